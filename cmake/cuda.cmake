@@ -1,0 +1,27 @@
+# Finds CUDA as TESSERA_CUDA asks; sets TESSERA_WITH_CUDA. Architectures are set explicitly: CMake
+# 3.25 would choose one that the toolkit may not know, and "native" fails on a machine without GPU.
+set(TESSERA_WITH_CUDA OFF)
+if(NOT TESSERA_CUDA MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "TESSERA_CUDA is AUTO, ON or OFF, not \"${TESSERA_CUDA}\"")
+endif()
+if(TESSERA_CUDA STREQUAL "OFF")
+    return()
+endif()
+
+set(ENV{PATH} "$ENV{PATH}:/usr/local/cuda/bin")
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90a)
+    endif()
+    set(CMAKE_CUDA_STANDARD 17)
+    enable_language(CUDA)
+    find_package(CUDAToolkit)
+endif()
+if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cudart_static)
+    set(TESSERA_WITH_CUDA ON)
+elseif(TESSERA_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TESSERA_CUDA=ON needs a working nvcc and libcudart_static.a: put nvcc on "
+        "PATH or set CMAKE_CUDA_COMPILER (a CPU-only build is TESSERA_CUDA=OFF)")
+endif()

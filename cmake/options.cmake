@@ -1,0 +1,38 @@
+# How every target of Tessera is compiled.
+include(GNUInstallDirs)
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
+endif()
+
+# Warnings are of the project's own C only: CUDA's and installed headers' are not ours to fix.
+add_library(tessera_warnings INTERFACE)
+target_compile_options(tessera_warnings INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow>
+    $<$<AND:$<COMPILE_LANGUAGE:C>,$<BOOL:${TESSERA_WERROR}>>:-Werror>)
+
+# tessera_room(NAME SOURCES ... INCLUDES ...): one room as an object library that can include
+# nothing but its own listed directories. This is how the arrows of ARCHITECTURE.md are held.
+function(tessera_room name)
+    cmake_parse_arguments(ROOM "" "" "SOURCES;INCLUDES" ${ARGN})
+    add_library(${name} OBJECT ${ROOM_SOURCES})
+    target_include_directories(${name} PRIVATE ${ROOM_INCLUDES})
+    target_link_libraries(${name} PRIVATE tessera_warnings OpenMP::OpenMP_C)
+endfunction()
+
+# tessera_cpu_level(NAME FLAGS...): the CPU kernels compiled once for an ISA level. Contraction is
+# on because -std=c11 would otherwise keep multiplies and adds apart.
+function(tessera_cpu_level level)
+    tessera_room(tessera_cpu_${level}
+        SOURCES src/cpu/attention.c src/cpu/sddmm.c src/cpu/softmax.c src/cpu/spmm.c
+        INCLUDES include src src/cpu)
+    target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
+    target_compile_options(tessera_cpu_${level} PRIVATE -O3 -ffp-contract=fast ${ARGN})
+    target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:tessera_cpu_${level}>)
+endfunction()

@@ -1,0 +1,56 @@
+# The tests. C tests link the static library, so that they may use what it does not export.
+find_package(Threads REQUIRED)
+find_library(TESSERA_CMOCKA cmocka)
+if(NOT TESSERA_CMOCKA)
+    message(FATAL_ERROR "The tests need CMocka:\n  apt-get install -y libcmocka-dev\n"
+        "Without it, configure with -DTESSERA_BUILD_TESTS=OFF.")
+endif()
+
+# tessera_test(NAME [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/test_NAME.c and its helpers.
+function(tessera_test name)
+    cmake_parse_arguments(TEST "" "" "SOURCES;LINK;INCLUDES" ${ARGN})
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/tests/test_${name}.c)
+        return()
+    endif()
+    add_executable(test_${name} tests/test_${name}.c ${TEST_SOURCES})
+    target_include_directories(test_${name} PRIVATE tests ${TEST_INCLUDES})
+    target_link_libraries(test_${name} PRIVATE tessera_warnings ${TEST_LINK} lab tessera_static
+        OpenMP::OpenMP_C Threads::Threads ${TESSERA_CMOCKA} m)
+    add_test(NAME ${name} COMMAND test_${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+endfunction()
+
+# One per file of the hall and per stem. They see the contracts in src/.
+foreach(name status lists schedule plan api pattern spec)
+    tessera_test(${name} INCLUDES src)
+endforeach()
+foreach(name attention sddmm softmax spmm)
+    tessera_test(${name} INCLUDES src src/cpu)
+endforeach()
+
+# What holds for the whole library, through its public header.
+set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
+tessera_test(lab)
+tessera_test(files LINK tool_files)
+tessera_test(properties SOURCES tests/support.c)
+tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
+tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
+
+# The program, from the outside; make_files makes the files that it is given.
+add_executable(make_files tests/make_files.c)
+target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
+add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
+set_tests_properties(tool PROPERTIES TIMEOUT 300)
+
+# Sizes, and the project as a whole: the same for every build type, so only one runs them.
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    tessera_test(large SOURCES tests/support.c)
+    add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/arrows.sh)
+    add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/header.sh
+        ${PROJECT_SOURCE_DIR}/include)
+    add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/symbols.sh $<TARGET_FILE:tessera>
+        ${PROJECT_SOURCE_DIR}/include/tessera.h)
+    add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
+        ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)
+    set_tests_properties(header package PROPERTIES ENVIRONMENT "CC=${CMAKE_C_COMPILER}")
+endif()

@@ -1,0 +1,39 @@
+# The lab, the tessera program and the demonstration; the programs stand at the top of the build
+# folder.
+find_package(PNG)
+find_package(PkgConfig)
+if(PKG_CONFIG_FOUND)
+    pkg_check_modules(JANSSON IMPORTED_TARGET jansson)
+endif()
+if(NOT PNG_FOUND OR NOT JANSSON_FOUND)
+    message(FATAL_ERROR "The tessera program needs libpng and jansson:\n"
+        "  apt-get install -y pkg-config libpng-dev libjansson-dev\n"
+        "Without it, configure with -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF.")
+endif()
+
+# What tests, bench and tools share. It sees the public header only.
+add_library(lab STATIC
+    tests/lab/case.c tests/lab/check.c tests/lab/compare.c tests/lab/device.c tests/lab/fill.c
+    tests/lab/guard.c tests/lab/half.c tests/lab/oracle.c tests/lab/output.c tests/lab/source.c
+    tests/lab/timer.c)
+target_include_directories(lab INTERFACE tests)
+target_link_libraries(lab PRIVATE tessera_warnings PUBLIC tessera_static OpenMP::OpenMP_C m)
+
+# Readers and writers of files, which the tests use as well.
+add_library(tool_files STATIC
+    tools/lists_file.c tools/mapped_file.c tools/npy.c tools/report.c tools/safetensors.c
+    tools/tensor.c tools/tensor_file.c)
+target_include_directories(tool_files INTERFACE tools)
+target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::JANSSON)
+
+add_executable(tessera_tool
+    bench/bench.c bench/measure.c bench/results.c tools/arguments.c tools/attention_input.c
+    tools/attention_output.c tools/info.c tools/main.c tools/pattern.c tools/pattern_options.c
+    tools/picture.c tools/picture_svg.c tools/plan.c tools/run.c tools/sweep.c tools/verify.c)
+set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
+target_include_directories(tessera_tool PRIVATE bench)
+target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG)
+install(TARGETS tessera_tool)
+
+add_executable(tessera_demo tools/demo.c tools/demo_blocks.c)
+target_link_libraries(tessera_demo PRIVATE tessera_warnings tool_files)

@@ -1,0 +1,570 @@
+/*
+ * Tessera: attention over a sparse set of tiles, fused into one kernel.
+ *
+ * For batch b, query head h and query i, a pattern lists a set S(i) of keys. With
+ * s_ij = scale * dot(q_i, k_j):
+ *
+ *     lse_i = log sum_{j in S(i)} exp(s_ij)               natural logarithm, fp32
+ *     o_i   = sum_{j in S(i)} exp(s_ij - lse_i) * v_j
+ *
+ * An empty S(i), or one whose scores are all -Inf, gives o_i = 0 and lse_i = -Inf. With n_q != n_kv
+ * query i stands at key position i + n_kv - n_q. Query head h reads key/value head
+ * h / (heads_q / heads_kv).
+ *
+ * The header is ordered from simple to explicit:
+ *
+ *   1. the answer in one call        tess_attention
+ *   2. patterns                      tess_pattern_*
+ *   3. plan once, run many times     tess_plan_*, tess_run
+ *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
+ *   5. queries                       version, names, devices, kernels
+ *
+ * Conventions, true of every function unless it says otherwise:
+ *
+ *   - Errors. A call returns a tess_status. A call that fails fills its `error` argument
+ *     (optional: may be NULL), which names the function, the argument and, for block lists, the
+ *     place; a constructor that fails sets its handle to NULL; nothing else is written. A call
+ *     that succeeds leaves `error` as it was.
+ *   - Threads. Functions keep no state: any number of threads may call them at once. Patterns and
+ *     plans never change once made, so threads and streams may share them.
+ *   - Memory. Constructors allocate the object they return, which its _free function releases.
+ *     tess_run and the stages allocate nothing, synchronise nothing and print nothing.
+ *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
+ *     n_q and n_kv go up to 2^31 - 1.
+ *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
+ *     versions can append fields: zero always means "the default". (For tess_error alone a
+ *     struct_size of 0 will do: it means the size in version 0.1.)
+ */
+#ifndef TESSERA_H
+#define TESSERA_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define TESS_VERSION_MAJOR 0
+#define TESS_VERSION_MINOR 1
+#define TESS_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define TESS_API __attribute__((visibility("default")))
+#else
+#define TESS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------
+ * Words shared by all sections
+ * ------------------------------------------------------------------------------------------- */
+
+/* What a call answers. tess_status_name and tess_status_text put it in words. */
+typedef enum tess_status {
+    TESS_OK = 0,
+    TESS_INVALID_ARGUMENT = 1,    /* a null, a size, a stride, an alignment, a string */
+    TESS_INVALID_LIST = 2,        /* block lists or indices break a rule: error.fault says which */
+    TESS_UNSUPPORTED = 3,         /* right, but no kernel does it: error.message says why */
+    TESS_OUT_OF_MEMORY = 4,       /* an allocation failed; nothing was changed, try again */
+    TESS_WORKSPACE_TOO_SMALL = 5, /* error.message tells the size needed */
+    TESS_NO_CUDA = 6,             /* built without CUDA, or no driver or device on this machine */
+    TESS_CUDA_ERROR = 7           /* the CUDA runtime refused; error.message carries its words */
+} tess_status;
+
+/* The seven ways in which block lists can be wrong. */
+typedef enum tess_list_fault {
+    TESS_FAULT_NONE = 0,
+    TESS_FAULT_NULL = 1,         /* an array is missing */
+    TESS_FAULT_NOT_MONOTONE = 2, /* row_ptr falls */
+    TESS_FAULT_NEGATIVE = 3,     /* an index is below 0 (below -1 for top-k indices) */
+    TESS_FAULT_OUT_OF_RANGE = 4, /* an index is past the last block, key or tile */
+    TESS_FAULT_UNSORTED = 5,     /* a row's indices fall */
+    TESS_FAULT_DUPLICATE = 6,    /* a row names a block twice */
+    TESS_FAULT_OVERFLOW = 7      /* row_ptr points past n_tiles, or a size does not fit 64 bits */
+} tess_list_fault;
+
+/*
+ * The details of a failed call, owned by the caller. `function` and `argument` are literals.
+ * batch, head, row and position locate a fault in a pattern, and are -1 where they do not apply:
+ * `row` is a block row (a query for top-k indices), `position` the place within that row, or the
+ * byte offset in a SPEC string.
+ */
+typedef struct tess_error {
+    size_t struct_size;
+    tess_status status;
+    tess_list_fault fault;
+    const char *function;
+    const char *argument;
+    int64_t batch, head, row, position;
+    char message[256]; /* one line without a newline: what is wrong and what to change */
+} tess_error;
+
+/* Storage types. Sums are always f32 or better. */
+typedef enum tess_type { TESS_F32 = 0, TESS_F16 = 1, TESS_BF16 = 2 } tess_type;
+
+/* Where tensors live and kernels run. */
+typedef enum tess_backend { TESS_CPU = 0, TESS_CUDA = 1 } tess_backend;
+
+/* A CUDA stream (cudaStream_t): NULL is the default stream; ignored by the CPU backend. */
+typedef struct CUstream_st *tess_stream;
+
+/*
+ * A view of a tensor that the caller owns: [batch, head, sequence, dim] with strides in elements.
+ * The last stride is 1; the others are not negative (0 broadcasts an input), so [B,H,N,D] and
+ * [B,N,H,D] both work without a copy; strides of dimensions of size 1 do not matter. Inputs may
+ * overlap one another; outputs must overlap nothing, which only plain cases are checked for.
+ * `data` is only read where the tensor is an input.
+ */
+typedef struct tess_tensor {
+    size_t struct_size;
+    void *data;
+    tess_type type;
+    int64_t size[4];
+    int64_t stride[4];
+} tess_tensor;
+
+/* A contiguous [batch, heads, n, dim] view of data. */
+static inline tess_tensor tess_tensor_bhnd(const void *data, tess_type type, int64_t batch,
+                                           int64_t heads, int64_t n, int64_t dim) {
+    tess_tensor t;
+    memset(&t, 0, sizeof t);
+    t.struct_size = sizeof t;
+    t.data = (void *)(uintptr_t)data;
+    t.type = type;
+    t.size[0] = batch, t.size[1] = heads, t.size[2] = n, t.size[3] = dim;
+    t.stride[0] = heads * n * dim, t.stride[1] = n * dim, t.stride[2] = dim, t.stride[3] = 1;
+    return t;
+}
+
+/* A view of data stored as contiguous [batch, n, heads, dim]. */
+static inline tess_tensor tess_tensor_bnhd(const void *data, tess_type type, int64_t batch,
+                                           int64_t n, int64_t heads, int64_t dim) {
+    tess_tensor t = tess_tensor_bhnd(data, type, batch, heads, n, dim);
+    t.stride[0] = n * heads * dim, t.stride[1] = dim, t.stride[2] = heads * dim;
+    return t;
+}
+
+/* tess_NAME_init() is a NAME with its struct_size set and everything else at its default. */
+#define TESS_DEFINE_INIT(name)                                                                     \
+    static inline name name##_init(void) {                                                         \
+        name s;                                                                                    \
+        memset(&s, 0, sizeof s);                                                                   \
+        s.struct_size = sizeof s;                                                                  \
+        return s;                                                                                  \
+    }
+TESS_DEFINE_INIT(tess_error)
+TESS_DEFINE_INIT(tess_tensor)
+
+/* What a kernel computes: the fused whole, or one stage of three. */
+typedef enum tess_stage {
+    TESS_STAGE_ATTENTION = 0,
+    TESS_STAGE_SDDMM = 1,
+    TESS_STAGE_SOFTMAX = 2,
+    TESS_STAGE_SPMM = 3
+} tess_stage;
+
+typedef struct tess_pattern tess_pattern;
+typedef struct tess_plan tess_plan;
+
+/* ---------------------------------------------------------------------------------------------
+ * 1. The answer in one call
+ * ------------------------------------------------------------------------------------------- */
+
+/*
+ * Sparse attention, start to finish: plans, allocates, runs, waits and frees. The only run function
+ * that allocates and synchronises; to run one pattern many times, make a plan (section 3).
+ *
+ *   backend   where the tensors' memory is (CUDA: on the current device)
+ *   q         [B, heads_q, n_q, d_qk]
+ *   k         [B, heads_kv, n_kv, d_qk], heads_kv divides heads_q
+ *   v         [B, heads_kv, n_kv, d_v]
+ *   pattern   made for n_q x n_kv, with lists for 1 or B batches and 1, heads_kv or heads_q heads
+ *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type
+ *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
+ *
+ * The scale is 1/sqrt(d_qk). Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
+ * CUDA_ERROR. Online softmax: Milakov and Gimelshein, arXiv:1805.02867; fused attention: Dao et
+ * al., FlashAttention, arXiv:2205.14135.
+ */
+TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
+                                    const tess_tensor *k, const tess_tensor *v,
+                                    const tess_pattern *pattern, const tess_tensor *o,
+                                    const tess_tensor *lse, tess_error *error);
+
+/* ---------------------------------------------------------------------------------------------
+ * 2. Patterns
+ *
+ * A pattern is, for each (batch, head), a block matrix in BCSR form: block rows of block_q queries,
+ * each with the ascending list of its tiles, a tile being block_q queries by block_kv keys. The last
+ * block of either side may be short. Every element of a tile is listed, or those of a diagonal
+ * band, or those of a bitmask. Columns are blocks of M x 1; token lists are blocks of 1 x 1.
+ * ------------------------------------------------------------------------------------------- */
+
+/*
+ * Sizes of a pattern. Zero means: n_kv as n_q; blocks of 64; one batch and one head, shared by all.
+ * batch is 1 or the problem's; heads is 1, heads_kv or heads_q.
+ */
+typedef struct tess_pattern_shape {
+    size_t struct_size;
+    int64_t n_q, n_kv;
+    int64_t block_q, block_kv;
+    int64_t batch, heads;
+} tess_pattern_shape;
+TESS_DEFINE_INIT(tess_pattern_shape)
+
+/*
+ * A pattern from words: terms joined by '+' (union) and '&' (intersection, which binds tighter),
+ * with parentheses. Widths and counts are in tokens; p is a query's position, see above.
+ *
+ *   dense                        every key
+ *   causal                       keys up to p
+ *   window(left,right)           keys p-left ... p+right
+ *   blockdiag(w)                 the keys of p's own block of w tokens
+ *   dilated(w,step)              keys p + t*step for |t| <= w
+ *   global(n)                    the first n tokens see and are seen by all
+ *   global_grid(n)               the same for n tokens, the k-th at floor(k*n_kv/n)
+ *   strided(local,stride)        causal: the last `local` keys, and keys = stride-1 mod stride
+ *                                (Child et al., Sparse Transformers, arXiv:1904.10509)
+ *   segments(n1,n2,...)          documents of n1, n2, ... tokens; tokens past the last see nothing
+ *   longformer(w,g)              window(w/2,w/2)+global(g)         (Beltagy et al., arXiv:2004.05150)
+ *   bigbird(w,g,r,seed)          longformer(w,g) and r random blocks in each block row
+ *                                (Zaheer et al., arXiv:2007.14062)
+ *   random(keep,seed)            each block with probability keep
+ *   random_row(keep,seed)        round(keep * block columns) blocks in each block row
+ *   shared_random(keep,share,seed)  as random_row; two neighbouring block rows (2i, 2i+1) have
+ *                                `share` of their blocks in common
+ *
+ * Draws depend on the seed, the list and the block row only, not on the number of threads. Each
+ * (batch, head) of the shape draws anew; a pattern without random terms gets one list for all,
+ * whatever the shape's batch and heads. Element patterns that cut a block are honoured exactly, by
+ * partial tiles. Time and memory grow with the tiles listed, not with n_q * n_kv.
+ *
+ * Halves round down; the last `local` keys of strided are p-local+1 ... p; where n_q > n_kv and p is
+ * negative, blocks of tokens go on below 0. Segments that sum to more than n_kv are refused.
+ * Errors: INVALID_ARGUMENT (position = offset in spec), OUT_OF_MEMORY.
+ */
+TESS_API tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
+                                            const tess_pattern_shape *shape, tess_error *error);
+
+/*
+ * A pattern from a boolean mask, bytes [batch, heads, n_q, n_kv] of the shape, nonzero = listed;
+ * the mask is read once and not kept. Tiles become full, band or bitmask tiles, whichever is
+ * exact: a bitmask costs one bit per element, the others none.
+ */
+TESS_API tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_t *mask,
+                                            const tess_pattern_shape *shape, tess_error *error);
+
+/*
+ * A pattern of 1 x 1 blocks from top-k indices, int32 [batch, heads, n_q, k]: the keys of each
+ * query in any order; -1 is padding anywhere; a key named twice counts once. Indices below -1 or
+ * past n_kv are refused. The shape's blocks are 1 or 0.
+ */
+TESS_API tess_status tess_pattern_from_topk(tess_pattern **pattern, const int32_t *indices,
+                                            int64_t k, const tess_pattern_shape *shape,
+                                            tess_error *error);
+
+/*
+ * Block lists as plain arrays, in to tess_pattern_from_lists and out of tess_pattern_lists.
+ * rows = ceil(n_q / block_q), lists = batch * heads, list l = batch_index * heads + head_index.
+ *
+ *   row_ptr        [lists][rows + 1]  first tile of each block row in col_idx; row_ptr[0] = 0, and
+ *                                     each list begins where the one before it ends
+ *   col_idx        [n_tiles]          block column, strictly ascending within a row
+ *   band_entry     [n_bands]          tiles (places in col_idx, ascending) that are bands
+ *   band           [n_bands][2]       lo, hi: element (r, c) of the tile is listed when
+ *                                     lo <= c - r <= hi
+ *   bitmask_entry  [n_bitmasks]       tiles (ascending, none a band) that have a bitmask
+ *   bits                              mask t is bits [t, t + 1) * block_q * block_kv, element
+ *                                     (r, c) at r * block_kv + c within it; bit i of the array is
+ *                                     bit i % 64 of word i / 64, of which there are
+ *                                     ceil(n_bitmasks * block_q * block_kv / 64)
+ *
+ * All other tiles are full. Elements past n_q or n_kv do not exist, whatever a mask says. A pattern
+ * keeps lists in their plainest form: tiles whose mask lists nothing are dropped, partial tiles
+ * that list everything become full, bitmasks that are bands become bands. tess_pattern_lists shows
+ * the result.
+ */
+typedef struct tess_lists {
+    size_t struct_size;
+    int64_t n_q, n_kv;
+    int64_t block_q, block_kv;
+    int64_t batch, heads;
+    int64_t n_tiles, n_bands, n_bitmasks;
+    const int64_t *row_ptr;
+    const int32_t *col_idx;
+    const int64_t *band_entry;
+    const int32_t *band;
+    const int64_t *bitmask_entry;
+    const uint64_t *bits;
+} tess_lists;
+TESS_DEFINE_INIT(tess_lists)
+
+/* A pattern from the caller's lists, which are checked whole and copied. n_kv and the block sizes
+ * must be given; batch and heads of zero mean one. Errors: INVALID_LIST with its fault and place. */
+TESS_API tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *lists,
+                                             tess_error *error);
+
+/* What either lists, or both list; one list combines with many as if repeated. The sizes and
+ * blocks of a and b must agree. */
+TESS_API tess_status tess_pattern_union(tess_pattern **pattern, const tess_pattern *a,
+                                        const tess_pattern *b, tess_error *error);
+TESS_API tess_status tess_pattern_intersection(tess_pattern **pattern, const tess_pattern *a,
+                                               const tess_pattern *b, tess_error *error);
+
+/* Queries and keys exchanged: block_kv x block_q tiles of an n_kv x n_q pattern. */
+TESS_API tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a,
+                                            tess_error *error);
+
+/* The arrays of a pattern, borrowed: valid until the pattern is freed. */
+TESS_API tess_status tess_pattern_lists(const tess_pattern *pattern, tess_lists *lists,
+                                        tess_error *error);
+
+/*
+ * The keys that query `query` of list (batch, head) sees, ascending, written to keys as far as
+ * capacity goes; *count is how many there are. keys may be NULL when capacity is 0. batch and head
+ * index the pattern's own lists; where the pattern has one for all, any index will do.
+ */
+TESS_API tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t head,
+                                      int64_t query, int64_t *keys, int64_t capacity,
+                                      int64_t *count, tess_error *error);
+
+/* What a pattern is made of, over all its lists. */
+typedef struct tess_pattern_info {
+    size_t struct_size;
+    int64_t n_q, n_kv;
+    int64_t block_q, block_kv;
+    int64_t batch, heads;
+    int64_t full_tiles, band_tiles, bitmask_tiles;
+    int64_t pairs;       /* listed query-key pairs */
+    int64_t empty_rows;  /* queries that see no key */
+    int64_t memory_size; /* bytes that the pattern occupies */
+} tess_pattern_info;
+TESS_DEFINE_INIT(tess_pattern_info)
+TESS_API tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info *info,
+                                           tess_error *error);
+
+/* Frees a pattern; NULL is allowed. Plans made from it live on. */
+TESS_API void tess_pattern_free(tess_pattern *pattern);
+
+/* ---------------------------------------------------------------------------------------------
+ * 3. Plan once, run many times
+ * ------------------------------------------------------------------------------------------- */
+
+/* FUSED: one kernel, nothing between the stages in memory. STAGED: SDDMM, softmax and SpMM, with
+ * the scores in BCSR values between them. */
+typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
+
+/*
+ * What is to be computed. tess_problem_from_tensors fills it in.
+ *
+ *   scale      0 means 1/sqrt(d_qk)
+ *   alignment  bytes, a power of two, 0 means 16: for q, k, v and o, data pointers, and all strides
+ *              but the last times the element size, are multiples of it; a run refuses views that
+ *              are not. lse and values need no more than their type's
+ *   threads    CPU threads that a run may use, which also sizes the workspace; 0 means as many as
+ *              the machine offers while planning. Results do not depend on it
+ *   kernel     name of the kernel to use for its stage (tess_kernel_describe), refused where the
+ *              pipeline has no such stage; NULL lets the plan choose. The string is not kept
+ *   tile_rows  fused: rows of a query tile, refused where the kernel does not have them; 0 lets the
+ *              plan choose
+ *   part_keys  fused: the fewest keys that a part of a split tile gets, rounded up to 128; 0 means
+ *              the default, INT64_MAX never splits
+ */
+typedef struct tess_problem {
+    size_t struct_size;
+    tess_pipeline pipeline;
+    tess_type type;
+    int64_t batch, heads_q, heads_kv;
+    int64_t n_q, n_kv;
+    int64_t d_qk, d_v;
+    double scale;
+    int64_t alignment;
+    int64_t threads;
+    const char *kernel;
+    int64_t tile_rows;
+    int64_t part_keys;
+} tess_problem;
+TESS_DEFINE_INIT(tess_problem)
+
+/* Fills sizes, type and the largest alignment up to 16 that the tensors have (o may be NULL: then
+ * make sure that it has the same); the other fields get their defaults. */
+TESS_API tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
+                                               const tess_tensor *k, const tess_tensor *v,
+                                               const tess_tensor *o, tess_error *error);
+
+/*
+ * The machine to plan for. tess_target_query reads one off; or fill it in by hand, to plan for and
+ * look at a machine that is not here. Plans depend on these numbers, never on what else runs.
+ * Device -1 is the current one.
+ */
+typedef struct tess_target {
+    size_t struct_size;
+    tess_backend backend;
+    int32_t device;                  /* ordinal, CUDA */
+    int32_t architecture;            /* CUDA: 10 * major + minor, e.g. 90 */
+    int32_t multiprocessors;         /* CUDA */
+    int64_t shared_memory_per_block; /* CUDA: bytes, the largest that a kernel can ask for */
+    int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
+} tess_target;
+TESS_DEFINE_INIT(tess_target)
+TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t device,
+                                       tess_error *error);
+
+/*
+ * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
+ * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
+ * tensors, values and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
+ * read here. Time grows with the tiles listed. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel named that does
+ * not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY, NO_CUDA.
+ */
+TESS_API tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
+                                      const tess_pattern *pattern, const tess_target *target,
+                                      tess_error *error);
+TESS_API void tess_plan_free(tess_plan *plan); /* NULL is allowed */
+
+/* Bytes of workspace that tess_run needs: exact. The memory is the caller's, aligned to 64 bytes,
+ * needs no initialisation, and serves one run at a time. 0 for a NULL plan. */
+TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
+
+/*
+ * What a run reads and writes. Shapes as in tess_attention, sizes as in the problem. Each call says
+ * which of them it uses; the others may be NULL.
+ */
+typedef struct tess_arguments {
+    size_t struct_size;
+    const tess_tensor *q, *k, *v;
+    const tess_tensor *o;
+    const tess_tensor *lse; /* NULL when not wanted */
+    float *values;          /* BCSR values, section 4 */
+    void *workspace;
+    size_t workspace_size;
+} tess_arguments;
+TESS_DEFINE_INIT(tess_arguments)
+
+/*
+ * Attention by a plan: q, k, v to o and lse. Uses the workspace; values stay NULL, a staged plan
+ * keeps them in the workspace. Bitwise repeatable for one plan on one device and the same outputs
+ * wanted; on the CPU the bits are the same for any number of threads. On CUDA the call returns
+ * before the work is done, is ordered by the stream, and can be captured in a graph.
+ * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace),
+ * WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ */
+TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
+                              tess_error *error, tess_stream stream);
+
+/* A plan in numbers. */
+typedef struct tess_plan_info {
+    size_t struct_size;
+    int64_t tile_rows;       /* rows of a query tile */
+    int64_t query_tiles;     /* over all lists */
+    int64_t packed_keys;     /* keys listed by the tiles, each once a tile */
+    int64_t pairs;           /* attended pairs over all batches and query heads */
+    int64_t work_items;      /* over all batches and heads, splits counted */
+    int64_t split_tiles;     /* query tiles that are split and merged */
+    int64_t memory_size;     /* bytes that the plan occupies */
+    double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
+} tess_plan_info;
+TESS_DEFINE_INIT(tess_plan_info)
+TESS_API tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info,
+                                        tess_error *error);
+
+/*
+ * A plan in words: kernels chosen and why others were not, lists, schedule, cost. Writes at most
+ * size bytes to text, always ending in NUL when size > 0, and returns the length of the whole text
+ * without the NUL, as snprintf does.
+ */
+TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
+
+/* ---------------------------------------------------------------------------------------------
+ * 4. The three stages one by one, by a plan whose pipeline is TESS_STAGED
+ *
+ * Between the stages stand the BCSR values: one float per element of every listed tile, whatever
+ * the storage type, masked elements included. The values of one scalar row of a block row are
+ * contiguous ("row-interleaved"; blocked dynamic sparse attention, Goel and Agrawal), so that
+ * softmax streams. With list entries e from r0 = row_ptr[i] to r1 = row_ptr[i + 1] of block row i,
+ * the element in row r, column c of tile e stands, for (batch b, query head h), at
+ *
+ *     values_offset(b, h) + block_kv * (r0 * block_q + r * (r1 - r0) + (e - r0)) + c
+ *
+ * where row_ptr is the one that tess_pattern_lists answers, taken relative to the list's own first
+ * tile, and values_offset(b, h) is the number of values of all (batch, query head) pairs before it,
+ * batch-major. Rows past n_q are never touched. Columns past n_kv and masked elements hold -Inf as
+ * scores and 0 as weights. Errors are those of tess_run.
+ * ------------------------------------------------------------------------------------------- */
+
+/* How many floats the BCSR values are, over all batches and query heads; 0 for a fused plan. */
+TESS_API int64_t tess_plan_values_count(const tess_plan *plan);
+
+/* Bytes of workspace that one stage needs when called by itself: exact. */
+TESS_API size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage);
+
+/* values = scale * q k^T on the listed tiles, -Inf on their masked elements. Uses q, k, values,
+ * workspace. */
+TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments,
+                                tess_error *error, tess_stream stream);
+
+/* Softmax of every row of values, in place. Uses values, lse if wanted, workspace. */
+TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
+                                  tess_error *error, tess_stream stream);
+
+/* o = values v. Uses values, v, o, workspace. Keys that a query tile does not list are not read. */
+TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
+                               tess_error *error, tess_stream stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * 5. Queries. Names are literals; NULL answers a number that does not exist.
+ * ------------------------------------------------------------------------------------------- */
+
+TESS_API const char *tess_version(void);                         /* "0.1.0" */
+TESS_API const char *tess_status_name(tess_status status);       /* "TESS_OK" */
+TESS_API const char *tess_status_text(tess_status status);       /* "success" */
+TESS_API const char *tess_list_fault_name(tess_list_fault fault); /* "unsorted" */
+TESS_API const char *tess_type_name(tess_type type);             /* "f32", "f16", "bf16" */
+TESS_API size_t tess_type_size(tess_type type);                  /* bytes; 0 if there is none */
+TESS_API const char *tess_backend_name(tess_backend backend);    /* "cpu", "cuda" */
+
+TESS_API const char *tess_stage_name(tess_stage stage); /* "attention", "sddmm", ... */
+
+/* The kernel that a plan uses for a stage; NULL when the plan has no such stage. */
+TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
+
+/* The instruction-set level that this machine's CPU kernels use, e.g. "portable". The environment
+ * variable TESSERA_ISA forces a level by name; for a name that does not exist or that the machine
+ * lacks this is "none", and planning for the CPU answers TESS_UNSUPPORTED. */
+TESS_API const char *tess_cpu_isa(void);
+
+/* The kernels compiled in, numbered from 0. `unusable` says why this machine (on CUDA: the
+ * current device) cannot run it, or is NULL. */
+typedef struct tess_kernel_info {
+    size_t struct_size;
+    const char *name;
+    tess_backend backend;
+    tess_stage stage;
+    const char *unusable;
+} tess_kernel_info;
+TESS_DEFINE_INIT(tess_kernel_info)
+TESS_API int64_t tess_kernel_count(void);
+TESS_API tess_status tess_kernel_describe(int64_t number, tess_kernel_info *info,
+                                          tess_error *error);
+
+/* The devices of a backend, numbered from 0: the CPU is one device; CUDA has as many as the driver
+ * shows, and none without a driver. */
+typedef struct tess_device_info {
+    size_t struct_size;
+    char name[128];
+    int32_t architecture;    /* CUDA: 10 * major + minor */
+    int32_t multiprocessors; /* CUDA: multiprocessors; CPU: threads */
+    int64_t memory_size;     /* bytes */
+    int64_t cache_size;      /* bytes of last-level cache, 0 = unknown */
+} tess_device_info;
+TESS_DEFINE_INIT(tess_device_info)
+TESS_API int32_t tess_device_count(tess_backend backend);
+TESS_API tess_status tess_device_describe(tess_backend backend, int32_t device,
+                                          tess_device_info *info, tess_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

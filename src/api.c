@@ -1,0 +1,246 @@
+/* The public run functions: check what a caller hands over, then forward. */
+#include "check.h"
+#include "plan.h"
+#include "status.h"
+
+/* Which arguments a call uses. */
+enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_VALUES = 32 };
+
+/* ---- planning ---- */
+
+/* Halves *alignment until the tensor has it. */
+static void alignment_lower(int64_t *alignment, const tess_tensor *t) {
+    int64_t element = (int64_t)tess_type_size(t->type);
+    for (; *alignment > element; *alignment /= 2) {
+        int fits = (uintptr_t)t->data % (uintptr_t)*alignment == 0;
+        for (int i = 0; i < 3; i++)
+            fits &= t->size[i] == 1 || t->stride[i] % (*alignment / element) == 0;
+        if (fits)
+            return;
+    }
+}
+
+tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
+                                      const tess_tensor *k, const tess_tensor *v,
+                                      const tess_tensor *o, tess_error *error) {
+    const char *function = __func__;
+    const struct {
+        const char *name;
+        const tess_tensor *given;
+    } all[] = {{"q", q}, {"k", k}, {"v", v}, {"o", o}};
+    tess_tensor t[4];
+    tess_problem p = tess_problem_init();
+    p.alignment = 16;
+    if (!problem)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem is NULL");
+    for (int i = 0; i < 4; i++) {
+        if (!all[i].given && i == 3)
+            break;
+        const char *wrong = all[i].given ? struct_take(&t[i], sizeof t[i], all[i].given)
+                                         : "the tensor is NULL";
+        if (!wrong && !tess_type_size(t[i].type))
+            wrong = "type is not TESS_F32, TESS_F16 or TESS_BF16";
+        if (wrong)
+            return error_set(error, TESS_INVALID_ARGUMENT, function, all[i].name, "%s: %s",
+                             all[i].name, wrong);
+        alignment_lower(&p.alignment, &t[i]);
+    }
+    p.type = t[0].type;
+    p.batch = t[0].size[0];
+    p.heads_q = t[0].size[1];
+    p.n_q = t[0].size[2];
+    p.d_qk = t[0].size[3];
+    p.heads_kv = t[1].size[1];
+    p.n_kv = t[1].size[2];
+    p.d_v = t[2].size[3];
+    const char *wrong = struct_give(problem, &p, sizeof p);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
+    return TESS_OK;
+}
+
+/* The target that is given, or this machine's CPU. */
+static tess_status target_take(tess_target *out, const tess_target *given, const char *function,
+                               tess_error *error) {
+    *out = tess_target_init();
+    if (!given)
+        return tess_target_query(out, TESS_CPU, -1, error);
+    const char *wrong = struct_take(out, sizeof *out, given);
+    if (!wrong && !tess_backend_name(out->backend))
+        wrong = "backend is not TESS_CPU or TESS_CUDA";
+    if (!wrong && out->backend == TESS_CUDA && out->multiprocessors < 1)
+        wrong = "multiprocessors is below 1";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "target", "target: %s", wrong);
+    return TESS_OK;
+}
+
+tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
+                             const tess_pattern *pattern, const tess_target *target,
+                             tess_error *error) {
+    const char *function = __func__, *kernel;
+    struct problem resolved;
+    tess_target where;
+    if (!plan)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "plan", "plan is NULL");
+    *plan = NULL;
+    tess_status status = check_problem(&resolved, &kernel, problem, function, error);
+    if (!status)
+        status = check_pattern(pattern, &resolved, function, error);
+    if (!status)
+        status = target_take(&where, target, function, error);
+    if (status)
+        return status;
+    const struct backend *backend = backend_get(where.backend);
+    if (!backend)
+        return error_set(error, TESS_NO_CUDA, function, "target",
+                         "this library was built without CUDA");
+    return plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
+}
+
+/* ---- running ---- */
+
+/* Checks the arguments that a call uses and turns them into what kernels are handed. */
+static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+                                  const tess_arguments *given, int uses, size_t workspace_size,
+                                  const char *function, tess_error *error) {
+    tess_arguments a;
+    const char *wrong = !plan    ? "plan is NULL"
+                        : !given ? "arguments is NULL"
+                                 : struct_take(&a, sizeof a, given);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, plan ? "arguments" : "plan", "%s",
+                         wrong);
+    const struct problem *p = &plan->problem;
+    const struct {
+        int use;
+        const tess_tensor *given;
+        struct view *view;
+        struct tensor_rule rule;
+    } tensors[] = {
+        {USES_Q, a.q, &out->q,
+         {"q", p->type, {p->batch, p->heads_q, p->n_q, p->d_qk}, p->alignment, 0}},
+        {USES_K, a.k, &out->k,
+         {"k", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_qk}, p->alignment, 0}},
+        {USES_V, a.v, &out->v,
+         {"v", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_v}, p->alignment, 0}},
+        {USES_O, a.o, &out->o,
+         {"o", p->type, {p->batch, p->heads_q, p->n_q, p->d_v}, p->alignment, 1}},
+        {USES_LSE, a.lse, &out->lse,
+         {"lse", TESS_F32, {p->batch, p->heads_q, p->n_q, 1}, sizeof(float), 1}},
+    };
+    *out = plan_args(plan);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        if (!(uses & tensors[i].use) || (tensors[i].use == USES_LSE && !a.lse))
+            continue;
+        tess_status status =
+            check_tensor(tensors[i].view, tensors[i].given, &tensors[i].rule, function, error);
+        if (status)
+            return status;
+    }
+    if (out->o.data &&
+        (out->o.data == out->q.data || out->o.data == out->k.data || out->o.data == out->v.data))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "o",
+                         "o begins where an input does: outputs overlap nothing");
+    if (uses & USES_VALUES && (!a.values || (uintptr_t)a.values % sizeof(float)))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "values",
+                         "values is NULL or not aligned");
+    out->values = a.values;
+    if (workspace_size && (!a.workspace || (uintptr_t)a.workspace % CARVE_ALIGNMENT))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "workspace",
+                         "workspace is NULL or not aligned to %d bytes", CARVE_ALIGNMENT);
+    if (a.workspace_size < workspace_size)
+        return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "workspace",
+                         "the workspace has %zu bytes and must have %zu", a.workspace_size,
+                         workspace_size);
+    out->workspace = a.workspace;
+    return TESS_OK;
+}
+
+tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
+                     tess_stream stream) {
+    struct kernel_args args;
+    int uses = USES_Q | USES_K | USES_V | USES_O | USES_LSE;
+    tess_status status = arguments_take(&args, plan, arguments, uses,
+                                        tess_plan_workspace_size(plan), __func__, error);
+    if (status)
+        return status;
+    struct carve carve = {.base = args.workspace};
+    plan_carve(plan, &carve, &args.values, &args.workspace);
+    args.stream = stream;
+    const tess_stage *stages;
+    int n = plan_stages(plan->problem.pipeline, &stages);
+    for (int s = 0; s < n && !status; s++)
+        status = plan->kernels[stages[s]]->run(&args, error);
+    return status;
+}
+
+/* One stage of a staged plan by itself. */
+static tess_status stage_run(const tess_plan *plan, const tess_arguments *arguments,
+                             tess_stage stage, int uses, const char *function, tess_error *error,
+                             tess_stream stream) {
+    struct kernel_args args;
+    if (plan && !plan->kernels[stage])
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
+                         "the plan is fused: stages need a problem whose pipeline is TESS_STAGED");
+    tess_status status =
+        arguments_take(&args, plan, arguments, uses, tess_plan_stage_workspace_size(plan, stage),
+                       function, error);
+    if (status)
+        return status;
+    args.stream = stream;
+    return plan->kernels[stage]->run(&args, error);
+}
+
+tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
+                       tess_stream stream) {
+    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_VALUES, __func__,
+                     error, stream);
+}
+
+tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
+                         tess_error *error, tess_stream stream) {
+    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_VALUES, __func__, error,
+                     stream);
+}
+
+tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
+                      tess_stream stream) {
+    return stage_run(plan, arguments, TESS_STAGE_SPMM, USES_V | USES_O | USES_VALUES, __func__,
+                     error, stream);
+}
+
+/* ---- the one call ---- */
+
+tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tess_tensor *k,
+                           const tess_tensor *v, const tess_pattern *pattern,
+                           const tess_tensor *o, const tess_tensor *lse, tess_error *error) {
+    tess_problem problem = tess_problem_init();
+    tess_target target = tess_target_init();
+    tess_plan *plan = NULL;
+    if (!o)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "o", "o is NULL");
+    tess_status status = tess_problem_from_tensors(&problem, q, k, v, o, error);
+    if (!status)
+        status = tess_target_query(&target, backend, -1, error);
+    if (!status)
+        status = tess_plan_create(&plan, &problem, pattern, &target, error);
+    if (status)
+        return status;
+
+    size_t size = tess_plan_workspace_size(plan);
+    void *workspace = size ? plan->backend->allocate(size) : NULL;
+    tess_arguments arguments = tess_arguments_init();
+    arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
+    arguments.workspace = workspace;
+    arguments.workspace_size = size;
+    if (size && !workspace)
+        status = error_set_memory(error, __func__, size);
+    else
+        status = tess_run(plan, &arguments, error, NULL);
+    if (!status)
+        status = plan->backend->synchronize(NULL, error);
+    plan->backend->release(workspace);
+    tess_plan_free(plan);
+    return status;
+}

@@ -1,0 +1,31 @@
+/*
+ * The CPU backend's levels: instruction sets that its kernels are compiled for. The sources of the
+ * four stems are compiled once for each level, with -DCPU_LEVEL=NAME and the level's machine flags,
+ * and export their functions under that name. A new level is a line here, a row in kernels_cpu.c
+ * and a line in the build.
+ */
+#ifndef TESSERA_CPU_H
+#define TESSERA_CPU_H
+
+#include "kernels.h"
+
+#define CPU_LEVELS(X) X(portable)
+
+#define CPU_JOIN_(stem, level) cpu_##stem##_##level
+#define CPU_JOIN(stem, level) CPU_JOIN_(stem, level)
+#define CPU_NAME(stem) CPU_JOIN(stem, CPU_LEVEL) /* cpu_attention_portable */
+
+#define CPU_DECLARE_STEM(stem, level)                                                              \
+    size_t cpu_##stem##_workspace_##level(const struct kernel_args *args);                         \
+    tess_status cpu_##stem##_##level(const struct kernel_args *args, tess_error *error);
+#define CPU_DECLARE(level)                                                                         \
+    CPU_DECLARE_STEM(attention, level)                                                             \
+    CPU_DECLARE_STEM(sddmm, level)                                                                 \
+    CPU_DECLARE_STEM(softmax, level)                                                               \
+    CPU_DECLARE_STEM(spmm, level)
+CPU_LEVELS(CPU_DECLARE)
+
+/* Rows of a query tile that the kernels hold at most, so that a row mask is one word. */
+#define CPU_TILE_ROWS 64
+
+#endif

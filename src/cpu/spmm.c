@@ -1,0 +1,61 @@
+/* Stage 3 on the CPU: o = values v. Keys that no row of a chunk lists are not read. */
+#include "parallel.h"
+#include "strip.h"
+
+size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
+    return cpu_stage_workspace(args, args->problem->d_v);
+}
+
+/* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row.
+ */
+static void weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
+                         int64_t rows, float *pt) {
+    memset(pt, 0, (size_t)s->keys.n * CPU_GROUP * sizeof *pt);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *values = c->strip->values + (c->row + row + r) * c->strip->width;
+        for (int32_t j = 0; j < s->keys.n; j++)
+            pt[(int64_t)j * CPU_GROUP + r] = values[s->at[j]];
+    }
+}
+
+static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *v,
+                      const struct cpu_head *o, const struct cpu_stage_scratch *s) {
+    const int64_t d = args->problem->d_v;
+    const float *v_row[CPU_KEYS];
+    struct cpu_strip_keys keys;
+    vf one[CPU_VECTORS];
+    for (int i = 0; i < CPU_VECTORS; i++)
+        one[i] = v_set(1.0f);
+    memset(s->panel, 0, (size_t)(cpu_lanes(c->rows) * d) * sizeof *s->panel);
+    while (cpu_chunk_next(c, &keys)) {
+        cpu_gather(v_row, v, keys.keys.key, keys.keys.n, d, s->rows);
+        for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
+            int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
+            weights_load(c, &keys, lane, rows, s->st);
+            cpu_values(s->st, v_row, keys.keys.n, d, one, s->panel + lane * d);
+        }
+    }
+    cpu_store_outputs(o, c->strip->first + c->row, c->rows, d, s->panel, s->row);
+}
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+    const struct cpu_stage *stage = context;
+    const struct kernel_args *args = stage->args;
+    const struct problem *p = args->problem;
+    struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
+    struct cpu_strip strip = cpu_strip(args, &args->schedule->items[number]);
+    struct cpu_head v = cpu_head(&args->v, p->type, strip.b, strip.h / (p->heads_q / p->heads_kv));
+    struct cpu_head o = cpu_head(&args->o, p->type, strip.b, strip.h);
+    for (int64_t row = 0; row < strip.rows; row += CPU_TILE_ROWS) {
+        struct cpu_chunk chunk = cpu_chunk(&strip, row);
+        chunk_run(args, &chunk, &v, &o, &s);
+    }
+}
+
+tess_status CPU_NAME(spmm)(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    struct carve c = {.base = args->workspace};
+    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v);
+    cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &stage);
+    return TESS_OK;
+}

@@ -1,0 +1,106 @@
+/*
+ * THE CONTRACT between the hall and the backends.
+ *
+ * Glossary, used everywhere:
+ *   b batch   h query head   i query or query block   j key or key block   e list entry   d dim
+ *   T query tile over all lists   M rows of a query tile   r row in a tile   c column in a tile
+ *   S scores   P weights   O output   m running maximum   l running sum (both in base 2)
+ *
+ * A kernel is a row of its backend's table: a name, the stage it computes, why it would refuse a
+ * problem, how much workspace it takes, and the function. The plan picks from the table; tests and
+ * `tessera verify` find new kernels by walking it. To add one: write it, add its row.
+ */
+#ifndef TESSERA_KERNELS_H
+#define TESSERA_KERNELS_H
+
+#include "carve.h"
+#include "lists.h"
+#include "pattern.h"
+#include "schedule.h"
+#include "tessera.h"
+
+/* A tess_problem with every default resolved and every rule checked. */
+struct problem {
+    tess_pipeline pipeline;
+    tess_type type;
+    int64_t batch, heads_q, heads_kv;
+    int64_t n_q, n_kv, d_qk, d_v;
+    double scale;
+    int64_t alignment;
+    int32_t threads;
+    int32_t tile_rows; /* 0: the plan chooses */
+    int64_t part_keys;
+};
+
+/* A tensor whose sizes the problem knows: element (b, h, n, d) is at
+ * b * stride[0] + h * stride[1] + n * stride[2] + d, in elements. data NULL = not wanted. */
+struct view {
+    void *data;
+    int64_t stride[3];
+};
+
+/* What a kernel is handed. A fused kernel finds lists, a staged one bcsr and values; both find a
+ * schedule, whose tiles are query tiles for the one and block rows for the other. A staged kernel
+ * decides which keys to read for at most 256 rows at a time (SEMANTICS: unlisted keys). */
+struct kernel_args {
+    const struct problem *problem;
+    const tess_target *target;
+    struct view q, k, v, o, lse;
+    float *values;
+    const struct bcsr *bcsr;
+    const struct lists *lists;
+    const struct schedule *schedule;
+    const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
+    const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
+    void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
+    tess_stream stream;
+};
+
+/* Seconds on one worker: what the plan weighs tile heights and kernels by. Measured, see
+ * ARCHITECTURE.md. */
+struct kernel_cost {
+    double item;             /* any work item */
+    double key_row_dim;      /* one row times one key times one dim of d_qk + d_v, computed */
+    double key_dim;          /* one key times one dim: fetching it */
+    double masked_key;       /* one row mask applied, per row */
+};
+
+struct kernel {
+    const char *name; /* stem and level, e.g. "cpu_attention_portable" */
+    tess_stage stage;
+    const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
+    struct kernel_cost cost;
+    /* NULL if this machine can run it, else why not. */
+    const char *(*unusable)(void);
+    /* NULL if it computes this problem on this target, else why not, in words. */
+    const char *(*refuses)(const struct problem *problem, const tess_target *target);
+    /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
+     * what the plan knows is set in the arguments. */
+    size_t (*workspace)(const struct kernel_args *args);
+    tess_status (*run)(const struct kernel_args *args, tess_error *error);
+};
+
+struct backend {
+    const char *name;
+    const struct kernel *kernels; /* best first: of a stage, the first that does not refuse is taken */
+    int64_t n_kernels;
+    int32_t (*device_count)(void);
+    tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);
+    tess_status (*target_query)(int32_t device, tess_target *target, tess_error *error);
+    /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
+     * NULL; and waiting for a stream. */
+    void *(*allocate)(size_t size);
+    void (*release)(void *memory);
+    tess_status (*synchronize)(tess_stream stream, tess_error *error);
+};
+
+/* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one
+ * place that knows, and answers NULL for a backend that was not built. */
+const struct backend *cpu_kernels(void);
+const struct backend *cuda_kernels(void);
+const struct backend *backend_get(tess_backend backend);
+
+/* The CPU level in use (src/cpu). */
+const char *cpu_isa(void);
+
+#endif

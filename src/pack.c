@@ -1,0 +1,313 @@
+/*
+ * Packing one query tile. Two cases: the tile is part of one block row and takes its tiles over
+ * one by one; or it holds several block rows and takes the union of their lists.
+ */
+#include "pack.h"
+
+#include <stdlib.h>
+
+/* Keys that all rows list, inside a partial tile, join the full runs only from this length on: a
+ * mask costs less than a short run. */
+#define PACK_MIN_FULL 16
+
+void pack_sink_reset(struct pack_sink *sink) {
+    *sink = (struct pack_sink){.full_end = -1, .masked_end = {-1, -1, -1}};
+}
+
+static void emit_full(struct pack_sink *s, int64_t key, int64_t count) {
+    s->full_keys += count;
+    if (s->full_end != key) {
+        if (s->full)
+            s->full[s->n_full] = (struct list_run){(int32_t)key, 0};
+        s->n_full++;
+    }
+    if (s->full)
+        s->full[s->n_full - 1].count += (int32_t)count;
+    s->full_end = key + count;
+}
+
+static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t lo, int64_t hi) {
+    s->masked_keys += count;
+    if (s->full) {
+        struct list_masked *run = &s->masked[LIST_BAND][s->n_masked[LIST_BAND]];
+        *run = (struct list_masked){.key = (int32_t)key, .count = (int32_t)count};
+        run->u.band.lo = (int32_t)lo;
+        run->u.band.hi = (int32_t)hi;
+    }
+    s->n_masked[LIST_BAND]++;
+}
+
+/* Begins a run of row masks at key, or goes on with the last one. */
+static void emit_masked_run(struct pack_sink *s, int kind, int64_t key, int64_t count, int go_on) {
+    s->masked_keys += count;
+    if (!go_on) {
+        if (s->full) {
+            struct list_masked *run = &s->masked[kind][s->n_masked[kind]];
+            *run = (struct list_masked){.key = (int32_t)key};
+            run->u.word = s->first_word + s->n_words;
+        }
+        s->n_masked[kind]++;
+    }
+    if (s->full)
+        s->masked[kind][s->n_masked[kind] - 1].count += (int32_t)count;
+    s->masked_end[kind] = key + count;
+}
+
+static void emit_words(struct pack_sink *s, const uint64_t *mask, int32_t words) {
+    if (s->full)
+        memcpy(s->words + s->n_words, mask, (size_t)words * sizeof *mask);
+    s->n_words += words;
+}
+
+static void emit_members(struct pack_sink *s, int64_t key, int64_t count, const uint64_t *mask,
+                         int32_t words) {
+    size_t bytes = (size_t)words * sizeof *mask;
+    int go_on = s->masked_end[LIST_MEMBERS] == key && !memcmp(mask, s->last_mask, bytes);
+    emit_masked_run(s, LIST_MEMBERS, key, count, go_on);
+    if (!go_on) {
+        emit_words(s, mask, words);
+        memcpy(s->last_mask, mask, bytes);
+    }
+}
+
+static void emit_bits(struct pack_sink *s, int64_t key, const uint64_t *mask, int32_t words) {
+    /* The masks of a run stand one behind the other: no other mask can have come in between,
+     * because keys ascend. */
+    int go_on = s->masked_end[LIST_BITS] == key;
+    emit_masked_run(s, LIST_BITS, key, 1, go_on);
+    emit_words(s, mask, words);
+}
+
+/* mask = the first `rows` rows. */
+static void mask_rows(uint64_t *mask, int32_t words, int64_t rows) {
+    for (int32_t w = 0; w < words; w++) {
+        int64_t n = rows - 64 * w;
+        mask[w] = n >= 64 ? UINT64_MAX : n <= 0 ? 0 : (UINT64_C(1) << n) - 1;
+    }
+}
+
+/* Bit c of a[r] becomes bit r of a[c] (recursive block transposition, Warren, Hacker's Delight,
+ * section 7-3). */
+static void transpose64(uint64_t a[64]) {
+    uint64_t half = UINT64_C(0x00000000FFFFFFFF);
+    for (int j = 32; j; j >>= 1, half ^= half << j)
+        for (int k = 0; k < 64; k = (k + j + 1) & ~j) {
+            uint64_t t = ((a[k] >> j) ^ a[k + j]) & half;
+            a[k] ^= t << j;
+            a[k + j] ^= t;
+        }
+}
+
+/* Row masks of up to 64 keys: columns[c][w] from row bits rows[64 w + r]. */
+struct key_masks {
+    uint64_t rows[PACK_MAX_ROWS];
+    uint64_t columns[64][PACK_MAX_WORDS];
+};
+
+static void key_masks_transpose(struct key_masks *k, int32_t words) {
+    for (int32_t w = 0; w < words; w++) {
+        uint64_t *a = k->rows + 64 * w;
+        transpose64(a);
+        for (int c = 0; c < 64; c++)
+            k->columns[c][w] = a[c];
+    }
+}
+
+/* Emits keys key ... key + n - 1 by their masks: none, all rows, or some. */
+static void emit_key_masks(struct pack_sink *sink, const struct key_masks *k, int64_t key, int n,
+                           const uint64_t *all, int32_t words) {
+    size_t bytes = (size_t)words * sizeof *all;
+    const uint64_t none[PACK_MAX_WORDS] = {0};
+    for (int c = 0; c < n;) {
+        int full = 0;
+        while (c + full < n && !memcmp(k->columns[c + full], all, bytes))
+            full++;
+        if (full >= PACK_MIN_FULL) {
+            emit_full(sink, key + c, full);
+            c += full;
+            continue;
+        }
+        for (int end = c + (full ? full : 1); c < end; c++)
+            if (memcmp(k->columns[c], none, bytes))
+                emit_bits(sink, key + c, k->columns[c], words);
+    }
+}
+
+/* A band tile, cut to rows r0 ... r0 + rows - 1 of its block row: the keys that all of them list
+ * as a full run, those at the edges as bands. */
+static void pack_band(struct pack_sink *sink, int64_t key, int64_t keys, int64_t lo, int64_t hi,
+                      int64_t rows) {
+    int64_t first = lo > 0 ? lo : 0;
+    int64_t last = hi + rows - 1 < keys - 1 ? hi + rows - 1 : keys - 1;
+    int64_t full_first = lo + rows - 1 > first ? lo + rows - 1 : first;
+    int64_t full_last = hi < last ? hi : last;
+    if (last < first)
+        return;
+    if (full_last - full_first + 1 < PACK_MIN_FULL) {
+        emit_band(sink, key + first, last - first + 1, lo - first, hi - first);
+        return;
+    }
+    if (first < full_first)
+        emit_band(sink, key + first, full_first - first, lo - first, hi - first);
+    emit_full(sink, key + full_first, full_last - full_first + 1);
+    if (full_last < last) {
+        int64_t rest = full_last + 1;
+        emit_band(sink, key + rest, last - full_last, lo - rest, hi - rest);
+    }
+}
+
+/* The tile is part of one block row. */
+static void pack_part(const struct packer *p, int64_t list, int64_t t, struct pack_sink *sink) {
+    const struct bcsr *m = p->m;
+    int64_t block_row = p->tile_row[t] / m->block_q;
+    int64_t r0 = p->tile_row[t] - block_row * m->block_q;
+    int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
+    uint64_t all[PACK_MAX_WORDS];
+    mask_rows(all, p->words, rows);
+
+    struct tile_walk walk;
+    struct tile tile;
+    for (tile_walk_begin(&walk, m, list, block_row); tile_walk_next(&walk, &tile);) {
+        int64_t key = tile.col * m->block_kv;
+        int64_t keys = m->n_kv - key < m->block_kv ? m->n_kv - key : m->block_kv;
+        if (tile.kind == TILE_FULL) {
+            emit_full(sink, key, keys);
+        } else if (tile.kind == TILE_BAND) {
+            pack_band(sink, key, keys, tile.lo + r0, tile.hi + r0, rows);
+        } else {
+            for (int64_t c = 0; c < keys; c += 64) {
+                int n = keys - c < 64 ? (int)(keys - c) : 64;
+                struct key_masks masks = {.rows = {0}};
+                for (int64_t r = 0; r < rows; r++)
+                    masks.rows[r] = tile_row_bits(m, &tile, r0 + r, c, n);
+                key_masks_transpose(&masks, p->words);
+                emit_key_masks(sink, &masks, key + c, n, all, p->words);
+            }
+        }
+    }
+}
+
+int pack_scratch_make(struct pack_scratch *s, const struct packer *p) {
+    s->member = s->present = s->partial = NULL;
+    if (p->members == 1)
+        return 0;
+    size_t cols = (size_t)p->m->cols;
+    s->member = calloc(cols, (size_t)((p->members + 63) / 64) * sizeof(uint64_t));
+    s->present = calloc(cols / 64 + 1, sizeof(uint64_t));
+    s->partial = calloc(cols / 64 + 1, sizeof(uint64_t));
+    return s->member && s->present && s->partial ? 0 : -1;
+}
+
+void pack_scratch_free(struct pack_scratch *s) {
+    free(s->member);
+    free(s->present);
+    free(s->partial);
+}
+
+/* Row bits of columns c ... c + n - 1 of every member that lists column block `col`. */
+static void union_rows(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
+                       int32_t col, int64_t c, int n, int64_t rows, uint64_t *row_bits) {
+    const struct bcsr *m = p->m;
+    for (int32_t g = 0; g < p->members; g++) {
+        if (!(member[g / 64] >> (g % 64) & 1))
+            continue;
+        while (s->tile[g].col < col)
+            tile_walk_next(&s->walk[g], &s->tile[g]);
+        for (int64_t r = 0; r < m->block_q && g * m->block_q + r < rows; r++)
+            row_bits[g * m->block_q + r] = tile_row_bits(m, &s->tile[g], r, c, n);
+    }
+}
+
+/* Row mask of the rows of the members whose bits are set. */
+static void union_mask(const struct packer *p, const uint64_t *member, int64_t rows,
+                       uint64_t *mask) {
+    int64_t block_q = p->m->block_q;
+    memset(mask, 0, (size_t)p->words * sizeof *mask);
+    for (int32_t g = 0; g < p->members; g++)
+        if (member[g / 64] >> (g % 64) & 1)
+            for (int64_t r = g * block_q; r < (g + 1) * block_q && r < rows; r++)
+                mask[r / 64] |= UINT64_C(1) << (r % 64);
+}
+
+/* Marks the columns of all members; answers the range of words of `present` that are in use. */
+static void union_mark(const struct packer *p, int64_t list, int64_t first_row, int32_t members,
+                       struct pack_scratch *s, int64_t *begin, int64_t *end) {
+    int32_t member_words = (p->members + 63) / 64;
+    *begin = INT64_MAX, *end = 0;
+    for (int32_t g = 0; g < members; g++) {
+        struct tile tile;
+        for (tile_walk_begin(&s->walk[g], p->m, list, first_row + g);
+             tile_walk_next(&s->walk[g], &tile);) {
+            int64_t word = tile.col / 64;
+            uint64_t bit = UINT64_C(1) << (tile.col % 64);
+            s->member[(int64_t)tile.col * member_words + g / 64] |= UINT64_C(1) << (g % 64);
+            s->present[word] |= bit;
+            if (tile.kind != TILE_FULL)
+                s->partial[word] |= bit;
+            *begin = word < *begin ? word : *begin;
+            *end = word + 1 > *end ? word + 1 : *end;
+        }
+        tile_walk_begin(&s->walk[g], p->m, list, first_row + g);
+        s->tile[g].col = -1;
+    }
+}
+
+/* One column block of the union. */
+static void union_column(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
+                         int32_t col, int partial, int64_t rows, const uint64_t *all,
+                         struct pack_sink *sink) {
+    const struct bcsr *m = p->m;
+    int64_t key = col * m->block_kv;
+    int64_t keys = m->n_kv - key < m->block_kv ? m->n_kv - key : m->block_kv;
+    if (!partial) {
+        uint64_t mask[PACK_MAX_WORDS];
+        union_mask(p, member, rows, mask);
+        if (!memcmp(mask, all, (size_t)p->words * sizeof *mask))
+            emit_full(sink, key, keys);
+        else if (m->block_kv == 1)
+            emit_bits(sink, key, mask, p->words);
+        else
+            emit_members(sink, key, keys, mask, p->words);
+        return;
+    }
+    for (int64_t c = 0; c < keys; c += 64) {
+        int n = keys - c < 64 ? (int)(keys - c) : 64;
+        struct key_masks masks = {.rows = {0}};
+        union_rows(p, s, member, col, c, n, rows, masks.rows);
+        key_masks_transpose(&masks, p->words);
+        emit_key_masks(sink, &masks, key + c, n, all, p->words);
+    }
+}
+
+/* The tile holds several block rows. */
+static void pack_union(const struct packer *p, int64_t list, int64_t t, struct pack_scratch *s,
+                       struct pack_sink *sink) {
+    int64_t first_row = t * p->members;
+    int32_t members = (int32_t)(p->m->rows - first_row < p->members ? p->m->rows - first_row
+                                                                    : p->members);
+    int32_t member_words = (p->members + 63) / 64;
+    int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
+    uint64_t all[PACK_MAX_WORDS];
+    mask_rows(all, p->words, rows);
+
+    int64_t begin, end;
+    union_mark(p, list, first_row, members, s, &begin, &end);
+    for (int64_t w = begin; w < end; w++) {
+        for (uint64_t left = s->present[w]; left; left &= left - 1) {
+            int bit = __builtin_ctzll(left);
+            int32_t col = (int32_t)(w * 64 + bit);
+            uint64_t *member = s->member + (int64_t)col * member_words;
+            union_column(p, s, member, col, (int)(s->partial[w] >> bit & 1), rows, all, sink);
+            memset(member, 0, (size_t)member_words * sizeof *member);
+        }
+        s->present[w] = s->partial[w] = 0;
+    }
+}
+
+void pack_tile(const struct packer *p, int64_t list, int64_t t, struct pack_scratch *scratch,
+               struct pack_sink *sink) {
+    if (p->members == 1)
+        pack_part(p, list, t, sink);
+    else
+        pack_union(p, list, t, scratch, sink);
+}

@@ -1,0 +1,37 @@
+/* Status codes in words, and the one way in which the hall fills a tess_error. */
+#ifndef TESSERA_STATUS_H
+#define TESSERA_STATUS_H
+
+#include "tessera.h"
+
+/*
+ * Fills *error (NULL allowed) and returns status, so that a check reads
+ *     if (bad) return error_set(error, TESS_INVALID_ARGUMENT, "tess_run", "q", "q is NULL");
+ * function and argument are literals; argument may be NULL. The format is printf's. The places
+ * (batch, head, row, position) become -1 and the fault TESS_FAULT_NONE.
+ */
+tess_status error_set(tess_error *error, tess_status status, const char *function,
+                      const char *argument, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* The same for a fault in block lists, with its place (-1 where it does not apply). */
+tess_status error_set_list(tess_error *error, tess_list_fault fault, const char *function,
+                           const char *argument, int64_t batch, int64_t head, int64_t row,
+                           int64_t position, const char *format, ...)
+    __attribute__((format(printf, 9, 10)));
+
+/* TESS_OUT_OF_MEMORY with the number of bytes asked for. */
+tess_status error_set_memory(tess_error *error, const char *function, size_t bytes);
+
+/*
+ * Copies a public struct that came from the caller into *known (size bytes of this version),
+ * reading no further than the caller's struct_size and zeroing the rest. Answers NULL, or what is
+ * wrong: struct_size missing, or fields set that this version does not know.
+ */
+const char *struct_take(void *known, size_t size, const void *given);
+
+/* The other way: writes as much of *known as the caller's struct has room for, keeping its
+ * struct_size. Answers NULL or what is wrong. */
+const char *struct_give(void *given, const void *known, size_t size);
+
+#endif

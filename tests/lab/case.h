@@ -1,0 +1,88 @@
+/*
+ * Case strings: one line that names a whole experiment, the same for verify, bench, plan and the
+ * repro line of a failing check.
+ *
+ *     b=1,h=16,hkv=16,n=16384,nkv=16384,d=128,dv=128,dtype=bf16,block=128x128,
+ *     pattern=random(0.1,1),backend=cuda,pipeline=fused,lists=q,kernel=NAME,seed=0
+ *
+ * Keys in any order; commas inside parentheses belong to the value. Further keys, for tests:
+ *
+ *     source=spec|mask|topk|lists   the pattern goes through this constructor (default spec);
+ *                                   topk needs block=1x1
+ *     layout=bhnd|bnhd|padded       of all tensors (default bhnd); padded = bnhd with gaps
+ *     align=BYTES                   data pointers are aligned to this and no more (default 16)
+ *     fill=NAME                     see fill.h (default normal)
+ *     threads=T                     0, the default, as many as the machine offers
+ *     scale=X                       0, the default, is 1/sqrt(d)
+ *     tile=ROWS, part=KEYS          fused: tile_rows and part_keys of the problem (default 0)
+ */
+#ifndef LAB_CASE_H
+#define LAB_CASE_H
+
+#include "tessera.h"
+
+#define LAB_CASE_TEXT 640 /* bytes that hold any printed case */
+#define LAB_WHY 320       /* bytes that hold any reason given by the lab */
+#define LAB_ANY (-1)      /* backend or pipeline left out: every one there is */
+
+enum lab_lists { LAB_LISTS_Q, LAB_LISTS_KV, LAB_LISTS_1 };
+enum lab_source { LAB_SOURCE_SPEC, LAB_SOURCE_MASK, LAB_SOURCE_TOPK, LAB_SOURCE_LISTS };
+enum lab_layout { LAB_BHND, LAB_BNHD, LAB_PADDED };
+enum lab_fill {
+    LAB_FILL_NORMAL,
+    LAB_FILL_LARGE,
+    LAB_FILL_HUGE,
+    LAB_FILL_SUBNORMAL,
+    LAB_FILL_NANK,
+    LAB_FILL_NANV,
+    LAB_FILL_INF
+};
+
+struct lab_case {
+    int64_t b, h, hkv, n, nkv, d, dv;
+    tess_type type;
+    int64_t block_q, block_kv;
+    char pattern[256];
+    int backend;     /* a tess_backend or LAB_ANY */
+    int pipeline;    /* a tess_pipeline or LAB_ANY */
+    char kernel[64]; /* "" lets the plan choose */
+    enum lab_lists lists;
+    uint64_t seed;
+    enum lab_source source;
+    enum lab_layout layout;
+    enum lab_fill fill;
+    int64_t align;
+    int64_t threads;
+    double scale;
+    int64_t tile_rows, part_keys;
+};
+
+/* The defaults. */
+struct lab_case lab_case_default(void);
+
+/* Reads text into *c. Answers 0, or -1 with one line in why: the key and what is wrong with it. */
+int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]);
+
+/* Writes the case in full (test keys only where they differ from their defaults); parsing it gives
+ * the same case. */
+void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]);
+
+/* The shape of the case's pattern: as many lists as `lists` says. */
+tess_pattern_shape lab_case_shape(const struct lab_case *c);
+
+/* The case's pattern as its spec says, whatever its source. */
+tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
+
+/* The case's pattern, made through its source (source.c). */
+tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
+
+/* The case's problem for one pipeline. kernel points into *c. */
+tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
+
+/* Strides of a tensor of the given sizes in a layout. */
+void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]);
+
+const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
+const char *lab_fill_name(enum lab_fill fill);
+
+#endif

@@ -1,0 +1,23 @@
+/*
+ * f16 and bf16 to and from double, and elements of tensors as doubles. Written apart from src/cpu,
+ * so that the oracle does not share its mistakes. Rounding is to nearest, ties to even; values past
+ * the largest finite one (after rounding) become infinite; NaN stays NaN.
+ */
+#ifndef LAB_HALF_H
+#define LAB_HALF_H
+
+#include "tessera.h"
+
+double lab_f16_to_double(uint16_t bits);
+double lab_bf16_to_double(uint16_t bits);
+uint16_t lab_double_to_f16(double x);
+uint16_t lab_double_to_bf16(double x);
+
+/* Element `index` of an array of a type. lab_put rounds to the type. */
+double lab_get(const void *data, tess_type type, int64_t index);
+void lab_put(void *data, tess_type type, int64_t index, double x);
+
+/* `count` consecutive elements from `index` on, as doubles. */
+void lab_get_row(double *out, const void *data, tess_type type, int64_t index, int64_t count);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * The oracle: attention in double precision, straight from the definition, knowing nothing of
+ * plans. It reads the inputs as they are stored and the keys from tess_pattern_row.
+ */
+#ifndef LAB_ORACLE_H
+#define LAB_ORACLE_H
+
+#include "tessera.h"
+
+enum { LAB_BAD_K = 1, LAB_BAD_V = 2 };
+
+struct lab_place {
+    int64_t b, h, i;
+};
+
+/* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
+struct lab_oracle {
+    int64_t rows, d_v;
+    struct lab_place *place; /* [rows] */
+    double *o;               /* [rows][d_v] */
+    double *lse;             /* [rows] */
+    double *size;            /* [rows] M: max(max |s|, scale |q| max |k| / 2), over finite scores */
+    double *spread;          /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2) */
+    int64_t *keys;           /* [rows] n: how many keys the row lists */
+    unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with NaN or Inf */
+};
+
+/*
+ * All rows (places NULL), or the n_places rows named. scale 0 means 1/sqrt(d_qk). Answers 0, or -1
+ * without memory. lab_oracle_free releases *out whichever it was.
+ */
+int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tensor *k,
+                   const tess_tensor *v, const tess_pattern *pattern, double scale,
+                   const struct lab_place *places, int64_t n_places);
+void lab_oracle_free(struct lab_oracle *oracle);
+
+/* Whether a row less than `reach` away from row x, in the same head, lists what `bad` names. Of an
+ * oracle of all rows. */
+int lab_oracle_near(const struct lab_oracle *oracle, int64_t x, int64_t reach, int bad);
+
+#endif

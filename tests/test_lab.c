@@ -1,0 +1,683 @@
+/* The lab itself: what it reads, what it computes, and that it sees planted errors. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lab/check.h"
+#include "lab/device.h"
+#include "lab/fill.h"
+#include "lab/half.h"
+#include "lab/output.h"
+#include "lab/timer.h"
+
+/* ---- case strings ---- */
+
+static void case_defaults(void **state) {
+    (void)state;
+    struct lab_case c;
+    char why[LAB_WHY] = "", text[LAB_CASE_TEXT];
+    assert_int_equal(lab_case_parse(&c, "h=16,n=100,d=32", why), 0);
+    assert_int_equal(c.hkv, 16);
+    assert_int_equal(c.nkv, 100);
+    assert_int_equal(c.dv, 32);
+    assert_int_equal(c.backend, LAB_ANY);
+    assert_int_equal(c.pipeline, LAB_ANY);
+    lab_case_print(&c, text);
+    assert_string_equal(text, "b=1,h=16,hkv=16,n=100,nkv=100,d=32,dv=32,dtype=f32,block=64x64,"
+                              "pattern=dense,lists=q,seed=0");
+}
+
+static void case_round_trips(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "b=1,h=16,hkv=16,n=16384,nkv=16384,d=128,dv=128,dtype=bf16,block=128x128,"
+        "pattern=random(0.1,1),backend=cuda,pipeline=fused,lists=q,seed=0",
+        "b=2,h=8,hkv=2,n=5,nkv=7,d=3,dv=9,dtype=f16,block=192x1,"
+        "pattern=(window(3,4)+global(2))&segments(1,2,3),backend=cpu,pipeline=staged,lists=kv,"
+        "kernel=cpu_spmm_portable,seed=18446744073709551615,source=mask,layout=padded,align=2,"
+        "fill=nanv,threads=3,tile=16,part=9223372036854775807,scale=-0.10000000000000001",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct lab_case c;
+        char why[LAB_WHY] = "", text[LAB_CASE_TEXT];
+        assert_int_equal(lab_case_parse(&c, texts[i], why), 0);
+        lab_case_print(&c, text);
+        assert_string_equal(text, texts[i]);
+    }
+}
+
+static void case_order_is_free(void **state) {
+    (void)state;
+    struct lab_case a, b;
+    char why[LAB_WHY];
+    assert_int_equal(lab_case_parse(&a, "pattern=window(1,2),n=9,dv=3,d=5,hkv=1,h=4", why), 0);
+    assert_int_equal(lab_case_parse(&b, "h=4,hkv=1,d=5,dv=3,n=9,pattern=window(1,2)", why), 0);
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_string_equal(a.pattern, "window(1,2)");
+}
+
+static void case_refusals(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *why; /* why: part of the message */
+    } bad[] = {
+        {"", "KEY=VALUE"},
+        {"n", "KEY=VALUE"},
+        {"n=1,", "KEY=VALUE"},
+        {",n=1", "KEY=VALUE"},
+        {"n=1,,d=2", "KEY=VALUE"},
+        {"n=0", "n=0"},
+        {"n=-5", "n=-5"},
+        {"n=1.5", "n=1.5"},
+        {"n= 5", "n= 5"},
+        {"n=", "n="},
+        {"n=2147483648", "2147483647"},
+        {"n=99999999999999999999999", "2147483647"},
+        {"m=3", "'m' is no key"},
+        {"n=3,n=3", "twice"},
+        {"dtype=f64", "f32, f16, bf16"},
+        {"block=64", "QUERIESxKEYS"},
+        {"block=64x", "QUERIESxKEYS"},
+        {"block=0x4", "QUERIESxKEYS"},
+        {"block=4x4x4", "QUERIESxKEYS"},
+        {"lists=2", "q, kv, 1"},
+        {"backend=tpu", "cpu, cuda"},
+        {"pipeline=oracle", "fused, staged"},
+        {"seed=18446744073709551616", "64 bits"},
+        {"seed=-1", "64 bits"},
+        {"h=6,hkv=4", "does not divide"},
+        {"source=topk", "block=1x1"},
+        {"align=3", "power of two"},
+        {"align=2", "power of two"},
+        {"scale=nan", "finite"},
+        {"scale=1e999", "finite"},
+        {"scale=2x", "finite"},
+        {"pattern=", "value"},
+        {"n=2147483647,nkv=1,b=2147483647,h=2147483647", "64 bits"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct lab_case c;
+        char why[LAB_WHY] = "";
+        assert_int_equal(lab_case_parse(&c, bad[i].text, why), -1);
+        if (!strstr(why, bad[i].why))
+            fail_msg("'%s' gave '%s', not '%s'", bad[i].text, why, bad[i].why);
+        assert_null(strchr(why, '\n'));
+    }
+    char long_text[2000];
+    struct lab_case c;
+    char why[LAB_WHY];
+    memset(long_text, 'x', sizeof long_text);
+    memcpy(long_text, "pattern=", 8);
+    long_text[sizeof long_text - 1] = '\0';
+    assert_int_equal(lab_case_parse(&c, long_text, why), -1);
+    long_text[500] = '\0';
+    assert_int_equal(lab_case_parse(&c, long_text, why), -1);
+}
+
+static void case_problem_alignment(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t alignment;
+    } table[] = {
+        {"n=4,d=64", 16},         {"n=4,d=5", 4},
+        {"n=4,d=6", 8},           {"n=4,d=6,dtype=f16", 4},
+        {"n=4,d=5,dtype=f16", 2}, {"n=4,d=5,layout=padded", 16},
+        {"n=4,d=64,align=4", 4},  {"n=4,d=64,align=64", 64},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        struct lab_case c;
+        char why[LAB_WHY];
+        assert_int_equal(lab_case_parse(&c, table[i].text, why), 0);
+        assert_int_equal(lab_case_problem(&c, TESS_FUSED).alignment, table[i].alignment);
+    }
+}
+
+/* ---- 16-bit floats ---- */
+
+/* The value of a 16-bit float by the definition, for finite ones. */
+static double defined_value(uint16_t bits, int mantissa_bits, int bias) {
+    int exponent = (bits & 0x7fff) >> mantissa_bits;
+    int mantissa = bits & ((1 << mantissa_bits) - 1);
+    double x = exponent ? ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
+                        : ldexp(mantissa, 1 - bias - mantissa_bits);
+    return bits & 0x8000 ? -x : x;
+}
+
+static void halves(double (*to)(uint16_t), uint16_t (*from)(double), int mantissa_bits, int bias,
+                   uint16_t infinity) {
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        double x = to((uint16_t)bits);
+        uint16_t magnitude = bits & 0x7fff;
+        if (magnitude > infinity) {
+            assert_true(isnan(x));
+            assert_true((from(x) & 0x7fff) > infinity);
+            continue;
+        }
+        assert_int_equal(from(x), bits);
+        assert_int_equal(signbit(x) != 0, bits >> 15);
+        if (magnitude == infinity) {
+            assert_true(isinf(x));
+            continue;
+        }
+        assert_true(x == defined_value((uint16_t)bits, mantissa_bits, bias));
+        /* Half way to the next one up in magnitude, and a little to either side. The next of the
+         * largest is the one that would follow if exponents went on. */
+        double next =
+            magnitude + 1 == infinity ? copysign(ldexp(1, bias + 1), x) : to((uint16_t)(bits + 1));
+        double middle = (x + next) / 2;
+        assert_int_equal(from(middle), bits & 1 ? bits + 1 : bits);
+        assert_int_equal(from(nextafter(middle, 0)), bits);
+        assert_int_equal(from(nextafter(middle, 2 * next)), bits + 1);
+    }
+    assert_int_equal(from(1e300), infinity);
+    assert_int_equal(from(-1e-300), 0x8000);
+}
+
+static void half_f16(void **state) {
+    (void)state;
+    halves(lab_f16_to_double, lab_double_to_f16, 10, 15, 0x7c00);
+}
+
+static void half_bf16(void **state) {
+    (void)state;
+    halves(lab_bf16_to_double, lab_double_to_bf16, 7, 127, 0x7f80);
+}
+
+/* ---- guards ---- */
+
+static void guard_sees_one_byte(void **state) {
+    (void)state;
+    char why[LAB_WHY];
+    for (size_t alignment = 2; alignment <= 64; alignment *= 2) {
+        struct lab_buffer b;
+        assert_int_equal(lab_buffer_make(&b, 37, alignment), 0);
+        assert_int_equal((uintptr_t)b.data % alignment, 0);
+        if (alignment < 64)
+            assert_int_not_equal((uintptr_t)b.data % (2 * alignment), 0);
+        memset(b.data, 1, b.size);
+        assert_int_equal(lab_buffer_check(&b, "x", why), 0);
+        for (int after = 0; after < 2; after++) {
+            unsigned char *byte = after ? b.data + 37 : b.data - 1;
+            *byte ^= 1;
+            assert_int_equal(lab_buffer_check(&b, "x", why), -1);
+            assert_non_null(strstr(why, after ? "byte 37 " : "byte -1 "));
+            *byte ^= 1;
+        }
+        lab_buffer_free(&b);
+    }
+}
+
+static void guard_sees_gaps(void **state) {
+    (void)state;
+    const int64_t size[4] = {2, 3, 4, 5};
+    char why[LAB_WHY];
+    struct lab_tensor t;
+    assert_int_equal(lab_tensor_make(&t, TESS_F16, size, LAB_PADDED, 16), 0);
+    int64_t inside = 0, outside = 0;
+    for (size_t i = 0; i < t.buffer.size; i++) {
+        t.buffer.data[i] ^= 1;
+        *(lab_tensor_check(&t, "t", why) ? &outside : &inside) += 1;
+        t.buffer.data[i] ^= 1;
+    }
+    assert_int_equal(inside, 2 * 2 * 3 * 4 * 5);
+    assert_int_equal(outside, (int64_t)t.buffer.size - inside);
+    assert_true(outside > 0);
+    assert_true(isnan(lab_get(t.view.data, TESS_F16, 0)));
+    lab_tensor_free(&t);
+}
+
+static void guard_canary_is_nan(void **state) {
+    (void)state;
+    struct lab_buffer b;
+    assert_int_equal(lab_buffer_make(&b, 16, 16), 0);
+    for (int type = TESS_F32; type <= TESS_BF16; type++)
+        assert_true(isnan(lab_get(b.data, (tess_type)type, 1)));
+    lab_buffer_free(&b);
+}
+
+/* ---- the oracle ---- */
+
+/* Tensors with one dim each, f32, one batch; heads of q: 2, of k and v: 1. */
+struct small {
+    float q[4], k[2], v[2];
+    tess_tensor tq, tk, tv;
+    tess_pattern *pattern;
+    struct lab_oracle oracle;
+};
+
+static void small_run(struct small *s, const char *spec, double scale) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = 2;
+    shape.block_q = shape.block_kv = 1;
+    assert_int_equal(tess_pattern_from_spec(&s->pattern, spec, &shape, NULL), TESS_OK);
+    s->tq = tess_tensor_bhnd(s->q, TESS_F32, 1, 2, 2, 1);
+    s->tk = tess_tensor_bhnd(s->k, TESS_F32, 1, 1, 2, 1);
+    s->tv = tess_tensor_bhnd(s->v, TESS_F32, 1, 1, 2, 1);
+    assert_int_equal(lab_oracle_run(&s->oracle, &s->tq, &s->tk, &s->tv, s->pattern, scale, NULL, 0),
+                     0);
+}
+
+static void small_free(struct small *s) {
+    lab_oracle_free(&s->oracle);
+    tess_pattern_free(s->pattern);
+}
+
+static void assert_near(double a, double b) {
+    if (!(fabs(a - b) <= 1e-6))
+        fail_msg("%.17g is not %.17g", a, b);
+}
+
+static void oracle_by_hand(void **state) {
+    (void)state;
+    /* Weights 1 : 3 in head 0, 1 : 9 in head 1, of the values 1 and 5. */
+    struct small s = {.q = {1, 1, 2, 2}, .k = {0, (float)log(3)}, .v = {1, 5}};
+    small_run(&s, "causal", 0);
+    assert_int_equal(s.oracle.rows, 4);
+    assert_near(s.oracle.o[0], 1);
+    assert_near(s.oracle.lse[0], 0);
+    assert_near(s.oracle.o[1], 4);
+    assert_near(s.oracle.lse[1], log(4));
+    assert_near(s.oracle.o[2], 1);
+    assert_near(s.oracle.o[3], 4.6);
+    assert_near(s.oracle.lse[3], log(10));
+    assert_int_equal(s.oracle.keys[0], 1);
+    assert_int_equal(s.oracle.keys[1], 2);
+    assert_near(s.oracle.size[1], log(3));
+    assert_near(s.oracle.size[3], 2 * log(3));
+    assert_near(s.oracle.spread[1], sqrt(1.0 / 16 + 225.0 / 16));
+    const struct lab_place place = {0, 1, 1};
+    struct lab_oracle one;
+    assert_int_equal(lab_oracle_run(&one, &s.tq, &s.tk, &s.tv, s.pattern, 2, &place, 1), 0);
+    assert_int_equal(one.rows, 1);
+    assert_near(one.lse[0], log(1 + 81));
+    lab_oracle_free(&one);
+    small_free(&s);
+}
+
+static void oracle_special_rows(void **state) {
+    (void)state;
+    const float inf = INFINITY;
+    struct small s = {.q = {1, 1, -1, -1}, .k = {-inf, 2}, .v = {1, 5}};
+    small_run(&s, "causal", 1);
+    assert_true(s.oracle.o[0] == 0); /* all scores -Inf: as if empty */
+    assert_true(s.oracle.lse[0] == -(double)INFINITY);
+    assert_near(s.oracle.o[1], 5);
+    assert_near(s.oracle.lse[1], 2);
+    assert_true(isnan(s.oracle.o[2])); /* a score of +Inf */
+    assert_true(isnan(s.oracle.lse[3]));
+    assert_int_equal(s.oracle.lists_bad[0], LAB_BAD_K);
+    assert_true(isfinite(s.oracle.size[1]));
+    small_free(&s);
+
+    struct small empty = {.q = {1, 1, 1, 1}, .k = {1, 1}, .v = {1, inf}};
+    small_run(&empty, "random(0,1)", 1);
+    assert_true(empty.oracle.o[3] == 0);
+    assert_true(empty.oracle.lse[3] == -(double)INFINITY);
+    assert_int_equal(empty.oracle.lists_bad[3], 0);
+    small_free(&empty);
+
+    struct small bad_v = {.q = {1, 1, 1, 1}, .k = {1, 1}, .v = {1, inf}};
+    small_run(&bad_v, "causal", 1);
+    assert_near(bad_v.oracle.o[0], 1);
+    assert_true(!isfinite(bad_v.oracle.o[1]));
+    assert_near(bad_v.oracle.lse[1], 1 + log(2));
+    assert_true(lab_oracle_near(&bad_v.oracle, 0, 2, LAB_BAD_V));
+    assert_false(lab_oracle_near(&bad_v.oracle, 0, 1, LAB_BAD_V));
+    small_free(&bad_v);
+}
+
+/* ---- comparison ---- */
+
+/* A case's oracle, and its answer rounded to the case's type in work.o and work.lse. */
+static void exact_answer(struct lab_work *w, const char *text) {
+    struct lab_case c;
+    char why[LAB_WHY];
+    assert_int_equal(lab_case_parse(&c, text, why), 0);
+    assert_int_equal(lab_work_make(w, &c, why), 0);
+    for (int64_t x = 0; x < w->oracle.rows; x++) {
+        const struct lab_place *at = &w->oracle.place[x];
+        for (int64_t d = 0; d < c.dv; d++)
+            lab_put(w->o.view.data, c.type, lab_row(&w->o.view, at->b, at->h, at->i) + d,
+                    w->oracle.o[x * c.dv + d]);
+        lab_put(w->lse.view.data, TESS_F32, lab_row(&w->lse.view, at->b, at->h, at->i),
+                w->oracle.lse[x]);
+    }
+}
+
+static struct lab_report compare(const struct lab_work *w) {
+    struct lab_report report;
+    lab_compare(&report, &w->oracle, &w->o.view, &w->lse.view, 8);
+    return report;
+}
+
+static void assert_caught(const struct lab_work *w, const char *part) {
+    struct lab_report report = compare(w);
+    assert_false(report.ok);
+    if (!strstr(report.message, part))
+        fail_msg("'%s' does not say '%s'", report.message, part);
+}
+
+static void compare_passes_rounding(void **state) {
+    (void)state;
+    static const char *const types[] = {"f32", "f16", "bf16"};
+    for (int t = 0; t < 3; t++) {
+        struct lab_work w;
+        char text[128];
+        snprintf(text, sizeof text, "h=2,n=50,nkv=70,d=16,block=1x1,pattern=causal,dtype=%s",
+                 types[t]);
+        exact_answer(&w, text);
+        struct lab_report report = compare(&w);
+        assert_true(report.ok);
+        assert_string_equal(report.message, "");
+        assert_true(report.worst > 0 && report.worst < 1);
+        lab_work_free(&w);
+    }
+    struct lab_work w; /* and one more bit of noise in every element */
+    exact_answer(&w, "h=2,n=50,nkv=70,d=16,block=1x1,pattern=causal");
+    float *o = w.o.view.data, *lse = w.lse.view.data;
+    for (int i = 0; i < 2 * 50 * 16; i++)
+        o[i] = nextafterf(o[i], i % 2 ? INFINITY : -INFINITY);
+    for (int i = 0; i < 2 * 50; i++)
+        lse[i] = nextafterf(lse[i], INFINITY);
+    assert_true(compare(&w).ok);
+    lab_work_free(&w);
+}
+
+/* The key among the first 100 that counts most for query 2 of one head. */
+static int64_t weighty_key(const struct lab_work *w) {
+    double best = -(double)INFINITY;
+    int64_t key = 0;
+    for (int64_t j = 0; j < 100; j++) {
+        double dot = 0;
+        for (int64_t d = 0; d < w->c.d; d++)
+            dot += lab_get(w->q.view.data, w->c.type, lab_row(&w->q.view, 0, 0, 2) + d) *
+                   lab_get(w->k.view.data, w->c.type, lab_row(&w->k.view, 0, 0, j) + d);
+        if (dot > best)
+            best = dot, key = j;
+    }
+    return key;
+}
+
+/* One row of the answer computed without one of its 3000 keys. */
+static void compare_sees_lost_key(void **state) {
+    (void)state;
+    static const char *const types[] = {"f32", "f16", "bf16"};
+    for (int t = 0; t < 3; t++) {
+        struct lab_work w;
+        char text[128];
+        snprintf(text, sizeof text, "h=1,n=3,nkv=3000,d=16,dtype=%s", types[t]);
+        exact_answer(&w, text);
+        uint8_t *mask = malloc(3 * 3000);
+        assert_non_null(mask);
+        memset(mask, 1, 3 * 3000);
+        mask[2 * 3000 + weighty_key(&w)] = 0;
+        tess_pattern_shape shape = tess_pattern_shape_init();
+        shape.n_q = 3, shape.n_kv = 3000;
+        tess_pattern *less;
+        struct lab_oracle wrong;
+        assert_int_equal(tess_pattern_from_mask(&less, mask, &shape, NULL), TESS_OK);
+        assert_int_equal(lab_oracle_run(&wrong, &w.q.view, &w.k.view, &w.v.view, less, 0, NULL, 0),
+                         0);
+        for (int64_t i = 0; i < 3 * 16; i++)
+            lab_put(w.o.view.data, w.c.type, i, wrong.o[i]);
+        assert_caught(&w, "query 2");
+        lab_oracle_free(&wrong);
+        tess_pattern_free(less);
+        free(mask);
+        lab_work_free(&w);
+    }
+}
+
+static void compare_sees_planted_errors(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=2,hkv=1,n=40,d=16,pattern=segments(30)&causal,block=8x8");
+    float *o = w.o.view.data, *lse = w.lse.view.data, kept = lse[7];
+    assert_true(compare(&w).ok);
+    lse[7] += 1e-4f;
+    assert_caught(&w, "lse of batch 0, head 0, query 7");
+    lse[7] = NAN;
+    assert_caught(&w, "lse of batch 0, head 0, query 7");
+    lse[7] = kept, kept = lse[75]; /* head 1, query 35 sees nothing */
+    lse[75] = -1e30f;
+    assert_caught(&w, "lse of batch 0, head 1, query 35");
+    lse[75] = INFINITY;
+    assert_caught(&w, "lse of batch 0, head 1, query 35");
+    lse[75] = kept, kept = o[75 * 16 + 3];
+    assert_true(kept == 0);
+    o[75 * 16 + 3] = 1e-30f;
+    assert_caught(&w, "o of batch 0, head 1, query 35");
+    o[75 * 16 + 3] = 0, kept = o[50 * 16 + 4];
+    o[50 * 16 + 4] = NAN;
+    assert_caught(&w, "element 4");
+    o[50 * 16 + 4] = kept;
+    assert_true(compare(&w).ok);
+    lab_work_free(&w);
+}
+
+/* Errors that each row may have but all rows together may not. */
+static void compare_sees_bias(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=2,n=200,d=16,dtype=f16");
+    for (int64_t x = 0; x < w.oracle.rows; x++) {
+        double *ref = w.oracle.o + 16 * x, norm = 0;
+        for (int d = 0; d < 16; d++)
+            norm += ref[d] * ref[d];
+        double size = fmax(sqrt(norm), w.oracle.spread[x]);
+        lab_put(w.o.view.data, TESS_F16, 16 * x, ref[0] + 1.1e-3 * size);
+    }
+    assert_caught(&w, "the whole of o");
+    lab_work_free(&w);
+}
+
+static void compare_places_of_nan(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=1,n=300,d=4,pattern=window(0,0),block=4x4,fill=nanv,seed=3");
+    int64_t bad = 0;
+    while (bad < 300 && !(w.oracle.lists_bad[bad] & LAB_BAD_V))
+        bad++;
+    assert_true(bad < 299);
+    float *o = w.o.view.data;
+    assert_true(compare(&w).ok);
+    float kept = o[4 * bad + 4];
+    o[4 * bad + 4] = NAN; /* next to it: the same query tile, perhaps */
+    assert_true(compare(&w).ok);
+    o[4 * bad + 4] = kept;
+    for (int d = 0; d < 4; d++)
+        if (!isfinite(o[4 * bad + d]))
+            o[4 * bad + d] = 1;
+    assert_caught(&w, "the oracle has");
+    lab_work_free(&w);
+}
+
+/* ---- fills ---- */
+
+static void fill_poisons_unlisted_keys(void **state) {
+    (void)state;
+    struct lab_case c;
+    struct lab_work w;
+    char why[LAB_WHY];
+    assert_int_equal(
+        lab_case_parse(&c, "h=2,hkv=1,n=10,nkv=20,d=3,pattern=window(1,0),block=4x4", why), 0);
+    assert_int_equal(lab_work_make(&w, &c, why), 0);
+    for (int64_t j = 0; j < 20; j++) { /* query 0 stands at key 10 */
+        assert_int_equal(isnan(lab_get(w.k.view.data, TESS_F32, 3 * j)) != 0, j < 9);
+        assert_int_equal(isnan(lab_get(w.v.view.data, TESS_F32, 3 * j + 2)) != 0, j < 9);
+    }
+    lab_work_free(&w);
+}
+
+static void fill_ranges(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=1,n=300,d=16,fill=large,seed=5");
+    double largest = 0;
+    for (int64_t x = 0; x < 300; x++)
+        largest = fmax(largest, w.oracle.size[x]);
+    assert_true(largest > 5e3 && largest < 5e4);
+    lab_work_free(&w);
+    exact_answer(&w, "h=1,n=300,d=16,fill=huge,seed=5,dtype=bf16");
+    for (int64_t i = 0; i < 300 * 16; i++)
+        largest = fmax(largest, fabs(lab_get(w.v.view.data, TESS_BF16, i)));
+    assert_true(largest > 5e29 && largest < 1.01e30);
+    lab_work_free(&w);
+    exact_answer(&w, "h=1,n=300,d=16,fill=subnormal,seed=5,dtype=f16");
+    for (int64_t i = 0; i < 300 * 16; i++)
+        assert_true(fabs(lab_get(w.k.view.data, TESS_F16, i)) < 0x1p-14);
+    lab_work_free(&w);
+}
+
+/* ---- checks of the library ---- */
+
+static void check_runs(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=2,hkv=1,n=70,d=24,dv=5,pattern=window(9,3),block=8x8,layout=padded,threads=2",
+        "h=2,n=50,nkv=90,d=7,dtype=f16,pattern=random(0.3,1),block=5x7,source=mask,fill=nank",
+        "h=1,n=33,d=9,dtype=bf16,pattern=dilated(3,4),block=1x1,source=topk,fill=nanv",
+        "b=2,h=2,n=40,d=8,pattern=random_row(0.5,2),block=16x16,source=lists,fill=inf,lists=kv",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            struct lab_case c;
+            struct lab_work w;
+            struct lab_outcome outcome;
+            char why[LAB_WHY];
+            assert_int_equal(lab_case_parse(&c, texts[i], why), 0);
+            assert_int_equal(lab_work_make(&w, &c, why), 0);
+            lab_check(&outcome, &w, TESS_CPU, (tess_pipeline)pipeline, NULL);
+            if (outcome.verdict != LAB_PASSED)
+                fail_msg("%s: %s", texts[i], outcome.message);
+            assert_non_null(outcome.kernels[pipeline == TESS_FUSED ? 0 : 1]);
+            lab_check(&outcome, &w, TESS_CPU, (tess_pipeline)pipeline, "no_such_kernel");
+            assert_int_equal(outcome.verdict, LAB_REFUSED);
+            lab_work_free(&w);
+        }
+}
+
+/* The check holds the library to the oracle of the case's spec: another pattern must fail. */
+static void check_sees_wrong_pattern(void **state) {
+    (void)state;
+    struct lab_case c, other;
+    struct lab_work w;
+    struct lab_outcome outcome;
+    char why[LAB_WHY];
+    assert_int_equal(lab_case_parse(&c, "h=1,n=64,d=8,pattern=window(9,3)", why), 0);
+    assert_int_equal(lab_work_make(&w, &c, why), 0);
+    other = c;
+    snprintf(other.pattern, sizeof other.pattern, "window(9,2)");
+    tess_pattern_free(w.pattern);
+    assert_int_equal(lab_case_pattern(&other, &w.pattern, NULL), TESS_OK);
+    lab_check(&outcome, &w, TESS_CPU, TESS_FUSED, NULL);
+    assert_int_equal(outcome.verdict, LAB_FAILED);
+    lab_work_free(&w);
+}
+
+static void work_refuses_bad_spec(void **state) {
+    (void)state;
+    struct lab_case c;
+    struct lab_work w;
+    char why[LAB_WHY] = "";
+    assert_int_equal(lab_case_parse(&c, "pattern=windoe(1,2)", why), 0);
+    assert_int_equal(lab_work_make(&w, &c, why), -1);
+    assert_true(strlen(why) > 0);
+    lab_work_free(&w);
+}
+
+/* ---- output files, time, devices ---- */
+
+static void output_appears_whole(void **state) {
+    (void)state;
+    char folder[] = "/tmp/tessera-lab-XXXXXX", path[64], why[LAB_WHY] = "", line[16] = "";
+    struct lab_output out;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x", folder);
+
+    assert_int_equal(lab_output_open(&out, path, why), 0);
+    fputs("partial", out.file);
+    assert_int_equal(access(path, F_OK), -1);
+    lab_output_abandon(&out);
+    assert_int_equal(access(path, F_OK), -1);
+
+    assert_int_equal(lab_output_open(&out, path, why), 0);
+    fputs("whole", out.file);
+    assert_int_equal(lab_output_commit(&out, why), 0);
+    lab_output_abandon(&out);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    assert_string_equal(line, "whole");
+
+    assert_int_equal(lab_output_open(&out, folder, why), -1);
+    assert_non_null(strstr(why, "folder"));
+    assert_int_equal(lab_output_open(&out, "/dev/null", why), -1);
+    assert_int_equal(lab_output_open(&out, "", why), -1);
+    strcat(path, "/y");
+    assert_int_equal(lab_output_open(&out, path, why), -1);
+    assert_non_null(strstr(why, "does not exist"));
+    path[strlen(path) - 2] = '\0';
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing else was left */
+}
+
+static void device_and_timer(void **state) {
+    (void)state;
+    double before = lab_seconds();
+    char host[8] = "abcdefg", back[8] = "";
+    assert_true(lab_device_available(TESS_CPU));
+    void *memory = lab_device_alloc(TESS_CPU, 8);
+    assert_non_null(memory);
+    assert_int_equal((uintptr_t)memory % 64, 0);
+    assert_int_equal(lab_device_to_device(TESS_CPU, memory, host, 8), 0);
+    assert_int_equal(lab_device_to_host(TESS_CPU, back, memory, 8), 0);
+    assert_int_equal(lab_device_synchronize(TESS_CPU), 0);
+    assert_string_equal(back, host);
+    lab_device_free(TESS_CPU, memory);
+    if (!lab_device_available(TESS_CUDA)) {
+        assert_null(lab_device_alloc(TESS_CUDA, 8));
+        assert_int_equal(lab_device_synchronize(TESS_CUDA), -1);
+    }
+    assert_true(lab_seconds() >= before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_defaults),
+        cmocka_unit_test(case_round_trips),
+        cmocka_unit_test(case_order_is_free),
+        cmocka_unit_test(case_refusals),
+        cmocka_unit_test(case_problem_alignment),
+        cmocka_unit_test(half_f16),
+        cmocka_unit_test(half_bf16),
+        cmocka_unit_test(guard_sees_one_byte),
+        cmocka_unit_test(guard_sees_gaps),
+        cmocka_unit_test(guard_canary_is_nan),
+        cmocka_unit_test(oracle_by_hand),
+        cmocka_unit_test(oracle_special_rows),
+        cmocka_unit_test(compare_passes_rounding),
+        cmocka_unit_test(compare_sees_lost_key),
+        cmocka_unit_test(compare_sees_planted_errors),
+        cmocka_unit_test(compare_sees_bias),
+        cmocka_unit_test(compare_places_of_nan),
+        cmocka_unit_test(fill_poisons_unlisted_keys),
+        cmocka_unit_test(fill_ranges),
+        cmocka_unit_test(check_runs),
+        cmocka_unit_test(check_sees_wrong_pattern),
+        cmocka_unit_test(work_refuses_bad_spec),
+        cmocka_unit_test(output_appears_whole),
+        cmocka_unit_test(device_and_timer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,326 @@
+/* Plans: what they choose, what they refuse, what they say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "plan.h"
+
+static tess_pattern *pattern_make(const char *spec, int64_t n, int64_t block, int64_t batch,
+                                  int64_t heads) {
+    tess_pattern *p = NULL;
+    tess_error error = tess_error_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = n, shape.block_q = shape.block_kv = block;
+    shape.batch = batch, shape.heads = heads;
+    if (tess_pattern_from_spec(&p, spec, &shape, &error))
+        fail_msg("%s: %s", spec, error.message);
+    return p;
+}
+
+static tess_problem problem_make(int64_t n) {
+    tess_problem p = tess_problem_init();
+    p.batch = 2, p.heads_q = 4, p.heads_kv = 2, p.n_q = p.n_kv = n, p.d_qk = 16, p.d_v = 8;
+    return p;
+}
+
+static void pattern_may_go(void **state) {
+    (void)state;
+    tess_plan *plan = NULL;
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        tess_pattern *pattern = pattern_make("random(0.3,1)+causal", 300, 32, 2, 4);
+        tess_problem problem = problem_make(300);
+        problem.pipeline = (tess_pipeline)pipeline;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        tess_pattern_info of_pattern = tess_pattern_info_init();
+        tess_plan_info info = tess_plan_info_init();
+        assert_int_equal(tess_pattern_describe(pattern, &of_pattern, NULL), TESS_OK);
+        tess_pattern_free(pattern);
+        assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
+        assert_int_equal(info.pairs, of_pattern.pairs);
+        assert_true(info.work_items >= 2 * 4 * 5 && info.memory_size > 0);
+        assert_true(info.predicted_seconds > 0);
+        assert_true(tess_plan_workspace_size(plan) > 0);
+        tess_plan_free(plan);
+    }
+}
+
+/* Head h reads the list of its key/value head, or its own, or the only one. */
+static void heads_find_their_lists(void **state) {
+    (void)state;
+    const struct {
+        int64_t batch, heads, list[8];
+    } shapes[] = {
+        {1, 1, {0, 0, 0, 0, 0, 0, 0, 0}}, {1, 2, {0, 0, 1, 1, 0, 0, 1, 1}},
+        {1, 4, {0, 1, 2, 3, 0, 1, 2, 3}}, {2, 1, {0, 0, 0, 0, 1, 1, 1, 1}},
+        {2, 2, {0, 0, 1, 1, 2, 2, 3, 3}}, {2, 4, {0, 1, 2, 3, 4, 5, 6, 7}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        tess_pattern *pattern =
+            pattern_make("random(0.3,1)", 100, 8, shapes[i].batch, shapes[i].heads);
+        tess_problem problem = problem_make(100);
+        tess_plan *plan = NULL;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_memory_equal(plan->list_of, shapes[i].list, sizeof shapes[i].list);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+static void refuse(tess_problem problem, const tess_pattern *pattern, tess_status status,
+                   const char *words) {
+    tess_error error = tess_error_init();
+    tess_plan *plan = (tess_plan *)&error;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, &error), status);
+    assert_null(plan);
+    assert_int_equal(error.status, status);
+    assert_string_equal(error.function, "tess_plan_create");
+    if (!strstr(error.message, words))
+        fail_msg("'%s' does not say '%s'", error.message, words);
+}
+
+static void problems_are_checked(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    const struct {
+        size_t field;
+        int64_t value;
+        const char *words;
+    } bad[] = {
+        {offsetof(tess_problem, batch), 0, "batch is 0"},
+        {offsetof(tess_problem, heads_q), -4, "heads_q is -4"},
+        {offsetof(tess_problem, heads_kv), 3, "heads_kv does not divide"},
+        {offsetof(tess_problem, heads_kv), 0, "heads_kv is 0"},
+        {offsetof(tess_problem, n_q), INT64_C(1) << 31, "n_q is 2147483648"},
+        {offsetof(tess_problem, n_kv), 0, "n_kv is 0"},
+        {offsetof(tess_problem, n_kv), 63, "pattern is for 64 x 64"},
+        {offsetof(tess_problem, d_qk), 0, "d_qk is 0"},
+        {offsetof(tess_problem, d_v), 65537, "d_v is 65537"},
+        {offsetof(tess_problem, batch), INT32_MAX, "past 2^31"},
+        {offsetof(tess_problem, alignment), 24, "power of two"},
+        {offsetof(tess_problem, alignment), 2, "less than the size"},
+        {offsetof(tess_problem, alignment), -16, "power of two"},
+        {offsetof(tess_problem, threads), -1, "threads"},
+        {offsetof(tess_problem, tile_rows), 257, "tile_rows"},
+        {offsetof(tess_problem, part_keys), -1, "part_keys"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tess_problem problem = problem_make(64);
+        memcpy((char *)&problem + bad[i].field, &bad[i].value, sizeof bad[i].value);
+        refuse(problem, pattern, TESS_INVALID_ARGUMENT, bad[i].words);
+    }
+    tess_problem problem = problem_make(64);
+    problem.type = (tess_type)5;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "type");
+    problem = problem_make(64);
+    problem.pipeline = (tess_pipeline)2;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "pipeline");
+    problem = problem_make(64);
+    problem.scale = -1.0 / 0.0;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "scale");
+    problem = problem_make(64);
+    problem.struct_size = 0;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "struct_size");
+    refuse(problem_make(64), NULL, TESS_INVALID_ARGUMENT, "pattern is NULL");
+    tess_pattern_free(pattern);
+
+    pattern = pattern_make("random(0.5,1)", 64, 16, 1, 3);
+    refuse(problem_make(64), pattern, TESS_INVALID_ARGUMENT, "3 heads");
+    tess_pattern_free(pattern);
+    pattern = pattern_make("random(0.5,1)", 64, 16, 3, 1);
+    refuse(problem_make(64), pattern, TESS_INVALID_ARGUMENT, "3 batches");
+    tess_pattern_free(pattern);
+
+    assert_int_equal(tess_plan_create(NULL, NULL, NULL, NULL, NULL), TESS_INVALID_ARGUMENT);
+    tess_plan_free(NULL);
+}
+
+/* A kernel asked for by name is used or refused: nothing falls back. */
+static void kernels_by_name(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    tess_problem problem = problem_make(64);
+    problem.kernel = "cpu_attention_imaginary";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "cpu_attention_imaginary");
+    problem.kernel = "cpu_sddmm_portable";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "does not contain");
+    problem.kernel = NULL;
+    problem.tile_rows = 3;
+    refuse(problem, pattern, TESS_UNSUPPORTED, "3 rows");
+
+    for (int64_t k = 0; k < tess_kernel_count(); k++) {
+        tess_kernel_info info = tess_kernel_info_init();
+        tess_plan *plan = NULL;
+        assert_int_equal(tess_kernel_describe(k, &info, NULL), TESS_OK);
+        if (info.backend != TESS_CPU || info.unusable)
+            continue;
+        problem = problem_make(64);
+        problem.kernel = info.name;
+        problem.pipeline = info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
+        assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
+                                                                          : TESS_STAGE_ATTENTION));
+        tess_plan_free(plan);
+    }
+    assert_null(tess_plan_kernel(NULL, TESS_STAGE_SPMM));
+    tess_pattern_free(pattern);
+}
+
+static void heights_can_be_asked_for(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
+    const struct backend *cpu = cpu_kernels();
+    for (int64_t k = 0; k < cpu->n_kernels; k++)
+        for (const int32_t *rows = cpu->kernels[k].tile_rows; rows && *rows; rows++) {
+            tess_problem problem = problem_make(256);
+            tess_plan *plan = NULL;
+            problem.kernel = cpu->kernels[k].name;
+            problem.tile_rows = *rows;
+            assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+            assert_int_equal(plan->lists.tile_rows, *rows);
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
+/* Splits depend on the pattern and the declared numbers, not on the threads. */
+static void threads_do_not_change_the_schedule(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("global(8)+window(64,64)", 8192, 64, 1, 1);
+    struct schedule first = {0};
+    for (int threads = 1; threads <= 8; threads++) {
+        tess_problem problem = problem_make(8192);
+        tess_plan *plan = NULL;
+        problem.threads = threads;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_true(plan->schedule.n_merges > 0);
+        if (threads == 1) {
+            first = plan->schedule;
+            plan->schedule = (struct schedule){0};
+        } else {
+            assert_int_equal(plan->schedule.n_items, first.n_items);
+            assert_memory_equal(plan->schedule.items, first.items,
+                                (size_t)first.n_items * sizeof *first.items);
+        }
+        tess_plan_free(plan);
+    }
+    schedule_free(&first);
+    tess_pattern_free(pattern);
+}
+
+static void printing_is_snprintf(void **state) {
+    (void)state;
+    static const char *const words[2][4] = {
+        {"fused attention on cpu", "cpu_attention_", "64 x 64 tiles", "split"},
+        {"staged attention on cpu", "cpu_sddmm_", "floats between the stages", "predicted"}};
+    tess_pattern *pattern = pattern_make("longformer(64,4)", 512, 64, 1, 1);
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        tess_problem problem = problem_make(512);
+        tess_plan *plan = NULL;
+        problem.pipeline = (tess_pipeline)pipeline;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        size_t length = tess_plan_print(plan, NULL, 0);
+        char *text = malloc(length + 2), piece[40];
+        memset(text, 'x', length + 2);
+        assert_int_equal(tess_plan_print(plan, text, length + 1), length);
+        assert_int_equal(strlen(text), length);
+        assert_int_equal(text[length + 1], 'x');
+        for (int i = 0; i < 4; i++)
+            if (!strstr(text, words[pipeline][i]))
+                fail_msg("'%s' is not in\n%s", words[pipeline][i], text);
+        assert_int_equal(tess_plan_print(plan, piece, sizeof piece), length);
+        assert_int_equal(strlen(piece), sizeof piece - 1);
+        assert_memory_equal(piece, text, sizeof piece - 1);
+        free(text);
+        tess_plan_free(plan);
+    }
+    char nothing[4] = "abc";
+    assert_int_equal(tess_plan_print(NULL, nothing, sizeof nothing), 0);
+    assert_int_equal(nothing[0], 0);
+    tess_pattern_free(pattern);
+}
+
+/* A CUDA plan of this version says that there is no kernel, or no CUDA. */
+static void cuda_says_so(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    tess_problem problem = problem_make(64);
+    tess_target target = tess_target_init();
+    tess_error error = tess_error_init();
+    tess_plan *plan = NULL;
+    target.backend = TESS_CUDA;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                     TESS_INVALID_ARGUMENT);
+    target.multiprocessors = 132;
+    target.architecture = 90;
+    tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+    assert_int_equal(status, backend_get(TESS_CUDA) ? TESS_UNSUPPORTED : TESS_NO_CUDA);
+    assert_null(plan);
+    target.backend = (tess_backend)7;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                     TESS_INVALID_ARGUMENT);
+    tess_pattern_free(pattern);
+}
+
+/* Values that do not fit 64 bits are refused, not wrapped. */
+static void huge_values_are_refused(void **state) {
+    (void)state;
+    tess_pattern *pattern = NULL;
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = shape.n_kv = INT32_MAX;
+    shape.block_q = shape.block_kv = INT32_MAX;
+    assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
+    tess_problem problem = problem_make(INT32_MAX);
+    problem.pipeline = TESS_STAGED;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "do not fit");
+    tess_pattern_free(pattern);
+}
+
+static void queries_answer(void **state) {
+    (void)state;
+    tess_device_info device = tess_device_info_init();
+    tess_kernel_info kernel = tess_kernel_info_init();
+    tess_target target = tess_target_init();
+    tess_error error = tess_error_init();
+    assert_int_equal(tess_device_count(TESS_CPU), 1);
+    assert_int_equal(tess_device_describe(TESS_CPU, 0, &device, NULL), TESS_OK);
+    assert_true(device.name[0] && device.multiprocessors >= 1 && device.memory_size > 0);
+    assert_int_not_equal(tess_device_describe(TESS_CPU, 1, &device, &error), TESS_OK);
+    assert_int_equal(tess_target_query(&target, TESS_CPU, 0, NULL), TESS_OK);
+    assert_int_equal(target.backend, TESS_CPU);
+    assert_int_equal(tess_device_count((tess_backend)9), 0);
+    assert_int_equal(tess_target_query(&target, (tess_backend)9, 0, &error),
+                     TESS_INVALID_ARGUMENT);
+    assert_int_not_equal(tess_target_query(&target, TESS_CUDA, 1000, &error), TESS_OK);
+    assert_int_equal(tess_target_query(NULL, TESS_CPU, 0, &error), TESS_INVALID_ARGUMENT);
+    assert_true(tess_kernel_count() >= 4);
+    assert_int_equal(tess_kernel_describe(tess_kernel_count(), &kernel, &error),
+                     TESS_INVALID_ARGUMENT);
+    assert_int_equal(tess_kernel_describe(-1, &kernel, &error), TESS_INVALID_ARGUMENT);
+    assert_non_null(tess_cpu_isa());
+    assert_int_equal(tess_plan_workspace_size(NULL), 0);
+    assert_int_equal(tess_plan_values_count(NULL), 0);
+    assert_int_equal(tess_plan_stage_workspace_size(NULL, TESS_STAGE_SDDMM), 0);
+    assert_int_equal(tess_plan_describe(NULL, NULL, &error), TESS_INVALID_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pattern_may_go),
+        cmocka_unit_test(heads_find_their_lists),
+        cmocka_unit_test(problems_are_checked),
+        cmocka_unit_test(kernels_by_name),
+        cmocka_unit_test(heights_can_be_asked_for),
+        cmocka_unit_test(threads_do_not_change_the_schedule),
+        cmocka_unit_test(printing_is_snprintf),
+        cmocka_unit_test(cuda_says_so),
+        cmocka_unit_test(huge_values_are_refused),
+        cmocka_unit_test(queries_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The first command of README.md: builds Tessera and shows on one screen what sparse attention gives
+# and costs, on real text. Needs neither nvcc nor a GPU. Results go to build/demo.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. tools/packages.sh
+packages_need gcc:cc libc6-dev make:make cmake:cmake pkg-config:pkg-config libpng-dev \
+    libjansson-dev || exit
+
+out=build/demo
+log=$out/build.log
+data=examples/data/minilm.safetensors
+tessera=build/release/tessera
+mkdir -p "$out"
+
+echo "building in build/release, log in $log" >&2
+if ! { cmake --preset release &&
+    cmake --build --preset release --parallel "$(nproc)" --target tessera_tool tessera_demo; } \
+    >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "tools/demo.sh: the build failed, see above" >&2
+    exit 1
+fi
+
+build/release/tessera_demo "$data" "$out"
+
+# Pictures, drawn by the program itself.
+picture() {
+    "$tessera" pattern --block 32x32 --n 512 --png "$out/$1.png" --svg "$out/$1.svg" "${@:2}" \
+        >>"$log"
+}
+picture pattern --pattern 'longformer(64,16)'
+picture top_blocks --lists "$out/top_blocks.safetensors" --heads 12 --head 4
+
+cat <<END
+
+In $out: both patterns as pattern.{png,svg} and top_blocks.{png,svg}, the outputs as
+o.safetensors, the chosen lists as top_blocks.safetensors. On files of your own:
+  $tessera run --q F.safetensors:q --k F.safetensors:k --v F.safetensors:v \\
+      --pattern 'longformer(64,16)' --out O.safetensors
+END

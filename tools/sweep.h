@@ -1,0 +1,11 @@
+/* The cases that `tessera verify` makes up: small, and spread over everything a case can say. */
+#ifndef TOOLS_SWEEP_H
+#define TOOLS_SWEEP_H
+
+#include "lab/case.h"
+
+/* Case `number` of the sweep with this seed. Patterns, types, blocks and head dims take turns, so
+ * that any few hundred cases in a row meet all of them; the rest is drawn. */
+struct lab_case sweep_case(uint64_t seed, int64_t number);
+
+#endif

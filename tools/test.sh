@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# All checks, from a clean clone: tools/test.sh
+#
+# Installs missing packages when it may (root, or sudo without a password), else prints the line to
+# type and stops. Needs neither nvcc nor a GPU. Each step prints its time; the last line counts.
+# Logs stay in build/logs.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+. tools/packages.sh
+packages_need gcc:gcc g++:g++ make:make cmake:cmake pkg-config:pkg-config libcmocka-dev libpng-dev \
+    libjansson-dev gcovr:gcovr || exit 2
+
+jobs=$(nproc)
+logs=build/logs
+passed=0 failed=0 skipped=0
+mkdir -p "$logs"
+export CTEST_OUTPUT_ON_FAILURE=1
+# Tests run with more threads than there are cores: those that wait should not spin.
+export OMP_WAIT_POLICY=passive
+
+# step NAME COMMAND...: runs it into build/logs/NAME.log and says how long it took. A step counts as
+# one check; the tests of ctest and the cases of verify count each.
+step() {
+    local name=$1 log=$logs/${1// /_}.log start=$SECONDS status counts
+    shift
+    "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    counts=$(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\2 \1/p
+        s/^verify: ([0-9]+) cases.* ([0-9]+) failed.*/\1 \2/p' "$log" | tail -n 1)
+    [ -n "$counts" ] || counts="1 $((status != 0))"
+    [ $status -eq 0 ] || [ "${counts#* }" -gt 0 ] || counts="$((${counts% *} + 1)) 1"
+    passed=$((passed + ${counts% *} - ${counts#* }))
+    failed=$((failed + ${counts#* }))
+    printf '%-34s %4d s  %s\n' "$name" $((SECONDS - start)) \
+        "$([ $status -eq 0 ] && echo ok || echo "FAILED, see $log:")"
+    [ $status -eq 0 ] || tail -n 60 "$log"
+    return $status
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    printf '%-34s    -    skipped: %s\n' "$1" "$2"
+}
+
+build() {
+    cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" ${2:+--target "$2"}
+}
+
+if step 'build, warnings are errors' build ci; then
+    step 'tests' ctest --preset ci
+    step 'verify against the oracle' build/ci/tessera verify
+fi
+
+if step 'build with ASan and UBSan' build asan; then
+    step 'tests with ASan and UBSan' ctest --preset asan
+    step 'verify with ASan and UBSan' build/asan/tessera verify --quick
+fi
+
+# can_clang FLAG TEXT: whether clang is there, with its OpenMP runtime and what FLAG needs.
+can_clang() {
+    printf '%s\n' "$2" | clang -x c - -fopenmp "$1" -o "$logs/probe" >/dev/null 2>&1
+}
+needs='needs clang, its sanitizers and its OpenMP (apt-get install clang libomp-dev)'
+
+if can_clang -fsanitize=thread 'int main(void) { return 0; }'; then
+    if step 'build with TSan' build tsan; then
+        step 'tests with TSan' ctest --preset tsan \
+            -R '^(lists|plan|pattern|spec|attention|spmm|properties|run_promises)$'
+    fi
+else
+    skip 'TSan' "$needs"
+fi
+
+if can_clang -fsanitize=fuzzer,address \
+    'int LLVMFuzzerTestOneInput(const void *d, long n) { (void)d; (void)n; return 0; }'; then
+    if step 'build fuzz targets' build fuzz fuzz; then
+        for target in fuzz_lists fuzz_npy fuzz_safetensors; do
+            mkdir -p "$logs/$target"
+            step "$target, 8 s" "build/fuzz/$target" -max_total_time=8 -rss_limit_mb=4096 -seed=1 \
+                -artifact_prefix="$logs/" "$logs/$target"
+        done
+    fi
+else
+    skip 'fuzzing' "$needs"
+fi
+
+# run_promises repeats much and reaches no line that the others do not.
+if step 'build for coverage' build coverage; then
+    find build/coverage -name '*.gcda' -delete
+    step 'tests for coverage' ctest --preset coverage -E '^run_promises$'
+    step 'coverage of src at least 90 %' gcovr -r . -f src/ --fail-under-line 90 build/coverage
+    sed -n 's/^TOTAL/lines of src, covered:/p' "$logs/coverage_of_src_at_least_90_%.log"
+fi
+
+printf '%s s in all\n%d passed, %d failed, %d skipped\n' "$SECONDS" "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]
