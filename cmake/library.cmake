@@ -4,7 +4,7 @@ add_library(tessera_static STATIC)
 add_library(tessera::tessera ALIAS tessera)
 add_library(tessera::tessera_static ALIAS tessera_static)
 set_target_properties(tessera PROPERTIES
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/tessera.map)
 set_target_properties(tessera_static PROPERTIES OUTPUT_NAME tessera)
 target_link_options(tessera PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/tessera.map)
