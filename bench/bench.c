@@ -159,10 +159,24 @@ static int read_cases(struct bench *b, const struct options *o) {
     return status;
 }
 
+/* Before hours of measuring: can the files be made? Nothing is left of the trial. */
+static int try_outputs(const struct options *o) {
+    char why[LAB_WHY];
+    const char *const paths[] = {o->json, o->csv};
+    if (o->json && o->csv && lab_output_same(o->json, o->csv))
+        return refuse("--json and --csv name the same file");
+    for (int i = 0; i < 2; i++) {
+        struct lab_output trial;
+        if (paths[i] && lab_output_open(&trial, paths[i], why))
+            return refuse("%s", why);
+        if (paths[i])
+            lab_output_abandon(&trial);
+    }
+    return DONE;
+}
+
 static int open_outputs(struct bench *b, const struct options *o) {
     char why[LAB_WHY];
-    if (o->json && o->csv && strcmp(o->json, o->csv) == 0)
-        return refuse("--json and --csv name the same file");
     if ((o->json && lab_output_open(&b->json, o->json, why)) ||
         (o->csv && lab_output_open(&b->csv, o->csv, why)))
         return refuse("%s", why);
@@ -267,9 +281,11 @@ int bench_main(int argc, char **argv) {
     if (status == DONE)
         status = read_cases(&b, &options);
     if (status == DONE)
-        status = open_outputs(&b, &options);
+        status = try_outputs(&options);
     if (status == DONE)
         status = measure_all(&b, options.seconds);
+    if (status == DONE)
+        status = open_outputs(&b, &options);
     if (status == DONE)
         status = write_outputs(&b);
     lab_output_abandon(&b.json);

@@ -33,9 +33,14 @@ tessera_test(properties SOURCES tests/support.c)
 tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 
-# The program, from the outside; make_files makes the files that it is given.
+# The program, from the outside; make_files makes the files that it is given, read_files reads those
+# that it wrote, verify_fails is a verify that finds faults.
 add_executable(make_files tests/make_files.c)
 target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
+add_executable(read_files tests/read_files.c)
+target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
+add_executable(verify_fails tests/verify_fails.c tools/arguments.c tools/sweep.c tools/verify.c)
+target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
 add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(tool PROPERTIES TIMEOUT 300)
 

@@ -28,8 +28,8 @@ target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::
 
 add_executable(tessera_tool
     bench/bench.c bench/measure.c bench/results.c tools/arguments.c tools/attention_input.c
-    tools/attention_output.c tools/info.c tools/main.c tools/pattern.c tools/pattern_options.c
-    tools/picture.c tools/picture_svg.c tools/plan.c tools/run.c tools/sweep.c tools/verify.c)
+    tools/attention_output.c tools/info.c tools/main.c tools/memory_limit.c tools/pattern.c
+    tools/pattern_options.c tools/picture.c tools/picture_svg.c tools/plan.c tools/run.c tools/sweep.c tools/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_include_directories(tessera_tool PRIVATE bench)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG)

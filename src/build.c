@@ -1,11 +1,18 @@
 /* The engine of build.h: block rows in parallel chunks, then one pattern out of the chunks. */
 #include "build.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Chunks are the unit of parallel work: enough to balance, few enough to join cheaply. */
 #define BUILD_CHUNKS 256
+
+/* See build_fits: block rows of a sample, 64-bit words of tiles of each, and how many words all
+ * tiles there could be must take for a sample to be worth it. */
+#define SAMPLE 16
+#define SAMPLE_WORDS (INT64_C(1) << 20)
+#define SAMPLE_FROM 0x1p24
 
 struct chunk_band {
     int64_t entry;
@@ -107,9 +114,9 @@ static void chunk_free(struct chunk *c) {
     memset(c, 0, sizeof *c);
 }
 
-/* Block row number i over all lists; its tile count goes to *count. */
+/* Block row number i over all lists, or its first `most` tiles; how many goes to *count. */
 static int build_block_row(struct build_row *b, int64_t n_sources, int64_t i, struct chunk *chunk,
-                           int64_t *count) {
+                           int64_t most, int64_t *count) {
     const struct bcsr *m = b->m;
     int64_t root = n_sources - 1, before = chunk->n_tiles;
     b->list = i / m->rows;
@@ -122,7 +129,8 @@ static int build_block_row(struct build_row *b, int64_t n_sources, int64_t i, st
             return -1;
     }
     const struct build_tile *t = &b->cursors[root].answer;
-    for (int64_t j = 0; j < m->cols; j = (int64_t)t->tile.col + 1) {
+    for (int64_t j = 0; j < m->cols && chunk->n_tiles - before < most;
+         j = (int64_t)t->tile.col + 1) {
         if (build_seek(b, root, j))
             return -1;
         if (t->tile.col < m->cols && chunk_append(chunk, m, t))
@@ -130,6 +138,15 @@ static int build_block_row(struct build_row *b, int64_t n_sources, int64_t i, st
     }
     *count = chunk->n_tiles - before;
     return 0;
+}
+
+static void cursors_free(struct cursor *cursors, int64_t n) {
+    for (int64_t s = 0; cursors && s < n; s++) {
+        free(cursors[s].bits);
+        free(cursors[s].scratch);
+        free(cursors[s].bitmap);
+    }
+    free(cursors);
 }
 
 /* Fills the chunks; row_ptr[row + 1] of every block row becomes its number of tiles. */
@@ -148,19 +165,14 @@ static int build_chunks(struct bcsr *m, const struct source *sources, int64_t n_
             int64_t each = total / n_chunks, more = total % n_chunks;
             int64_t begin = each * k + min_i64(k, more), end = begin + each + (k < more);
             for (int64_t i = begin; i < end && !broken; i++)
-                broken = build_block_row(&b, n_sources, i, chunks + k,
+                broken = build_block_row(&b, n_sources, i, chunks + k, m->cols,
                                          m->row_ptr + i + i / m->rows + 1) != 0;
         }
         if (broken) {
 #pragma omp atomic write
             failed = 1;
         }
-        for (int64_t s = 0; b.cursors && s < n_sources; s++) {
-            free(b.cursors[s].bits);
-            free(b.cursors[s].scratch);
-            free(b.cursors[s].bitmap);
-        }
-        free(b.cursors);
+        cursors_free(b.cursors, n_sources);
     }
     return failed ? -1 : 0;
 }
@@ -183,6 +195,55 @@ static int arrays_allocate(struct bcsr *m) {
     m->bitmask_entry = array_new(m->n_bitmasks, sizeof *m->bitmask_entry);
     m->bits = calloc((size_t)((bits + 63) / 64 + 1), sizeof *m->bits);
     return m->col_idx && m->band_entry && m->band && m->bitmask_entry && m->bits ? 0 : -1;
+}
+
+/* The memory that the tiles of SAMPLE block rows take, or the first tiles where there are many. */
+static int sample_rows(const struct bcsr *m, const struct source *sources, int64_t n_sources,
+                       double bytes[SAMPLE]) {
+    struct build_row b = {.m = m, .sources = sources};
+    struct chunk chunk = {.col = NULL};
+    int64_t total = m->batch * m->heads * m->rows, most = SAMPLE_WORDS / mask_words(m) + 1, count;
+    b.cursors = calloc((size_t)n_sources, sizeof *b.cursors);
+    int failed = !b.cursors;
+    for (int64_t k = 0; k < SAMPLE && !failed; k++) {
+        /* spread by the golden ratio: never in step with a pattern's period */
+        double place = fmod((double)(k + 1) * 0.6180339887498949, 1) * (double)total;
+        int64_t i = min_i64((int64_t)place, total - 1);
+        chunk.n_tiles = chunk.n_bands = chunk.n_masks = 0;
+        failed = build_block_row(&b, n_sources, i, &chunk, most, &count);
+        bytes[k] = (double)chunk.n_tiles * sizeof *chunk.col +
+                   (double)chunk.n_bands * sizeof *chunk.bands +
+                   (double)chunk.n_masks * (double)mask_words(m) * sizeof *chunk.bits;
+    }
+    chunk_free(&chunk);
+    cursors_free(b.cursors, n_sources);
+    return failed ? -1 : 0;
+}
+
+static int compare_bytes(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/*
+ * A pattern that cannot fit the memory is refused at once, not after minutes of filling it. Were
+ * all block rows like those of the lowest quarter of a sample, the tiles would take so many bytes
+ * in the chunks and as many in the arrays: where a single allocation of them once is refused, the
+ * build would end without memory, too.
+ */
+static int build_fits(const struct bcsr *m, const struct source *sources, int64_t n_sources) {
+    double bytes[SAMPLE], rows = (double)(m->batch * m->heads * m->rows);
+    if (rows * (double)m->cols * (double)mask_words(m) < SAMPLE_FROM)
+        return 1;
+    if (sample_rows(m, sources, n_sources, bytes))
+        return 0;
+    qsort(bytes, SAMPLE, sizeof *bytes, compare_bytes);
+    double need = bytes[SAMPLE / 4] * rows;
+    /* volatile: compilers drop an allocation that nothing uses */
+    void *volatile probe = need < 0x1p62 ? array_new((int64_t)need, 1) : NULL;
+    int fits = probe != NULL;
+    free(probe);
+    return fits;
 }
 
 /* Copies a chunk to its place; tile, band, mask are the numbers of its first. */
@@ -247,7 +308,8 @@ tess_status pattern_build(tess_pattern **out, const struct bcsr *sizes,
     if (chunks && p) {
         p->lists = *sizes;
         p->lists.row_ptr = array_new(total + sizes->batch * sizes->heads, sizeof(int64_t));
-        if (p->lists.row_ptr && !build_chunks(&p->lists, sources, n_sources, chunks, n_chunks) &&
+        if (p->lists.row_ptr && build_fits(&p->lists, sources, n_sources) &&
+            !build_chunks(&p->lists, sources, n_sources, chunks, n_chunks) &&
             !join_chunks(&p->lists, chunks, n_chunks))
             status = pattern_count(p);
         for (int64_t k = 0; k < n_chunks; k++)

@@ -52,6 +52,15 @@ static tess_status try_spec(const void *spec, tess_error *error) {
     return done(tess_pattern_from_spec(&pattern, spec, &shape, error), &pattern);
 }
 
+/* Large enough for a look at its size first. */
+static tess_status try_large(const void *spec, tess_error *error) {
+    tess_pattern *pattern = NULL;
+    tess_pattern_shape shape = shape_of(1, 1);
+    shape.n_q = 16;
+    shape.n_kv = INT64_C(1) << 20;
+    return done(tess_pattern_from_spec(&pattern, spec, &shape, error), &pattern);
+}
+
 static tess_status try_mask(const void *argument, tess_error *error) {
     tess_pattern *pattern = NULL;
     tess_pattern_shape shape = shape_of(16, 1);
@@ -147,6 +156,7 @@ static void every_allocation(void **state) {
         {"random", try_spec, "random(0.3,4)"},
         {"random_row", try_spec, "random_row(0.3,4)"},
         {"shared_random", try_spec, "shared_random(0.3,0.5,4)"},
+        {"large", try_large, "window(9,0)+random_row(0.00001,4)"},
         {"mask", try_mask, mask},
         {"topk", try_topk, topk},
         {"lists", try_lists, setting.pattern},

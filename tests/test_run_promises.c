@@ -62,6 +62,64 @@ static void workspace_is_exact(void **state) {
     }
 }
 
+/* The last 64 bytes, which setting_workspace and lab_buffer_make fill with their canary. */
+struct last_line {
+    unsigned char bytes[64];
+};
+
+static struct last_line last_line(const struct lab_buffer *workspace) {
+    struct last_line line;
+    assert_true(workspace->size >= sizeof line.bytes);
+    memcpy(line.bytes, workspace->data + workspace->size - sizeof line.bytes, sizeof line.bytes);
+    return line;
+}
+
+static void assert_last_line_used(const struct lab_buffer *workspace,
+                                  const struct last_line *before, const char *name) {
+    struct last_line after = last_line(workspace);
+    if (!memcmp(before->bytes, after.bytes, sizeof after.bytes))
+        fail_msg("%s leaves the last 64 of %zu bytes of workspace untouched", name,
+                 workspace->size);
+}
+
+/* One thread, so that it is sure to be the one whose scratch ends the workspace. */
+static void workspace_is_used_to_the_end(void **state) {
+    (void)state;
+    static const struct {
+        tess_stage stage;
+        tess_status (*call)(const tess_plan *, const tess_arguments *, tess_error *, tess_stream);
+    } stages[] = {{TESS_STAGE_SDDMM, tess_sddmm},
+                  {TESS_STAGE_SOFTMAX, tess_softmax},
+                  {TESS_STAGE_SPMM, tess_spmm}};
+    struct setting s;
+    tess_pipeline pipeline;
+    FOR_EACH_CASE(&s, pipeline) {
+        tess_plan *plan = setting_plan(&s, NULL, pipeline, 1);
+        struct lab_buffer workspace = setting_workspace(plan), values;
+        tess_arguments arguments = setting_arguments(&s, &workspace);
+        struct last_line before = last_line(&workspace);
+        assert_int_equal(tess_run(plan, &arguments, NULL, NULL), TESS_OK);
+        assert_last_line_used(&workspace, &before, lab_pipeline_name((int)pipeline));
+        lab_buffer_free(&workspace);
+
+        size_t size = sizeof(float) * (size_t)tess_plan_values_count(plan);
+        assert_int_equal(lab_buffer_make(&values, size, 64), 0);
+        for (int i = 0; pipeline == TESS_STAGED && i < 3; i++) {
+            size = tess_plan_stage_workspace_size(plan, stages[i].stage);
+            assert_int_equal(lab_buffer_make(&workspace, size, 64), 0);
+            arguments = setting_arguments(&s, &workspace);
+            arguments.values = (void *)values.data;
+            before = size ? last_line(&workspace) : before;
+            assert_int_equal(stages[i].call(plan, &arguments, NULL, NULL), TESS_OK);
+            if (size)
+                assert_last_line_used(&workspace, &before, tess_stage_name(stages[i].stage));
+            lab_buffer_free(&workspace);
+        }
+        lab_buffer_free(&values);
+        tess_plan_free(plan);
+    }
+}
+
 static void runs_allocate_nothing(void **state) {
     (void)state;
     struct setting s;
@@ -217,9 +275,13 @@ static void threads_share_a_plan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workspace_is_exact),        cmocka_unit_test(runs_allocate_nothing),
-        cmocka_unit_test(runs_print_nothing),        cmocka_unit_test(same_bits_for_any_threads),
-        cmocka_unit_test(same_bits_for_100_repeats), cmocka_unit_test(threads_share_a_plan),
+        cmocka_unit_test(workspace_is_exact),
+        cmocka_unit_test(workspace_is_used_to_the_end),
+        cmocka_unit_test(runs_allocate_nothing),
+        cmocka_unit_test(runs_print_nothing),
+        cmocka_unit_test(same_bits_for_any_threads),
+        cmocka_unit_test(same_bits_for_100_repeats),
+        cmocka_unit_test(threads_share_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

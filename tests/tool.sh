@@ -7,7 +7,8 @@
 # shellcheck disable=SC2046,SC2015
 set -u
 tessera=$(realpath "$1")
-make_files=$(dirname "$tessera")/make_files
+built=$(dirname "$tessera")
+make_files=$built/make_files
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 2
@@ -55,6 +56,20 @@ good() {
 same() {
     checks=$((checks + 1))
     "$make_files" "$1" "$2" "$3" 2>err || fail "same $*"
+}
+
+differ() {
+    checks=$((checks + 1))
+    "$make_files" "$1" "$2" "$3" >err 2>&1
+    [ $? -eq 1 ] || fail "differ $*"
+}
+
+# shows WANTED COMMAND...: what the command prints is in the file WANTED.
+shows() {
+    local wanted=$1
+    shift
+    checks=$((checks + 1))
+    "$@" >shown 2>err && diff "$wanted" shown >err || fail "shows $wanted: $*"
 }
 
 says() {
@@ -256,6 +271,12 @@ good "${run[@]}" --topk topk2.npy --out out/e.npy # over what is there
 good run $(named f32) --dtype bf16 --pattern causal --out out/f.npy
 good run $(named bf16) --pattern causal --out out/g.npy
 same out/f.npy out/g.npy 0
+good "${run[@]}" --pattern causal --scale 0.25 --out out/h.npy # q has 16 columns
+same out/a.npy out/h.npy 0
+for pipeline in fused staged oracle; do
+    good "${run[@]}" --pattern causal --scale 0.5 --pipeline $pipeline --out out/i.npy
+    differ out/a.npy out/i.npy 1e-2
+done
 "$tessera" "${run[@]}" "${causal[@]}" "${out[@]}" --verbose 2>err && grep -q 'cpu' err ||
     fail 'run --verbose'
 rm -rf out && mkdir out
@@ -281,6 +302,43 @@ diff wanted drawn >err || fail 'the drawing of causal'
 says 'density         56.25 % (36 pairs)'
 says 'tiles           6 full, 4 band, 0 bitmask'
 says 'empty rows      0'
+# What the pictures show, read back: queries go down, keys to the right.
+svg_cells() { # FILE ROWS COLUMNS: of tiles of one element each
+    awk -F'"' -v rows="$2" -v columns="$3" '
+        function edge() { printf "+"; for (x = 0; x < 2 * columns; x++) printf "-"; print "+" }
+        /scale\(/ { inside = 1 }
+        /stroke=/ { inside = 0 }
+        inside && /^<rect x="/ {
+            for (y = $4; y < $4 + $8; y++) for (x = $2; x < $2 + $6; x++) listed[y, x] = 1
+        }
+        END {
+            edge()
+            for (y = 0; y < rows; y++) {
+                printf "|"
+                for (x = 0; x < columns; x++) printf listed[y, x] ? "@@" : "  "
+                print "|"
+            }
+            edge()
+        }' "$1"
+}
+cat >wanted4 <<'END'
++----------------+
+|@@@@@@@@@@      |
+|@@@@@@@@@@@@    |
+|@@@@@@@@@@@@@@  |
+|@@@@@@@@@@@@@@@@|
++----------------+
+END
+good "${pattern[@]}" --png out/p.png
+shows wanted "$built/read_files" png out/p.png 8 8
+good pattern --pattern causal --n 8 --block 1x1 --svg out/p.svg
+shows wanted svg_cells out/p.svg 8 8
+good pattern --pattern causal --n 4 --nkv 8 --block 1x1 --png out/p.png --svg out/p.svg
+shows wanted4 "$built/read_files" png out/p.png 4 8
+shows wanted4 svg_cells out/p.svg 4 8
+checks=$((checks + 1))
+grep -q '>key</text>' out/p.svg && grep -q 'rotate(-90.*>query</text>' out/p.svg ||
+    fail 'the axes of the SVG'
 refused '--n is needed' pattern --pattern causal
 refused 'a pattern is needed' pattern --n 8
 refused '--n x' pattern --pattern causal --n x
@@ -320,10 +378,102 @@ refused '3 heads' "${run[@]}" --lists lists3.safetensors "${out[@]}"
 good pattern --pattern causal --n 49 --export lists49.safetensors
 refused 'n_q = 49' "${run[@]}" --lists lists49.safetensors "${out[@]}"
 
+# Files that are one and the same.
+refused 'same file' "${pattern[@]}" --png out/s --svg out/../out/s
+refused 'same file' "${pattern[@]}" --svg out/s --export ./out/s
+refused 'same file' bench n=64,d=8 --json out/s --csv out/./s
+
+# What memory cannot hold is refused at once. (A sanitizer ends the program at such sizes.)
+if ! grep -q __asan_init "$tessera"; then
+    began=$SECONDS
+    refused 'memory ran out' plan n=2000000000,pattern=dense,block=1x1
+    refused 'memory ran out' pattern --pattern dense --n 2147483647 --block 1x1 --png out/s.png
+    refused 'memory ran out' pattern --pattern 'random(0.5,1)' --n 1000000 --block 1x1
+    refused 'memory ran out' pattern --pattern causal --n 2000000 --block 1x1 --svg out/s.svg
+    checks=$((checks + 1))
+    [ $((SECONDS - began)) -lt 20 ] || fail "refusals took $((SECONDS - began)) s"
+fi
+
+# Runs that are cut short leave nothing. (set -m: a background job then heeds SIGINT.)
+set -m
+for signal in INT TERM; do
+    checks=$((checks + 1))
+    before=$(ls -A out)
+    "$tessera" bench n=256,d=16 --seconds 600 --json out/b.json --csv out/b.csv >std 2>err &
+    sleep 1
+    kill -$signal $!
+    wait $! 2>err
+    [ $? -gt 128 ] && [ "$(ls -A out)" = "$before" ] || fail "bench ended by SIG$signal"
+done
+set +m
+checks=$((checks + 1))
+(ulimit -f 8 && "$tessera" pattern --pattern dense --n 2000 --block 10x10 --export out/b.safetensors) \
+    >std 2>err
+[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && [ "$(ls -A out)" = "$before" ] ||
+    fail 'a file that may not grow so large'
+
 # A million tokens: the work grows with the tiles.
 good pattern --pattern 'window(256,256)' --n 1000000 --png out/p.png --svg out/p.svg --ascii
 
-# ---- verify and bench: bad input only; their own tests do the rest ----
+# ---- verify ----
+good verify -n 30
+says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
+good verify -n 3 --list
+says 'pattern='
+good verify n=16,d=8,seed=13 --threads 2
+says 'verify: 1 cases, 1 passed, 0 failed'
+# fails CASE: a verify with a planted fault finds it in the staged pipeline; the line to repeat it
+# is left in the variable repro.
+fails() {
+    checks=$((checks + 1))
+    "$built/verify_fails" "$1" >std 2>err
+    local status=$?
+    repro=$(sed -n "s/^FAILED tessera verify '\(.*\)'\$/\1/p" std)
+    if [ $status -ne 1 ] || [ -s err ]; then
+        fail "status $status: a failing verify $1"
+    fi
+    case $repro in
+    *$'\n'* | '') fail "not one line to repeat $1: $repro" ;;
+    *n=17,*pipeline=staged*seed=13*) ;;
+    *) fail "the line to repeat $1: $repro" ;;
+    esac
+}
+fails n=17,d=8,h=2,seed=13,backend=cpu
+says 'verify: 1 cases, 0 passed, 1 failed'
+says 'the planted fault'
+first=$repro
+fails "$first"
+[ "$repro" = "$first" ] || fail "'$first' repeats as '$repro'"
+good verify "$first"
+checks=$((checks + 1))
+"$built/verify_fails" n=17,d=8,seed=12,backend=cpu >std 2>err || fail 'verify without a fault'
+
+# ---- bench ----
+cat >sweep.txt <<'END'
+# causal: n (n + 1) / 2 pairs a head
+h=2,n=64,d=8,pattern=causal,block=16x16,backend=cpu
+
+b=2,h=3,hkv=1,n=50,d=8,dv=24,dtype=bf16,pattern=blockdiag(10),backend=cpu,pipeline=staged # 5 x 100
+END
+cat >measured <<'END'
+8x8 dense f32 cpu fused 64
+20x30 window(3,0) f32 cpu fused 80
+64x64 causal f32 cpu fused 4160
+64x64 causal f32 cpu staged 4160
+50x50 blockdiag(10) bf16 cpu staged 3000
+END
+first='h=1,n=20,nkv=30,d=4,pattern=window(3,0),backend=cpu,pipeline=fused'
+good bench --seconds 0 h=1,n=8,d=4,backend=cpu,pipeline=fused "$first" --sweep sweep.txt \
+    --json out/b.json --csv out/b.csv
+shows measured "$built/read_files" bench out/b.json out/b.csv
+# What fails after some were measured leaves the files as they were.
+cp out/b.json b.json
+refused frob bench --seconds 0 "$first" 'n=64,d=8,pattern=frob' --json out/b.json --csv out/b.csv
+refused none bench --seconds 0 "$first" 'n=64,d=8,kernel=none' --json out/b2.json --csv out/b2.csv
+checks=$((checks + 1))
+cmp b.json out/b.json >err 2>&1 || fail 'a failed bench wrote its output'
+
+# ---- verify and bench: bad input ----
 for command in verify bench; do
     refused frob $command frob=1
     refused "unrecognized option '--frob'" $command --frob

@@ -1,5 +1,4 @@
 /* Writes O and LSE, whole or not at all. */
-#define _XOPEN_SOURCE 700
 #include "attention_output.h"
 
 #include <errno.h>
@@ -10,35 +9,6 @@
 #include "lab/half.h"
 #include "lab/output.h"
 #include "npy.h"
-
-/* The path of a file that need not exist, with its folder resolved; the caller frees it. */
-static char *resolve(const char *path) {
-    char *whole = realpath(path, NULL);
-    if (whole)
-        return whole;
-    const char *slash = strrchr(path, '/');
-    char folder[4096] = ".";
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path + 1), path);
-    char *resolved = realpath(folder, NULL);
-    if (!resolved)
-        return NULL;
-    const char *base = slash ? slash + 1 : path;
-    size_t size = strlen(resolved) + strlen(base) + 2;
-    whole = malloc(size);
-    if (whole)
-        snprintf(whole, size, "%s/%s", resolved, base);
-    free(resolved);
-    return whole;
-}
-
-static bool same_file(const char *a, const char *b) {
-    char *x = resolve(a), *y = resolve(b);
-    bool same = x && y && strcmp(x, y) == 0;
-    free(x);
-    free(y);
-    return same;
-}
 
 bool attention_output_check(const char *const names[OUTPUTS], struct reason *reason) {
     struct file_name files[OUTPUTS];
@@ -51,7 +21,7 @@ bool attention_output_check(const char *const names[OUTPUTS], struct reason *rea
             return reason_set(reason, "%s", why);
         lab_output_abandon(&probe);
     }
-    if (names[OUTPUT_LSE] && same_file(files[OUTPUT_O].path, files[OUTPUT_LSE].path))
+    if (names[OUTPUT_LSE] && lab_output_same(files[OUTPUT_O].path, files[OUTPUT_LSE].path))
         return reason_set(reason, "--out and --lse name the same file");
     return true;
 }

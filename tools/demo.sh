@@ -16,7 +16,7 @@ mkdir -p "$out"
 
 echo "building in build/release, log in $log" >&2
 if ! { cmake --preset release &&
-    cmake --build --preset release --parallel "$(nproc)" --target tessera_tool tessera_demo; } \
+    cmake --build --preset release --parallel "$(nproc)"; } \
     >"$log" 2>&1; then
     cat "$log" >&2
     echo "tools/demo.sh: the build failed, see above" >&2

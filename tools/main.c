@@ -1,21 +1,26 @@
 /* tessera: sparse attention from the command line. One table row per subcommand. */
+#define _XOPEN_SOURCE 700
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "bench.h"
 #include "commands.h"
+#include "memory_limit.h"
 #include "report.h"
 
 static const struct {
     const char *name, *help;
     int (*main)(int argc, char **argv);
+    bool host_only; /* never asks for a device */
 } commands[] = {
-    {"info", "version, instruction-set level, devices, kernels", info_main},
-    {"run", "attention on .npy and .safetensors files", run_main},
-    {"pattern", "measure, draw and export a sparsity pattern", pattern_main},
-    {"plan", "print the plan of a case: kernels, lists, schedule", plan_main},
-    {"verify", "hold every kernel against the oracle", verify_main},
-    {"bench", "time backends and pipelines", bench_main},
+    {"info", "version, instruction-set level, devices, kernels", info_main, false},
+    {"run", "attention on .npy and .safetensors files", run_main, false},
+    {"pattern", "measure, draw and export a sparsity pattern", pattern_main, true},
+    {"plan", "print the plan of a case: kernels, lists, schedule", plan_main, false},
+    {"verify", "hold every kernel against the oracle", verify_main, false},
+    {"bench", "time backends and pipelines", bench_main, false},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -32,8 +37,12 @@ static int help(void) {
 static int dispatch(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0)
+        if (strcmp(name, commands[i].name) == 0) {
+            /* CUDA's driver maps far more than it uses */
+            if (commands[i].host_only || tess_device_count(TESS_CUDA) == 0)
+                memory_limit_set();
             return commands[i].main(argc - 1, argv + 1);
+        }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help();
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
@@ -47,6 +56,7 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is then an error of writing */
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status != EXIT_BAD)
         return report(NULL, "standard output cannot be written");

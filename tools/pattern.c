@@ -156,6 +156,22 @@ static const struct {
 } files[] = {{PNG, draw_png}, {SVG, draw_svg}, {EXPORT, export_lists}};
 enum { FILES = sizeof files / sizeof files[0] };
 
+/* Before anything is computed: the files can be made, and are different ones. */
+static bool check_files(const struct options *options, struct reason *reason) {
+    for (int i = 0; i < FILES; i++) {
+        const char *path = options->text[files[i].choice];
+        if (path && !write_file(path, NULL, 0, NULL, reason))
+            return false;
+        for (int j = 0; j < i; j++) {
+            const char *other = options->text[files[j].choice];
+            if (path && other && lab_output_same(path, other))
+                return reason_set(reason, "--%s and --%s name the same file",
+                                  choices[files[j].choice].name, choices[files[i].choice].name);
+        }
+    }
+    return true;
+}
+
 static bool write_files(const struct options *options, const tess_pattern *pattern,
                         struct reason *reason) {
     tess_error error = tess_error_init();
@@ -178,13 +194,8 @@ static bool measure_and_draw(const struct options *options, struct reason *reaso
                                         options->number[HEADS], options->number[N],
                                         options->number[NKV]};
     tess_pattern *pattern;
-    if (!pattern_options_check(&options->pattern, reason))
-        return false;
-    for (int i = 0; i < FILES; i++)
-        if (options->text[files[i].choice] &&
-            !write_file(options->text[files[i].choice], NULL, 0, NULL, reason))
-            return false;
-    if (!pattern_options_make(&pattern, &options->pattern, &sizes, reason))
+    if (!pattern_options_check(&options->pattern, reason) || !check_files(options, reason) ||
+        !pattern_options_make(&pattern, &options->pattern, &sizes, reason))
         return false;
     bool done = print_numbers(options, pattern, reason) && write_files(options, pattern, reason);
     tess_pattern_free(pattern);

@@ -7,10 +7,12 @@ enum { RUN_LIMIT = 20000, GRID_SIDE = 128, LEVELS = 16, DRAWING = 512, MARGIN = 
 
 enum kind { FULL, BAND, BITMASK, KINDS };
 
-/* Okabe and Ito's palette, told apart with any colour vision. */
+/* Whole tiles dark, partial ones light; hues of Okabe and Ito's palette, told apart with any colour
+ * vision. */
 static const struct {
     const char *colour, *name;
-} kinds[KINDS] = {{"#0072b2", "full"}, {"#56b4e9", "band"}, {"#e69f00", "bitmask"}};
+} kinds[KINDS] = {
+    {"#0072b2", "full tile"}, {"#a6d5f3", "partial: a band"}, {"#f5cf80", "partial: a bitmask"}};
 
 struct run {
     int64_t row;
@@ -131,7 +133,7 @@ static void draw_legend(double width, double height, bool by_kind, FILE *file) {
         fprintf(file,
                 "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                 "<text x=\"%d\" y=\"%.1f\">%s</text>\n",
-                MARGIN + 90 * kind, y - 11, kinds[kind].colour, MARGIN + 90 * kind + 18, y,
+                MARGIN + 140 * kind, y - 11, kinds[kind].colour, MARGIN + 140 * kind + 18, y,
                 kinds[kind].name);
 }
 
@@ -144,7 +146,7 @@ bool picture_svg(const tess_lists *l, int64_t list, FILE *file, struct reason *r
     }
     double longer = (double)(l->n_q > l->n_kv ? l->n_q : l->n_kv), scale = DRAWING / longer;
     double width = (double)l->n_kv * scale, height = (double)l->n_q * scale;
-    double outer = width > 260 ? width : 260; /* the legend's */
+    double outer = width > 420 ? width : 420; /* the legend's */
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.1f %.1f\" "
             "font-family=\"sans-serif\" font-size=\"14\">\n"

@@ -8,16 +8,95 @@
 #include "seeded.h"
 #include "tessera.h"
 
+enum { KEYS = 64 }; /* more than any row lists here */
+
 static void require(int holds) {
     if (!holds)
         abort();
 }
 
-/* Row by row the pattern lists what its description says, ascending and within range. */
+static int64_t count_rows(const tess_lists *l) {
+    return (l->n_q - 1) / l->block_q + 1;
+}
+
+/* Ascending places in col_idx? */
+static int entries_hold(const int64_t *entry, int64_t n, int64_t n_tiles) {
+    for (int64_t i = 0; i < n; i++)
+        if (entry[i] < 0 || entry[i] >= n_tiles || (i > 0 && entry[i] <= entry[i - 1]))
+            return 0;
+    return 1;
+}
+
+/* Every rule of tess_lists, read off the header and nothing else. */
+static int rules_hold(const tess_lists *l) {
+    int64_t rows = count_rows(l), cols = (l->n_kv - 1) / l->block_kv + 1, end = 0;
+    for (int64_t list = 0; list < l->batch * l->heads; list++) {
+        const int64_t *ptr = l->row_ptr + list * (rows + 1);
+        if (ptr[0] != end)
+            return 0;
+        for (int64_t i = 0; i < rows; i++) {
+            if (ptr[i + 1] < ptr[i] || ptr[i + 1] > l->n_tiles)
+                return 0;
+            for (int64_t e = ptr[i]; e < ptr[i + 1]; e++)
+                if (l->col_idx[e] < 0 || l->col_idx[e] >= cols ||
+                    (e > ptr[i] && l->col_idx[e] <= l->col_idx[e - 1]))
+                    return 0;
+        }
+        end = ptr[rows];
+    }
+    for (int64_t i = 0; i < l->n_bands; i++)
+        for (int64_t j = 0; j < l->n_bitmasks; j++)
+            if (l->band_entry[i] == l->bitmask_entry[j])
+                return 0;
+    return end == l->n_tiles && entries_hold(l->band_entry, l->n_bands, l->n_tiles) &&
+           entries_hold(l->bitmask_entry, l->n_bitmasks, l->n_tiles);
+}
+
+/* Does tile e list its element (r, c)? */
+static int tile_lists(const tess_lists *l, int64_t e, int64_t r, int64_t c) {
+    for (int64_t i = 0; i < l->n_bands; i++)
+        if (l->band_entry[i] == e)
+            return l->band[2 * i] <= c - r && c - r <= l->band[2 * i + 1];
+    for (int64_t i = 0; i < l->n_bitmasks; i++)
+        if (l->bitmask_entry[i] == e) {
+            int64_t bit = (i * l->block_q + r) * l->block_kv + c;
+            return l->bits[bit / 64] >> (bit % 64) & 1;
+        }
+    return 1;
+}
+
+/* Do the lists, which hold the rules, list key k for query q? */
+static int lists_list(const tess_lists *l, int64_t list, int64_t q, int64_t k) {
+    const int64_t *ptr = l->row_ptr + list * (count_rows(l) + 1) + q / l->block_q;
+    for (int64_t e = ptr[0]; e < ptr[1]; e++)
+        if (l->col_idx[e] == k / l->block_kv)
+            return tile_lists(l, e, q % l->block_q, k % l->block_kv);
+    return 0;
+}
+
+/* The pattern's rows are those of lists that hold the rules: its own, or what it was made from. */
+static void check_rows(const tess_pattern *pattern, const tess_lists *l) {
+    int64_t keys[KEYS], count;
+    for (int64_t list = 0; list < l->batch * l->heads; list++)
+        for (int64_t q = 0; q < l->n_q; q++) {
+            int64_t at = 0;
+            require(tess_pattern_row(pattern, list / l->heads, list % l->heads, q, keys, KEYS,
+                                     &count, NULL) == TESS_OK);
+            for (int64_t k = 0; k < l->n_kv; k++)
+                if (lists_list(l, list, q, k))
+                    require(at < count && keys[at++] == k);
+            require(at == count);
+        }
+}
+
+/* Row by row the pattern lists what its description and its own lists say, ascending and within
+ * range. */
 static void check_pattern(const tess_pattern *pattern) {
-    enum { KEYS = 64 };
     int64_t keys[KEYS], count, pairs = 0, empty = 0;
     tess_pattern_info info = tess_pattern_info_init();
+    tess_lists own = tess_lists_init();
+    require(tess_pattern_lists(pattern, &own, NULL) == TESS_OK && rules_hold(&own));
+    check_rows(pattern, &own);
     require(tess_pattern_describe(pattern, &info, NULL) == TESS_OK);
     for (int64_t l = 0; l < info.batch * info.heads; l++)
         for (int64_t i = 0; i < info.n_q; i++) {
@@ -93,8 +172,15 @@ static void check_lists(const tess_pattern_shape *shape, const uint8_t *data, si
                       take(&data, &size, words, 8)};
     l.row_ptr = arrays[0], l.col_idx = arrays[1], l.band_entry = arrays[2];
     l.band = arrays[3], l.bitmask_entry = arrays[4], l.bits = arrays[5];
+    const int64_t counts[] = {1, l.n_tiles, l.n_bands, l.n_bands, l.n_bitmasks, l.n_bitmasks};
+    int good = 1;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        good = good && (arrays[i] || counts[i] == 0);
+    good = good && rules_hold(&l);
     tess_pattern *pattern;
-    if (tess_pattern_from_lists(&pattern, &l, NULL) == TESS_OK) {
+    require((tess_pattern_from_lists(&pattern, &l, NULL) == TESS_OK) == good);
+    if (pattern) {
+        check_rows(pattern, &l);
         check_pattern(pattern);
         tess_pattern_free(pattern);
     }
@@ -102,12 +188,48 @@ static void check_lists(const tess_pattern_shape *shape, const uint8_t *data, si
         free(arrays[i]);
 }
 
+/* Is key k among the k_count indices of a row? */
+static int row_names(const int32_t *row, int64_t k_count, int64_t k) {
+    for (int64_t t = 0; t < k_count; t++)
+        if (row[t] == k)
+            return 1;
+    return 0;
+}
+
+static void check_topk_rows(const tess_pattern *pattern, const tess_pattern_shape *shape,
+                            const int32_t *indices, int64_t k_count) {
+    int64_t keys[KEYS], count;
+    for (int64_t x = 0; x < shape->batch * shape->heads * shape->n_q; x++) {
+        int64_t list = x / shape->n_q, at = 0;
+        require(tess_pattern_row(pattern, list / shape->heads, list % shape->heads,
+                                 x % shape->n_q, keys, KEYS, &count, NULL) == TESS_OK);
+        for (int64_t k = 0; k < shape->n_kv; k++)
+            if (row_names(indices + x * k_count, k_count, k))
+                require(at < count && keys[at++] == k);
+        require(at == count);
+    }
+}
+
+/* The first byte says whether the indices are bytes or whole int32. */
 static void check_topk(tess_pattern_shape shape, const uint8_t *data, size_t size) {
+    if (size < 1)
+        return;
+    int wide = data[0] % 2;
+    data++, size--;
     shape.block_q = shape.block_kv = 1;
-    int64_t rows = shape.batch * shape.heads * shape.n_q, k = (int64_t)size / rows;
-    int32_t *indices = k > 0 ? take_bytes(&data, &size, rows * k, 4) : NULL;
+    int64_t rows = shape.batch * shape.heads * shape.n_q;
+    int64_t k_count = (int64_t)size / (wide ? 4 : 1) / rows;
+    int32_t *indices =
+        k_count > 0 ? (wide ? take : take_bytes)(&data, &size, rows * k_count, 4) : NULL;
+    if (!indices)
+        return;
+    int good = 1;
+    for (int64_t i = 0; i < rows * k_count; i++)
+        good = good && indices[i] >= -1 && indices[i] < shape.n_kv;
     tess_pattern *pattern;
-    if (indices && tess_pattern_from_topk(&pattern, indices, k, &shape, NULL) == TESS_OK) {
+    require((tess_pattern_from_topk(&pattern, indices, k_count, &shape, NULL) == TESS_OK) == good);
+    if (pattern) {
+        check_topk_rows(pattern, &shape, indices, k_count);
         check_pattern(pattern);
         tess_pattern_free(pattern);
     }
@@ -142,8 +264,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
         FUZZ_SEED("\0\x20\x25\4\5global(2)+global_grid(3)+segments(4,9,20)"),
         FUZZ_SEED("\0\x20\x25\4\5longformer(8,2)+bigbird(8,2,1,7)"),
         FUZZ_SEED("\0\x20\x25\4\5random(0.25,1)+random_row(0.5,2)&shared_random(0.5,0.5,3)"),
-        FUZZ_SEED("\1\x05\x05\2\2\3\1\1\0\0\1\3\0\1\1\0\xff\1\1\xf0\xaa\xaa\xaa\xaa\xaa\xaa\xaa"),
-        FUZZ_SEED("\2\2\5\0\0\0\1\xff\3\2\1"),
+        FUZZ_SEED("\1\x05\x05\2\2\3\1\1\0\0\1\3\0\0\1\0\xff\1\1\xf0\xaa\xaa\xaa\xaa\xaa\xaa\xaa"),
+        FUZZ_SEED("\2\2\5\0\0\0\0\1\xff\3\2\1"),
+        FUZZ_SEED("\2\1\5\0\0\1\0\0\0\0\xff\xff\xff\xff\5\0\0\0\5\0\0\0"),
     };
     return fuzz_mutate(data, size, max_size, seed, seeds, sizeof seeds / sizeof seeds[0], repair);
 }
