@@ -36,6 +36,10 @@ tessera_test(properties SOURCES tests/support.c)
 tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 
+# Needs a device, and says so where there is none.
+tessera_test(cuda)
+set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+
 # The program, from the outside; make_files makes the files that it is given.
 add_executable(make_files tests/make_files.c)
 target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
