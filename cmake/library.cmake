@@ -4,14 +4,22 @@ add_library(tessera_static STATIC)
 add_library(tessera::tessera ALIAS tessera)
 add_library(tessera::tessera_static ALIAS tessera_static)
 set_target_properties(tessera PROPERTIES
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/tessera.map)
 set_target_properties(tessera_static PROPERTIES OUTPUT_NAME tessera)
 target_link_options(tessera PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/tessera.map)
 
-# Whoever links the static library also links what it needs. Once installed these are plain library
-# names, so that a consumer needs no language but its own.
-set(TESSERA_STATIC_LIBS ${OpenMP_C_LIB_NAMES} m)
+# Whoever links the static library also links what it needs. Once installed these are plain libraries,
+# so that a consumer needs no language but its own: names where every compiler finds them (gcc's
+# OpenMP), else paths (clang's).
+set(TESSERA_STATIC_LIBS m)
+foreach(name ${OpenMP_C_LIB_NAMES})
+    if(name MATCHES "^(gomp|pthread)$")
+        list(APPEND TESSERA_STATIC_LIBS ${name})
+    else()
+        list(APPEND TESSERA_STATIC_LIBS ${OpenMP_${name}_LIBRARY})
+    endif()
+endforeach()
 foreach(library tessera tessera_static)
     target_sources(${library} PRIVATE $<TARGET_PROPERTY:tessera_objects,INTERFACE_SOURCES>)
     set_target_properties(${library} PROPERTIES LINKER_LANGUAGE C)
@@ -44,13 +52,14 @@ install(FILES
     ${PROJECT_BINARY_DIR}/package/tesseraConfigVersion.cmake
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 
-list(TRANSFORM TESSERA_STATIC_LIBS PREPEND "-l" OUTPUT_VARIABLE pc_private)
+list(TRANSFORM TESSERA_STATIC_LIBS REPLACE "^([^/].*)" "-l\\1" OUTPUT_VARIABLE pc_private)
 if(TESSERA_WITH_CUDA)
     list(APPEND pc_private -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl -lpthread)
 endif()
 list(JOIN pc_private " " TESSERA_PC_PRIVATE)
 # Relative to the .pc file itself, so that an installed tree can be moved.
 file(RELATIVE_PATH TESSERA_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" TESSERA_PC_PREFIX "${TESSERA_PC_PREFIX}")
 configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

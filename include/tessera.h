@@ -358,11 +358,12 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 /*
  * What is to be computed. tess_problem_from_tensors fills it in.
  *
- *   scale      0 means 1/sqrt(d_qk)
- *   alignment  bytes, a power of two, 0 means 16: for q, k, v and o, data pointers, and all strides
+ *   sizes      1 or more; d_qk and d_v up to 65536, batch * heads_q up to 2^31 - 1
+ *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
+ *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and all strides
  *              but the last times the element size, are multiples of it; a run refuses views that
  *              are not. lse and values need no more than their type's
- *   threads    CPU threads that a run may use, which also sizes the workspace; 0 means as many as
+ *   threads    CPU threads that a run may use, up to 65536, which also sizes the workspace; 0 means as many as
  *              the machine offers while planning. Results do not depend on it
  *   kernel     name of the kernel to use for its stage (tess_kernel_describe), refused where the
  *              pipeline has no such stage; NULL lets the plan choose. The string is not kept

@@ -128,6 +128,23 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
 
 /* ---- running ---- */
 
+/* The name of an output that begins where another argument does, or NULL. */
+static const char *outputs_shared(const struct kernel_args *args) {
+    const struct {
+        const char *name;
+        const void *data;
+        int output;
+    } all[] = {{"q", args->q.data, 0},     {"k", args->k.data, 0},
+               {"v", args->v.data, 0},     {"o", args->o.data, 1},
+               {"lse", args->lse.data, 1}, {"values", args->values, 1}};
+    const size_t n = sizeof all / sizeof *all;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            if (i != j && all[i].output && all[i].data && all[i].data == all[j].data)
+                return all[i].name;
+    return NULL;
+}
+
 /* Checks the arguments that a call uses and turns them into what kernels are handed. */
 static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
                                   const tess_arguments *given, int uses, size_t workspace_size,
@@ -166,14 +183,16 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
         if (status)
             return status;
     }
-    if (out->o.data &&
-        (out->o.data == out->q.data || out->o.data == out->k.data || out->o.data == out->v.data))
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "o",
-                         "o begins where an input does: outputs overlap nothing");
-    if (uses & USES_VALUES && (!a.values || (uintptr_t)a.values % sizeof(float)))
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "values",
-                         "values is NULL or not aligned");
-    out->values = a.values;
+    if (uses & USES_VALUES) {
+        if (!a.values || (uintptr_t)a.values % sizeof(float))
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "values",
+                             "values is NULL or not aligned");
+        out->values = a.values;
+    }
+    const char *both = outputs_shared(out);
+    if (both)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, both,
+                         "%s begins where another argument does: outputs overlap nothing", both);
     if (workspace_size && (!a.workspace || (uintptr_t)a.workspace % CARVE_ALIGNMENT))
         return error_set(error, TESS_INVALID_ARGUMENT, function, "workspace",
                          "workspace is NULL or not aligned to %d bytes", CARVE_ALIGNMENT);

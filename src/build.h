@@ -69,7 +69,8 @@ struct source {
             int64_t lo, hi;
         } band;
         struct { /* source_ranges: one range of keys for each position */
-            /* Sets [*a, *b) for position p; answers the next position that may differ. */
+            /* Sets [*a, *b) for position p; answers the next position that may differ. Neither
+             * end falls from one range that is not empty to the next. */
             int64_t (*piece)(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
                              int64_t *b);
             int64_t n;
@@ -146,8 +147,8 @@ int draw_random(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_random_row(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_shared_random(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_count(struct build_row *b, const struct source *s, struct cursor *c);
-/* Moves the set bits of the cursor's bitmap to its scratch, which has room, and counts them. */
-void columns_from_bitmap(const struct build_row *b, struct cursor *c);
+/* Sorts the columns in the cursor's scratch, and may drop repeats. 0, or -1: no memory. */
+int columns_sort(const struct build_row *b, struct cursor *c);
 
 /* Arithmetic on tiles (tiles.c). Kinds are always the simplest that is exact. */
 

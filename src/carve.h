@@ -32,4 +32,14 @@ static inline void *carve_take(struct carve *c, size_t count, size_t size) {
     return place;
 }
 
+/* Room for rows * columns elements. */
+static inline void *carve_take_panel(struct carve *c, size_t rows, size_t columns, size_t size) {
+    size_t count;
+    if (__builtin_mul_overflow(rows, columns, &count)) {
+        c->overflow = 1;
+        return NULL;
+    }
+    return carve_take(c, count, size);
+}
+
 #endif

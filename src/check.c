@@ -3,6 +3,7 @@
 
 #include "status.h"
 
+#include <float.h>
 #include <math.h>
 #include <omp.h>
 
@@ -42,8 +43,8 @@ static const char *options_wrong(const tess_problem *p) {
         return "type is not TESS_F32, TESS_F16 or TESS_BF16";
     if (p->pipeline != TESS_FUSED && p->pipeline != TESS_STAGED)
         return "pipeline is not TESS_FUSED or TESS_STAGED";
-    if (!isfinite(p->scale))
-        return "scale is not finite";
+    if (!(fabs(p->scale) <= FLT_MAX))
+        return "scale is not a finite f32 number";
     if (p->alignment < 0 || p->alignment > 4096 || (p->alignment & (p->alignment - 1)))
         return "alignment is not a power of two up to 4096";
     if (p->alignment && (size_t)p->alignment < tess_type_size(p->type))
@@ -163,7 +164,9 @@ tess_status check_tensor(struct view *out, const tess_tensor *given,
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
                          "%s: %s (%lld bytes)", rule->name, wrong, (long long)rule->alignment);
-    *out = (struct view){t.data, {t.stride[0], t.stride[1], t.stride[2]}};
+    *out = (struct view){.data = t.data};
+    for (int i = 0; i < 3; i++)
+        out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];
     return TESS_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "build.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 struct draw {
     uint64_t key, counter;
@@ -39,15 +40,32 @@ static int64_t draw_below(struct draw *d, int64_t n) {
     return (int64_t)(draw_unit(d) * (double)n);
 }
 
-void columns_from_bitmap(const struct build_row *b, struct cursor *c) {
+static int compare_columns(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* By comparing where columns are few, through a bitmap otherwise. */
+int columns_sort(const struct build_row *b, struct cursor *c) {
     int32_t *columns = c->scratch;
-    int64_t words = (b->m->cols + 63) / 64;
+    int64_t words = (b->m->cols + 63) / 64, n = c->n;
+    if (n < words) {
+        if (n)
+            qsort(columns, (size_t)n, sizeof *columns, compare_columns);
+        return 0;
+    }
+    uint64_t *bitmap = build_bitmap(b, c);
+    if (!bitmap)
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        bitmap[columns[i] / 64] |= UINT64_C(1) << columns[i] % 64;
     c->n = 0;
     for (int64_t w = 0; w < words; w++) {
-        for (uint64_t v = c->bitmap[w]; v; v &= v - 1)
+        for (uint64_t v = bitmap[w]; v; v &= v - 1)
             columns[c->n++] = (int32_t)(64 * w + __builtin_ctzll(v));
-        c->bitmap[w] = 0;
+        bitmap[w] = 0;
     }
+    return 0;
 }
 
 /* `count` different columns, every such set equally likely (Floyd's algorithm: Bentley, Floyd,
@@ -58,12 +76,14 @@ static int draw_distinct(struct build_row *b, struct cursor *c, struct draw *d, 
         return -1;
     for (int64_t last = b->m->cols - count; last < b->m->cols; last++) {
         int64_t j = draw_below(d, last + 1);
-        if (bits_get(bitmap + j / 64, j % 64, 1))
+        if (bitmap[j / 64] >> j % 64 & 1)
             j = last;
-        bits_put(bitmap + j / 64, j % 64, 1, 1);
+        bitmap[j / 64] |= UINT64_C(1) << j % 64;
+        ((int32_t *)c->scratch)[c->n++] = (int32_t)j;
     }
-    columns_from_bitmap(b, c);
-    return 0;
+    for (int64_t i = 0; i < c->n; i++)
+        bitmap[((int32_t *)c->scratch)[i] / 64] = 0;
+    return columns_sort(b, c);
 }
 
 int draw_random(struct build_row *b, const struct source *s, struct cursor *c) {

@@ -35,15 +35,27 @@ void tile_at(const struct bcsr *m, int64_t entry, struct tile *t) {
     tile_walk_next(&w, t);
 }
 
+void bcsr_free(struct bcsr *m) {
+    free(m->row_ptr);
+    free(m->col_idx);
+    free(m->band_entry);
+    free(m->band);
+    free(m->bitmask_entry);
+    free(m->bits);
+}
+
+size_t bcsr_memory(const struct bcsr *m) {
+    return (size_t)(m->batch * m->heads * (m->rows + 1)) * sizeof *m->row_ptr +
+           (size_t)m->n_tiles * sizeof *m->col_idx +
+           (size_t)m->n_bands * (sizeof *m->band_entry + 2 * sizeof *m->band) +
+           (size_t)m->n_bitmasks * sizeof *m->bitmask_entry +
+           (size_t)bcsr_words(m) * sizeof *m->bits;
+}
+
 void tess_pattern_free(tess_pattern *pattern) {
     if (!pattern)
         return;
-    free(pattern->lists.row_ptr);
-    free(pattern->lists.col_idx);
-    free(pattern->lists.band_entry);
-    free(pattern->lists.band);
-    free(pattern->lists.bitmask_entry);
-    free(pattern->lists.bits);
+    bcsr_free(&pattern->lists);
     free(pattern);
 }
 
@@ -90,33 +102,17 @@ tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_t *mask,
     return pattern_build(pattern, &sizes, &source, 1, function, error);
 }
 
-static int compare_columns(const void *a, const void *b) {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The columns of one query: sorted in a bitmap where they are dense, by comparing otherwise. */
+/* The columns of one query. */
 static int topk_fill(struct build_row *b, const struct source *s, struct cursor *c) {
     int64_t k = s->u.columns.of.topk.k;
     const int32_t *index = s->u.columns.of.topk.indices + (b->list * b->m->n_q + b->row) * k;
     int32_t *columns = build_scratch(c, k * (int64_t)sizeof *columns);
     if (!columns)
         return -1;
-    if (k > b->m->cols / 64) {
-        uint64_t *bitmap = build_bitmap(b, c);
-        if (!bitmap)
-            return -1;
-        for (int64_t i = 0; i < k; i++)
-            if (index[i] >= 0)
-                bitmap[index[i] / 64] |= UINT64_C(1) << index[i] % 64;
-        columns_from_bitmap(b, c);
-        return 0;
-    }
     for (int64_t i = 0; i < k; i++)
         if (index[i] >= 0)
             columns[c->n++] = index[i];
-    qsort(columns, (size_t)c->n, sizeof *columns, compare_columns);
-    return 0;
+    return columns_sort(b, c);
 }
 
 tess_status tess_pattern_from_topk(tess_pattern **pattern, const int32_t *indices, int64_t k,
@@ -309,7 +305,9 @@ tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t
     const struct {
         const char *name;
         int64_t value, size;
-    } places[] = {{"batch", batch, m->batch}, {"head", head, m->heads}, {"query", query, m->n_q}};
+    } places[] = {{"batch", batch, m->batch == 1 ? INT64_MAX : m->batch},
+                  {"head", head, m->heads == 1 ? INT64_MAX : m->heads},
+                  {"query", query, m->n_q}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (places[i].value < 0 || places[i].value >= places[i].size)
             return error_set(error, TESS_INVALID_ARGUMENT, function, places[i].name,
@@ -318,7 +316,8 @@ tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t
     struct tile_walk w;
     struct tile t;
     int64_t n = 0, r = query % m->block_q;
-    tile_walk_begin(&w, m, batch * m->heads + head, query / m->block_q);
+    int64_t list = (m->batch == 1 ? 0 : batch) * m->heads + (m->heads == 1 ? 0 : head);
+    tile_walk_begin(&w, m, list, query / m->block_q);
     while (tile_walk_next(&w, &t)) {
         int64_t cols = bcsr_col_width(m, t.col), first = t.col * m->block_kv;
         for (int64_t c = 0; c < cols; c += 64) {
@@ -339,7 +338,6 @@ tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info
     if (!pattern)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
     const struct bcsr *m = &pattern->lists;
-    int64_t masks = m->n_bitmasks * m->block_q * m->block_kv;
     tess_pattern_info known = tess_pattern_info_init();
     known.n_q = m->n_q, known.n_kv = m->n_kv;
     known.block_q = m->block_q, known.block_kv = m->block_kv;
@@ -349,12 +347,7 @@ tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info
     known.bitmask_tiles = m->n_bitmasks;
     known.pairs = pattern->pairs;
     known.empty_rows = pattern->empty_rows;
-    known.memory_size = (int64_t)sizeof *pattern +
-                        m->batch * m->heads * (m->rows + 1) * (int64_t)sizeof *m->row_ptr +
-                        m->n_tiles * (int64_t)sizeof *m->col_idx +
-                        m->n_bands * (int64_t)(sizeof *m->band_entry + 2 * sizeof *m->band) +
-                        m->n_bitmasks * (int64_t)sizeof *m->bitmask_entry +
-                        ((masks + 63) / 64 + 1) * (int64_t)sizeof *m->bits;
+    known.memory_size = (int64_t)(sizeof *pattern + bcsr_memory(m));
     const char *wrong = info ? struct_give(info, &known, sizeof known) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "info", "info %s", wrong);

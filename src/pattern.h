@@ -37,6 +37,13 @@ static inline int64_t bcsr_list(const struct bcsr *m, int64_t b, int64_t h, int6
     return (m->batch == 1 ? 0 : b) * m->heads + head;
 }
 
+/* Words of bits[], the slack included. */
+static inline int64_t bcsr_words(const struct bcsr *m) {
+    return (m->n_bitmasks * m->block_q * m->block_kv + 63) / 64 + 1;
+}
+void bcsr_free(struct bcsr *m);
+size_t bcsr_memory(const struct bcsr *m);
+
 static inline int64_t bcsr_row_begin(const struct bcsr *m, int64_t list, int64_t row) {
     return m->row_ptr[list * (m->rows + 1) + row];
 }

@@ -177,6 +177,9 @@ tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *li
     const char *wrong = lists ? struct_take(&l, sizeof l, lists) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, from_lists, "lists", "lists %s", wrong);
+    if (!l.n_kv || !l.block_q || !l.block_kv)
+        return error_set(error, TESS_INVALID_ARGUMENT, from_lists, "lists",
+                         "n_kv, block_q and block_kv must be given: they say what the arrays mean");
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = l.n_q, shape.n_kv = l.n_kv;
     shape.block_q = l.block_q, shape.block_kv = l.block_kv;

@@ -190,25 +190,15 @@ static void *array_copy(const void *from, int64_t count, size_t size) {
     return to && count ? memcpy(to, from, (size_t)count * size) : to;
 }
 
-static void bcsr_free(struct bcsr *m) {
-    free(m->row_ptr);
-    free(m->col_idx);
-    free(m->band_entry);
-    free(m->band);
-    free(m->bitmask_entry);
-    free(m->bits);
-}
-
 /* Zero, or -1 when memory ran out; bcsr_free in either case. */
 static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
-    int64_t words = m->n_bitmasks ? (m->n_bitmasks * m->block_q * m->block_kv + 63) / 64 + 1 : 0;
     *to = *m;
     to->row_ptr = array_copy(m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *m->row_ptr);
     to->col_idx = array_copy(m->col_idx, m->n_tiles, sizeof *m->col_idx);
     to->band_entry = array_copy(m->band_entry, m->n_bands, sizeof *m->band_entry);
     to->band = array_copy(m->band, 2 * m->n_bands, sizeof *m->band);
     to->bitmask_entry = array_copy(m->bitmask_entry, m->n_bitmasks, sizeof *m->bitmask_entry);
-    to->bits = array_copy(m->bits, words, sizeof *m->bits);
+    to->bits = array_copy(m->bits, bcsr_words(m), sizeof *m->bits);
     return to->row_ptr && to->col_idx && to->band_entry && to->band && to->bitmask_entry &&
                    to->bits
                ? 0

@@ -105,14 +105,6 @@ const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage) {
     return plan->kernels[stage]->name;
 }
 
-static size_t bcsr_memory(const struct bcsr *m) {
-    return (size_t)(m->batch * m->heads * (m->rows + 1)) * sizeof *m->row_ptr +
-           (size_t)m->n_tiles * sizeof *m->col_idx +
-           (size_t)m->n_bands * (sizeof *m->band_entry + 2 * sizeof *m->band) +
-           (size_t)m->n_bitmasks * sizeof *m->bitmask_entry +
-           (size_t)(m->n_bitmasks * m->block_q * m->block_kv / 64) * sizeof *m->bits;
-}
-
 tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess_error *error) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");

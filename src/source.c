@@ -60,7 +60,7 @@ static int ranges_begin(struct build_row *b, int64_t source) {
     const struct source *s = &b->sources[source];
     struct cursor *c = &b->cursors[source];
     int64_t end;
-    c->n = 0;
+    c->n = c->at = 0;
     for (int64_t r = 0; r < b->rows; r = end) {
         struct piece piece = {.r0 = r};
         end = s->u.ranges.piece(s, b->m->n_kv, b->position + r, &piece.a, &piece.b) - b->position;
@@ -87,16 +87,16 @@ static void bits_fill(uint64_t *bits, int64_t at, int64_t n) {
 static int ranges_seek(struct build_row *b, int64_t source, int64_t j) {
     const struct bcsr *m = b->m;
     const struct piece *pieces = b->cursors[source].scratch;
-    int64_t n = b->cursors[source].n, from = j * m->block_kv, key = m->n_kv, whole = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (from < pieces[i].b)
-            key = min_i64(key, max_i64(from, pieces[i].a));
-    if (key == m->n_kv)
+    struct cursor *cursor = &b->cursors[source];
+    int64_t n = cursor->n, from = j * m->block_kv, whole = 0;
+    while (cursor->at < n && pieces[cursor->at].b <= from)
+        cursor->at++; /* seeks only go forward, and so do the ends of pieces */
+    if (cursor->at == n)
         return build_answer_none(b, source);
-    int64_t col = key / m->block_kv, begin = col * m->block_kv;
+    int64_t col = max_i64(from, pieces[cursor->at].a) / m->block_kv, begin = col * m->block_kv;
     int64_t end = begin + bcsr_col_width(m, col);
-    for (int64_t i = 0; i < n; i++)
-        if (pieces[i].a <= begin && end <= pieces[i].b)
+    for (int64_t i = cursor->at; i < n && pieces[i].a <= begin; i++)
+        if (end <= pieces[i].b)
             whole += pieces[i].r1 - pieces[i].r0;
     struct build_tile *t = build_answer(b, source, col);
     if (whole == b->rows)
@@ -108,7 +108,7 @@ static int ranges_seek(struct build_row *b, int64_t source, int64_t j) {
     t = build_answer_bits(b, source, col);
     if (!t)
         return -1;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = cursor->at; i < n && pieces[i].a < end; i++) {
         int64_t first = max_i64(pieces[i].a, begin), last = min_i64(pieces[i].b, end);
         for (int64_t r = pieces[i].r0; r < pieces[i].r1 && first < last; r++)
             bits_fill(t->bits, r * m->block_kv + first - begin, last - first);

@@ -28,10 +28,8 @@ int64_t spec_fail(struct parser *p, int64_t offset, const char *format, ...) {
     va_start(words, format);
     vsnprintf(what, sizeof what, format, words);
     va_end(words);
-    p->status = error_set(p->error, TESS_INVALID_ARGUMENT, from_spec, "spec", "%s, at offset %lld",
-                          what, (long long)offset);
-    if (p->error)
-        p->error->position = offset;
+    p->status = error_set_at(p->error, TESS_INVALID_ARGUMENT, from_spec, "spec", offset,
+                             "%s, at offset %lld", what, (long long)offset);
     return SPEC_FAILED;
 }
 

@@ -83,7 +83,7 @@ const char *tess_stage_name(tess_stage stage) {
 }
 
 /* A struct_size of 0, a tess_error that was only zeroed, means the size in version 0.1. */
-#define ERROR_FIRST_SIZE sizeof(tess_error)
+#define ERROR_FIRST_SIZE (offsetof(tess_error, message) + 256)
 
 static void error_write(tess_error *error, const tess_error *filled, const char *format,
                         va_list words) {
@@ -106,6 +106,24 @@ tess_status error_set(tess_error *error, tess_status status, const char *functio
                              .head = -1,
                              .row = -1,
                              .position = -1};
+        va_list words;
+        va_start(words, format);
+        error_write(error, &filled, format, words);
+        va_end(words);
+    }
+    return status;
+}
+
+tess_status error_set_at(tess_error *error, tess_status status, const char *function,
+                         const char *argument, int64_t position, const char *format, ...) {
+    if (error) {
+        tess_error filled = {.status = status,
+                             .function = function,
+                             .argument = argument,
+                             .batch = -1,
+                             .head = -1,
+                             .row = -1,
+                             .position = position};
         va_list words;
         va_start(words, format);
         error_write(error, &filled, format, words);

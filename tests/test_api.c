@@ -123,6 +123,11 @@ static void tensors_are_checked(void **state) {
     s.o.data = v_data;
     expect_run(&s, TESS_INVALID_ARGUMENT, "o", "outputs overlap nothing");
     s.o.data = o_data;
+    s.lse.data = o_data;
+    expect_run(&s, TESS_INVALID_ARGUMENT, "o", "outputs overlap nothing");
+    s.lse.data = q_data;
+    expect_run(&s, TESS_INVALID_ARGUMENT, "lse", "outputs overlap nothing");
+    s.lse.data = lse_data;
     s.arguments.k = NULL;
     expect_run(&s, TESS_INVALID_ARGUMENT, "k", "k is NULL");
     setting_free(&s);
@@ -136,6 +141,7 @@ static void free_strides_are_free(void **state) {
     struct tensor_rule rule = {"t", TESS_F32, {1, 3, 1, 8}, 16, 1};
     t.stride[0] = -7, t.stride[2] = INT64_MAX;
     assert_int_equal(check_tensor(&view, &t, &rule, "f", NULL), TESS_OK);
+    assert_true(view.stride[0] == 0 && view.stride[1] == 8 && view.stride[2] == 0);
 
     struct setting s;
     setting_make(&s, TESS_FUSED);

@@ -44,6 +44,8 @@ static void right_within_the_bounds(void **state) {
         "h=1,n=120,d=24,block=8x16,pattern=window(9,9),fill=inf",
         "h=1,n=20,nkv=40,d=1000,dv=3,pattern=dense,dtype=f16",
         "h=1,n=5,nkv=4500,d=8,dv=1024,pattern=random(0.9,9)",
+        "h=1,n=3,nkv=5,d=4096,dv=64,pattern=dense,fill=positive",
+        "h=1,n=3,nkv=40000,d=1,dv=64,pattern=dense,fill=positive,part=9223372036854775807",
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -161,6 +163,51 @@ static void every_height_and_split_is_right(void **state) {
         assert_true(split > 0);
         run_free(&r);
     }
+}
+
+/* Only the product of scale, query and key has to be in range, not that of scale and query. */
+static void extreme_scales_are_safe(void **state) {
+    static const struct {
+        double scale;
+        float q, k, score; /* of 4 dims */
+    } cases[] = {{1e30, 1e10f, 1e-35f, 4e5f}, {1e30, 1e10f, 0, 0},      {1e-30, 1e20f, 1e12f, 400},
+                 {1e-42, 0.5f, 2e38f, 4e-4f}, {1, 1e-40f, 1e38f, 0.04f}, {-1e20, 1e19f, 1e-38f, -40}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            float q[4], k[8], v[2] = {3, 5}, o, lse;
+            for (int d = 0; d < 4; d++)
+                q[d] = cases[i].q, k[d] = cases[i].k, k[4 + d] = 0;
+            tess_tensor tq = tess_tensor_bhnd(q, TESS_F32, 1, 1, 1, 4);
+            tess_tensor tk = tess_tensor_bhnd(k, TESS_F32, 1, 1, 2, 4);
+            tess_tensor tv = tess_tensor_bhnd(v, TESS_F32, 1, 1, 2, 1);
+            tess_tensor to = tess_tensor_bhnd(&o, TESS_F32, 1, 1, 1, 1);
+            tess_tensor tl = tess_tensor_bhnd(&lse, TESS_F32, 1, 1, 1, 1);
+            tess_pattern_shape shape = tess_pattern_shape_init();
+            tess_problem problem = tess_problem_init();
+            tess_pattern *pattern = NULL;
+            tess_plan *plan = NULL;
+            shape.n_q = 1, shape.n_kv = 2;
+            assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
+            assert_int_equal(tess_problem_from_tensors(&problem, &tq, &tk, &tv, &to, NULL),
+                             TESS_OK);
+            problem.scale = cases[i].scale;
+            problem.pipeline = (tess_pipeline)pipeline;
+            assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+            tess_arguments a = tess_arguments_init();
+            a.q = &tq, a.k = &tk, a.v = &tv, a.o = &to, a.lse = &tl;
+            a.workspace_size = tess_plan_workspace_size(plan);
+            a.workspace = aligned_alloc(64, a.workspace_size);
+            assert_int_equal(tess_run(plan, &a, NULL, NULL), TESS_OK);
+            double s = (double)cases[i].score, top = s > 0 ? s : 0;
+            double want = top + log(exp(s - top) + exp(-top));
+            double weight = exp(s - want);
+            assert_true(fabs((double)lse - want) <= 1e-6 * fmax(1, want));
+            assert_true(fabs((double)o - (3 * weight + 5 * (1 - weight))) < 1e-5);
+            free(a.workspace);
+            tess_plan_free(plan);
+            tess_pattern_free(pattern);
+        }
 }
 
 static void threads_change_no_bit(void **state) {
@@ -340,6 +387,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_within_the_bounds),
         cmocka_unit_test(every_height_and_split_is_right),
+        cmocka_unit_test(extreme_scales_are_safe),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(infinities_reach_their_rows_only),
         cmocka_unit_test(unlisted_keys_change_no_bit),

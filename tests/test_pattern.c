@@ -431,11 +431,20 @@ static void test_lists_sizes(void **state) {
     sample_make(&s)->lists.struct_size = 0;
     assert_int_equal(tess_pattern_from_lists(&p, &s.lists, &error), TESS_INVALID_ARGUMENT);
 
+    /* sizes that say what the arrays mean have no defaults */
+    int64_t *const given[] = {&s.lists.n_kv, &s.lists.block_q, &s.lists.block_kv};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        sample_make(&s);
+        *given[i] = 0;
+        assert_int_equal(tess_pattern_from_lists(&p, &s.lists, &error), TESS_INVALID_ARGUMENT);
+        assert_non_null(strstr(error.message, "must be given"));
+    }
+
     /* pairs of one list of the largest size fit 64 bits, those of three do not */
     const int64_t row_ptr[] = {0, 1, 1, 2, 2, 3};
     const int32_t col_idx[] = {0, 0, 0};
     tess_lists l = tess_lists_init();
-    l.n_q = l.block_q = l.block_kv = INT32_MAX;
+    l.n_q = l.n_kv = l.block_q = l.block_kv = INT32_MAX;
     l.row_ptr = row_ptr, l.col_idx = col_idx;
     l.n_tiles = 1;
     assert_int_equal(tess_pattern_from_lists(&p, &l, &error), TESS_OK);
@@ -669,8 +678,16 @@ static void test_row(void **state) {
     const struct {
         int64_t batch, head, query;
         const char *argument;
-    } wrong[] = {{1, 0, 0, "batch"}, {-1, 0, 0, "batch"},  {0, 1, 0, "head"},
+    } wrong[] = {{2, 0, 0, "batch"}, {-1, 0, 0, "batch"},  {0, 3, 0, "head"},
                  {0, -1, 0, "head"}, {0, 0, 300, "query"}, {0, 0, -1, "query"}};
+    /* one list for all answers any index, but no negative one */
+    assert_int_equal(tess_pattern_row(p, 5, 7, 299, NULL, 0, &count, &error), TESS_OK);
+    assert_int_equal(count, 3);
+    assert_int_equal(tess_pattern_row(p, 0, -1, 0, NULL, 0, &count, &error),
+                     TESS_INVALID_ARGUMENT);
+    tess_pattern_free(p);
+    shape.batch = 2, shape.heads = 3;
+    assert_int_equal(tess_pattern_from_spec(&p, "random(0.5,1)", &shape, NULL), TESS_OK);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(tess_pattern_row(p, wrong[i].batch, wrong[i].head, wrong[i].query, keys, 8,
                                           &count, &error),

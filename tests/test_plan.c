@@ -122,6 +122,8 @@ static void problems_are_checked(void **state) {
     problem = problem_make(64);
     problem.scale = -1.0 / 0.0;
     refuse(problem, pattern, TESS_INVALID_ARGUMENT, "scale");
+    problem.scale = 1e39;
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "scale");
     problem = problem_make(64);
     problem.struct_size = 0;
     refuse(problem, pattern, TESS_INVALID_ARGUMENT, "struct_size");

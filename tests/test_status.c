@@ -58,6 +58,10 @@ static void error_has_every_detail(void **state) {
     assert_true(e.batch == 1 && e.head == 2 && e.row == 3 && e.position == 4);
     assert_int_equal(e.struct_size, sizeof e);
 
+    assert_int_equal(error_set_at(&e, TESS_INVALID_ARGUMENT, "s", "z", 12, "at"),
+                     TESS_INVALID_ARGUMENT);
+    assert_true(e.position == 12 && e.row == -1 && e.fault == TESS_FAULT_NONE);
+
     assert_int_equal(error_set_memory(&e, "h", 123), TESS_OUT_OF_MEMORY);
     assert_non_null(strstr(e.message, "123"));
     assert_int_equal(error_set(NULL, TESS_NO_CUDA, "f", NULL, "-"), TESS_NO_CUDA);

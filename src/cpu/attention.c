@@ -9,19 +9,17 @@
 #include "parallel.h"
 #include "tile.h"
 
-#define LOG2_E 1.4426950408889634074
-#define LN_2 0.69314718055994530942
-
 /* What a tile's rows have seen so far: per lane the maximum, the sum of weights, and the sum of
  * weighted values [groups][d_v][CPU_GROUP]. */
 struct state {
-    float *m, *l, *ot;
+    float *m, *ot;
+    double *l;
 };
 
 /* One thread's scratch. */
 struct scratch {
     struct state state;
-    float *qt, *st;
+    float *qt, *factor, *st, *low;
     float *k, *v; /* rows converted to f32 */
     float *row;   /* max(d_qk, d_v) floats */
 };
@@ -35,21 +33,19 @@ struct job {
 /* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
 
 static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
-    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows), columns;
-    if (__builtin_mul_overflow(lanes, (size_t)args->problem->d_v, &columns))
-        c->overflow = 1;
-    s->m = carve_take(c, lanes, sizeof(float));
-    s->l = carve_take(c, lanes, sizeof(float));
-    s->ot = carve_take(c, columns, sizeof(float));
+    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+    s->m = carve_take(c, lanes, sizeof *s->m);
+    s->l = carve_take(c, lanes, sizeof *s->l);
+    s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
 }
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
     const struct problem *p = args->problem;
-    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows), columns;
-    if (__builtin_mul_overflow(lanes, (size_t)p->d_qk, &columns))
-        c->overflow = 1;
+    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
     state_take(c, args, &s->state);
-    s->qt = carve_take(c, columns, sizeof(float));
+    s->qt = carve_take_panel(c, lanes, (size_t)p->d_qk, sizeof(float));
+    s->factor = carve_take(c, lanes, sizeof(float));
+    s->low = carve_take_panel(c, lanes, (size_t)p->d_v, sizeof(float));
     s->st = carve_take(c, CPU_KEYS * CPU_GROUP, sizeof(float));
     s->k = carve_take(c, cpu_gather_size(p->type, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, p->d_v), sizeof(float));
@@ -182,7 +178,7 @@ static int walk_next(struct walk *w, struct cpu_keys *keys) {
 
 /* Scores to weights for the lanes of one group. With masks (bit 0 is the group's first lane) the
  * scores of lanes that do not list the key are replaced by -Inf, whatever they are. */
-static void weigh(float *st, int32_t n, const uint64_t *mask, float *m, float *l, vf *alpha) {
+static void weigh(float *st, int32_t n, const uint64_t *mask, float *m, double *l, vf *alpha) {
     vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
     const vf none = v_set(-INFINITY);
     V_FOR(v, CPU_VECTORS) {
@@ -205,17 +201,24 @@ static void weigh(float *st, int32_t n, const uint64_t *mask, float *m, float *l
         alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
         v_store(m + v * CPU_LANES, top[v]);
     }
-    for (int32_t j = 0; j < n; j++) {
-        float *row = st + (int64_t)j * CPU_GROUP;
+    for (int32_t begin = 0; begin < n; begin += CPU_CHUNK) {
+        vf part[CPU_VECTORS] = {{0}};
+        for (int32_t j = begin; j < n && j < begin + CPU_CHUNK; j++) {
+            float *row = st + (int64_t)j * CPU_GROUP;
+            V_FOR(v, CPU_VECTORS) {
+                vf p = v_exp2(v_load(row + v * CPU_LANES) - base[v]);
+                v_store(row + v * CPU_LANES, p);
+                part[v] += p;
+            }
+        }
         V_FOR(v, CPU_VECTORS) {
-            vf p = v_exp2(v_load(row + v * CPU_LANES) - base[v]);
-            v_store(row + v * CPU_LANES, p);
-            sum[v] += p;
+            sum[v] += part[v];
         }
     }
-    V_FOR(v, CPU_VECTORS) {
-        v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
-    }
+    for (int v = 0; v < CPU_VECTORS; v++)
+        for (int i = 0; i < CPU_LANES; i++)
+            l[v * CPU_LANES + i] =
+                (double)alpha[v][i] * l[v * CPU_LANES + i] + (double)sum[v][i];
 }
 
 /* The keys that some lane of group g lists, with the group's own masks; answers how many. */
@@ -234,7 +237,7 @@ static int32_t group_keys(const struct cpu_keys *keys, const float **k, const fl
 
 static void superblock(const struct kernel_args *args, const struct cpu_keys *keys,
                        const struct cpu_head *k, const struct cpu_head *v, int64_t groups,
-                       const struct scratch *s, const struct state *state) {
+                       int shifted, const struct scratch *s, const struct state *state) {
     const int64_t d_qk = args->problem->d_qk, d_v = args->problem->d_v;
     const float *k_row[CPU_KEYS], *v_row[CPU_KEYS], *group_k[CPU_KEYS], *group_v[CPU_KEYS];
     uint64_t mask[CPU_KEYS];
@@ -250,9 +253,9 @@ static void superblock(const struct kernel_args *args, const struct cpu_keys *ke
                 continue;
         }
         const float **kr = keys->masked ? group_k : k_row, **vr = keys->masked ? group_v : v_row;
-        cpu_scores(s->qt + lane * d_qk, kr, n, d_qk, s->st);
+        cpu_scores(s->qt + lane * d_qk, shifted ? s->factor + lane : NULL, kr, n, d_qk, s->st);
         weigh(s->st, n, keys->masked ? mask : NULL, state->m + lane, state->l + lane, alpha);
-        cpu_values(s->st, vr, n, d_v, alpha, state->ot + lane * d_v);
+        cpu_values(s->st, vr, n, d_v, alpha, state->ot + lane * d_v, s->low + lane * d_v);
     }
 }
 
@@ -271,7 +274,9 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
     const int64_t d = args->problem->d_v;
     for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
         float *ot = s->ot + lane / CPU_GROUP * CPU_GROUP * d + lane % CPU_GROUP;
-        vf l = v_load(s->l + lane);
+        vf l;
+        for (int i = 0; i < CPU_LANES; i++)
+            l[i] = (float)s->l[lane + i];
         for (int64_t i = 0; i < d; i++) {
             vf o = v_load(ot + i * CPU_GROUP) / l;
             v_store(ot + i * CPU_GROUP, v_select((vi)(l == (vf){0}), (vf){0}, o));
@@ -282,7 +287,7 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
     struct cpu_lse lse = cpu_lse(&args->lse, b, h, first);
     for (int64_t r = 0; lse.data && r < rows; r++)
         lse.data[r * lse.stride] =
-            s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2((double)s->l[r])) * LN_2);
+            s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2(s->l[r])) * LN_2);
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
@@ -300,15 +305,18 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     struct cpu_head q = cpu_head(&args->q, p->type, b, h);
     struct cpu_head k = cpu_head(&args->k, p->type, b, h_kv);
     struct cpu_head v = cpu_head(&args->v, p->type, b, h_kv);
-    cpu_load_queries(s.qt, &q, first, rows, p->d_qk, p->scale * LOG2_E, s.row);
+    int shifted = cpu_load_queries(s.qt, s.factor, &q, first, rows, p->d_qk, p->scale * LOG2_E,
+                                   s.row);
     state_clear(&state, lanes, p->d_v);
+    memset(s.low, 0, (size_t)(lanes * p->d_v) * sizeof *s.low);
 
     struct cpu_keys keys;
     struct walk w =
         walk_begin(args->lists, args->list_of[item->batch_head] * args->lists->tiles + item->tile,
                    item->part, item->parts);
     while (walk_next(&w, &keys))
-        superblock(args, &keys, &k, &v, lanes / CPU_GROUP, &s, &state);
+        superblock(args, &keys, &k, &v, lanes / CPU_GROUP, shifted, &s, &state);
+    cpu_values_fold(state.ot, s.low, lanes * p->d_v);
     if (item->parts == 1)
         tile_finish(args, b, h, first, rows, &state, s.row);
 }
@@ -321,7 +329,9 @@ static void state_merge(const struct state *to, const struct state *part, int64_
         vf base = v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
         vf a = v_exp2(m - base), a_part = v_exp2(m_part - base);
         v_store(to->m + lane, top);
-        v_store(to->l + lane, v_load(to->l + lane) * a + v_load(part->l + lane) * a_part);
+        for (int i = 0; i < CPU_LANES; i++)
+            to->l[lane + i] =
+                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
         int64_t at = lane / CPU_GROUP * CPU_GROUP * d + lane % CPU_GROUP;
         for (int64_t i = 0; i < d; i++, at += CPU_GROUP)
             v_store(to->ot + at, v_load(to->ot + at) * a + v_load(part->ot + at) * a_part);

@@ -26,13 +26,14 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     const int64_t d = args->problem->d_qk;
     const float *k_row[CPU_KEYS];
     struct cpu_strip_keys keys;
-    cpu_load_queries(s->panel, q, c->strip->first + c->row, c->rows, d, args->problem->scale,
-                     s->row);
+    int shifted = cpu_load_queries(s->panel, s->factor, q, c->strip->first + c->row, c->rows, d,
+                                   args->problem->scale, s->row);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
-            cpu_scores(s->panel + lane * d, k_row, keys.keys.n, d, s->st);
+            cpu_scores(s->panel + lane * d, shifted ? s->factor + lane : NULL, k_row, keys.keys.n,
+                       d, s->st);
             scores_store(c, &keys, lane, rows, s->st);
         }
     }

@@ -6,10 +6,8 @@
 #include "parallel.h"
 #include "strip.h"
 
-#define LOG2_E 1.4426950408889634074
-
 /* Elements whose weights are summed in f32 before the sum goes on in double. */
-#define SUM_CHUNK 1024
+#define SUM_CHUNK (CPU_CHUNK * CPU_LANES)
 
 size_t CPU_NAME(softmax_workspace)(const struct kernel_args *args) {
     (void)args;

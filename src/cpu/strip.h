@@ -134,6 +134,8 @@ struct cpu_stage {
 
 struct cpu_stage_scratch {
     float *panel; /* qt or ot of a chunk */
+    float *low;   /* spmm */
+    float *factor; /* sddmm */
     float *st;    /* scores or weights of one group */
     float *rows;  /* key or value rows converted to f32 */
     float *row;   /* d floats */
@@ -142,10 +144,10 @@ struct cpu_stage_scratch {
 static inline struct cpu_stage_scratch
 cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d) {
     struct cpu_stage_scratch s;
-    size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(args->bcsr)), columns;
-    if (__builtin_mul_overflow(lanes, (size_t)d, &columns))
-        c->overflow = 1;
-    s.panel = carve_take(c, columns, sizeof(float));
+    size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(args->bcsr));
+    s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
+    s.low = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
+    s.factor = carve_take(c, lanes, sizeof(float));
     s.st = carve_take(c, CPU_KEYS * CPU_GROUP, sizeof(float));
     s.rows = carve_take(c, cpu_gather_size(args->problem->type, d), sizeof(float));
     s.row = carve_take(c, (size_t)d, sizeof(float));

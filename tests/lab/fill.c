@@ -27,6 +27,8 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
                     double x) {
     int f16 = c->type == TESS_F16;
     switch (c->fill) {
+    case LAB_FILL_POSITIVE:
+        return stream == STREAM_V ? 1.0606 + 0.01 * (double)d : fabs(x);
     case LAB_FILL_LARGE: /* q k / sqrt(d) has a deviation of 3000 */
         return stream == STREAM_V ? x : 54.77 * x;
     case LAB_FILL_HUGE:
