@@ -524,7 +524,8 @@ TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arg
 TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
                                   tess_error *error, tess_stream stream);
 
-/* o = values v. Uses values, v, o, workspace. Keys that a query tile does not list are not read. */
+/* o = values v, for weights as tess_softmax leaves them: 0 ... 1, and a row of zeros is empty. Uses
+ * values, v, o, workspace. Keys that a query tile does not list are not read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

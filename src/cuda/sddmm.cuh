@@ -135,9 +135,11 @@ static __global__ void __launch_bounds__(panel_threads(M, CUDA_CHUNK), 2)
             __syncthreads();
             sddmm_load<T, M>(s, p, unit, q, k, d);
             __syncthreads();
+            float part[PANEL_ROWS][COLUMNS] = {}; /* sums that run far lose accuracy */
             panel_multiply<COLUMNS, M + 4, CUDA_CHUNK + 1>(
-                sum, &s.q[0][panel_row<M, CUDA_CHUNK>()],
+                part, &s.q[0][panel_row<M, CUDA_CHUNK>()],
                 &s.k[0][panel_column<M, CUDA_CHUNK>()]);
+            panel_add(sum, part);
         }
         sddmm_store(sum, s, p, unit);
         __syncthreads(); /* before the next unit's columns */

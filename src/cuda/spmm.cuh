@@ -124,11 +124,7 @@ static __global__ void __launch_bounds__(panel_threads(M, N), 2)
                 panel_multiply<COLUMNS, M + 4, N + 4>(part, &s.weight[0][panel_row<M, N>()],
                                                       &s.v[0][panel_column<M, N>()]);
             }
-#pragma unroll
-            for (int i = 0; i < PANEL_ROWS; i++)
-#pragma unroll
-                for (int j = 0; j < COLUMNS; j++)
-                    sum[i][j] += part[i][j];
+            panel_add(sum, part);
         }
         spmm_store<T, M, N>(sum, unit, head_of<T>(p, p.o, strip.b, strip.h, p.d_v));
     }
@@ -210,7 +206,48 @@ static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, 6)
     }
 }
 
+/* ---- empty rows ---- */
+
+/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. A warp looks at one
+ * row's outputs, and only where it finds NaN at its weights. (Within the kernels above this costs
+ * registers that they do not have.) */
+template <class T>
+static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS)
+    spmm_empty(const __grid_constant__ struct cuda_params p) {
+    const int64_t units = p.n_items * p.height, step = (int64_t)gridDim.x * SPMM_ROW_WARPS;
+    for (int64_t number = (int64_t)blockIdx.x * SPMM_ROW_WARPS + threadIdx.x / 32; number < units;
+         number += step) {
+        const int64_t item = number / p.height, row = number - item * p.height;
+        const struct strip s = strip_of(p, item);
+        if (row >= s.rows)
+            continue;
+        const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
+        T *out = o.data + (s.first + row) * o.stride;
+        bool bad = false, weighty = false;
+        for (int32_t dim = warp_lane(); dim < o.d; dim += 32)
+            bad |= isnan(to_f32(out[dim]));
+        if (!__any_sync(WARP_ALL, bad))
+            continue;
+        for (int64_t x = warp_lane(); x < s.width; x += 32)
+            weighty |= s.values[row * s.width + x] != 0;
+        if (__any_sync(WARP_ALL, weighty))
+            continue;
+        for (int32_t dim = warp_lane(); dim < o.d; dim += 32)
+            from_f32(out + dim, 0.0f);
+    }
+}
+
 /* ---- launching ---- */
+
+/* What every mapping is followed by; `launched` is how its own launch went. */
+template <class T>
+static cudaError_t spmm_empty_launch(cudaError_t launched, const struct cuda_params *p,
+                                     cudaStream_t stream) {
+    if (launched != cudaSuccess)
+        return launched;
+    return grid_launch(spmm_empty<T>, p->n_items * p->height, SPMM_ROW_WARPS,
+                       32 * SPMM_ROW_WARPS, p, stream);
+}
 
 template <class T, int M, int N>
 static cudaError_t spmm_tile_launch(const struct cuda_params *p, cudaStream_t stream) {

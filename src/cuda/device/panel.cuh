@@ -53,4 +53,14 @@ static __device__ __forceinline__ void panel_multiply(float (&sum)[PANEL_ROWS][C
     }
 }
 
+template <int COLUMNS>
+static __device__ __forceinline__ void panel_add(float (&sum)[PANEL_ROWS][COLUMNS],
+                                                 const float (&part)[PANEL_ROWS][COLUMNS]) {
+#pragma unroll
+    for (int i = 0; i < PANEL_ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+            sum[i][j] += part[i][j];
+}
+
 #endif
