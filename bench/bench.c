@@ -17,7 +17,7 @@ enum { DONE = 0, BAD = 2 };
 
 struct options {
     const char *sweep, *json, *csv;
-    double seconds;
+    struct bench_manner manner;
     char **cases; /* argv's */
     int64_t n_cases;
 };
@@ -47,6 +47,7 @@ static const struct argp_option option_table[] = {
     {"json", 'j', "FILE", 0, "Write the measurements as a JSON array", 0},
     {"csv", 'c', "FILE", 0, "Write the measurements as CSV", 0},
     {"seconds", 't', "X", 0, "Time for each measurement (default 0.5), at least 5 runs", 0},
+    {"hot", 'h', NULL, 0, "CUDA: leave the L2 cache as it is between runs", 0},
     {"help", '?', NULL, 0, "Give this help list", -1},
     {"version", 'V', NULL, 0, "Print the version", -1},
     {0}};
@@ -81,11 +82,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'c':
         return set_once(&o->csv, text, "csv");
     case 't':
-        o->seconds = strtod(text, &end);
-        if (end == text || *end || !(o->seconds >= 0 && o->seconds <= 3600)) {
+        o->manner.seconds = strtod(text, &end);
+        if (end == text || *end || !(o->manner.seconds >= 0 && o->manner.seconds <= 3600)) {
             refuse("--seconds %s: a number from 0 to 3600 is needed", text);
             return EINVAL;
         }
+        return 0;
+    case 'h':
+        o->manner.hot = 1;
         return 0;
     case ARGP_KEY_ARGS:
         o->cases = state->argv + state->next;
@@ -117,8 +121,8 @@ static int add_case(struct bench *b, const char *text, const char *where) {
     struct lab_case *c = &b->cases[b->n_cases];
     if (lab_case_parse(c, text, why) || lab_memory_fits(c, why))
         return refuse("%s%s", where, why);
-    if (c->backend != LAB_ANY && !lab_device_available((tess_backend)c->backend))
-        return refuse("%s%s: no device here", where, tess_backend_name((tess_backend)c->backend));
+    if (lab_device_case(c, why))
+        return refuse("%s%s", where, why);
     b->n_cases++;
     return DONE;
 }
@@ -194,19 +198,22 @@ static int write_outputs(struct bench *b) {
     return DONE;
 }
 
-/* One measurement more. A kernel that the case names belongs to one of the pipelines only: *skipped
- * counts the others. */
+/* One measurement more. A kernel that the case names belongs to one backend and pipeline only: the
+ * others tell why in refusal. */
 static int measure(struct bench *b, const struct bench_setting *s, tess_backend backend,
-                   tess_pipeline pipeline, double seconds, int *skipped) {
+                   tess_pipeline pipeline, const struct bench_manner *manner,
+                   char refusal[LAB_WHY]) {
     char why[LAB_WHY];
     struct bench_result *results =
         grow(b->results, b->n_results, &b->results_room, sizeof *b->results);
     if (!results)
         return refuse("out of memory");
     b->results = results;
-    int failed = bench_measure(&results[b->n_results], s, backend, pipeline, seconds, why);
-    if (failed > 0 && s->c.pipeline == LAB_ANY && ++*skipped < 2)
+    int failed = bench_measure(&results[b->n_results], s, backend, pipeline, manner, why);
+    if (failed > 0) {
+        memcpy(refusal, why, LAB_WHY);
         return DONE;
+    }
     if (failed)
         return refuse("%s", why);
     if (b->n_results == 0)
@@ -216,27 +223,27 @@ static int measure(struct bench *b, const struct bench_setting *s, tess_backend 
     return DONE;
 }
 
-static int measure_case(struct bench *b, const struct lab_case *c, double seconds) {
-    char why[LAB_WHY];
+static int measure_case(struct bench *b, const struct lab_case *c,
+                        const struct bench_manner *manner) {
+    char why[LAB_WHY], refusal[LAB_WHY] = "";
     struct bench_setting s;
     int status = DONE;
+    int64_t before = b->n_results;
     if (bench_setting_make(&s, c, why))
         status = refuse("%s", why);
-    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++) {
-        int skipped = 0;
-        if ((c->backend != LAB_ANY && c->backend != backend) ||
-            !lab_device_available((tess_backend)backend))
-            continue;
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED && status == DONE; pipeline++)
-            if (c->pipeline == LAB_ANY || c->pipeline == pipeline)
-                status = measure(b, &s, (tess_backend)backend, (tess_pipeline)pipeline, seconds,
-                                 &skipped);
-    }
+            if (lab_case_asks(c, backend, pipeline) &&
+                !lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline))
+                status =
+                    measure(b, &s, (tess_backend)backend, (tess_pipeline)pipeline, manner, refusal);
+    if (status == DONE && b->n_results == before)
+        status = refuse("%s", refusal);
     bench_setting_free(&s);
     return status;
 }
 
-static int measure_all(struct bench *b, double seconds) {
+static int measure_all(struct bench *b, const struct bench_manner *manner) {
     bool terminal = isatty(STDERR_FILENO);
     double start = lab_seconds();
     int status = DONE;
@@ -247,7 +254,7 @@ static int measure_all(struct bench *b, double seconds) {
                     (lab_seconds() - start) / (double)i * (double)(b->n_cases - i));
         else if (terminal)
             fprintf(stderr, "\rbench: 0 of %lld cases", (long long)b->n_cases);
-        status = measure_case(b, &b->cases[i], seconds);
+        status = measure_case(b, &b->cases[i], manner);
     }
     if (terminal)
         fprintf(stderr, "\r\033[K");
@@ -274,7 +281,7 @@ static int parse_options(struct options *o, int argc, char **argv) {
 }
 
 int bench_main(int argc, char **argv) {
-    struct options options = {.seconds = 0.5};
+    struct options options = {.manner = {.seconds = 0.5}};
     struct bench b;
     memset(&b, 0, sizeof b);
     int status = parse_options(&options, argc, argv);
@@ -283,7 +290,7 @@ int bench_main(int argc, char **argv) {
     if (status == DONE)
         status = try_outputs(&options);
     if (status == DONE)
-        status = measure_all(&b, options.seconds);
+        status = measure_all(&b, &options.manner);
     if (status == DONE)
         status = open_outputs(&b, &options);
     if (status == DONE)

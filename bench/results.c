@@ -53,6 +53,7 @@ static json_t *object(const struct bench_result *r) {
         {"ms_min", real(r->ms_min)},
         {"ms_max", real(r->ms_max)},
         {"plan_ms", real(r->plan_ms)},
+        {"upload_ms", real(r->upload_ms)},
         {"runs", json_integer(r->runs)},
         {"pairs", json_integer(r->pairs)},
         {"tflops", real(r->tflops)},

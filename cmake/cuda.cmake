@@ -16,6 +16,9 @@ if(CMAKE_CUDA_COMPILER)
         set(CMAKE_CUDA_ARCHITECTURES 90a)
     endif()
     set(CMAKE_CUDA_STANDARD 17)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+    set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
     enable_language(CUDA)
     find_package(CUDAToolkit)
 endif()
@@ -25,3 +28,11 @@ elseif(TESSERA_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TESSERA_CUDA=ON needs a working nvcc and libcudart_static.a: put nvcc on "
         "PATH or set CMAKE_CUDA_COMPILER (a CPU-only build is TESSERA_CUDA=OFF)")
 endif()
+
+# A kernel that spills its registers is a mistake, in every build. The stubs that nvcc writes for
+# <<<>>> need the C++ runtime for a guarded static; kernels are launched by cudaLaunchKernel, which
+# passes them by, and a C program links the static library without that runtime.
+set(TESSERA_CUDA_OPTIONS
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -fno-threadsafe-statics -Xcompiler -fno-exceptions>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas -warn-spills -Xptxas -Werror>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TESSERA_WERROR}>>:SHELL:-Werror all-warnings>")

@@ -33,6 +33,10 @@ tessera_test(properties SOURCES tests/support.c)
 tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
 
+# Needs a device, and says so where there is none.
+tessera_test(cuda)
+set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+
 # The program, from the outside; make_files makes the files that it is given, read_files reads those
 # that it wrote, verify_fails is a verify that finds faults.
 add_executable(make_files tests/make_files.c)

@@ -11,11 +11,15 @@ if(NOT PNG_FOUND OR NOT JANSSON_FOUND)
         "Without it, configure with -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF.")
 endif()
 
-# What tests, bench and tools share. It sees the public header only.
+# What tests, bench and tools share. It sees the public header only; device_cuda.c sees CUDA too.
 add_library(lab STATIC
     tests/lab/case.c tests/lab/check.c tests/lab/compare.c tests/lab/device.c tests/lab/fill.c
-    tests/lab/guard.c tests/lab/half.c tests/lab/oracle.c tests/lab/output.c tests/lab/source.c
-    tests/lab/timer.c)
+    tests/lab/guard.c tests/lab/half.c tests/lab/mirror.c tests/lab/oracle.c tests/lab/output.c
+    tests/lab/run.c tests/lab/source.c tests/lab/timer.c
+    tests/lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c)
+if(TESSERA_WITH_CUDA)
+    target_link_libraries(lab PRIVATE CUDA::cudart_static)
+endif()
 target_include_directories(lab INTERFACE tests)
 target_link_libraries(lab PRIVATE tessera_warnings PUBLIC tessera_static OpenMP::OpenMP_C m)
 

@@ -429,6 +429,19 @@ TESS_API void tess_plan_free(tess_plan *plan); /* NULL is allowed */
 TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
 
 /*
+ * CUDA plans have an image: their lists and schedule in device memory. The caller allocates
+ * tess_plan_image_size bytes on the target's device (exact; 256-byte aligned, as cudaMalloc gives;
+ * 0 for CPU plans and NULL) and fills them once by tess_plan_upload; after that the image is only
+ * read, and runs on any number of streams may share it. The upload is ordered by the stream and may
+ * read the plan until the stream has passed it: do not free the plan before. It copies from pageable
+ * memory, so it cannot be captured in a graph.
+ * Errors: INVALID_ARGUMENT, WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ */
+TESS_API size_t tess_plan_image_size(const tess_plan *plan);
+TESS_API tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_size,
+                                      tess_error *error, tess_stream stream);
+
+/*
  * What a run reads and writes. Shapes as in tess_attention, sizes as in the problem. Each call says
  * which of them it uses; the others may be NULL.
  */
@@ -440,6 +453,8 @@ typedef struct tess_arguments {
     float *values;          /* BCSR values, section 4 */
     void *workspace;
     size_t workspace_size;
+    const void *image; /* CUDA: the plan's image, filled; CPU: NULL */
+    size_t image_size;
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
@@ -509,7 +524,8 @@ TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arg
 TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
                                   tess_error *error, tess_stream stream);
 
-/* o = values v. Uses values, v, o, workspace. Keys that a query tile does not list are not read. */
+/* o = values v, for weights as tess_softmax leaves them: 0 ... 1, and a row of zeros is empty. Uses
+ * values, v, o, workspace. Keys that a query tile does not list are not read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

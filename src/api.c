@@ -98,6 +98,34 @@ tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
     return plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
 }
 
+/* The image of a plan, as given for upload or a run. */
+static tess_status image_check(const tess_plan *plan, const void *image, size_t image_size,
+                               const char *function, tess_error *error) {
+    if (plan->image && (!image || (uintptr_t)image % IMAGE_ALIGNMENT))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
+                         "image is NULL or not aligned to %d bytes: see tess_plan_upload",
+                         IMAGE_ALIGNMENT);
+    if (!plan->image && image)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
+                         "a plan for the CPU has no image");
+    if (image_size < plan->image)
+        return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "image",
+                         "the image has %zu bytes and must have %zu", image_size, plan->image);
+    return TESS_OK;
+}
+
+tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_size,
+                             tess_error *error, tess_stream stream) {
+    if (!plan)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
+    tess_status status = image_check(plan, image, image_size, __func__, error);
+    if (status || !plan->image)
+        return status;
+    struct kernel_args args = plan_args(plan);
+    args.stream = stream;
+    return plan->backend->image_upload(&args, image, error);
+}
+
 /* ---- running ---- */
 
 /* The name of an output that begins where another argument does, or NULL. */
@@ -173,7 +201,8 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
                          "the workspace has %zu bytes and must have %zu", a.workspace_size,
                          workspace_size);
     out->workspace = a.workspace;
-    return TESS_OK;
+    out->image = a.image;
+    return image_check(plan, a.image, a.image_size, function, error);
 }
 
 tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
@@ -249,17 +278,23 @@ tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tes
 
     size_t size = tess_plan_workspace_size(plan);
     void *workspace = size ? plan->backend->allocate(size) : NULL;
+    void *image = plan->image ? plan->backend->allocate(plan->image) : NULL;
     tess_arguments arguments = tess_arguments_init();
     arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
     arguments.workspace = workspace;
     arguments.workspace_size = size;
-    if (size && !workspace)
-        status = error_set_memory(error, __func__, size);
+    arguments.image = image;
+    arguments.image_size = plan->image;
+    if ((size && !workspace) || (plan->image && !image))
+        status = error_set_memory(error, __func__, size + plan->image);
     else
+        status = tess_plan_upload(plan, image, plan->image, error, NULL);
+    if (!status)
         status = tess_run(plan, &arguments, error, NULL);
     if (!status)
         status = plan->backend->synchronize(NULL, error);
     plan->backend->release(workspace);
+    plan->backend->release(image);
     tess_plan_free(plan);
     return status;
 }

@@ -53,6 +53,7 @@ struct kernel_args {
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
+    const void *image;            /* CUDA: what image_upload has filled */
     tess_stream stream;
 };
 
@@ -87,6 +88,10 @@ struct backend {
     int32_t (*device_count)(void);
     tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);
     tess_status (*target_query)(int32_t device, tess_target *target, tess_error *error);
+    /* The plan's image on the device: its size, and filling it from what the plan knows (the
+     * arguments hold no tensors). NULL where kernels read the plan itself. */
+    size_t (*image_size)(const struct kernel_args *args);
+    tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
     /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
      * NULL; and waiting for a stream. */
     void *(*allocate)(size_t size);

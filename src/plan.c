@@ -287,6 +287,10 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");
     plan->workspace = whole.used;
+    plan->image = plan->backend->image_size ? plan->backend->image_size(&args) : 0;
+    if (plan->image == SIZE_MAX)
+        return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
+                         "the image of this plan does not fit the address space");
     return TESS_OK;
 }
 

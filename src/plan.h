@@ -24,6 +24,7 @@ struct tess_plan {
     int64_t *values_offset; /* staged: [batch * heads_q] */
     int64_t values_count;
     size_t stage_workspace[PLAN_STAGES];
+    size_t image;     /* bytes of the device image; 0 where there is none */
     size_t workspace; /* what tess_run needs: staged, values and the largest stage's workspace */
     int64_t pairs;          /* over all batches and query heads */
     double predicted_seconds;

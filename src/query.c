@@ -87,6 +87,10 @@ size_t tess_plan_workspace_size(const tess_plan *plan) {
     return plan ? plan->workspace : 0;
 }
 
+size_t tess_plan_image_size(const tess_plan *plan) {
+    return plan ? plan->image : 0;
+}
+
 int64_t tess_plan_values_count(const tess_plan *plan) {
     return plan ? plan->values_count : 0;
 }

@@ -45,9 +45,12 @@ headers() {
     forbid 'bench or tools know src' "$include(.*/src/|src/|$(headers src bench tools tests/lab))" $(all bench tools)
     forbid 'examples know more than the header and libc' "$include(\.\.|src/|tests/|lab/|tools/)" $(all examples)
 
-    skip=src/backend.c
+    skip=src/backend.c # include guards end in H
     forbid 'a test for CUDA outside src/backend.c' \
-        '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)' $(all src include)
+        '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' $(all src include)
+    skip=tests/lab/device_cuda.c
+    forbid 'CUDA outside src/cuda and the lab'"'"'s device' "$include.*(cuda_|cublas|cusparse)" \
+        $(all tests tools bench examples)
     skip=src/cpu/kernels_cpu.c
     forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)
     skip=

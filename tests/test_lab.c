@@ -640,15 +640,24 @@ static void device_and_timer(void **state) {
     void *memory = lab_device_alloc(TESS_CPU, 8);
     assert_non_null(memory);
     assert_int_equal((uintptr_t)memory % 64, 0);
-    assert_int_equal(lab_device_to_device(TESS_CPU, memory, host, 8), 0);
-    assert_int_equal(lab_device_to_host(TESS_CPU, back, memory, 8), 0);
-    assert_int_equal(lab_device_synchronize(TESS_CPU), 0);
+    assert_null(lab_device_to_device(TESS_CPU, memory, host, 8));
+    assert_null(lab_device_to_host(TESS_CPU, back, memory, 8));
+    assert_null(lab_device_synchronize(TESS_CPU));
     assert_string_equal(back, host);
     lab_device_free(TESS_CPU, memory);
     if (!lab_device_available(TESS_CUDA)) {
         assert_null(lab_device_alloc(TESS_CUDA, 8));
-        assert_int_equal(lab_device_synchronize(TESS_CUDA), -1);
+        assert_string_equal(lab_device_synchronize(TESS_CUDA), "no device");
+        assert_string_equal(lab_device_lacks(TESS_CUDA, TESS_STAGED), "no device");
     }
+    assert_null(lab_device_lacks(TESS_CPU, TESS_STAGED));
+    struct lab_device_timer timer;
+    double ms = -1;
+    assert_null(lab_device_timer_make(&timer, TESS_CPU));
+    assert_null(lab_device_timer_start(&timer, NULL));
+    assert_null(lab_device_timer_stop(&timer, NULL, &ms));
+    assert_true(ms >= 0);
+    lab_device_timer_free(&timer);
     assert_true(lab_seconds() >= before);
 }
 

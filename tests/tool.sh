@@ -480,6 +480,11 @@ for command in verify bench; do
 done
 refused none bench --sweep none.txt
 refused none bench n=64,d=8 --json none/b.json
+refused 'cpu or cuda' verify --backend tpu
+if "$tessera" info | grep -q '^cuda *none'; then
+    refused 'no device' verify --backend cuda
+    refused 'no device' bench backend=cuda,n=64,d=8
+fi
 
 echo "tool.sh: $checks checks, $failures failed"
 [ $failures -eq 0 ]

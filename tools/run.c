@@ -132,6 +132,11 @@ static bool run_oracle(const struct run_options *options, const struct attention
     return !failed || reason_set(reason, "out of memory");
 }
 
+/* Turns a device's reason, NULL when there is none, into ours. */
+static bool worked(const char *why, struct reason *reason) {
+    return !why || reason_set(reason, "the device: %s", why);
+}
+
 /* Memory of a backend that stands for host memory. */
 struct placed {
     tess_tensor view;
@@ -147,44 +152,71 @@ static bool place(struct placed *placed, const tess_tensor *host, tess_backend b
     for (int i = 0; i < 4; i++)
         placed->size *= (size_t)host->size[i];
     placed->view.data = lab_device_alloc(backend, placed->size);
-    if (!placed->view.data ||
-        (copy && lab_device_to_device(backend, placed->view.data, host->data, placed->size) != 0))
+    if (!placed->view.data)
         return reason_set(reason, "%zu bytes do not fit the device", placed->size);
-    return true;
+    return !copy ||
+           worked(lab_device_to_device(backend, placed->view.data, host->data, placed->size),
+                  reason);
 }
 
-static bool run_placed(const tess_plan *plan, struct placed p[INPUTS + OUTPUTS], void *workspace,
-                       tess_backend backend, struct reason *reason) {
+/* What a plan needs besides tensors, in its backend's memory. */
+struct room {
+    void *workspace, *image;
+    size_t workspace_size, image_size;
+};
+
+static bool room_make(struct room *room, const tess_plan *plan, tess_backend backend,
+                      struct reason *reason) {
+    tess_error error = tess_error_init();
+    room->workspace_size = tess_plan_workspace_size(plan);
+    room->workspace = lab_device_alloc(backend, room->workspace_size);
+    if (!room->workspace)
+        return reason_set(reason, "out of memory for a workspace of %zu bytes",
+                          room->workspace_size);
+    room->image_size = tess_plan_image_size(plan);
+    if (room->image_size == 0)
+        return true;
+    room->image = lab_device_alloc(backend, room->image_size);
+    if (!room->image)
+        return reason_set(reason, "out of memory for a plan of %zu bytes", room->image_size);
+    return tess_plan_upload(plan, room->image, room->image_size, &error, NULL) == TESS_OK ||
+           reason_set_error(reason, &error);
+}
+
+static bool run_placed(const tess_plan *plan, struct placed p[INPUTS + OUTPUTS],
+                       const struct room *room, tess_backend backend, struct reason *reason) {
     tess_error error = tess_error_init();
     tess_arguments arguments = tess_arguments_init();
     arguments.q = &p[INPUT_Q].view, arguments.k = &p[INPUT_K].view, arguments.v = &p[INPUT_V].view;
     arguments.o = &p[INPUTS + OUTPUT_O].view, arguments.lse = &p[INPUTS + OUTPUT_LSE].view;
-    arguments.workspace = workspace;
-    arguments.workspace_size = tess_plan_workspace_size(plan);
+    arguments.workspace = room->workspace, arguments.workspace_size = room->workspace_size;
+    arguments.image = room->image, arguments.image_size = room->image_size;
     if (tess_run(plan, &arguments, &error, NULL) != TESS_OK)
         return reason_set_error(reason, &error);
-    return lab_device_synchronize(backend) == 0 || reason_set(reason, "the device failed");
+    return worked(lab_device_synchronize(backend), reason);
 }
 
 static bool run_plan(const tess_plan *plan, tess_backend backend,
                      const struct attention_input *input, struct attention_output *output,
                      struct reason *reason) {
     struct placed p[INPUTS + OUTPUTS] = {{.size = 0}};
-    size_t size = tess_plan_workspace_size(plan);
-    void *workspace = lab_device_alloc(backend, size ? size : 1);
-    bool done = workspace || reason_set(reason, "out of memory for a workspace of %zu bytes", size);
+    struct room room = {0};
+    bool done = room_make(&room, plan, backend, reason);
     for (int i = 0; done && i < INPUTS; i++)
         done = place(&p[i], &input->view[i], backend, true, reason);
     for (int i = 0; done && i < OUTPUTS; i++)
         done = place(&p[INPUTS + i], &output->view[i], backend, false, reason);
-    done = done && run_placed(plan, p, workspace, backend, reason);
+    done = done && run_placed(plan, p, &room, backend, reason);
     for (int i = 0; i < INPUTS + OUTPUTS && backend != TESS_CPU; i++) {
-        if (done && i >= INPUTS &&
-            lab_device_to_host(backend, output->view[i - INPUTS].data, p[i].view.data, p[i].size))
-            done = reason_set(reason, "the device failed");
-        lab_device_free(backend, p[i].view.data);
+        if (done && i >= INPUTS)
+            done = worked(lab_device_to_host(backend, output->view[i - INPUTS].data, p[i].view.data,
+                                             p[i].size),
+                          reason);
+        if (p[i].size)
+            lab_device_free(backend, p[i].view.data);
     }
-    lab_device_free(backend, workspace);
+    lab_device_free(backend, room.workspace);
+    lab_device_free(backend, room.image);
     return done;
 }
 
@@ -212,8 +244,8 @@ static bool run_kernels(const struct run_options *options, const struct attentio
                         struct reason *reason) {
     tess_plan *plan = NULL;
     tess_backend backend = options->backend == TESS_CUDA ? TESS_CUDA : TESS_CPU;
-    if (options->backend == BACKEND_AUTO && tess_device_count(TESS_CUDA) > 0 &&
-        lab_device_available(TESS_CUDA) &&
+    if (options->backend == BACKEND_AUTO &&
+        !lab_device_lacks(TESS_CUDA, (tess_pipeline)options->pipeline) &&
         make_plan(&plan, options, TESS_CUDA, input, pattern, reason))
         backend = TESS_CUDA;
     if (!plan && !make_plan(&plan, options, backend, input, pattern, reason))

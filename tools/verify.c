@@ -17,6 +17,7 @@ enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 
 struct options {
     char **cases;                                /* argv's; NULL: the sweep */
     int64_t n_cases, sweep_cases, seed, threads; /* threads -1: as the case says */
+    int backend;                                 /* LAB_ANY: as the case says */
     bool list;
 };
 
@@ -25,8 +26,19 @@ static const struct argp_option option_table[] = {
     {"seed", 's', "S", 0, "Seed of the sweep (default 1)", 0},
     {"quick", 'q', NULL, 0, "A sweep of 400 cases", 0},
     {"threads", 't', "T", 0, "Run every case with T threads", 0},
+    {"backend", 'b', "NAME", 0, "Run every case on cpu or cuda alone", 0},
     {"list", 'l', NULL, 0, "Print the cases and run nothing", 0},
     {0}};
+
+static error_t parse_backend(int *backend, const char *text) {
+    for (int b = TESS_CPU; b <= TESS_CUDA; b++)
+        if (strcmp(text, tess_backend_name((tess_backend)b)) == 0) {
+            *backend = b;
+            return 0;
+        }
+    report("verify", "--backend %s: cpu or cuda is needed", text);
+    return EINVAL;
+}
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     struct options *o = state->input;
@@ -40,6 +52,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case 't':
         return argument_number(&o->threads, text, 0, 4096, "verify", "threads");
+    case 'b':
+        return parse_backend(&o->backend, text);
     case 'l':
         o->list = true;
         return 0;
@@ -63,7 +77,8 @@ struct verify {
     struct tally kernels[MAX_KERNELS];
     int64_t n_kernels;
     int64_t passed, failed, runs, refused;
-    char refusal[LAB_WHY]; /* the last one */
+    char refusal[LAB_WHY];   /* the last one */
+    const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
 };
 
 static void find_kernels(struct verify *v) {
@@ -73,6 +88,10 @@ static void find_kernels(struct verify *v) {
         if (tess_kernel_describe(k, &t->info, NULL) == TESS_OK)
             v->n_kernels++;
     }
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            v->lacks[backend][pipeline] =
+                lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline);
 }
 
 static void show_failure(const struct verify *v, const struct lab_case *c, const char *why) {
@@ -140,9 +159,7 @@ static void check_case(struct verify *v, const struct lab_case *c) {
     }
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            if ((c->backend == LAB_ANY || c->backend == backend) &&
-                (c->pipeline == LAB_ANY || c->pipeline == pipeline) &&
-                lab_device_available((tess_backend)backend))
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline])
                 ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline);
     lab_work_free(&work);
     v->passed += ok;
@@ -158,13 +175,16 @@ static int case_read(struct lab_case *c, const struct options *o, int64_t number
         return -1;
     if (o->threads >= 0)
         c->threads = o->threads;
+    if (o->backend != LAB_ANY)
+        c->backend = o->backend;
     return 0;
 }
 
-/* Refuses bad cases before anything runs: what does not parse, what the library refuses. */
+/* Refuses bad cases before anything runs: what does not parse, what the library refuses, what this
+ * machine or build has nothing for. */
 static int cases_check(const struct options *o) {
+    char why[LAB_WHY];
     for (int64_t i = 0; o->cases && i < o->n_cases; i++) {
-        char why[LAB_WHY];
         struct lab_case c;
         tess_pattern *pattern;
         tess_error error = tess_error_init();
@@ -173,10 +193,13 @@ static int cases_check(const struct options *o) {
         if (lab_case_spec(&c, &pattern, &error) != TESS_OK)
             return report("verify", "%s", error.message);
         tess_pattern_free(pattern);
-        if (c.backend != LAB_ANY && !lab_device_available((tess_backend)c.backend))
-            return report("verify", "%s: no device here",
-                          tess_backend_name((tess_backend)c.backend));
+        if (!o->list && lab_device_case(&c, why))
+            return report("verify", "%s", why);
     }
+    struct lab_case whole = lab_case_default();
+    whole.backend = o->backend;
+    if (!o->list && lab_device_case(&whole, why))
+        return report("verify", "%s", why);
     return EXIT_DONE;
 }
 
@@ -187,8 +210,14 @@ static void summary(const struct verify *v, const struct options *o) {
                    (long long)v->kernels[k].runs, v->kernels[k].worst);
         else if (v->kernels[k].info.unusable)
             printf("  %-28s skipped: %s\n", v->kernels[k].info.name, v->kernels[k].info.unusable);
-    if (!lab_device_available(TESS_CUDA))
-        printf("  cuda: no device, skipped\n");
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            const char *lacks = v->lacks[backend][pipeline];
+            int told = pipeline > TESS_FUSED && lacks && v->lacks[backend][TESS_FUSED] &&
+                       strcmp(lacks, v->lacks[backend][TESS_FUSED]) == 0;
+            if (lacks && !told)
+                printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
+        }
     printf("verify: %lld cases, %lld passed, %lld failed", (long long)(v->passed + v->failed),
            (long long)v->passed, (long long)v->failed);
     if (o->cases)
@@ -235,17 +264,17 @@ int verify_main(int argc, char **argv) {
         NULL,
         NULL,
         NULL};
-    struct options options = {NULL, 0, SWEEP_CASES, 1, -1, false};
+    struct options options = {NULL, 0, SWEEP_CASES, 1, -1, LAB_ANY, false};
     int status = arguments_parse(&argp, "verify", argc, argv, &options);
-    if (status == EXIT_DONE)
-        status = cases_check(&options);
     if (status != EXIT_DONE)
         return status;
     struct verify *v = calloc(1, sizeof *v);
     if (!v)
         return report("verify", "out of memory");
     find_kernels(v);
-    status = run(v, &options);
+    status = cases_check(&options);
+    if (status == EXIT_DONE)
+        status = run(v, &options);
     free(v);
     return status;
 }

@@ -1,12 +1,11 @@
 /*
- * The CUDA backend's table. It has no kernels yet; it answers what devices there are. The runtime
- * is linked statically, so one library serves machines with and without a driver: without one every
- * call says so.
+ * The CUDA backend's table: kernels, the plan's image, devices. The runtime is linked statically, so
+ * one library serves machines with and without a driver: without one every call says so.
  */
-#include "kernels.h"
+#include "launch.h"
 #include "status.h"
 
-#include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdio.h>
 
 static tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
@@ -16,6 +15,8 @@ static tess_status cuda_failed(tess_error *error, cudaError_t code, const char *
     return error_set(error, absent ? TESS_NO_CUDA : TESS_CUDA_ERROR, function, argument, "%s: %s",
                      call, cudaGetErrorString(code));
 }
+
+/* ---- devices ---- */
 
 static int32_t cuda_device_count(void) {
     int count = 0;
@@ -78,6 +79,8 @@ static tess_status cuda_device_describe(int32_t device, tess_device_info *info, 
     return TESS_OK;
 }
 
+/* ---- memory and streams ---- */
+
 static void *cuda_allocate(size_t size) {
     void *memory = NULL;
     if (cudaMalloc(&memory, size) != cudaSuccess) {
@@ -98,14 +101,169 @@ static tess_status cuda_synchronize(tess_stream stream, tess_error *error) {
                : cuda_failed(error, code, "tess_attention", NULL, "cudaStreamSynchronize");
 }
 
+/* ---- what kernels are handed ---- */
+
+/* Columns of all strips: the values of each head fill block_q rows of its strips. */
+static int64_t columns_of(const struct kernel_args *args) {
+    const struct bcsr *m = args->bcsr;
+    const int64_t last = args->problem->batch * args->problem->heads_q - 1;
+    const int64_t list = args->list_of[last];
+    const int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
+    return args->values_offset[last] / m->block_q + tiles * m->block_kv;
+}
+
+static struct cuda_params params_of(const struct kernel_args *args, char *image) {
+    const struct problem *p = args->problem;
+    const struct bcsr *m = args->bcsr;
+    struct carve carve = {.base = image};
+    int exponent;
+    const double fraction = frexp(p->scale, &exponent);
+    const int power = exponent < -100 ? -100 : exponent > 0 ? 0 : exponent;
+    return (struct cuda_params){
+        .image = cuda_image(&carve, args),
+        .q = args->q,
+        .k = args->k,
+        .v = args->v,
+        .o = args->o,
+        .lse = args->lse,
+        .values = args->values,
+        .n_items = args->schedule->n_items,
+        .n_bands = m->n_bands,
+        .n_bitmasks = m->n_bitmasks,
+        .n_q = p->n_q,
+        .n_kv = p->n_kv,
+        .block_q = m->block_q,
+        .block_kv = m->block_kv,
+        .rows = m->rows,
+        .height = m->block_q < p->n_q ? m->block_q : p->n_q,
+        .columns = columns_of(args),
+        .heads_q = (int32_t)p->heads_q,
+        .heads_per_kv = (int32_t)(p->heads_q / p->heads_kv),
+        .d_qk = (int32_t)p->d_qk,
+        .d_v = (int32_t)p->d_v,
+        .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
+        .q_scale = (float)ldexp(1, power),
+        .score_scale = (float)ldexp(fraction, exponent - power),
+    };
+}
+
+/* ---- the plan's image ---- */
+
+static size_t cuda_image_size(const struct kernel_args *args) {
+    struct carve carve = {0};
+    cuda_image(&carve, args);
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
+                                     tess_error *error) {
+    const struct bcsr *m = args->bcsr;
+    const struct cuda_params p = params_of(args, image);
+    const struct cuda_image *to = &p.image;
+    const int64_t heads = args->problem->batch * args->problem->heads_q;
+    const struct {
+        void *to;
+        const void *from;
+        int64_t count;
+        size_t size;
+    } parts[] = {
+        {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
+        {to->col_idx, m->col_idx, m->n_tiles, sizeof *to->col_idx},
+        {to->band_entry, m->band_entry, m->n_bands, sizeof *to->band_entry},
+        {to->band, m->band, m->n_bands, 2 * sizeof *to->band},
+        {to->bitmask_entry, m->bitmask_entry, m->n_bitmasks, sizeof *to->bitmask_entry},
+        {to->bits, m->bits, cuda_image_words(m), sizeof *to->bits},
+        {to->items, args->schedule->items, args->schedule->n_items, sizeof *to->items},
+        {to->list_of, args->list_of, heads, sizeof *to->list_of},
+        {to->values_offset, args->values_offset, heads, sizeof *to->values_offset},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        cudaError_t code = parts[i].count ? cudaMemcpyAsync(parts[i].to, parts[i].from,
+                                                            (size_t)parts[i].count * parts[i].size,
+                                                            cudaMemcpyHostToDevice, args->stream)
+                                          : cudaSuccess;
+        if (code != cudaSuccess)
+            return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
+    }
+    cudaError_t code = to->partial ? cudaMemsetAsync(to->partial, 0,
+                                                     (size_t)m->n_tiles * sizeof *to->partial,
+                                                     args->stream)
+                                   : cudaSuccess;
+    if (code != cudaSuccess)
+        return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemsetAsync");
+    code = cuda_image_derive(&p, args->stream);
+    return code == cudaSuccess
+               ? TESS_OK
+               : cuda_failed(error, code, "tess_plan_upload", "image", "cuda_image_derive");
+}
+
+/* ---- kernels ---- */
+
+static const char *kernel_unusable(void) {
+    return cuda_device_count() ? NULL : "there is no CUDA driver or device on this machine";
+}
+
+/* Staged kernels take every shape; what they need is a type and a device. */
+static const char *target_refused(const tess_target *target) {
+    if (target->architecture < 80)
+        return "the target's architecture is below 80 (compute capability 8.0)";
+    return NULL;
+}
+
+static size_t workspace_none(const struct kernel_args *args) {
+    (void)args;
+    return 0;
+}
+
+/* The two functions that a row of the table needs; `takes` is a condition on `type`. */
+#define KERNEL_FUNCTIONS(name, takes, otherwise)                                                   \
+    static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
+        const tess_type type = problem->type;                                                      \
+        (void)type;                                                                                \
+        return (takes) ? target_refused(target) : (otherwise);                                     \
+    }                                                                                              \
+    static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
+        const struct cuda_params p = params_of(args, (char *)(uintptr_t)args->image);              \
+        cudaError_t code = cuda_##name(&p, args->stream);                                          \
+        return code == cudaSuccess ? TESS_OK                                                       \
+                                   : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
+    }
+KERNEL_FUNCTIONS(sddmm_f32, type == TESS_F32, "it computes f32 only")
+KERNEL_FUNCTIONS(sddmm_f16, type == TESS_F16, "it computes f16 only")
+KERNEL_FUNCTIONS(sddmm_bf16, type == TESS_BF16, "it computes bf16 only")
+KERNEL_FUNCTIONS(softmax_f32, 1, NULL)
+KERNEL_FUNCTIONS(spmm_f32, type == TESS_F32, "it computes f32 only")
+KERNEL_FUNCTIONS(spmm_f16, type == TESS_F16, "it computes f16 only")
+KERNEL_FUNCTIONS(spmm_bf16, type == TESS_BF16, "it computes bf16 only")
+
+/* Costs are what an H200 should take by its data sheet, not measured: f32 products at 30 Tflop/s,
+ * 16-bit ones at 30 too (no tensor cores yet), values at 4 TB/s. */
+#define KERNEL(name_, its_stage, ...)                                                              \
+    {                                                                                              \
+        .name = "cuda_" #name_, .stage = its_stage, .cost = {__VA_ARGS__},                         \
+        .unusable = kernel_unusable, .refuses = name_##_refuses, .workspace = workspace_none,      \
+        .run = name_##_run                                                                         \
+    }
+static const struct kernel kernels[] = {
+    KERNEL(sddmm_f32, TESS_STAGE_SDDMM, .key_row_dim = 0.067e-12),
+    KERNEL(sddmm_f16, TESS_STAGE_SDDMM, .key_row_dim = 0.067e-12),
+    KERNEL(sddmm_bf16, TESS_STAGE_SDDMM, .key_row_dim = 0.067e-12),
+    KERNEL(softmax_f32, TESS_STAGE_SOFTMAX, .key_row_dim = 2e-12),
+    KERNEL(spmm_f32, TESS_STAGE_SPMM, .key_row_dim = 0.067e-12),
+    KERNEL(spmm_f16, TESS_STAGE_SPMM, .key_row_dim = 0.067e-12),
+    KERNEL(spmm_bf16, TESS_STAGE_SPMM, .key_row_dim = 0.067e-12),
+};
+
 const struct backend *cuda_kernels(void) {
     static const struct backend backend = {
         .name = "cuda",
-        .kernels = NULL,
-        .n_kernels = 0,
+        .kernels = kernels,
+        .n_kernels = sizeof kernels / sizeof *kernels,
         .device_count = cuda_device_count,
         .device_describe = cuda_device_describe,
         .target_query = cuda_target_query,
+        .image_size = cuda_image_size,
+        .image_upload = cuda_image_upload,
         .allocate = cuda_allocate,
         .release = cuda_release,
         .synchronize = cuda_synchronize,

@@ -77,6 +77,12 @@ tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess
 /* The case's pattern, made through its source (source.c). */
 tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
 
+/* Whether the case asks for a backend and pipeline: it names them, or none. */
+static inline int lab_case_asks(const struct lab_case *c, int backend, int pipeline) {
+    return (c->backend == LAB_ANY || c->backend == backend) &&
+           (c->pipeline == LAB_ANY || c->pipeline == pipeline);
+}
+
 /* The case's problem for one pipeline. kernel points into *c. */
 tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
 

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "fill.h"
+#include "run.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -68,7 +69,7 @@ void lab_work_free(struct lab_work *w) {
     memset(w, 0, sizeof *w);
 }
 
-/* ---- one run ---- */
+/* ---- runs by name ---- */
 
 static int fail(struct lab_outcome *out, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -81,103 +82,16 @@ static int fail(struct lab_outcome *out, const char *format, ...) {
     return -1;
 }
 
-/* A run about to be made: into fresh poison, between canaries. */
-struct run {
-    const tess_plan *plan;
-    const struct lab_tensor *k, *v;
-    struct lab_tensor *o, *lse; /* lse NULL: none wanted */
-    const char *name;           /* for messages */
+/* A run and its name in messages. */
+struct named_run {
+    struct lab_run run;
+    const char *name;
 };
 
-static int guards(struct lab_outcome *out, const struct lab_work *w, const struct run *run,
-                  const struct lab_buffer *workspace, const struct lab_buffer *values) {
+static int ran(struct lab_outcome *out, const struct named_run *r,
+               int (*way)(const struct lab_run *, char *)) {
     char why[LAB_WHY];
-    if (lab_tensor_check(&w->q, "q", why) || lab_tensor_check(run->k, "k", why) ||
-        lab_tensor_check(run->v, "v", why) || lab_tensor_check(run->o, "o", why) ||
-        (run->lse && lab_tensor_check(run->lse, "lse", why)) ||
-        lab_buffer_check(workspace, "the workspace", why) ||
-        lab_buffer_check(values, "values", why))
-        return fail(out, "%s: %.280s", run->name, why);
-    return 0;
-}
-
-static tess_arguments arguments_of(const struct lab_work *w, const struct run *run,
-                                   const struct lab_buffer *workspace) {
-    tess_arguments a = tess_arguments_init();
-    a.q = &w->q.view, a.k = &run->k->view, a.v = &run->v->view;
-    a.o = &run->o->view, a.lse = run->lse ? &run->lse->view : NULL;
-    a.workspace = workspace->data, a.workspace_size = workspace->size;
-    return a;
-}
-
-static uint64_t inputs_hash(const struct lab_work *w, const struct run *run) {
-    return lab_buffer_hash(&w->q.buffer) ^ 3 * lab_buffer_hash(&run->k->buffer) ^
-           5 * lab_buffer_hash(&run->v->buffer);
-}
-
-static void poison_outputs(const struct run *run) {
-    lab_tensor_poison(run->o);
-    if (run->lse)
-        lab_tensor_poison(run->lse);
-}
-
-/* tess_run. */
-static int run_whole(struct lab_outcome *out, const struct lab_work *w, const struct run *run) {
-    tess_error error = tess_error_init();
-    struct lab_buffer workspace, none;
-    uint64_t before = inputs_hash(w, run);
-    int made = !lab_buffer_make(&workspace, tess_plan_workspace_size(run->plan), 64);
-    made = !lab_buffer_make(&none, 0, 64) && made;
-    poison_outputs(run);
-    tess_arguments a = arguments_of(w, run, &workspace);
-    int failed = 0;
-    if (!made)
-        failed = fail(out, "%s: out of memory for the workspace", run->name);
-    else if (tess_run(run->plan, &a, &error, NULL) != TESS_OK)
-        failed = fail(out, "%s: %s", run->name, error.message);
-    else if (inputs_hash(w, run) != before)
-        failed = fail(out, "%s: an input was written to", run->name);
-    else
-        failed = guards(out, w, run, &workspace, &none);
-    lab_buffer_free(&workspace);
-    lab_buffer_free(&none);
-    return failed;
-}
-
-static const struct {
-    tess_stage stage;
-    tess_status (*call)(const tess_plan *, const tess_arguments *, tess_error *, tess_stream);
-} stages[] = {{TESS_STAGE_SDDMM, tess_sddmm},
-              {TESS_STAGE_SOFTMAX, tess_softmax},
-              {TESS_STAGE_SPMM, tess_spmm}};
-
-/* The three stage calls, over values of exactly the size asked for. */
-static int run_stages(struct lab_outcome *out, const struct lab_work *w, const struct run *run) {
-    tess_error error = tess_error_init();
-    struct lab_buffer values;
-    size_t count = (size_t)tess_plan_values_count(run->plan);
-    if (lab_buffer_make(&values, count * sizeof(float), 64))
-        return fail(out, "%s: out of memory for the values", run->name);
-    poison_outputs(run);
-    int failed = 0;
-    for (int s = 0; s < 3 && !failed; s++) {
-        struct lab_buffer workspace;
-        size_t size = tess_plan_stage_workspace_size(run->plan, stages[s].stage);
-        if (lab_buffer_make(&workspace, size, 64)) {
-            failed = fail(out, "%s: out of memory for the workspace", run->name);
-            break;
-        }
-        tess_arguments a = arguments_of(w, run, &workspace);
-        a.values = (float *)(void *)values.data;
-        if (stages[s].call(run->plan, &a, &error, NULL) != TESS_OK)
-            failed =
-                fail(out, "%s: %s: %s", run->name, tess_stage_name(stages[s].stage), error.message);
-        else
-            failed = guards(out, w, run, &workspace, &values);
-        lab_buffer_free(&workspace);
-    }
-    lab_buffer_free(&values);
-    return failed;
+    return way(&r->run, why) ? fail(out, "%s: %.280s", r->name, why) : 0;
 }
 
 /* ---- what is asked of the runs ---- */
@@ -191,13 +105,13 @@ static int64_t tile_reach(const tess_plan *plan) {
     return info.tile_rows;
 }
 
-static int accurate(struct lab_outcome *out, const struct lab_work *w, const struct run *run) {
+static int accurate(struct lab_outcome *out, const struct lab_work *w, const struct named_run *r) {
     struct lab_report report;
-    lab_compare(&report, &w->oracle, &run->o->view, run->lse ? &run->lse->view : NULL,
-                tile_reach(run->plan));
+    lab_compare(&report, &w->oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
+                tile_reach(r->run.planned->plan));
     if (report.worst > out->worst)
         out->worst = report.worst;
-    return report.ok ? 0 : fail(out, "%s: %.280s", run->name, report.message);
+    return report.ok ? 0 : fail(out, "%s: %.280s", r->name, report.message);
 }
 
 static int same_bits(struct lab_outcome *out, const struct lab_work *w, const char *name) {
@@ -228,27 +142,51 @@ static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, cons
     return 0;
 }
 
-/* The runs, in order; any failure ends them. `again` is the same plan for other threads. */
-static void hold(struct lab_outcome *out, struct lab_work *w, const tess_plan *plan,
-                 const tess_plan *again, tess_pipeline pipeline) {
-    struct run run = {plan, &w->k, &w->v, &w->o, &w->lse, lab_pipeline_name((int)pipeline)};
-    if (run_whole(out, w, &run) || accurate(out, w, &run))
+/* Runs into o2 and lse2 that must give the bits of the first: the plan made again for other
+ * threads, stage by stage, and on a device the ways in which it can be given work. */
+static int same_again(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first,
+                      const struct lab_planned *again, tess_pipeline pipeline) {
+    int device = first->planned->backend != TESS_CPU;
+    const struct {
+        const char *name;
+        const struct lab_planned *planned;
+        enum lab_manner manner;
+        int asked, stages;
+    } ways[] = {
+        {device ? "repeated" : "with other threads", again, LAB_PLAIN, 1, 0},
+        {"stage by stage", first->planned, LAB_PLAIN, pipeline == TESS_STAGED, 1},
+        {"on another stream", first->planned, LAB_STREAM, device, 0},
+        {"replayed as a graph", first->planned, LAB_GRAPH, device, 0},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct named_run r = {*first, ways[i].name};
+        r.run.planned = ways[i].planned, r.run.manner = ways[i].manner;
+        r.run.o = &w->o2, r.run.lse = &w->lse2;
+        if (ways[i].asked && (ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
+                              same_bits(out, w, r.name)))
+            return -1;
+    }
+    return 0;
+}
+
+/* The runs, in order; any failure ends them. */
+static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
+                 const struct lab_planned *again, tess_pipeline pipeline) {
+    const struct lab_run first = {planned, &w->q, &w->k, &w->v, &w->o, &w->lse, LAB_PLAIN};
+    struct named_run r = {first, lab_pipeline_name((int)pipeline)};
+    if (ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
+        same_again(out, w, &first, again, pipeline))
         return;
-    run.plan = again, run.o = &w->o2, run.lse = &w->lse2, run.name = "with other threads";
-    if (run_whole(out, w, &run) || same_bits(out, w, run.name))
-        return;
-    run.plan = plan, run.name = "stage by stage";
-    if (pipeline == TESS_STAGED && (run_stages(out, w, &run) || same_bits(out, w, run.name)))
-        return;
-    run.name = "with clean keys";
+    r.name = "with clean keys";
+    r.run.o = &w->o2, r.run.lse = &w->lse2;
     if (w->k_clean.buffer.base) {
-        run.k = &w->k_clean, run.v = &w->v_clean;
-        if (run_whole(out, w, &run) || far_rows_same(out, w, run.name, tile_reach(plan)))
+        r.run.k = &w->k_clean, r.run.v = &w->v_clean;
+        if (ran(out, &r, lab_run_whole) || far_rows_same(out, w, r.name, tile_reach(planned->plan)))
             return;
     }
-    run.k = &w->k, run.v = &w->v, run.lse = NULL, run.name = "without an lse";
-    if (!run_whole(out, w, &run))
-        accurate(out, w, &run);
+    r.run.k = &w->k, r.run.v = &w->v, r.run.lse = NULL, r.name = "without an lse";
+    if (!ran(out, &r, lab_run_whole))
+        accurate(out, w, &r);
 }
 
 void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend,
@@ -256,25 +194,25 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
     tess_error error = tess_error_init();
     tess_target target = tess_target_init();
     tess_problem problem = lab_case_problem(&w->c, pipeline);
-    tess_plan *plan = NULL, *again = NULL;
+    struct lab_planned planned = {0}, again = {0};
     memset(out, 0, sizeof *out);
     if (kernel)
         problem.kernel = kernel;
     tess_status status = tess_target_query(&target, backend, 0, &error);
     if (!status)
-        status = tess_plan_create(&plan, &problem, w->pattern, &target, &error);
+        status = lab_planned_make(&planned, &problem, w->pattern, &target, &error);
     problem.threads = problem.threads == 1 ? 3 : 1;
     if (!status)
-        status = tess_plan_create(&again, &problem, w->pattern, &target, &error);
+        status = lab_planned_make(&again, &problem, w->pattern, &target, &error);
     if (status) {
-        fail(out, "the plan: %s", error.message);
+        fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
         if (status == TESS_UNSUPPORTED && problem.kernel)
             out->verdict = LAB_REFUSED;
     } else {
         for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM; s++)
-            out->kernels[s] = tess_plan_kernel(plan, (tess_stage)s);
-        hold(out, w, plan, again, pipeline);
+            out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
+        hold(out, w, &planned, &again, pipeline);
     }
-    tess_plan_free(plan);
-    tess_plan_free(again);
+    lab_planned_free(&planned);
+    lab_planned_free(&again);
 }

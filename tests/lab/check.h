@@ -33,9 +33,10 @@ struct lab_outcome {
 };
 
 /*
- * Runs it: right within the bounds, no canary touched, no input changed, the same bits again with
- * another number of threads, without an lse, and (staged) stage by stage; and rows far from any NaN
- * the same bits as without it. Refused means that the named kernel does not do this problem.
+ * Runs it: right within the bounds, no canary touched, no input and no image changed; the same bits
+ * again with another number of threads, (staged) stage by stage, and (CUDA) on another stream and
+ * replayed as a graph; right without an lse; and rows far from any NaN the same bits as without it.
+ * Refused means that the named kernel does not do this problem.
  */
 void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                tess_pipeline pipeline, const char *kernel);

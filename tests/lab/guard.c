@@ -41,7 +41,8 @@ int lab_buffer_make(struct lab_buffer *buffer, size_t size, size_t alignment) {
         return -1;
     buffer->data = buffer->base + before;
     buffer->size = size;
-    paint(buffer, 0, before + size + MARGIN);
+    buffer->whole = total;
+    paint(buffer, 0, total);
     return 0;
 }
 

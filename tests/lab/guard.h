@@ -11,6 +11,7 @@ struct lab_buffer {
     unsigned char *base; /* what free() takes */
     unsigned char *data; /* size bytes, the caller's */
     size_t size;
+    size_t whole; /* bytes from base: canaries included */
 };
 
 /* data is aligned to `alignment` (a power of two, at most 64) and, below 64, to no more. All of it

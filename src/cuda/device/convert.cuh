@@ -1,0 +1,56 @@
+/* Elements of storage types to and from f32. */
+#ifndef TESSERA_CUDA_CONVERT_CUH
+#define TESSERA_CUDA_CONVERT_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+static __device__ __forceinline__ float to_f32(float x) {
+    return x;
+}
+static __device__ __forceinline__ float to_f32(__half x) {
+    return __half2float(x);
+}
+static __device__ __forceinline__ float to_f32(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+
+/* Rounded to nearest, ties to even. */
+static __device__ __forceinline__ void from_f32(float *to, float x) {
+    *to = x;
+}
+static __device__ __forceinline__ void from_f32(__half *to, float x) {
+    *to = __float2half_rn(x);
+}
+static __device__ __forceinline__ void from_f32(__nv_bfloat16 *to, float x) {
+    *to = __float2bfloat16_rn(x);
+}
+
+/* A row of a tensor: 4 elements at a time where `vector` says that multiples of 4 are aligned. */
+template <class T> struct row_view {
+    const T *data;
+    int32_t d;
+    bool vector;
+};
+
+/* Elements at ... at + 3 (at is a multiple of 4); 0 past the row's end. */
+template <class T>
+static __device__ __forceinline__ float4 row_load4(const row_view<T> &row, int32_t at) {
+    struct alignas(4 * sizeof(T)) four {
+        T x, y, z, w;
+    };
+    float4 out = {0, 0, 0, 0};
+    if (row.vector && at + 4 <= row.d) {
+        const four in = *reinterpret_cast<const four *>(row.data + at);
+        out = {to_f32(in.x), to_f32(in.y), to_f32(in.z), to_f32(in.w)};
+    } else {
+        out.x = at < row.d ? to_f32(row.data[at]) : 0.0f;
+        out.y = at + 1 < row.d ? to_f32(row.data[at + 1]) : 0.0f;
+        out.z = at + 2 < row.d ? to_f32(row.data[at + 2]) : 0.0f;
+        out.w = at + 3 < row.d ? to_f32(row.data[at + 3]) : 0.0f;
+    }
+    return out;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* Launching a kernel whose one argument is struct cuda_params, over units of work. */
+#ifndef TESSERA_CUDA_GRID_CUH
+#define TESSERA_CUDA_GRID_CUH
+
+#include "launch.h"
+
+#include <cuda_runtime.h>
+
+/* Blocks of a launch at most: kernels step through their units by the grid's size. Far more than
+ * any device holds at once, so that the hardware evens out units of different cost. */
+#define GRID_MAX (1 << 16)
+
+/* Enough blocks for `units`, each doing `per_block` at a time. units may be more than there are:
+ * kernels know the true number. */
+static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), int64_t units,
+                                      int per_block, int threads, const struct cuda_params *p,
+                                      cudaStream_t stream) {
+    int64_t blocks = (units + per_block - 1) / per_block;
+    if (blocks == 0)
+        return cudaSuccess;
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)kernel, dim3(blocks < GRID_MAX ? blocks : GRID_MAX),
+                            dim3(threads), arguments, 0, stream);
+}
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * Tensor cores by warp: c += a b for a 16 x 16, b 16 x 8, c 16 x 8, operands of 16 bits, sums in f32.
+ * With g = lane / 4 and t = lane % 4 a lane holds
+ *
+ *   a[0 ... 3]  rows g, g + 8, g, g + 8 and columns 2t, 2t, 2t + 8, 2t + 8, and the column after
+ *   b[0 ... 1]  column g and rows 2t, 2t + 8, and the row after
+ *   c[0 ... 3]  rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1
+ */
+#ifndef TESSERA_CUDA_MMA_CUH
+#define TESSERA_CUDA_MMA_CUH
+
+#include "device/convert.cuh"
+
+static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
+                                               const uint32_t *b, __half) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
+                                               const uint32_t *b, __nv_bfloat16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements from shared memory, transposed: lane l names the row l % 8
+ * of matrix l / 8, and gets rows 2t, 2t + 1 of column g of each. */
+static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* a of 16 rows that are `stride` elements apart, from shared memory; so that they meet different
+ * banks, stride % 64 is 8. */
+template <class T>
+static __device__ __forceinline__ void mma_load_a(uint32_t (&a)[4], const T *from, int stride) {
+    const int lane = (int)threadIdx.x % 32;
+    const T *at = from + lane / 4 * stride + lane % 4 * 2;
+    a[0] = *reinterpret_cast<const uint32_t *>(at);
+    a[1] = *reinterpret_cast<const uint32_t *>(at + 8 * stride);
+    a[2] = *reinterpret_cast<const uint32_t *>(at + 8);
+    a[3] = *reinterpret_cast<const uint32_t *>(at + 8 * stride + 8);
+}
+
+/* b of 8 columns that are `stride` elements apart. */
+template <class T>
+static __device__ __forceinline__ void mma_load_b(uint32_t (&b)[2], const T *from, int stride) {
+    const int lane = (int)threadIdx.x % 32;
+    const T *at = from + lane / 4 * stride + lane % 4 * 2;
+    b[0] = *reinterpret_cast<const uint32_t *>(at);
+    b[1] = *reinterpret_cast<const uint32_t *>(at + 8);
+}
+
+#endif

@@ -1,0 +1,40 @@
+/* What the 32 lanes of a warp do together. All lanes take part. */
+#ifndef TESSERA_CUDA_WARP_CUH
+#define TESSERA_CUDA_WARP_CUH
+
+#include <stdint.h>
+
+#define WARP_ALL 0xffffffffu
+
+static __device__ __forceinline__ int warp_lane(void) {
+    return (int)(threadIdx.x % 32);
+}
+
+/* The largest of all lanes; NaN is passed over. */
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int step = 16; step; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ double warp_sum(double x) {
+    for (int step = 16; step; step /= 2)
+        x += __shfl_xor_sync(WARP_ALL, x, step);
+    return x;
+}
+
+/* The last i in 0 ... n - 1 with first[i] <= x, for ascending first[0 ... n] with
+ * first[0] <= x < first[n]. */
+static __device__ __forceinline__ int64_t warp_find(const int64_t *first, int64_t n, int64_t x) {
+    int64_t low = 0, count = n; /* it is one of low ... low + count - 1 */
+    while (count > 1) {
+        const int64_t step = (count + 31) / 32, at = warp_lane() * step;
+        const unsigned below = __ballot_sync(WARP_ALL, at < count && first[low + at] <= x);
+        const int64_t skipped = (__popc(below) - 1) * step;
+        low += skipped;
+        count = count - skipped < step ? count - skipped : step;
+    }
+    return low;
+}
+
+#endif

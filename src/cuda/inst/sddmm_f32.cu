@@ -1,0 +1,5 @@
+#include "sddmm.cuh"
+
+cudaError_t cuda_sddmm_f32(const struct cuda_params *p, cudaStream_t stream) {
+    return sddmm_launch<float>(p, stream);
+}

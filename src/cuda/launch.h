@@ -1,0 +1,49 @@
+/* What the table (C) hands to the kernels (CUDA): plain numbers and device pointers, and one launch
+ * function for each instance. Launches only: nothing is allocated, copied or waited for. */
+#ifndef TESSERA_CUDA_LAUNCH_H
+#define TESSERA_CUDA_LAUNCH_H
+
+#include "image.h"
+
+#include <cuda_runtime_api.h>
+
+struct cuda_params {
+    struct cuda_image image;
+    struct view q, k, v, o, lse;
+    float *values;
+    int64_t n_items;
+    int64_t n_bands, n_bitmasks;
+    int64_t n_q, n_kv;
+    int64_t block_q, block_kv;
+    int64_t rows;    /* block rows */
+    int64_t height;  /* queries of a block row at most: block_q, or n_q where that is less */
+    int64_t columns; /* of all strips together */
+    int32_t heads_q;
+    int32_t heads_per_kv; /* query heads of one key/value head */
+    int32_t d_qk, d_v;
+    int32_t alignment; /* bytes, of rows of q, k, v and o */
+    /* The scale is their product. q_scale is a power of two, 1 at most, which costs no accuracy and
+     * keeps sums in range whose scaled size is. */
+    float q_scale, score_scale;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills `partial` and `chunks` of an image whose other parts are in place. */
+cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
+
+cudaError_t cuda_sddmm_f32(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_sddmm_f16(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_sddmm_bf16(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_softmax_f32(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_spmm_f32(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_spmm_f16(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_spmm_bf16(const struct cuda_params *p, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * A strip: the tiles of one block row side by side, as the BCSR values hold them (tessera.h, section
+ * 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
+ */
+#ifndef TESSERA_CUDA_STRIP_CUH
+#define TESSERA_CUDA_STRIP_CUH
+
+#include "device/convert.cuh"
+#include "device/warp.cuh"
+#include "launch.h"
+
+struct strip {
+    int32_t b, h;
+    int64_t entry; /* its first tile */
+    int64_t first; /* its first query */
+    int64_t rows;
+    int64_t width;
+    float *values;
+};
+
+static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
+                                                        int64_t number) {
+    const int32_t bh = p.image.items[number].batch_head, row = p.image.items[number].tile;
+    const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[bh] * (p.rows + 1);
+    struct strip s;
+    s.b = bh / p.heads_q;
+    s.h = bh % p.heads_q;
+    s.entry = row_ptr[row];
+    s.first = row * p.block_q;
+    s.rows = p.n_q - s.first < p.block_q ? p.n_q - s.first : p.block_q;
+    s.width = (row_ptr[row + 1] - s.entry) * p.block_kv;
+    s.values = p.values + p.image.values_offset[bh] +
+               (s.entry - row_ptr[0]) * p.block_q * p.block_kv;
+    return s;
+}
+
+/* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there is
+ * a bitmask, bit + r * block_kv of it is set. */
+struct column {
+    int32_t key; /* -1: past the last key, listed by no row */
+    int32_t first, last;
+    int64_t bit; /* -1: no bitmask */
+};
+
+static __device__ __forceinline__ int32_t clamp_row(int64_t row) {
+    return row < -1 ? -1 : row > INT32_MAX ? INT32_MAX : (int32_t)row;
+}
+
+static __device__ __forceinline__ struct column column_of(const struct cuda_params &p,
+                                                          const struct strip &s, int64_t x) {
+    /* A strip is narrower than 2^32, and 32-bit division is the faster. */
+    const uint32_t tile = (uint32_t)x / (uint32_t)p.block_kv;
+    const uint32_t c = (uint32_t)x - tile * (uint32_t)p.block_kv;
+    const int64_t entry = s.entry + tile;
+    const int64_t key = p.image.col_idx[entry] * p.block_kv + c;
+    struct column out = {(int32_t)key, 0, INT32_MAX, -1};
+    if (key >= p.n_kv) {
+        out.key = out.last = -1;
+    } else if (p.image.partial) {
+        const int64_t kind = p.image.partial[entry];
+        if (kind > 0) {
+            out.first = clamp_row((int64_t)c - p.image.band[2 * (kind - 1) + 1]);
+            out.last = clamp_row((int64_t)c - p.image.band[2 * (kind - 1)]);
+        } else if (kind < 0) {
+            out.bit = (-1 - kind) * p.block_q * p.block_kv + c;
+        }
+    }
+    return out;
+}
+
+static __device__ __forceinline__ bool column_lists(const struct cuda_params &p, int32_t first,
+                                                    int32_t last, int64_t bit, int64_t row) {
+    if (row < first || row > last)
+        return false;
+    if (bit < 0)
+        return true;
+    const int64_t at = bit + row * p.block_kv;
+    return p.image.bits[at >> 6] >> (at & 63) & 1;
+}
+
+/* Whether any of rows row ... row + rows - 1 lists the column. */
+static __device__ __forceinline__ bool column_lists_any(const struct cuda_params &p,
+                                                        const struct column &c, int64_t row,
+                                                        int64_t rows) {
+    if (c.bit < 0)
+        return row <= c.last && row + rows > c.first;
+    bool any = false;
+    for (int64_t r = row; r < row + rows; r++)
+        any |= column_lists(p, c.first, c.last, c.bit, r);
+    return any;
+}
+
+/* The rows of one (batch, head) of a tensor. */
+template <class T> struct head_view {
+    T *data;
+    int64_t stride;
+    int32_t d;
+    bool vector;
+};
+
+template <class T>
+static __device__ __forceinline__ head_view<T> head_of(const struct cuda_params &p,
+                                                       const struct view &view, int32_t b,
+                                                       int32_t h, int32_t d) {
+    return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
+            d, p.alignment >= 4 * (int32_t)sizeof(T)};
+}
+
+template <class T>
+static __device__ __forceinline__ row_view<T> row_of(const head_view<T> &head, int64_t row) {
+    return {head.data + row * head.stride, head.d, head.vector};
+}
+
+#endif

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2054 # cases are words with commas
+# What is run on a machine with a GPU, from a folder that tools/gpu_stage.sh made:
+#   tests/gpu.sh [STAGE [MINUTES]]      (default .stage, 9 minutes)
+#
+# Logs go to $OUT when it is set, else to build/gpu. Steps past the time are skipped by name; the
+# last lines count. Exit status 1 when a step failed, 2 without a device.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+stage=$(realpath "${1:-.stage}") || exit 2
+end=$((SECONDS + 60 * ${2:-9}))
+out=${OUT:-build/gpu}
+mkdir -p "$out"
+log=$out/gpu.log
+: >"$log"
+export LD_LIBRARY_PATH=$stage${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive
+tessera=$stage/tessera
+passed=0 failed=0 skipped=0 summary=()
+
+result() {
+    summary+=("$(printf '%-34s %4d s  %s' "$1" "$2" "$3")")
+    printf '%s\n' "${summary[-1]}"
+}
+
+# step NAME SECONDS COMMAND...: into the log, ended after SECONDS or when the time is over.
+step() {
+    local name=$1 limit=$2 start=$SECONDS status line
+    shift 2
+    if [ $((end - SECONDS)) -lt 5 ]; then
+        skipped=$((skipped + 1))
+        result "$name" 0 'skipped: no time left'
+        return
+    fi
+    [ "$limit" -lt $((end - SECONDS)) ] || limit=$((end - SECONDS))
+    printf '\n==== %s: %s\n' "$name" "$*" >>"$log"
+    timeout "$limit" "$@" >"$out/step.log" 2>&1 </dev/null
+    status=$?
+    cat "$out/step.log" >>"$log"
+    line=$(grep -E '^verify: |ERROR SUMMARY|RACECHECK SUMMARY|tests? run|PASSED' "$out/step.log" |
+        tail -n 1)
+    if [ $status -eq 0 ]; then
+        passed=$((passed + 1))
+        result "$name" $((SECONDS - start)) "ok${line:+: $line}"
+    else
+        failed=$((failed + 1))
+        [ $status -ne 124 ] || line="not done after $limit s"
+        result "$name" $((SECONDS - start)) "FAILED ($status)${line:+: $line}"
+        grep -vE '^(\[|=========\s*$)' "$out/step.log" | head -n 30
+    fi
+}
+
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --format=csv,noheader || true
+"$tessera" info | tee -a "$log"
+if "$tessera" info | grep -q '^cuda *none'; then
+    echo 'gpu: no device'
+    exit 2
+fi
+
+verify=("$tessera" verify --backend cuda)
+step 'verify, 400 cases' 120 "${verify[@]}" --quick
+for test in cuda api plan; do
+    [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
+done
+
+bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
+    h=8,n=4096,d=64,dtype=f32,block=64x64,pattern='random(0.1,1)',backend=cuda
+    h=8,n=4096,d=64,dtype=f16,block=64x64,pattern='random(0.1,1)',backend=cuda
+    h=8,n=4096,d=64,dtype=bf16,block=64x64,pattern='random(0.1,1)',backend=cuda
+    h=16,n=16384,d=128,dtype=bf16,block=128x128,pattern='random(0.1,1)',backend=cuda
+    h=8,n=4096,d=64,dtype=f32,block=8x8,pattern='random(0.05,1)',backend=cuda
+    h=8,n=4096,d=64,dtype=f32,block=1x1,pattern='random(0.01,1)',backend=cuda
+    h=1,n=16384,d=768,dtype=f32,block=8x8,pattern='random(0.05,1)',backend=cuda
+    h=1,n=16384,d=768,dtype=f32,block=32x32,pattern='random(0.05,1)',backend=cuda)
+step 'bench' 150 "${bench[@]}"
+sed -n '/^==== bench/,$p' "$log" | cut -c 1-200
+
+# Small cases that meet every type, both mappings of rows and every kind of tile.
+reduced=("$tessera" verify
+    backend=cuda,h=2,n=70,d=24,dv=40,block=16x16,pattern=causal
+    backend=cuda,h=2,n=70,d=24,dv=40,dtype=f16,block=16x16,pattern='window(9,3)',layout=padded
+    backend=cuda,h=2,hkv=1,n=70,d=33,dtype=bf16,block=64x64,pattern='random(0.5,1)&causal'
+    backend=cuda,h=2,n=70,d=7,dtype=f16,block=5x7,pattern='random(0.5,1)',source=mask,align=2
+    backend=cuda,h=2,n=70,d=16,block=1x1,pattern='random(0.2,1)',source=topk,fill=nanv
+    backend=cuda,h=2,n=70,d=16,dtype=bf16,block=1x16,pattern='dilated(3,4)'
+    backend=cuda,h=1,n=3,nkv=2000,d=8,dtype=f16,block=4x4,pattern='random(0.5,1)')
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+for tool in memcheck racecheck initcheck synccheck; do
+    if [ -n "$sanitizer" ]; then
+        step "compute-sanitizer $tool" 90 "$sanitizer" --tool $tool --error-exitcode 3 \
+            --print-limit 5 "${reduced[@]}"
+    else
+        skipped=$((skipped + 1))
+        result "compute-sanitizer $tool" 0 'skipped: it is not here'
+    fi
+done
+
+step 'verify, 3200 cases' 400 "${verify[@]}"
+rm -f "$out/step.log"
+
+printf '\n'
+printf '%s\n' "${summary[@]}" "$passed passed, $failed failed, $skipped skipped, $SECONDS s" |
+    tee -a "$log"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,228 @@
+/* What the CUDA backend promises, on a device. Without one the test says so and is skipped. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "lab/check.h"
+#include "lab/device.h"
+#include "lab/run.h"
+
+enum { SKIPPED = 77, REPEATS = 500 };
+
+static void work_make(struct lab_work *w, const char *text) {
+    struct lab_case c;
+    char why[LAB_WHY] = "";
+    if (lab_case_parse(&c, text, why) || lab_work_make(w, &c, why))
+        fail_msg("%s: %s", text, why);
+}
+
+static void planned_make(struct lab_planned *p, const struct lab_work *w, tess_pipeline pipeline) {
+    tess_error error = tess_error_init();
+    tess_target target = tess_target_init();
+    tess_problem problem = lab_case_problem(&w->c, pipeline);
+    assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, &error), TESS_OK);
+    if (lab_planned_make(p, &problem, w->pattern, &target, &error) != TESS_OK)
+        fail_msg("the plan: %s", error.message);
+}
+
+/* Sizes past those of the sweep of `tessera verify`: many blocks, long rows, wide heads. */
+static void checks(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=2,n=700,d=64,pattern=causal,block=64x64",
+        "h=2,n=700,d=64,dtype=bf16,pattern=causal,block=64x64",
+        "h=2,n=700,d=128,dtype=f16,pattern=window(200,31),block=128x128,layout=bnhd",
+        "b=2,h=4,hkv=2,n=300,nkv=411,d=40,dv=72,dtype=bf16,pattern=random(0.3,1),block=8x16",
+        "h=3,n=257,d=17,dv=5,dtype=f16,pattern=random(0.5,1),block=5x7,layout=padded,align=2",
+        "h=2,n=500,d=32,pattern=dilated(9,7),block=1x1,source=topk,fill=nanv",
+        "h=2,n=500,d=32,dtype=f16,pattern=random(0.1,1),block=192x1,fill=nank",
+        "h=1,n=40,d=768,pattern=random(0.5,1),block=8x8",
+        "h=1,n=20,d=1024,dtype=bf16,pattern=dense,block=16x16,fill=large",
+        "h=1,n=3,nkv=65536,d=8,pattern=dense,block=1x64",
+        "h=1,n=3,nkv=65536,d=8,dtype=bf16,pattern=dense,block=16x16",
+        "h=1,n=100,nkv=3000,d=24,pattern=random(0.2,4),block=256x64,fill=inf",
+        "h=2,n=600,d=16,dtype=f16,pattern=random_row(0.4,3),block=2x2,source=mask",
+        "h=2,n=130,d=48,pattern=segments(50,30)&causal,block=48x80,source=lists,fill=huge",
+        "b=70,h=1000,hkv=1,n=2,d=1,pattern=causal,block=2x1,lists=1",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            struct lab_work w;
+            struct lab_outcome outcome;
+            if (lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline))
+                continue;
+            work_make(&w, texts[i]);
+            lab_check(&outcome, &w, TESS_CUDA, (tess_pipeline)pipeline, NULL);
+            if (outcome.verdict != LAB_PASSED)
+                fail_msg("%s: %s", texts[i], outcome.message);
+            lab_work_free(&w);
+        }
+}
+
+/* Outputs and workspace of one stream. */
+struct lane {
+    struct lab_mirror mirror;
+    tess_stream stream;
+    tess_arguments arguments;
+    tess_tensor o, lse;
+    struct lab_buffer workspace;
+};
+
+static void lane_make(struct lane *lane, const struct lab_planned *p, const struct lab_tensor *o,
+                      const struct lab_tensor *lse, const tess_arguments *inputs) {
+    size_t size = tess_plan_workspace_size(p->plan);
+    lane->arguments = *inputs;
+    lab_mirror_make(&lane->mirror, TESS_CUDA);
+    assert_int_equal(lab_buffer_make(&lane->workspace, size, 64), 0);
+    assert_int_equal(lab_mirror_tensor(&lane->mirror, o, &lane->o), 0);
+    assert_int_equal(lab_mirror_tensor(&lane->mirror, lse, &lane->lse), 0);
+    lane->arguments.o = &lane->o, lane->arguments.lse = &lane->lse;
+    lane->arguments.workspace = lab_mirror_add(&lane->mirror, &lane->workspace);
+    lane->arguments.workspace_size = size;
+    assert_non_null(lane->arguments.workspace);
+    assert_null(lab_device_stream_make(TESS_CUDA, &lane->stream));
+}
+
+static void lane_free(struct lane *lane) {
+    lab_device_stream_free(TESS_CUDA, lane->stream);
+    lab_mirror_free(&lane->mirror);
+    lab_buffer_free(&lane->workspace);
+}
+
+/* Two streams run one plan at once, again and again: always the same bits. */
+static void repeats(const char *text) {
+    struct lab_work w;
+    struct lab_planned p;
+    struct lab_run first = {.planned = &p};
+    struct lab_mirror inputs;
+    struct lane lanes[2];
+    tess_arguments a = tess_arguments_init();
+    tess_tensor q, k, v;
+    char why[LAB_WHY] = "";
+    work_make(&w, text);
+    planned_make(&p, &w, TESS_STAGED);
+    first.q = &w.q, first.k = &w.k, first.v = &w.v, first.o = &w.o, first.lse = &w.lse;
+    assert_int_equal(lab_run_whole(&first, why), 0);
+    size_t size = w.o.buffer.size;
+    unsigned char *wanted = malloc(size);
+    assert_non_null(wanted);
+    memcpy(wanted, w.o.buffer.data, size);
+
+    lab_mirror_make(&inputs, TESS_CUDA);
+    assert_int_equal(lab_mirror_tensor(&inputs, &w.q, &q), 0);
+    assert_int_equal(lab_mirror_tensor(&inputs, &w.k, &k), 0);
+    assert_int_equal(lab_mirror_tensor(&inputs, &w.v, &v), 0);
+    a.q = &q, a.k = &k, a.v = &v;
+    a.image = p.place, a.image_size = p.image.size;
+    lane_make(&lanes[0], &p, &w.o, &w.lse, &a);
+    lane_make(&lanes[1], &p, &w.o2, &w.lse2, &a);
+    for (int i = 0; i < REPEATS; i++) {
+        for (int l = 0; l < 2; l++)
+            assert_int_equal(tess_run(p.plan, &lanes[l].arguments, NULL, lanes[l].stream), TESS_OK);
+        for (int l = 0; l < 2; l++)
+            assert_null(lab_mirror_fetch(&lanes[l].mirror));
+        assert_memory_equal(w.o.buffer.data, wanted, size);
+        assert_memory_equal(w.o2.buffer.data, wanted, size);
+    }
+    lane_free(&lanes[0]);
+    lane_free(&lanes[1]);
+    lab_mirror_free(&inputs);
+    lab_planned_free(&p);
+    lab_work_free(&w);
+    free(wanted);
+}
+
+static void repeats_have_the_same_bits(void **state) {
+    (void)state;
+    if (lab_device_lacks(TESS_CUDA, TESS_STAGED))
+        return;
+    repeats("h=4,n=1000,d=40,pattern=bigbird(64,8,2,1),block=16x16");
+    repeats("h=4,n=1000,d=64,dtype=bf16,pattern=random(0.2,1),block=64x64");
+    repeats("h=4,n=1000,d=64,dtype=f16,pattern=random(0.02,1),block=1x1");
+}
+
+/* What is refused before anything is launched; the outputs keep their poison. */
+static void refusals(void **state) {
+    (void)state;
+    if (lab_device_lacks(TESS_CUDA, TESS_STAGED))
+        return;
+    struct lab_work w;
+    struct lab_planned p;
+    tess_error error = tess_error_init();
+    work_make(&w, "h=1,n=100,d=16,block=8x8,pattern=causal");
+    planned_make(&p, &w, TESS_STAGED);
+    assert_non_null(p.place);
+    void *room = lab_device_alloc(TESS_CUDA, tess_plan_workspace_size(p.plan));
+    assert_non_null(room);
+    tess_arguments a = tess_arguments_init();
+    a.q = &w.q.view, a.k = &w.k.view, a.v = &w.v.view, a.o = &w.o.view;
+    a.workspace = room, a.workspace_size = tess_plan_workspace_size(p.plan);
+    const struct {
+        void *image;
+        size_t size;
+        tess_status status;
+    } bad[] = {
+        {NULL, p.image.size, TESS_INVALID_ARGUMENT},
+        {(char *)p.place + 16, p.image.size, TESS_INVALID_ARGUMENT},
+        {p.place, p.image.size - 1, TESS_WORKSPACE_TOO_SMALL},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        a.image = bad[i].image, a.image_size = bad[i].size;
+        assert_int_equal(tess_run(p.plan, &a, &error, NULL), bad[i].status);
+        assert_string_equal(error.argument, "image");
+        assert_int_equal(tess_plan_upload(p.plan, bad[i].image, bad[i].size, &error, NULL),
+                         bad[i].status);
+    }
+    assert_null(lab_device_synchronize(TESS_CUDA));
+    assert_null(lab_mirror_fetch(&p.home));
+    assert_true(lab_buffer_hash(&p.image) == p.hash);
+    lab_device_free(TESS_CUDA, room);
+    lab_planned_free(&p);
+    lab_work_free(&w);
+}
+
+/* tess_attention on device memory: the answer, or which kernel is lacking. */
+static void one_call(void **state) {
+    (void)state;
+    struct lab_work w;
+    struct lab_mirror m;
+    struct lab_report report;
+    tess_tensor q, k, v, o, lse;
+    tess_error error = tess_error_init();
+    work_make(&w, "h=2,n=100,d=16,block=8x8,pattern=causal");
+    lab_mirror_make(&m, TESS_CUDA);
+    assert_int_equal(lab_mirror_tensor(&m, &w.q, &q) | lab_mirror_tensor(&m, &w.k, &k), 0);
+    assert_int_equal(lab_mirror_tensor(&m, &w.v, &v) | lab_mirror_tensor(&m, &w.o, &o), 0);
+    assert_int_equal(lab_mirror_tensor(&m, &w.lse, &lse), 0);
+    tess_status status = tess_attention(TESS_CUDA, &q, &k, &v, w.pattern, &o, &lse, &error);
+    if (lab_device_lacks(TESS_CUDA, TESS_FUSED)) {
+        assert_int_equal(status, TESS_UNSUPPORTED);
+        assert_true(strlen(error.message) > 0);
+    } else {
+        assert_int_equal(status, TESS_OK);
+        assert_null(lab_mirror_fetch(&m));
+        lab_compare(&report, &w.oracle, &w.o.view, &w.lse.view, 256);
+        assert_true(report.ok);
+    }
+    lab_mirror_free(&m);
+    lab_work_free(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(one_call),
+        cmocka_unit_test(checks),
+        cmocka_unit_test(repeats_have_the_same_bits),
+    };
+    if (!lab_device_available(TESS_CUDA)) {
+        printf("cuda: no device, skipped\n");
+        return SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
