@@ -196,8 +196,8 @@ TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
  * 2. Patterns
  *
  * A pattern is, for each (batch, head), a block matrix in BCSR form: block rows of block_q queries,
- * each with the ascending list of its tiles, a tile being block_q queries by block_kv keys. The last
- * block of either side may be short. Every element of a tile is listed, or those of a diagonal
+ * each with the ascending list of its tiles, a tile being block_q queries by block_kv keys. The
+ * last block of either side may be short. Every element of a tile is listed, or those of a diagonal
  * band, or those of a bitmask. Columns are blocks of M x 1; token lists are blocks of 1 x 1.
  * ------------------------------------------------------------------------------------------- */
 
@@ -227,7 +227,8 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  *   strided(local,stride)        causal: the last `local` keys, and keys = stride-1 mod stride
  *                                (Child et al., Sparse Transformers, arXiv:1904.10509)
  *   segments(n1,n2,...)          documents of n1, n2, ... tokens; tokens past the last see nothing
- *   longformer(w,g)              window(w/2,w/2)+global(g)         (Beltagy et al., arXiv:2004.05150)
+ *   longformer(w,g)              window(w/2,w/2)+global(g)
+ *                                (Beltagy et al., arXiv:2004.05150)
  *   bigbird(w,g,r,seed)          longformer(w,g) and r random blocks in each block row
  *                                (Zaheer et al., arXiv:2007.14062)
  *   random(keep,seed)            each block with probability keep
@@ -240,8 +241,8 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  * whatever the shape's batch and heads. Element patterns that cut a block are honoured exactly, by
  * partial tiles. Time and memory grow with the tiles listed, not with n_q * n_kv.
  *
- * Halves round down; the last `local` keys of strided are p-local+1 ... p; where n_q > n_kv and p is
- * negative, blocks of tokens go on below 0. Segments that sum to more than n_kv are refused.
+ * Halves round down; the last `local` keys of strided are p-local+1 ... p; where n_q > n_kv and p
+ * is negative, blocks of tokens go on below 0. Segments that sum to more than n_kv are refused.
  * Errors: INVALID_ARGUMENT (position = offset in spec), OUT_OF_MEMORY.
  */
 TESS_API tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
@@ -301,7 +302,7 @@ typedef struct tess_lists {
 TESS_DEFINE_INIT(tess_lists)
 
 /* A pattern from the caller's lists, which are checked whole and copied. n_kv and the block sizes
- * must be given; batch and heads of zero mean one. Errors: INVALID_LIST with its fault and place. */
+ * must be given; batch and heads of zero mean one. Errors: INVALID_LIST, its fault and place. */
 TESS_API tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *lists,
                                              tess_error *error);
 
@@ -360,11 +361,11 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *
  *   sizes      1 or more; d_qk and d_v up to 65536, batch * heads_q up to 2^31 - 1
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
- *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and all strides
- *              but the last times the element size, are multiples of it; a run refuses views that
- *              are not. lse and values need no more than their type's
- *   threads    CPU threads that a run may use, up to 65536, which also sizes the workspace; 0 means as many as
- *              the machine offers while planning. Results do not depend on it
+ *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and
+ *              all strides but the last times the element size, are multiples of it; a run refuses
+ *              views that are not. lse and values need no more than their type's
+ *   threads    CPU threads that a run may use, up to 65536, which also sizes the workspace; 0
+ *              means as many as the machine offers while planning. Results do not depend on it
  *   kernel     name of the kernel to use for its stage (tess_kernel_describe), refused where the
  *              pipeline has no such stage; NULL lets the plan choose. The string is not kept
  *   tile_rows  fused: rows of a query tile, refused where the kernel does not have them; 0 lets the
@@ -416,8 +417,9 @@ TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend
  * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
  * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
  * tensors, values and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
- * read here. Time grows with the tiles listed. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel named that does
- * not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY, NO_CUDA.
+ * read here. Time grows with the tiles listed. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
+ * named that does not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY,
+ * NO_CUDA.
  */
 TESS_API tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
                                       const tess_pattern *pattern, const tess_target *target,
@@ -433,8 +435,8 @@ TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
  * tess_plan_image_size bytes on the target's device (exact; 256-byte aligned, as cudaMalloc gives;
  * 0 for CPU plans and NULL) and fills them once by tess_plan_upload; after that the image is only
  * read, and runs on any number of streams may share it. The upload is ordered by the stream and may
- * read the plan until the stream has passed it: do not free the plan before. It copies from pageable
- * memory, so it cannot be captured in a graph.
+ * read the plan until the stream has passed it: do not free the plan before. It copies from
+ * pageable memory, so it cannot be captured in a graph.
  * Errors: INVALID_ARGUMENT, WORKSPACE_TOO_SMALL, CUDA_ERROR.
  */
 TESS_API size_t tess_plan_image_size(const tess_plan *plan);
@@ -472,13 +474,13 @@ TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *argum
 /* A plan in numbers. */
 typedef struct tess_plan_info {
     size_t struct_size;
-    int64_t tile_rows;       /* rows of a query tile */
-    int64_t query_tiles;     /* over all lists */
-    int64_t packed_keys;     /* keys listed by the tiles, each once a tile */
-    int64_t pairs;           /* attended pairs over all batches and query heads */
-    int64_t work_items;      /* over all batches and heads, splits counted */
-    int64_t split_tiles;     /* query tiles that are split and merged */
-    int64_t memory_size;     /* bytes that the plan occupies */
+    int64_t tile_rows;        /* rows of a query tile */
+    int64_t query_tiles;      /* over all lists */
+    int64_t packed_keys;      /* keys listed by the tiles, each once a tile */
+    int64_t pairs;            /* attended pairs over all batches and query heads */
+    int64_t work_items;       /* over all batches and heads, splits counted */
+    int64_t split_tiles;      /* query tiles that are split and merged */
+    int64_t memory_size;      /* bytes that the plan occupies */
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
@@ -533,13 +535,13 @@ TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *argu
  * 5. Queries. Names are literals; NULL answers a number that does not exist.
  * ------------------------------------------------------------------------------------------- */
 
-TESS_API const char *tess_version(void);                         /* "0.1.0" */
-TESS_API const char *tess_status_name(tess_status status);       /* "TESS_OK" */
-TESS_API const char *tess_status_text(tess_status status);       /* "success" */
+TESS_API const char *tess_version(void);                          /* "0.1.0" */
+TESS_API const char *tess_status_name(tess_status status);        /* "TESS_OK" */
+TESS_API const char *tess_status_text(tess_status status);        /* "success" */
 TESS_API const char *tess_list_fault_name(tess_list_fault fault); /* "unsorted" */
-TESS_API const char *tess_type_name(tess_type type);             /* "f32", "f16", "bf16" */
-TESS_API size_t tess_type_size(tess_type type);                  /* bytes; 0 if there is none */
-TESS_API const char *tess_backend_name(tess_backend backend);    /* "cpu", "cuda" */
+TESS_API const char *tess_type_name(tess_type type);              /* "f32", "f16", "bf16" */
+TESS_API size_t tess_type_size(tess_type type);                   /* bytes; 0 if there is none */
+TESS_API const char *tess_backend_name(tess_backend backend);     /* "cpu", "cuda" */
 
 TESS_API const char *tess_stage_name(tess_stage stage); /* "attention", "sddmm", ... */
 

@@ -36,8 +36,8 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     for (int i = 0; i < 4; i++) {
         if (!all[i].given && i == 3)
             break;
-        const char *wrong = all[i].given ? struct_take(&t[i], sizeof t[i], all[i].given)
-                                         : "the tensor is NULL";
+        const char *wrong =
+            all[i].given ? struct_take(&t[i], sizeof t[i], all[i].given) : "the tensor is NULL";
         if (!wrong && !tess_type_size(t[i].type))
             wrong = "type is not TESS_F32, TESS_F16 or TESS_BF16";
         if (wrong)
@@ -134,9 +134,8 @@ static const char *outputs_shared(const struct kernel_args *args) {
         const char *name;
         const void *data;
         int output;
-    } all[] = {{"q", args->q.data, 0},     {"k", args->k.data, 0},
-               {"v", args->v.data, 0},     {"o", args->o.data, 1},
-               {"lse", args->lse.data, 1}, {"values", args->values, 1}};
+    } all[] = {{"q", args->q.data, 0}, {"k", args->k.data, 0},     {"v", args->v.data, 0},
+               {"o", args->o.data, 1}, {"lse", args->lse.data, 1}, {"values", args->values, 1}};
     const size_t n = sizeof all / sizeof *all;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
@@ -163,15 +162,25 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
         struct view *view;
         struct tensor_rule rule;
     } tensors[] = {
-        {USES_Q, a.q, &out->q,
+        {USES_Q,
+         a.q,
+         &out->q,
          {"q", p->type, {p->batch, p->heads_q, p->n_q, p->d_qk}, p->alignment, 0}},
-        {USES_K, a.k, &out->k,
+        {USES_K,
+         a.k,
+         &out->k,
          {"k", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_qk}, p->alignment, 0}},
-        {USES_V, a.v, &out->v,
+        {USES_V,
+         a.v,
+         &out->v,
          {"v", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_v}, p->alignment, 0}},
-        {USES_O, a.o, &out->o,
+        {USES_O,
+         a.o,
+         &out->o,
          {"o", p->type, {p->batch, p->heads_q, p->n_q, p->d_v}, p->alignment, 1}},
-        {USES_LSE, a.lse, &out->lse,
+        {USES_LSE,
+         a.lse,
+         &out->lse,
          {"lse", TESS_F32, {p->batch, p->heads_q, p->n_q, 1}, sizeof(float), 1}},
     };
     *out = plan_args(plan);
@@ -231,9 +240,8 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     if (plan && !plan->kernels[stage])
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          "the plan is fused: stages need a problem whose pipeline is TESS_STAGED");
-    tess_status status =
-        arguments_take(&args, plan, arguments, uses, tess_plan_stage_workspace_size(plan, stage),
-                       function, error);
+    tess_status status = arguments_take(
+        &args, plan, arguments, uses, tess_plan_stage_workspace_size(plan, stage), function, error);
     if (status)
         return status;
     args.stream = stream;
@@ -246,8 +254,8 @@ tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, t
                      error, stream);
 }
 
-tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
-                         tess_error *error, tess_stream stream) {
+tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
+                         tess_stream stream) {
     return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_VALUES, __func__, error,
                      stream);
 }
@@ -261,8 +269,8 @@ tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, te
 /* ---- the one call ---- */
 
 tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tess_tensor *k,
-                           const tess_tensor *v, const tess_pattern *pattern,
-                           const tess_tensor *o, const tess_tensor *lse, tess_error *error) {
+                           const tess_tensor *v, const tess_pattern *pattern, const tess_tensor *o,
+                           const tess_tensor *lse, tess_error *error) {
     tess_problem problem = tess_problem_init();
     tess_target target = tess_target_init();
     tess_plan *plan = NULL;

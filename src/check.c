@@ -67,9 +67,9 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     const struct problem_size sizes[] = {
-        {"batch", p.batch, INT32_MAX},      {"heads_q", p.heads_q, INT32_MAX},
+        {"batch", p.batch, INT32_MAX},       {"heads_q", p.heads_q, INT32_MAX},
         {"heads_kv", p.heads_kv, INT32_MAX}, {"n_q", p.n_q, INT32_MAX},
-        {"n_kv", p.n_kv, INT32_MAX},        {"d_qk", p.d_qk, CHECK_MAX_DIM},
+        {"n_kv", p.n_kv, INT32_MAX},         {"d_qk", p.d_qk, CHECK_MAX_DIM},
         {"d_v", p.d_v, CHECK_MAX_DIM}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
@@ -133,9 +133,8 @@ static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule 
     return NULL;
 }
 
-tess_status check_tensor(struct view *out, const tess_tensor *given,
-                         const struct tensor_rule *rule, const char *function,
-                         tess_error *error) {
+tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
+                         const char *function, tess_error *error) {
     tess_tensor t;
     if (!given)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s is NULL",
@@ -162,8 +161,8 @@ tess_status check_tensor(struct view *out, const tess_tensor *given,
     else
         wrong = strides_wrong(&t, rule);
     if (wrong)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
-                         "%s: %s (%lld bytes)", rule->name, wrong, (long long)rule->alignment);
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s (%lld bytes)",
+                         rule->name, wrong, (long long)rule->alignment);
     *out = (struct view){.data = t.data};
     for (int i = 0; i < 3; i++)
         out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];

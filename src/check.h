@@ -21,8 +21,8 @@ struct tensor_rule {
 };
 
 /* Checks a tensor by its rule and turns it into a view. */
-tess_status check_tensor(struct view *out, const tess_tensor *given,
-                         const struct tensor_rule *rule, const char *function, tess_error *error);
+tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
+                         const char *function, tess_error *error);
 
 /* The sizes of a pattern against those of a problem. */
 tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,

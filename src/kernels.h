@@ -60,10 +60,10 @@ struct kernel_args {
 /* Seconds on one worker: what the plan weighs tile heights and kernels by. Measured, see
  * ARCHITECTURE.md. */
 struct kernel_cost {
-    double item;             /* any work item */
-    double key_row_dim;      /* one row times one key times one dim of d_qk + d_v, computed */
-    double key_dim;          /* one key times one dim: fetching it */
-    double masked_key;       /* one row mask applied, per row */
+    double item;        /* any work item */
+    double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
+    double key_dim;     /* one key times one dim: fetching it */
+    double masked_key;  /* one row mask applied, per row */
 };
 
 struct kernel {
@@ -71,7 +71,8 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
-    /* NULL if this machine can run it, else why not. */
+    /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
+     * another machine. */
     const char *(*unusable)(void);
     /* NULL if it computes this problem on this target, else why not, in words. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
@@ -83,7 +84,8 @@ struct kernel {
 
 struct backend {
     const char *name;
-    const struct kernel *kernels; /* best first: of a stage, the first that does not refuse is taken */
+    const struct kernel
+        *kernels; /* best first: of a stage, the first that does not refuse is taken */
     int64_t n_kernels;
     int32_t (*device_count)(void);
     tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);

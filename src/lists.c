@@ -116,9 +116,8 @@ static int lists_build(const struct packer *p, struct lists *out, int64_t *word_
 tess_status lists_pack(struct lists *out, const struct bcsr *m, int32_t tile_rows,
                        tess_error *error) {
     struct packer packer;
-    *out = (struct lists){.n_lists = m->batch * m->heads,
-                          .tile_rows = tile_rows,
-                          .words = (tile_rows + 63) / 64};
+    *out = (struct lists){
+        .n_lists = m->batch * m->heads, .tile_rows = tile_rows, .words = (tile_rows + 63) / 64};
     int failed = packer_make(&packer, &out->tile_row, m, tile_rows);
     if (!failed) {
         out->tiles = packer.tiles;

@@ -283,8 +283,8 @@ static void union_column(const struct packer *p, struct pack_scratch *s, const u
 static void pack_union(const struct packer *p, int64_t list, int64_t t, struct pack_scratch *s,
                        struct pack_sink *sink) {
     int64_t first_row = t * p->members;
-    int32_t members = (int32_t)(p->m->rows - first_row < p->members ? p->m->rows - first_row
-                                                                    : p->members);
+    int32_t members =
+        (int32_t)(p->m->rows - first_row < p->members ? p->m->rows - first_row : p->members);
     int32_t member_words = (p->members + 63) / 64;
     int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
     uint64_t all[PACK_MAX_WORDS];

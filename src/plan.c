@@ -34,8 +34,8 @@ static const struct kernel *kernel_named(const struct backend *backend, const ch
     return NULL;
 }
 
-/* The first kernel of the stage that this machine has and that does not refuse; *reason is why the
- * last one that was looked at cannot. */
+/* The first kernel of the stage that does not refuse problem and target, which need not be this
+ * machine; *reason is why the last one that was looked at does. */
 static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
                                         const struct kernel *forced, const char **reason) {
     *reason = "this backend has no kernel for it";
@@ -43,9 +43,7 @@ static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
             continue;
-        const char *why = kernel->unusable();
-        if (!why)
-            why = kernel->refuses(&plan->problem, &plan->target);
+        const char *why = kernel->refuses(&plan->problem, &plan->target);
         if (!why)
             return kernel;
         *reason = why;
@@ -176,8 +174,8 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost = key_cost(kernel, (double)(plan->problem.d_qk + plan->problem.d_v), rows),
-        .workers = plan->target.backend == TESS_CUDA ? plan->target.multiprocessors
-                                                     : PLAN_CPU_WORKERS,
+        .workers =
+            plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan)};
     return schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
@@ -199,8 +197,7 @@ static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
     to->band = array_copy(m->band, 2 * m->n_bands, sizeof *m->band);
     to->bitmask_entry = array_copy(m->bitmask_entry, m->n_bitmasks, sizeof *m->bitmask_entry);
     to->bits = array_copy(m->bits, bcsr_words(m), sizeof *m->bits);
-    return to->row_ptr && to->col_idx && to->band_entry && to->band && to->bitmask_entry &&
-                   to->bits
+    return to->row_ptr && to->col_idx && to->band_entry && to->band && to->bitmask_entry && to->bits
                ? 0
                : -1;
 }

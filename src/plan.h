@@ -4,8 +4,8 @@
 
 #include "kernels.h"
 
-#define PLAN_STAGES 4   /* of enum tess_stage */
-#define PLAN_HEIGHTS 8  /* tile heights that a kernel can offer */
+#define PLAN_STAGES 4  /* of enum tess_stage */
+#define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
 struct tess_plan {
     struct problem problem;
@@ -14,11 +14,11 @@ struct tess_plan {
     const struct kernel *kernels[PLAN_STAGES]; /* NULL where the pipeline has no such stage */
     struct {
         int32_t rows;
-        double seconds; /* predicted from a sample of tiles */
-    } heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
+        double seconds;                          /* predicted from a sample of tiles */
+    } heights[PLAN_HEIGHTS];                     /* fused: what was weighed; rows 0 ends it */
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
-    struct bcsr bcsr;   /* staged: the pattern's lists, copied */
-    struct lists lists; /* fused */
+    struct bcsr bcsr;                            /* staged: the pattern's lists, copied */
+    struct lists lists;                          /* fused */
     struct schedule schedule;
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *values_offset; /* staged: [batch * heads_q] */
@@ -26,7 +26,7 @@ struct tess_plan {
     size_t stage_workspace[PLAN_STAGES];
     size_t image;     /* bytes of the device image; 0 where there is none */
     size_t workspace; /* what tess_run needs: staged, values and the largest stage's workspace */
-    int64_t pairs;          /* over all batches and query heads */
+    int64_t pairs;    /* over all batches and query heads */
     double predicted_seconds;
 };
 

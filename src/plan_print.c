@@ -48,9 +48,7 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == plan->kernels[s] || other->stage != (tess_stage)s)
                 continue;
-            const char *why = other->unusable();
-            if (!why)
-                why = other->refuses(&plan->problem, &plan->target);
+            const char *why = other->refuses(&plan->problem, &plan->target);
             say(t, "            not %s: %s\n", other->name, why ? why : "comes after it");
         }
     }
@@ -65,8 +63,9 @@ static void say_lists(struct text *t, const tess_plan *plan) {
             plan->heights[i].seconds * 1e3);
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;
-    say(t, "\n  lists     %.0f query tiles, %.0f packed keys: %.0f in %lld full runs, %.0f masked "
-           "in %lld runs\n",
+    say(t,
+        "\n  lists     %.0f query tiles, %.0f packed keys: %.0f in %lld full runs, %.0f masked "
+        "in %lld runs\n",
         sums.tiles, keys, sums.full_keys, (long long)l->n_full, sums.masked_keys,
         (long long)l->n_masked);
     double rows = (double)l->n_lists * (double)plan->problem.n_q;

@@ -112,8 +112,8 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
     known.tile_rows = fused ? plan->lists.tile_rows : plan->block_q;
-    known.query_tiles = fused ? plan->lists.n_lists * plan->lists.tiles
-                              : plan->n_lists * plan->bcsr.rows;
+    known.query_tiles =
+        fused ? plan->lists.n_lists * plan->lists.tiles : plan->n_lists * plan->bcsr.rows;
     if (fused)
         for (int64_t T = 0; T < known.query_tiles; T++)
             known.packed_keys += plan->lists.keys[T];
@@ -122,10 +122,10 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.pairs = plan->pairs;
     known.work_items = plan->schedule.n_items;
     known.split_tiles = plan->schedule.n_merges;
-    known.memory_size = (int64_t)(sizeof *plan + lists_memory(&plan->lists) +
-                                  (fused ? 0 : bcsr_memory(&plan->bcsr)) +
-                                  schedule_memory(&plan->schedule) +
-                                  batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
+    known.memory_size =
+        (int64_t)(sizeof *plan + lists_memory(&plan->lists) +
+                  (fused ? 0 : bcsr_memory(&plan->bcsr)) + schedule_memory(&plan->schedule) +
+                  batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;
     return give(info, &known, sizeof known, __func__, "info", error);
 }

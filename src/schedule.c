@@ -100,11 +100,10 @@ static void group_fill(struct schedule *out, const struct cuts *cuts, const int6
             int64_t slot = places[bh].slots + cuts->slot[T];
             int64_t *at = &place[bucket_of(rules, keys[T], parts, largest)];
             for (int32_t part = 0; part < parts; part++)
-                out->items[(*at)++] = (struct work_item){
-                    (int32_t)bh, (int32_t)t, part, parts, parts > 1 ? slot + part : -1};
+                out->items[(*at)++] = (struct work_item){(int32_t)bh, (int32_t)t, part, parts,
+                                                         parts > 1 ? slot + part : -1};
             if (parts > 1)
-                out->merges[merge++] =
-                    (struct merge_item){(int32_t)bh, (int32_t)t, parts, slot};
+                out->merges[merge++] = (struct merge_item){(int32_t)bh, (int32_t)t, parts, slot};
         }
     }
 }

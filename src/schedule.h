@@ -42,11 +42,11 @@ static inline void schedule_part(int64_t keys, int32_t part, int32_t parts, int6
 
 /* How work is cut and ordered. */
 struct schedule_rules {
-    double item_cost;      /* of any item, in the unit of key_cost */
-    double key_cost;       /* of one key of a tile's list */
-    int64_t workers;       /* how many the work should divide among: a declared number, never
+    double item_cost;        /* of any item, in the unit of key_cost */
+    double key_cost;         /* of one key of a tile's list */
+    int64_t workers;         /* how many the work should divide among: a declared number, never
                               the threads of this run */
-    int64_t min_part_keys; /* no part gets fewer keys than this; INT64_MAX = never split */
+    int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
     int64_t heads_per_group; /* order only */
 };
 

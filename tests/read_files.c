@@ -38,7 +38,7 @@ static const char *text(const json_t *o, const char *name) {
 
 /* The fields that SEMANTICS.md names ("CASE" and "Bench JSON"). */
 static void check_fields(const json_t *o) {
-    static const char *const texts[] = {"dtype",  "block",  "pattern", "backend",
+    static const char *const texts[] = {"dtype",    "block",  "pattern", "backend",
                                         "pipeline", "kernel", "device",  "version"};
     static const char *const integers[] = {"b", "h",  "hkv",  "n",    "nkv",
                                            "d", "dv", "seed", "runs", "pairs"};
@@ -98,9 +98,9 @@ static void check_line(FILE *csv, json_t *o, int names) {
     json_t *value;
     json_object_foreach(o, name, value) {
         const char *cell = cell_take(&line);
-        int same = names                     ? strcmp(cell, name) == 0
-                   : json_is_string(value)   ? strcmp(cell, json_string_value(value)) == 0
-                                             : fabs(strtod(cell, NULL) - json_number_value(value)) <=
+        int same = names                   ? strcmp(cell, name) == 0
+                   : json_is_string(value) ? strcmp(cell, json_string_value(value)) == 0
+                                           : fabs(strtod(cell, NULL) - json_number_value(value)) <=
                                                  1e-5 * fabs(json_number_value(value));
         if (!same)
             stop("%s is '%s' in the CSV", name, cell);
@@ -164,7 +164,8 @@ static int read_png(const char *path, size_t rows, size_t columns) {
     for (size_t y = 0; y < rows; y++) {
         putchar('|');
         for (size_t x = 0; x < columns; x++) {
-            char c = cell_shown(pixels + (1 + y * side) * stride + 3 * (1 + x * side), stride, side);
+            char c =
+                cell_shown(pixels + (1 + y * side) * stride + 3 * (1 + x * side), stride, side);
             printf("%c%c", c, c);
         }
         puts("|");

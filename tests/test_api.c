@@ -195,8 +195,8 @@ static void stages_are_checked(void **state) {
     setting_make(&s, TESS_FUSED);
     for (int i = 0; i < 3; i++) {
         s.arguments.values = o_data;
-        expect(stages[i](s.plan, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT,
-               "plan", "TESS_STAGED");
+        expect(stages[i](s.plan, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT, "plan",
+               "TESS_STAGED");
         expect(stages[i](NULL, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT, "plan",
                "NULL");
     }
@@ -255,8 +255,8 @@ static void the_one_call(void **state) {
     assert_int_equal(tess_run(s.plan, &s.arguments, NULL, NULL), TESS_OK);
     memcpy(planned, o_data, sizeof planned);
     memset(o_data, 0, sizeof o_data);
-    assert_int_equal(
-        tess_attention(TESS_CPU, &s.q, &s.k, &s.v, s.pattern, &s.o, &s.lse, &error), TESS_OK);
+    assert_int_equal(tess_attention(TESS_CPU, &s.q, &s.k, &s.v, s.pattern, &s.o, &s.lse, &error),
+                     TESS_OK);
     assert_memory_equal(planned, o_data, sizeof planned);
 
     for (int i = 0; i < O_SIZE; i++)
@@ -267,8 +267,8 @@ static void the_one_call(void **state) {
            TESS_INVALID_ARGUMENT, "o", "NULL");
     expect(tess_attention(TESS_CPU, &s.q, &s.k, &s.v, NULL, &s.o, NULL, &error), &error,
            TESS_INVALID_ARGUMENT, "pattern", "NULL");
-    expect(tess_attention((tess_backend)5, &s.q, &s.k, &s.v, s.pattern, &s.o, NULL, &error),
-           &error, TESS_INVALID_ARGUMENT, "backend", "TESS_CPU");
+    expect(tess_attention((tess_backend)5, &s.q, &s.k, &s.v, s.pattern, &s.o, NULL, &error), &error,
+           TESS_INVALID_ARGUMENT, "backend", "TESS_CPU");
     s.v.size[2]--;
     expect(tess_attention(TESS_CPU, &s.q, &s.k, &s.v, s.pattern, &s.o, NULL, &error), &error,
            TESS_INVALID_ARGUMENT, "v", "rows");
@@ -298,14 +298,10 @@ static void alignment_is_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_checked),
-        cmocka_unit_test(free_strides_are_free),
-        cmocka_unit_test(workspace_is_exact),
-        cmocka_unit_test(plans_and_arguments_are_checked),
-        cmocka_unit_test(stages_are_checked),
-        cmocka_unit_test(stages_make_the_whole),
-        cmocka_unit_test(the_one_call),
-        cmocka_unit_test(alignment_is_found),
+        cmocka_unit_test(tensors_are_checked), cmocka_unit_test(free_strides_are_free),
+        cmocka_unit_test(workspace_is_exact),  cmocka_unit_test(plans_and_arguments_are_checked),
+        cmocka_unit_test(stages_are_checked),  cmocka_unit_test(stages_make_the_whole),
+        cmocka_unit_test(the_one_call),        cmocka_unit_test(alignment_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -170,8 +170,9 @@ static void extreme_scales_are_safe(void **state) {
     static const struct {
         double scale;
         float q, k, score; /* of 4 dims */
-    } cases[] = {{1e30, 1e10f, 1e-35f, 4e5f}, {1e30, 1e10f, 0, 0},      {1e-30, 1e20f, 1e12f, 400},
-                 {1e-42, 0.5f, 2e38f, 4e-4f}, {1, 1e-40f, 1e38f, 0.04f}, {-1e20, 1e19f, 1e-38f, -40}};
+    } cases[] = {{1e30, 1e10f, 1e-35f, 4e5f}, {1e30, 1e10f, 0, 0},
+                 {1e-30, 1e20f, 1e12f, 400},  {1e-42, 0.5f, 2e38f, 4e-4f},
+                 {1, 1e-40f, 1e38f, 0.04f},   {-1e20, 1e19f, 1e-38f, -40}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {

@@ -138,10 +138,18 @@ static void check_pattern(const tess_pattern *p, int32_t tile_rows) {
 
 static void every_tile_lists_what_its_rows_list(void **state) {
     (void)state;
-    static const char *const specs[] = {
-        "dense", "causal", "window(20,9)", "dilated(5,3)", "strided(7,16)", "global_grid(5)",
-        "segments(30,1,0,44)", "random(0.2,3)", "random(0.05,4)+window(4,4)",
-        "bigbird(16,5,2,1)", "random(0.5,5)&causal", "segments(0)"};
+    static const char *const specs[] = {"dense",
+                                        "causal",
+                                        "window(20,9)",
+                                        "dilated(5,3)",
+                                        "strided(7,16)",
+                                        "global_grid(5)",
+                                        "segments(30,1,0,44)",
+                                        "random(0.2,3)",
+                                        "random(0.05,4)+window(4,4)",
+                                        "bigbird(16,5,2,1)",
+                                        "random(0.5,5)&causal",
+                                        "segments(0)"};
     static const int64_t blocks[][2] = {{1, 1}, {2, 2},   {8, 8},  {16, 16}, {64, 64},
                                         {5, 7}, {192, 1}, {64, 1}, {1, 16},  {48, 80}};
     static const int64_t sizes[][2] = {{130, 130}, {100, 211}, {211, 100}, {1, 77}, {200, 1}};
@@ -151,8 +159,8 @@ static void every_tile_lists_what_its_rows_list(void **state) {
             for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++) {
                 if (strstr(specs[s], "segments") && sizes[z][1] < 75)
                     continue;
-                tess_pattern *p = pattern_make(specs[s], sizes[z][0], sizes[z][1], blocks[b][0],
-                                               blocks[b][1], 2);
+                tess_pattern *p =
+                    pattern_make(specs[s], sizes[z][0], sizes[z][1], blocks[b][0], blocks[b][1], 2);
                 /* Two heights for each pattern, all of them in turn. */
                 size_t turn = s + b + z;
                 check_pattern(p, heights[turn % 7]);

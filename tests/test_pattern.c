@@ -683,8 +683,7 @@ static void test_row(void **state) {
     /* one list for all answers any index, but no negative one */
     assert_int_equal(tess_pattern_row(p, 5, 7, 299, NULL, 0, &count, &error), TESS_OK);
     assert_int_equal(count, 3);
-    assert_int_equal(tess_pattern_row(p, 0, -1, 0, NULL, 0, &count, &error),
-                     TESS_INVALID_ARGUMENT);
+    assert_int_equal(tess_pattern_row(p, 0, -1, 0, NULL, 0, &count, &error), TESS_INVALID_ARGUMENT);
     tess_pattern_free(p);
     shape.batch = 2, shape.heads = 3;
     assert_int_equal(tess_pattern_from_spec(&p, "random(0.5,1)", &shape, NULL), TESS_OK);

@@ -247,7 +247,7 @@ static void printing_is_snprintf(void **state) {
     tess_pattern_free(pattern);
 }
 
-/* A CUDA plan of this version says that there is no kernel, or no CUDA. */
+/* A fused CUDA plan of this version says that there is no kernel, or no CUDA. */
 static void cuda_says_so(void **state) {
     (void)state;
     tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
@@ -263,6 +263,19 @@ static void cuda_says_so(void **state) {
     tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
     assert_int_equal(status, backend_get(TESS_CUDA) ? TESS_UNSUPPORTED : TESS_NO_CUDA);
     assert_null(plan);
+    /* Staged plans can be made and looked at on a machine without a device. */
+    if (backend_get(TESS_CUDA)) {
+        problem.pipeline = TESS_STAGED;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_SOFTMAX), "cuda_softmax_f32");
+        assert_true(tess_plan_image_size(plan) > 0);
+        assert_true(tess_plan_print(plan, NULL, 0) > 0);
+        tess_plan_free(plan);
+        plan = NULL;
+        target.architecture = 75;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         TESS_UNSUPPORTED);
+    }
     target.backend = (tess_backend)7;
     assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                      TESS_INVALID_ARGUMENT);
@@ -296,8 +309,7 @@ static void queries_answer(void **state) {
     assert_int_equal(tess_target_query(&target, TESS_CPU, 0, NULL), TESS_OK);
     assert_int_equal(target.backend, TESS_CPU);
     assert_int_equal(tess_device_count((tess_backend)9), 0);
-    assert_int_equal(tess_target_query(&target, (tess_backend)9, 0, &error),
-                     TESS_INVALID_ARGUMENT);
+    assert_int_equal(tess_target_query(&target, (tess_backend)9, 0, &error), TESS_INVALID_ARGUMENT);
     assert_int_not_equal(tess_target_query(&target, TESS_CUDA, 1000, &error), TESS_OK);
     assert_int_equal(tess_target_query(NULL, TESS_CPU, 0, &error), TESS_INVALID_ARGUMENT);
     assert_true(tess_kernel_count() >= 4);

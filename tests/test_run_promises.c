@@ -275,12 +275,9 @@ static void threads_share_a_plan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workspace_is_exact),
-        cmocka_unit_test(workspace_is_used_to_the_end),
-        cmocka_unit_test(runs_allocate_nothing),
-        cmocka_unit_test(runs_print_nothing),
-        cmocka_unit_test(same_bits_for_any_threads),
-        cmocka_unit_test(same_bits_for_100_repeats),
+        cmocka_unit_test(workspace_is_exact),        cmocka_unit_test(workspace_is_used_to_the_end),
+        cmocka_unit_test(runs_allocate_nothing),     cmocka_unit_test(runs_print_nothing),
+        cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(same_bits_for_100_repeats),
         cmocka_unit_test(threads_share_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

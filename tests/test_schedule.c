@@ -16,11 +16,8 @@
 #define LISTS 3
 #define HEADS 7
 
-static const struct schedule_rules rules = {.item_cost = 50,
-                                            .key_cost = 1,
-                                            .workers = 64,
-                                            .min_part_keys = 256,
-                                            .heads_per_group = 3};
+static const struct schedule_rules rules = {
+    .item_cost = 50, .key_cost = 1, .workers = 64, .min_part_keys = 256, .heads_per_group = 3};
 static const int64_t list_of[HEADS] = {0, 1, 2, 0, 1, 2, 0};
 
 /* Power-law rows: a few long, most short, some empty. */
@@ -181,10 +178,8 @@ static void power_law_rows_are_balanced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_cover_keys_once),
-        cmocka_unit_test(work_is_covered_once),
-        cmocka_unit_test(never_split_when_told),
-        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(parts_cover_keys_once),       cmocka_unit_test(work_is_covered_once),
+        cmocka_unit_test(never_split_when_told),       cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(power_law_rows_are_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

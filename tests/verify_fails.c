@@ -1,6 +1,6 @@
 /*
- * `tessera verify` with a fault planted, a helper of tests/tool.sh: linked with --wrap=lab_check, so
- * that staged runs of cases with seed=13 fail whatever they answered.
+ * `tessera verify` with a fault planted, a helper of tests/tool.sh: linked with --wrap=lab_check,
+ * so that staged runs of cases with seed=13 fail whatever they answered.
  */
 #include <stdio.h>
 

@@ -217,8 +217,7 @@ static void weigh(float *st, int32_t n, const uint64_t *mask, float *m, double *
     }
     for (int v = 0; v < CPU_VECTORS; v++)
         for (int i = 0; i < CPU_LANES; i++)
-            l[v * CPU_LANES + i] =
-                (double)alpha[v][i] * l[v * CPU_LANES + i] + (double)sum[v][i];
+            l[v * CPU_LANES + i] = (double)alpha[v][i] * l[v * CPU_LANES + i] + (double)sum[v][i];
 }
 
 /* The keys that some lane of group g lists, with the group's own masks; answers how many. */
@@ -305,8 +304,8 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     struct cpu_head q = cpu_head(&args->q, p->type, b, h);
     struct cpu_head k = cpu_head(&args->k, p->type, b, h_kv);
     struct cpu_head v = cpu_head(&args->v, p->type, b, h_kv);
-    int shifted = cpu_load_queries(s.qt, s.factor, &q, first, rows, p->d_qk, p->scale * LOG2_E,
-                                   s.row);
+    int shifted =
+        cpu_load_queries(s.qt, s.factor, &q, first, rows, p->d_qk, p->scale * LOG2_E, s.row);
     state_clear(&state, lanes, p->d_v);
     memset(s.low, 0, (size_t)(lanes * p->d_v) * sizeof *s.low);
 

@@ -66,22 +66,22 @@ const char *cpu_isa(void) {
 
 static const int32_t tile_rows[] = {8, 16, 32, CPU_TILE_ROWS, 0};
 
-static const char *refuses_nothing(const struct problem *problem, const tess_target *target) {
-    (void)problem;
-    (void)target;
-    return NULL;
-}
-
-#define LEVEL_UNUSABLE(level)                                                                      \
+/* They compute every problem; a CPU to plan for is always this machine's. */
+#define LEVEL_REFUSES(level)                                                                       \
     static const char *level##_unusable(void) {                                                    \
         return level_unusable(LEVEL_##level);                                                      \
+    }                                                                                              \
+    static const char *level##_refuses(const struct problem *problem, const tess_target *target) { \
+        (void)problem;                                                                             \
+        (void)target;                                                                              \
+        return level_unusable(LEVEL_##level);                                                      \
     }
-CPU_LEVELS(LEVEL_UNUSABLE)
+CPU_LEVELS(LEVEL_REFUSES)
 
 #define KERNEL(level, stem, its_stage, heights, ...)                                               \
     {                                                                                              \
         .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
-        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = refuses_nothing,           \
+        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_refuses,           \
         .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
 

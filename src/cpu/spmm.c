@@ -9,7 +9,7 @@ size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row.
  * Answers, from bit `row` on, which of the rows have a weight that is not 0. */
 static uint64_t weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
-                         int64_t rows, float *pt) {
+                             int64_t rows, float *pt) {
     uint64_t weighty = 0;
     memset(pt, 0, (size_t)s->keys.n * CPU_GROUP * sizeof *pt);
     for (int64_t r = 0; r < rows; r++) {

@@ -133,12 +133,12 @@ struct cpu_stage {
 };
 
 struct cpu_stage_scratch {
-    float *panel; /* qt or ot of a chunk */
-    float *low;   /* spmm */
+    float *panel;  /* qt or ot of a chunk */
+    float *low;    /* spmm */
     float *factor; /* sddmm */
-    float *st;    /* scores or weights of one group */
-    float *rows;  /* key or value rows converted to f32 */
-    float *row;   /* d floats */
+    float *st;     /* scores or weights of one group */
+    float *rows;   /* key or value rows converted to f32 */
+    float *row;    /* d floats */
 };
 
 static inline struct cpu_stage_scratch

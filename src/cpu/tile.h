@@ -10,8 +10,8 @@
  *     low     [groups][d_v][CPU_GROUP]       what rounding has cut off from ot
  *
  * Keys come in superblocks of at most CPU_KEYS. No sum runs far: dims and keys are summed CPU_CHUNK
- * at a time, chunks into a superblock, superblocks into ot with compensation, so that the error does
- * not grow with d or with the length of a row even where all terms have one sign.
+ * at a time, chunks into a superblock, superblocks into ot with compensation, so that the error
+ * does not grow with d or with the length of a row even where all terms have one sign.
  */
 #ifndef TESSERA_CPU_TILE_H
 #define TESSERA_CPU_TILE_H

@@ -15,12 +15,12 @@ struct cuda_image {
     int32_t *band;
     int64_t *bitmask_entry;
     uint64_t *bits;
-    int64_t *partial;         /* [n_tiles] 0: full, i + 1: band i, -1 - i: bitmask i; NULL where all
+    int64_t *partial;        /* [n_tiles] 0: full, i + 1: band i, -1 - i: bitmask i; NULL where all
                                  tiles are full */
-    struct work_item *items;  /* [n_items] one block row of one head each, longest first */
-    int64_t *chunks;          /* [n_items + 1] chunks of the strips of all items before */
-    int64_t *list_of;         /* [batch * heads_q] */
-    int64_t *values_offset;   /* [batch * heads_q] */
+    struct work_item *items; /* [n_items] one block row of one head each, longest first */
+    int64_t *chunks;         /* [n_items + 1] chunks of the strips of all items before */
+    int64_t *list_of;        /* [batch * heads_q] */
+    int64_t *values_offset;  /* [batch * heads_q] */
 };
 
 static inline int64_t cuda_image_words(const struct bcsr *m) {

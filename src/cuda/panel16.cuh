@@ -33,8 +33,8 @@ static __device__ __forceinline__ bool panel16_aligned(const struct cuda_params 
 
 /*
  * to[i][0 ... WIDTH - 1] = elements d, d + 1, ... of row key[i] of a head, for ROWS rows of to that
- * are WIDTH + 8 elements long; 0 past the row's end and where key[i] is -1. By THREADS threads, done
- * after copy_wait.
+ * are WIDTH + 8 elements long; 0 past the row's end and where key[i] is -1. By THREADS threads,
+ * done after copy_wait.
  */
 template <class T, int ROWS, int WIDTH, int THREADS>
 static __device__ __forceinline__ void panel16_gather(T (*to)[WIDTH + 8], const head_view<T> &head,

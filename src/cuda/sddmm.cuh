@@ -1,8 +1,8 @@
 /*
  * Stage 1: values = scale * q k^T on the listed tiles, -Inf on masked elements and past the keys.
  *
- * A unit of work is CUDA_CHUNK columns of a strip by some of its rows. Each score depends on its own
- * query and key alone, so keys that no row lists may be read: what they give is not selected.
+ * A unit of work is CUDA_CHUNK columns of a strip by some of its rows. Each score depends on its
+ * own query and key alone, so keys that no row lists may be read: what they give is not selected.
  *
  *   tile  a block computes M rows; q and k pass through shared memory, PANEL_K dims at a time
  *   row   a warp computes one row; each 8 lanes take a key, 4 dims a lane

@@ -1,8 +1,8 @@
 /*
  * Stage 2: softmax of every row of the values, in place. A row is contiguous, whatever the block:
- * a group of threads, one warp or a whole block, holds its beginning in registers and reads the rest
- * again. Nothing stands in for -Inf: where the maximum is -Inf, 0 is subtracted, and all weights are
- * exactly 0. Each thread sums what it holds in f32, and sums go on in double.
+ * a group of threads, one warp or a whole block, holds its beginning in registers and reads the
+ * rest again. Nothing stands in for -Inf: where the maximum is -Inf, 0 is subtracted, and all
+ * weights are exactly 0. Each thread sums what it holds in f32, and sums go on in double.
  */
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
@@ -106,7 +106,8 @@ static __global__ void __launch_bounds__(SOFTMAX_BLOCK)
         const struct strip s = strip_of(p, item);
         if (row >= s.rows)
             continue;
-        const float lse = softmax_of_row<THREADS>(s.values + row * s.width + thread, s.width - thread);
+        const float lse =
+            softmax_of_row<THREADS>(s.values + row * s.width + thread, s.width - thread);
         if (thread == 0 && p.lse.data)
             static_cast<float *>(p.lse.data)[s.b * p.lse.stride[0] + s.h * p.lse.stride[1] +
                                              (s.first + row) * p.lse.stride[2]] = lse;

@@ -132,8 +132,8 @@ static __global__ void __launch_bounds__(panel_threads(M, N), 2)
 
 /* ---- row ---- */
 
-/* Of 32 keys, one in each lane with its weight, every `parts`-th from number `part`: adds to sum the
- * 4 dims at `at` of what they contribute. */
+/* Of 32 keys, one in each lane with its weight, every `parts`-th from number `part`: adds to sum
+ * the 4 dims at `at` of what they contribute. */
 template <class T>
 static __device__ __forceinline__ void spmm_row_add(float4 &sum, const head_view<T> &v,
                                                     int32_t key_held, float weight_held, int part,

@@ -1,6 +1,6 @@
 /*
- * Stage 3 for 16-bit types on tensor cores: spmm.cuh's tile, where a block row has enough queries to
- * fill one. A block of 4 warps computes M rows of N dims; each warp takes a quarter of the dims.
+ * Stage 3 for 16-bit types on tensor cores: spmm.cuh's tile, where a block row has enough queries
+ * to fill one. A block of 4 warps computes M rows of N dims; each warp takes a quarter of the dims.
  * Weights are rounded to the storage type; f16 has no room for small ones, so they are scaled up by
  * a power of two: they are 1 at most.
  */

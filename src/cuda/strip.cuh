@@ -1,6 +1,6 @@
 /*
- * A strip: the tiles of one block row side by side, as the BCSR values hold them (tessera.h, section
- * 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
+ * A strip: the tiles of one block row side by side, as the BCSR values hold them (tessera.h,
+ * section 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
  */
 #ifndef TESSERA_CUDA_STRIP_CUH
 #define TESSERA_CUDA_STRIP_CUH
@@ -34,8 +34,8 @@ static __device__ __forceinline__ struct strip strip_of(const struct cuda_params
     return s;
 }
 
-/* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there is
- * a bitmask, bit + r * block_kv of it is set. */
+/* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there
+ * is a bitmask, bit + r * block_kv of it is set. */
 struct column {
     int32_t key; /* -1: past the last key, listed by no row */
     int32_t first, last;

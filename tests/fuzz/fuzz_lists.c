@@ -201,8 +201,8 @@ static void check_topk_rows(const tess_pattern *pattern, const tess_pattern_shap
     int64_t keys[KEYS], count;
     for (int64_t x = 0; x < shape->batch * shape->heads * shape->n_q; x++) {
         int64_t list = x / shape->n_q, at = 0;
-        require(tess_pattern_row(pattern, list / shape->heads, list % shape->heads,
-                                 x % shape->n_q, keys, KEYS, &count, NULL) == TESS_OK);
+        require(tess_pattern_row(pattern, list / shape->heads, list % shape->heads, x % shape->n_q,
+                                 keys, KEYS, &count, NULL) == TESS_OK);
         for (int64_t k = 0; k < shape->n_kv; k++)
             if (row_names(indices + x * k_count, k_count, k))
                 require(at < count && keys[at++] == k);

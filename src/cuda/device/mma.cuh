@@ -1,6 +1,6 @@
 /*
- * Tensor cores by warp: c += a b for a 16 x 16, b 16 x 8, c 16 x 8, operands of 16 bits, sums in f32.
- * With g = lane / 4 and t = lane % 4 a lane holds
+ * Tensor cores by warp: c += a b for a 16 x 16, b 16 x 8, c 16 x 8, operands of 16 bits, sums in
+ * f32. With g = lane / 4 and t = lane % 4 a lane holds
  *
  *   a[0 ... 3]  rows g, g + 8, g, g + 8 and columns 2t, 2t, 2t + 8, 2t + 8, and the column after
  *   b[0 ... 1]  column g and rows 2t, 2t + 8, and the row after
