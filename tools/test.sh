@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY=passive
 # step NAME COMMAND...: runs it into build/logs/NAME.log and says how long it took. A step counts as
 # one check; the tests of ctest and the cases of verify count each.
 step() {
-    local name=$1 log=$logs/${1// /_}.log start=$SECONDS status counts
+    local name=$1 log=$logs/${1// /_}.log start=$SECONDS status counts skips
     shift
     "$@" >"$log" 2>&1 </dev/null
     status=$?
@@ -30,10 +30,12 @@ step() {
         s/^verify: ([0-9]+) cases.* ([0-9]+) failed.*/\1 \2/p' "$log" | tail -n 1)
     [ -n "$counts" ] || counts="1 $((status != 0))"
     [ $status -eq 0 ] || [ "${counts#* }" -gt 0 ] || counts="$((${counts% *} + 1)) 1"
-    passed=$((passed + ${counts% *} - ${counts#* }))
+    skips=$(sed -nE 's/^[ 0-9]*\/[0-9]+ Test .*: ([a-z_]+) \.+\*\*\*Skipped .*/\1/p' "$log")
+    skipped=$((skipped + $(wc -w <<<"$skips")))
+    passed=$((passed + ${counts% *} - ${counts#* } - $(wc -w <<<"$skips")))
     failed=$((failed + ${counts#* }))
-    printf '%-34s %4d s  %s\n' "$name" $((SECONDS - start)) \
-        "$([ $status -eq 0 ] && echo ok || echo "FAILED, see $log:")"
+    printf '%-34s %4d s  %s%s\n' "$name" $((SECONDS - start)) \
+        "$([ $status -eq 0 ] && echo ok || echo "FAILED, see $log:")" "${skips:+, skipped: $skips}"
     [ $status -eq 0 ] || tail -n 60 "$log"
     return $status
 }
