@@ -91,8 +91,11 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
     say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)plan->schedule.n_items,
         plural(plan->schedule.n_items), (long long)plan->schedule.n_merges,
         plural(plan->schedule.n_merges));
-    say(&t, "  memory    workspace %zu bytes, %d thread%s\n", plan->workspace,
-        (int)plan->problem.threads, plural(plan->problem.threads));
+    say(&t, "  memory    workspace %zu bytes", plan->workspace);
+    if (plan->target.backend == TESS_CPU)
+        say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));
+    else
+        say(&t, ", image %zu bytes\n", plan->image);
     say(&t, "  predicted %.4g ms%s\n", plan->predicted_seconds * 1e3,
         plan->target.backend == TESS_CPU ? " on one thread" : "");
     return t.length;

@@ -85,70 +85,58 @@ const char *tess_stage_name(tess_stage stage) {
 /* A struct_size of 0, a tess_error that was only zeroed, means the size in version 0.1. */
 #define ERROR_FIRST_SIZE (offsetof(tess_error, message) + 256)
 
-static void error_write(tess_error *error, const tess_error *filled, const char *format,
-                        va_list words) {
-    tess_error known = *filled;
+static void error_fill(tess_error *error, tess_error filled, const char *format, va_list words) {
+    if (!error)
+        return;
     size_t given_size = error->struct_size;
-    vsnprintf(known.message, sizeof known.message, format, words);
+    vsnprintf(filled.message, sizeof filled.message, format, words);
     if (!given_size)
         error->struct_size = ERROR_FIRST_SIZE;
-    struct_give(error, &known, sizeof known);
+    struct_give(error, &filled, sizeof filled);
     error->struct_size = given_size;
+}
+
+/* Details without a place. */
+static tess_error error_of(tess_status status, const char *function, const char *argument) {
+    return (tess_error){.status = status,
+                        .function = function,
+                        .argument = argument,
+                        .batch = -1,
+                        .head = -1,
+                        .row = -1,
+                        .position = -1};
 }
 
 tess_status error_set(tess_error *error, tess_status status, const char *function,
                       const char *argument, const char *format, ...) {
-    if (error) {
-        tess_error filled = {.status = status,
-                             .function = function,
-                             .argument = argument,
-                             .batch = -1,
-                             .head = -1,
-                             .row = -1,
-                             .position = -1};
-        va_list words;
-        va_start(words, format);
-        error_write(error, &filled, format, words);
-        va_end(words);
-    }
+    va_list words;
+    va_start(words, format);
+    error_fill(error, error_of(status, function, argument), format, words);
+    va_end(words);
     return status;
 }
 
 tess_status error_set_at(tess_error *error, tess_status status, const char *function,
                          const char *argument, int64_t position, const char *format, ...) {
-    if (error) {
-        tess_error filled = {.status = status,
-                             .function = function,
-                             .argument = argument,
-                             .batch = -1,
-                             .head = -1,
-                             .row = -1,
-                             .position = position};
-        va_list words;
-        va_start(words, format);
-        error_write(error, &filled, format, words);
-        va_end(words);
-    }
+    tess_error filled = error_of(status, function, argument);
+    va_list words;
+    filled.position = position;
+    va_start(words, format);
+    error_fill(error, filled, format, words);
+    va_end(words);
     return status;
 }
 
 tess_status error_set_list(tess_error *error, tess_list_fault fault, const char *function,
                            const char *argument, int64_t batch, int64_t head, int64_t row,
                            int64_t position, const char *format, ...) {
-    if (error) {
-        tess_error filled = {.status = TESS_INVALID_LIST,
-                             .fault = fault,
-                             .function = function,
-                             .argument = argument,
-                             .batch = batch,
-                             .head = head,
-                             .row = row,
-                             .position = position};
-        va_list words;
-        va_start(words, format);
-        error_write(error, &filled, format, words);
-        va_end(words);
-    }
+    tess_error filled = error_of(TESS_INVALID_LIST, function, argument);
+    va_list words;
+    filled.fault = fault;
+    filled.batch = batch, filled.head = head, filled.row = row, filled.position = position;
+    va_start(words, format);
+    error_fill(error, filled, format, words);
+    va_end(words);
     return TESS_INVALID_LIST;
 }
 

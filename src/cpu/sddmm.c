@@ -4,7 +4,7 @@
 #include "strip.h"
 
 size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->problem->d_qk);
+    return cpu_stage_workspace(args, args->problem->d_qk, 1);
 }
 
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the values. */
@@ -26,14 +26,14 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     const int64_t d = args->problem->d_qk;
     const float *k_row[CPU_KEYS];
     struct cpu_strip_keys keys;
-    int shifted = cpu_load_queries(s->panel, s->factor, q, c->strip->first + c->row, c->rows, d,
+    int shifted = cpu_load_queries(s->panel, s->side, q, c->strip->first + c->row, c->rows, d,
                                    args->problem->scale, s->row);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
-            cpu_scores(s->panel + lane * d, shifted ? s->factor + lane : NULL, k_row, keys.keys.n,
-                       d, s->st);
+            cpu_scores(s->panel + lane * d, shifted ? s->side + lane : NULL, k_row, keys.keys.n, d,
+                       s->st);
             scores_store(c, &keys, lane, rows, s->st);
         }
     }
@@ -56,7 +56,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(sddmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_qk);
+    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_qk, 1);
     cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -3,7 +3,7 @@
 #include "strip.h"
 
 size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->problem->d_v);
+    return cpu_stage_workspace(args, args->problem->d_v, args->problem->d_v);
 }
 
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row.
@@ -43,16 +43,16 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     for (int i = 0; i < CPU_VECTORS; i++)
         one[i] = v_set(1.0f);
     memset(s->panel, 0, (size_t)panel * sizeof *s->panel);
-    memset(s->low, 0, (size_t)panel * sizeof *s->low);
+    memset(s->side, 0, (size_t)panel * sizeof *s->side);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(v_row, v, keys.keys.key, keys.keys.n, d, s->rows);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             weighty |= weights_load(c, &keys, lane, rows, s->st);
-            cpu_values(s->st, v_row, keys.keys.n, d, one, s->panel + lane * d, s->low + lane * d);
+            cpu_values(s->st, v_row, keys.keys.n, d, one, s->panel + lane * d, s->side + lane * d);
         }
     }
-    cpu_values_fold(s->panel, s->low, panel);
+    cpu_values_fold(s->panel, s->side, panel);
     empty_rows_clear(s->panel, c->rows, d, weighty);
     cpu_store_outputs(o, c->strip->first + c->row, c->rows, d, s->panel, s->row);
 }
@@ -74,7 +74,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(spmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v);
+    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v, args->problem->d_v);
     cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

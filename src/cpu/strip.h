@@ -127,51 +127,50 @@ static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_strip_keys *out
 
 struct cpu_stage {
     const struct kernel_args *args;
-    int64_t d; /* d_qk or d_v */
+    int64_t d;    /* d_qk or d_v */
+    int64_t side; /* floats that a lane has beside its panel */
     char *scratch;
     size_t scratch_size;
 };
 
 struct cpu_stage_scratch {
-    float *panel;  /* qt or ot of a chunk */
-    float *low;    /* spmm */
-    float *factor; /* sddmm */
-    float *st;     /* scores or weights of one group */
-    float *rows;   /* key or value rows converted to f32 */
-    float *row;    /* d floats */
+    float *panel; /* qt or ot of a chunk */
+    float *side;  /* factor (1 a lane) or low (d a lane) */
+    float *st;    /* scores or weights of one group */
+    float *rows;  /* key or value rows converted to f32 */
+    float *row;   /* d floats */
 };
 
 static inline struct cpu_stage_scratch
-cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d) {
+cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d, int64_t side) {
     struct cpu_stage_scratch s;
     size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(args->bcsr));
     s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
-    s.low = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
-    s.factor = carve_take(c, lanes, sizeof(float));
+    s.side = carve_take_panel(c, lanes, (size_t)side, sizeof(float));
     s.st = carve_take(c, CPU_KEYS * CPU_GROUP, sizeof(float));
     s.rows = carve_take(c, cpu_gather_size(args->problem->type, d), sizeof(float));
     s.row = carve_take(c, (size_t)d, sizeof(float));
     return s;
 }
 
-static inline struct cpu_stage cpu_stage(struct carve *c, const struct kernel_args *args,
-                                         int64_t d) {
+static inline struct cpu_stage cpu_stage(struct carve *c, const struct kernel_args *args, int64_t d,
+                                         int64_t side) {
     struct carve one = {0};
-    cpu_stage_scratch(&one, args, d);
+    cpu_stage_scratch(&one, args, d, side);
     c->overflow |= one.overflow;
     char *scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-    return (struct cpu_stage){args, d, scratch, one.used};
+    return (struct cpu_stage){args, d, side, scratch, one.used};
 }
 
 static inline struct cpu_stage_scratch cpu_stage_thread(const struct cpu_stage *stage,
                                                         int32_t thread) {
     struct carve c = {.base = stage->scratch + (size_t)thread * stage->scratch_size};
-    return cpu_stage_scratch(&c, stage->args, stage->d);
+    return cpu_stage_scratch(&c, stage->args, stage->d, stage->side);
 }
 
-static inline size_t cpu_stage_workspace(const struct kernel_args *args, int64_t d) {
+static inline size_t cpu_stage_workspace(const struct kernel_args *args, int64_t d, int64_t side) {
     struct carve c = {0};
-    cpu_stage(&c, args, d);
+    cpu_stage(&c, args, d, side);
     return c.overflow ? SIZE_MAX : c.used;
 }
 
