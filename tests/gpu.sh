@@ -74,7 +74,7 @@ bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
 step 'bench' 150 "${bench[@]}"
 sed -n '/^==== bench/,$p' "$log" | cut -c 1-200
 
-# Small cases that meet every type, both mappings of rows and every kind of tile.
+# Small cases that meet every type, every mapping of rows, both of softmax and every kind of tile.
 reduced=("$tessera" verify
     backend=cuda,h=2,n=70,d=24,dv=40,block=16x16,pattern=causal
     backend=cuda,h=2,n=70,d=24,dv=40,dtype=f16,block=16x16,pattern='window(9,3)',layout=padded
@@ -82,7 +82,13 @@ reduced=("$tessera" verify
     backend=cuda,h=2,n=70,d=7,dtype=f16,block=5x7,pattern='random(0.5,1)',source=mask,align=2
     backend=cuda,h=2,n=70,d=16,block=1x1,pattern='random(0.2,1)',source=topk,fill=nanv
     backend=cuda,h=2,n=70,d=16,dtype=bf16,block=1x16,pattern='dilated(3,4)'
-    backend=cuda,h=1,n=3,nkv=2000,d=8,dtype=f16,block=4x4,pattern='random(0.5,1)')
+    backend=cuda,h=1,n=3,nkv=2000,d=8,dtype=f16,block=4x4,pattern='random(0.5,1)'
+    backend=cuda,h=1,n=70,d=24,dv=96,block=8x8,pattern='window(20,20)'
+    backend=cuda,h=1,n=70,d=24,dv=96,dtype=bf16,block=8x8,pattern='window(20,20)'
+    backend=cuda,h=1,n=70,d=24,dv=96,block=32x32,pattern=causal
+    backend=cuda,h=1,n=70,d=24,dv=96,dtype=f16,block=32x32,pattern=causal
+    backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,block=64x64,pattern=dense,fill=nanv
+    backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,dtype=bf16,block=64x64,pattern=dense)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck initcheck synccheck; do
     if [ -n "$sanitizer" ]; then
