@@ -203,11 +203,11 @@ static const char *kernel_unusable(void) {
     return cuda_device_count() ? NULL : "there is no CUDA driver or device on this machine";
 }
 
-/* Staged kernels take every shape; what they need is a type and a device. */
-static const char *target_refused(const tess_target *target) {
+/* Staged kernels take every shape; what they need is a device and one type: NULL, or which. */
+static const char *refused(const tess_target *target, const char *otherwise) {
     if (target->architecture < 80)
         return "the target's architecture is below 80 (compute capability 8.0)";
-    return NULL;
+    return otherwise;
 }
 
 static size_t workspace_none(const struct kernel_args *args) {
@@ -215,12 +215,16 @@ static size_t workspace_none(const struct kernel_args *args) {
     return 0;
 }
 
-/* The two functions that a row of the table needs; `takes` is a condition on `type`. */
-#define KERNEL_FUNCTIONS(name, takes, otherwise)                                                   \
+/* What `takes` in instances.def may be. */
+#define TAKES_any NULL
+#define TAKES_f32 problem->type == TESS_F32 ? NULL : "it computes f32 only"
+#define TAKES_f16 problem->type == TESS_F16 ? NULL : "it computes f16 only"
+#define TAKES_bf16 problem->type == TESS_BF16 ? NULL : "it computes bf16 only"
+
+#define CUDA_KERNEL(name, its_stage, takes, ...)                                                   \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
-        const tess_type type = problem->type;                                                      \
-        (void)type;                                                                                \
-        return (takes) ? target_refused(target) : (otherwise);                                     \
+        (void)problem;                                                                             \
+        return refused(target, TAKES_##takes);                                                     \
     }                                                                                              \
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
         const struct cuda_params p = params_of(args, (char *)(uintptr_t)args->image);              \
@@ -228,30 +232,20 @@ static size_t workspace_none(const struct kernel_args *args) {
         return code == cudaSuccess ? TESS_OK                                                       \
                                    : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
     }
-KERNEL_FUNCTIONS(sddmm_f32, type == TESS_F32, "it computes f32 only")
-KERNEL_FUNCTIONS(sddmm_f16, type == TESS_F16, "it computes f16 only")
-KERNEL_FUNCTIONS(sddmm_bf16, type == TESS_BF16, "it computes bf16 only")
-KERNEL_FUNCTIONS(softmax_f32, 1, NULL)
-KERNEL_FUNCTIONS(spmm_f32, type == TESS_F32, "it computes f32 only")
-KERNEL_FUNCTIONS(spmm_f16, type == TESS_F16, "it computes f16 only")
-KERNEL_FUNCTIONS(spmm_bf16, type == TESS_BF16, "it computes bf16 only")
+#include "instances.def"
+#undef CUDA_KERNEL
 
-/* Costs are guesses of what an H200 takes at blocks of 64, not measured: products in f32 at 30
- * Tflop/s, in 16 bits at 100, values read and written at 4 TB/s. */
-#define KERNEL(name_, its_stage, ...)                                                              \
-    {                                                                                              \
-        .name = "cuda_" #name_, .stage = its_stage, .cost = {__VA_ARGS__},                         \
-        .unusable = kernel_unusable, .refuses = name_##_refuses, .workspace = workspace_none,      \
-        .run = name_##_run                                                                         \
-    }
 static const struct kernel kernels[] = {
-    KERNEL(sddmm_f32, TESS_STAGE_SDDMM, .key_row_dim = 0.067e-12),
-    KERNEL(sddmm_f16, TESS_STAGE_SDDMM, .key_row_dim = 0.020e-12),
-    KERNEL(sddmm_bf16, TESS_STAGE_SDDMM, .key_row_dim = 0.020e-12),
-    KERNEL(softmax_f32, TESS_STAGE_SOFTMAX, .key_row_dim = 2e-12),
-    KERNEL(spmm_f32, TESS_STAGE_SPMM, .key_row_dim = 0.067e-12),
-    KERNEL(spmm_f16, TESS_STAGE_SPMM, .key_row_dim = 0.020e-12),
-    KERNEL(spmm_bf16, TESS_STAGE_SPMM, .key_row_dim = 0.020e-12),
+#define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
+    {.name = "cuda_" #name_,                                                                       \
+     .stage = TESS_STAGE_##its_stage,                                                              \
+     .cost = {__VA_ARGS__},                                                                        \
+     .unusable = kernel_unusable,                                                                  \
+     .refuses = name_##_refuses,                                                                   \
+     .workspace = workspace_none,                                                                  \
+     .run = name_##_run},
+#include "instances.def"
+#undef CUDA_KERNEL
 };
 
 const struct backend *cuda_kernels(void) {

@@ -34,13 +34,11 @@ extern "C" {
 /* Fills `partial` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 
-cudaError_t cuda_sddmm_f32(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_sddmm_f16(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_sddmm_bf16(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_softmax_f32(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_spmm_f32(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_spmm_f16(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_spmm_bf16(const struct cuda_params *p, cudaStream_t stream);
+/* cuda_NAME: one launch function for each kernel. */
+#define CUDA_KERNEL(name, ...)                                                                     \
+    cudaError_t cuda_##name(const struct cuda_params *p, cudaStream_t stream);
+#include "instances.def"
+#undef CUDA_KERNEL
 
 #ifdef __cplusplus
 }
