@@ -1,5 +1,8 @@
 # Finds CUDA as TESSERA_CUDA asks; sets TESSERA_WITH_CUDA. Architectures are set explicitly: CMake
 # 3.25 would choose one that the toolkit may not know, and "native" fails on a machine without GPU.
+# Left to itself a build is for Hopper; TESSERA_CUDA_ALL builds what a release holds, of these
+# those that nvcc knows.
+set(TESSERA_CUDA_RELEASE 80-real 90a-real 100-real 120) # the last also as PTX, for what comes
 set(TESSERA_WITH_CUDA OFF)
 if(NOT TESSERA_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "TESSERA_CUDA is AUTO, ON or OFF, not \"${TESSERA_CUDA}\"")
@@ -12,7 +15,15 @@ set(ENV{PATH} "$ENV{PATH}:/usr/local/cuda/bin")
 include(CheckLanguage)
 check_language(CUDA)
 if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND TESSERA_CUDA_ALL)
+        execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE known)
+        foreach(architecture ${TESSERA_CUDA_RELEASE})
+            string(REGEX MATCH "[0-9]+" number ${architecture})
+            if(known MATCHES "sm_${number}[^0-9]")
+                list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture})
+            endif()
+        endforeach()
+    elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
         set(CMAKE_CUDA_ARCHITECTURES 90a)
     endif()
     set(CMAKE_CUDA_STANDARD 17)

@@ -36,9 +36,11 @@ if(TESSERA_WITH_CUDA)
     target_link_libraries(tessera_static INTERFACE CUDA::cudart_static)
 endif()
 
-install(TARGETS tessera tessera_static EXPORT tesseraTargets)
-install(FILES include/tessera.h TYPE INCLUDE)
-install(EXPORT tesseraTargets NAMESPACE tessera::
+install(TARGETS tessera tessera_static EXPORT tesseraTargets
+    LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev
+    ARCHIVE COMPONENT dev)
+install(FILES include/tessera.h TYPE INCLUDE COMPONENT dev)
+install(EXPORT tesseraTargets NAMESPACE tessera:: COMPONENT dev
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 
 include(CMakePackageConfigHelpers)
@@ -50,7 +52,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/tesseraConfigVers
 install(FILES
     ${PROJECT_BINARY_DIR}/package/tesseraConfig.cmake
     ${PROJECT_BINARY_DIR}/package/tesseraConfigVersion.cmake
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tessera COMPONENT dev)
 
 list(TRANSFORM TESSERA_STATIC_LIBS REPLACE "^([^/].*)" "-l\\1" OUTPUT_VARIABLE pc_private)
 if(TESSERA_WITH_CUDA)
@@ -62,4 +64,4 @@ file(RELATIVE_PATH TESSERA_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /
 string(REGEX REPLACE "/$" "" TESSERA_PC_PREFIX "${TESSERA_PC_PREFIX}")
 configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

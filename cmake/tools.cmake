@@ -37,7 +37,7 @@ add_executable(tessera_tool
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_include_directories(tessera_tool PRIVATE bench)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG)
-install(TARGETS tessera_tool)
+install(TARGETS tessera_tool COMPONENT tools)
 
 add_executable(tessera_demo tools/demo.c tools/demo_blocks.c)
 target_link_libraries(tessera_demo PRIVATE tessera_warnings tool_files)
