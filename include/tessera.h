@@ -42,6 +42,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The version of this header; tess_version tells the library's. */
 #define TESS_VERSION_MAJOR 0
 #define TESS_VERSION_MINOR 1
 #define TESS_VERSION_PATCH 0
@@ -164,7 +165,10 @@ typedef enum tess_stage {
     TESS_STAGE_SPMM = 3
 } tess_stage;
 
+/* Which keys each query sees: made in section 2, never changed, released by tess_pattern_free. */
 typedef struct tess_pattern tess_pattern;
+/* How a problem over a pattern is computed: made in section 3, never changed, released by
+ * tess_plan_free. */
 typedef struct tess_plan tess_plan;
 
 /* ---------------------------------------------------------------------------------------------
@@ -342,6 +346,8 @@ typedef struct tess_pattern_info {
     int64_t memory_size; /* bytes that the pattern occupies */
 } tess_pattern_info;
 TESS_DEFINE_INIT(tess_pattern_info)
+
+/* Fills *info. Errors: INVALID_ARGUMENT. */
 TESS_API tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info *info,
                                            tess_error *error);
 
@@ -410,6 +416,9 @@ typedef struct tess_target {
     int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
 } tess_target;
 TESS_DEFINE_INIT(tess_target)
+
+/* Fills *target from a device of this machine; -1 is the current device. Errors: INVALID_ARGUMENT
+ * (no such device), NO_CUDA, CUDA_ERROR. */
 TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t device,
                                        tess_error *error);
 
@@ -484,6 +493,8 @@ typedef struct tess_plan_info {
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
+
+/* Fills *info. Errors: INVALID_ARGUMENT. */
 TESS_API tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info,
                                         tess_error *error);
 
@@ -563,6 +574,8 @@ typedef struct tess_kernel_info {
     const char *unusable;
 } tess_kernel_info;
 TESS_DEFINE_INIT(tess_kernel_info)
+
+/* How many there are, and number `number` of them. Errors: INVALID_ARGUMENT (no such kernel). */
 TESS_API int64_t tess_kernel_count(void);
 TESS_API tess_status tess_kernel_describe(int64_t number, tess_kernel_info *info,
                                           tess_error *error);
@@ -578,6 +591,9 @@ typedef struct tess_device_info {
     int64_t cache_size;      /* bytes of last-level cache, 0 = unknown */
 } tess_device_info;
 TESS_DEFINE_INIT(tess_device_info)
+
+/* How many there are, and number `device` of them. Errors: INVALID_ARGUMENT (no such device),
+ * NO_CUDA, CUDA_ERROR. */
 TESS_API int32_t tess_device_count(tess_backend backend);
 TESS_API tess_status tess_device_describe(tess_backend backend, int32_t device,
                                           tess_device_info *info, tess_error *error);

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.." || exit 2
 packages_need gcc:gcc g++:g++ make:make cmake:cmake pkg-config:pkg-config libcmocka-dev libpng-dev \
     libjansson-dev gcovr:gcovr || exit 2
 packages_need clang:clang libclang-rt-dev libomp-dev || echo 'going on without' >&2
+packages_need doxygen:doxygen || echo 'going on without' >&2
 
 jobs=$(nproc)
 logs=build/logs
@@ -52,6 +53,13 @@ build() {
 if step 'build, warnings are errors' build ci; then
     step 'tests' ctest --preset ci
     step 'verify against the oracle' build/ci/tessera verify
+fi
+
+if command -v doxygen >/dev/null; then
+    mkdir -p build/docs
+    step 'documentation, warnings are errors' doxygen docs/Doxyfile
+else
+    skip 'documentation' 'needs doxygen (package doxygen)'
 fi
 
 # The README's first command: its whole answer on one screen.
