@@ -1,0 +1,164 @@
+"""Tessera's C API for the peer scripts: patterns, and attention on PyTorch tensors (ctypes)."""
+import ctypes
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+
+import numpy
+
+TYPES = {"f32": 0, "f16": 1, "bf16": 2}
+PIPELINES = {"fused": 0, "staged": 1}
+BACKENDS = {"cpu": 0, "cuda": 1}
+
+
+class Struct(ctypes.Structure):
+    """A public struct: begins with its size, zero means the default."""
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=ctypes.sizeof(self), **fields)
+
+
+class Error(Struct):
+    _fields_ = [("struct_size", c_size_t), ("status", c_int), ("fault", c_int), ("function", c_char_p),
+                ("argument", c_char_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64),
+                ("position", c_int64), ("message", c_char * 256)]
+
+
+class Shape(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads")]
+
+
+class Lists(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "n_tiles",
+                                     "n_bands", "n_bitmasks")] + [
+        ("row_ptr", POINTER(c_int64)), ("col_idx", POINTER(c_int32)), ("band_entry", POINTER(c_int64)),
+        ("band", POINTER(c_int32)), ("bitmask_entry", POINTER(c_int64)), ("bits", c_void_p)]
+
+
+class PatternInfo(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "full_tiles",
+                                     "band_tiles", "bitmask_tiles", "pairs", "empty_rows", "memory_size")]
+
+
+class Problem(Struct):
+    _fields_ = [("struct_size", c_size_t), ("pipeline", c_int), ("type", c_int)] + [
+        (name, c_int64) for name in ("batch", "heads_q", "heads_kv", "n_q", "n_kv", "d_qk", "d_v")] + [
+        ("scale", c_double), ("alignment", c_int64), ("threads", c_int64), ("kernel", c_char_p),
+        ("tile_rows", c_int64), ("part_keys", c_int64)]
+
+
+class Target(Struct):
+    _fields_ = [("struct_size", c_size_t), ("backend", c_int), ("device", c_int32),
+                ("architecture", c_int32), ("multiprocessors", c_int32),
+                ("shared_memory_per_block", c_int64), ("cache_size", c_int64)]
+
+
+class Tensor(Struct):
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("type", c_int), ("size", c_int64 * 4),
+                ("stride", c_int64 * 4)]
+
+
+class Arguments(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [(name, POINTER(Tensor)) for name in "qkvo"] + [
+        ("lse", POINTER(Tensor)), ("values", c_void_p), ("workspace", c_void_p),
+        ("workspace_size", c_size_t), ("image", c_void_p), ("image_size", c_size_t)]
+
+
+class Library:
+    """libtessera.so; every method raises RuntimeError with the library's own words."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(path)
+        for name in ("tess_plan_workspace_size", "tess_plan_image_size"):
+            getattr(self.c, name).restype = c_size_t
+        self.c.tess_plan_kernel.restype = c_char_p
+
+    def call(self, name, *arguments):
+        error = Error()
+        function = getattr(self.c, name)
+        if function(*arguments[:-1], byref(error), arguments[-1]) if name in WITH_STREAM else \
+                function(*arguments, byref(error)):
+            raise RuntimeError(f"{error.function.decode()}: {error.message.decode()}")
+
+
+# These take the stream after the error.
+WITH_STREAM = ("tess_run", "tess_plan_upload")
+
+
+class Pattern:
+    def __init__(self, library, spec, n_q, n_kv, block_q, block_kv, heads):
+        self.library, self.handle = library, c_void_p()
+        shape = Shape(n_q=n_q, n_kv=n_kv, block_q=block_q, block_kv=block_kv, heads=heads)
+        library.call("tess_pattern_from_spec", byref(self.handle), spec.encode(), byref(shape))
+
+    def __del__(self):
+        self.library.c.tess_pattern_free(self.handle)
+
+    def info(self):
+        info = PatternInfo()
+        self.library.call("tess_pattern_describe", self.handle, byref(info))
+        return info
+
+    def blocks(self):
+        """Which tiles are listed, bool [lists, block rows, block columns], and which of those in part."""
+        lists = Lists()
+        self.library.call("tess_pattern_lists", self.handle, byref(lists))
+        rows, columns = -(-lists.n_q // lists.block_q), -(-lists.n_kv // lists.block_kv)
+        n = lists.batch * lists.heads
+        ptr = numpy.ctypeslib.as_array(lists.row_ptr, (n * (rows + 1),)).reshape(n, rows + 1)
+        count = numpy.diff(ptr, axis=1).reshape(-1)
+        column = numpy.ctypeslib.as_array(lists.col_idx, (max(lists.n_tiles, 1),))[:lists.n_tiles]
+        place = numpy.repeat(numpy.arange(n * rows), count) * columns + column
+        listed = numpy.zeros(n * rows * columns, bool)
+        partial = numpy.zeros_like(listed)
+        listed[place] = True
+        for entry, many in ((lists.band_entry, lists.n_bands), (lists.bitmask_entry, lists.n_bitmasks)):
+            if many:
+                partial[place[numpy.ctypeslib.as_array(entry, (many,))]] = True
+        return listed.reshape(n, rows, columns), partial.reshape(n, rows, columns)
+
+
+class Attention:
+    """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
+
+    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline, lse=None):
+        import torch
+
+        self.library, self.plan = library, c_void_p()
+        views = [self.view(x, dtype) for x in (q, k, v, o)]
+        problem, target = Problem(), Target()
+        library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in views))
+        problem.pipeline = PIPELINES[pipeline]
+        library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
+        library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
+        sizes = [library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)]
+        # PyTorch aligns to 512 bytes on CUDA and 64 on the CPU.
+        self.memory = [torch.empty(max(size, 1), dtype=torch.uint8, device=q.device) for size in sizes]
+        if sizes[1]:
+            library.call("tess_plan_upload", self.plan, c_void_p(self.memory[1].data_ptr()),
+                         c_size_t(sizes[1]), None)
+            torch.cuda.synchronize()
+        self.keep = (views, self.view(lse[..., None], "f32") if lse is not None else None)
+        self.arguments = Arguments(workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
+                                   image=self.memory[1].data_ptr() if sizes[1] else None,
+                                   image_size=sizes[1])
+        for name, view in zip(("q", "k", "v", "o"), views):
+            setattr(self.arguments, name, ctypes.pointer(view))
+        if lse is not None:
+            self.arguments.lse = ctypes.pointer(self.keep[1])
+
+    def __del__(self):
+        self.library.c.tess_plan_free(self.plan)
+
+    @staticmethod
+    def view(x, dtype):
+        return Tensor(data=x.data_ptr(), type=TYPES[dtype], size=(c_int64 * 4)(*x.shape),
+                      stride=(c_int64 * 4)(*x.stride()))
+
+    def kernel(self):
+        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in range(4))
+        return "+".join(name.decode() for name in names if name)
+
+    def run(self, stream=0):
+        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
