@@ -48,6 +48,9 @@ target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wra
 add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(tool PROPERTIES TIMEOUT 300)
 
+add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/manual.sh $<TARGET_FILE:tessera_tool>
+    ${PROJECT_SOURCE_DIR}/docs/man/tessera.1)
+
 # Sizes, and the project as a whole: the same for every build type, so only one runs them.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     tessera_test(large SOURCES tests/support.c)

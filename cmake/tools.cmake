@@ -38,6 +38,7 @@ set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_include_directories(tessera_tool PRIVATE bench)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG)
 install(TARGETS tessera_tool COMPONENT tools)
+install(FILES docs/man/tessera.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
 
 add_executable(tessera_demo tools/demo.c tools/demo_blocks.c)
 target_link_libraries(tessera_demo PRIVATE tessera_warnings tool_files)
