@@ -11,15 +11,32 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 /* ---- levels, best first ---- */
 
-static int always(void) {
+static int portable_present(void) {
     return 1;
 }
+
+#if defined(__x86_64__)
+static int avx2_present(void) {
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static int avx512_present(void) {
+    return avx2_present() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#endif
 
 enum level_number {
 #define LEVEL_NUMBER(level) LEVEL_##level,
@@ -30,8 +47,8 @@ static const struct level {
     const char *name;
     int (*present)(void); /* whether this machine has the instructions */
 } levels[] = {
-    [LEVEL_portable] = {"portable", always},
-};
+#define LEVEL_ROW(level) {#level, level##_present},
+    CPU_LEVELS(LEVEL_ROW)};
 
 #define LEVELS ((int)(sizeof levels / sizeof levels[0]))
 
@@ -94,14 +111,15 @@ CPU_LEVELS(LEVEL_REFUSES)
  * converts each key too often.
  */
 static const struct kernel kernels[] = {
-    KERNEL(portable, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,
-           .key_row_dim = 0.070e-9, .key_dim = 0.30e-9, .masked_key = 0.30e-9),
-    KERNEL(portable, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2.2e-6, .key_row_dim = 0.075e-9,
-           .key_dim = 0.30e-9),
-    KERNEL(portable, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6, .key_row_dim = 1.2e-9),
-    KERNEL(portable, spmm, TESS_STAGE_SPMM, NULL, .item = 2.7e-6, .key_row_dim = 0.073e-9,
-           .key_dim = 0.30e-9),
-};
+#define KERNELS(level)                                                                             \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,                        \
+           .key_row_dim = 0.070e-9, .key_dim = 0.30e-9, .masked_key = 0.30e-9),                    \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2.2e-6, .key_row_dim = 0.075e-9,      \
+               .key_dim = 0.30e-9),                                                                \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6, .key_row_dim = 1.2e-9),   \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2.7e-6, .key_row_dim = 0.073e-9,        \
+               .key_dim = 0.30e-9),
+    CPU_LEVELS(KERNELS)};
 
 /* ---- the device ---- */
 
