@@ -6,8 +6,8 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
+#include "few.h"
 #include "parallel.h"
-#include "tile.h"
 #include "walk.h"
 
 /*
@@ -168,14 +168,31 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
 }
 
+/* The same for a tile of few rows. */
+static void few_run(const struct problem *p, int64_t rows, const float **key,
+                    const float *const *value, const struct cpu_keys *keys,
+                    const struct scratch *s) {
+    float alpha[CPU_FEW];
+    cpu_few_scores(s->qt, rows, key, keys->n, p->d_qk, s->st);
+    for (int64_t r = 0; r < rows; r++)
+        alpha[r] = cpu_few_weigh(s->st + r * CPU_KEYS, keys->n, keys->masked ? keys->mask : NULL, r,
+                                 s->factor[r], &s->near.m[r], &s->near.l[r]);
+    cpu_few_values(s->st, rows, value, keys->n, p->d_v, alpha, s->near.ot);
+}
+
 static void superblock(const struct problem *p, const struct cpu_keys *keys,
-                       const struct cpu_head *k, const struct cpu_head *v, int64_t lanes,
+                       const struct cpu_head *k, const struct cpu_head *v, int64_t rows,
                        int shifted, const struct scratch *s) {
+    const int64_t lanes = cpu_lanes(rows);
     const float *k_row[CPU_ST_KEYS], *v_row[CPU_KEYS];
     const float *group_k[CPU_ST_KEYS], *group_v[CPU_KEYS];
     uint64_t mask[CPU_KEYS];
     cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
     cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
+    if (cpu_few(p, rows)) {
+        few_run(p, rows, k_row, v_row, keys, s);
+        return;
+    }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         const float *factor = shifted ? s->factor + lane : NULL;
@@ -277,39 +294,93 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
             s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2(s->l[r])) * LN_2);
 }
 
+/* An item under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    struct state state;
+    int64_t b, h, first, rows;
+    int few, shifted;
+    int folded; /* the state holds something */
+};
+
+static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    struct item it = {.args = args,
+                      .s = thread_scratch(job, thread),
+                      .b = work->batch_head / p->heads_q,
+                      .h = work->batch_head % p->heads_q,
+                      .first = args->lists->tile_row[work->tile]};
+    it.rows = args->lists->tile_row[work->tile + 1] - it.first;
+    it.few = cpu_few(p, it.rows);
+    it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
+    struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
+    if (it.few)
+        for (int64_t r = 0; r < it.rows; r++)
+            it.s.factor[r] = (float)cpu_load_query(it.s.qt + r * p->d_qk, &q, it.first + r, p->d_qk,
+                                                   p->scale * LOG2_E);
+    else
+        it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
+                                      p->scale * LOG2_E, it.s.row);
+    near_clear(&it.s.near, cpu_lanes(it.rows), p->d_v);
+    return it;
+}
+
+/* Few rows' outputs as other tiles have them. */
+static void few_turn(const struct item *it) {
+    const int64_t d = it->args->problem->d_v;
+    memcpy(it->s.row, it->s.near.ot, (size_t)(CPU_LANES * d) * sizeof(float));
+    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d);
+}
+
+static void item_fold(struct item *it) {
+    const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
+    if (it->few)
+        few_turn(it);
+    if (!it->folded)
+        state_clear(&it->state, it->s.low, lanes, d);
+    near_fold(&it->state, it->s.low, &it->s.near, lanes, d);
+    it->folded = 1;
+}
+
+/* An item that was never folded. */
+static void item_finish(const struct item *it) {
+    const struct kernel_args *args = it->args;
+    struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
+    if (it->few)
+        few_turn(it);
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
+        seen.l[r] = (double)it->s.near.l[r];
+    tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
+}
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct work_item *item = &args->schedule->items[number];
-    const int64_t b = item->batch_head / p->heads_q, h = item->batch_head % p->heads_q;
-    const int64_t first = args->lists->tile_row[item->tile];
-    const int64_t rows = args->lists->tile_row[item->tile + 1] - first;
-    const int64_t lanes = cpu_lanes(rows), h_kv = h / (p->heads_q / p->heads_kv);
-
-    struct scratch s = thread_scratch(job, thread);
-    struct state state = item->parts > 1 ? slot_state(job, item->slot) : s.state;
-    struct cpu_head q = cpu_head(&args->q, p->type, b, h);
-    struct cpu_head k = cpu_head(&args->k, p->type, b, h_kv);
-    struct cpu_head v = cpu_head(&args->v, p->type, b, h_kv);
-    int shifted =
-        cpu_load_queries(s.qt, s.factor, &q, first, rows, p->d_qk, p->scale * LOG2_E, s.row);
-    near_clear(&s.near, lanes, p->d_v);
-    state_clear(&state, s.low, lanes, p->d_v);
-
+    const struct work_item *work = &args->schedule->items[number];
+    struct item it = item_begin(job, work, thread);
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
+    struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);
     struct cpu_keys keys;
     struct walk w =
-        walk_begin(args->lists, args->list_of[item->batch_head] * args->lists->tiles + item->tile,
-                   item->part, item->parts);
+        walk_begin(args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile,
+                   work->part, work->parts);
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % cpu_fold(p->d_v) == 0)
-            near_fold(&state, s.low, &s.near, lanes, p->d_v);
-        superblock(p, &keys, &k, &v, lanes, shifted, &s);
+            item_fold(&it);
+        superblock(p, &keys, &k, &v, it.rows, it.shifted, &it.s);
     }
-    near_fold(&state, s.low, &s.near, lanes, p->d_v);
-    low_add(&state, s.low, lanes * p->d_v);
-    if (item->parts == 1)
-        tile_finish(args, b, h, first, rows, &state, s.row);
+    if (work->parts == 1 && !it.folded) {
+        item_finish(&it);
+        return;
+    }
+    item_fold(&it);
+    low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
+    if (work->parts == 1)
+        tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
 }
 
 static void merge_run(const void *context, int64_t number, int32_t thread) {

@@ -81,7 +81,7 @@ const char *cpu_isa(void) {
 
 /* ---- kernels ---- */
 
-static const int32_t tile_rows[] = {8, 16, 32, CPU_TILE_ROWS, 0};
+static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 
 /* They compute every problem; a CPU to plan for is always this machine's. */
 #define LEVEL_REFUSES(level)                                                                       \

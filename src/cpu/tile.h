@@ -17,11 +17,13 @@
 #define LOG2_E 1.4426950408889634074
 #define LN_2 0.69314718055994530942
 
+#define CPU_KEYS_SLACK 4 /* keys past the last may be written */
+
 /* The keys of a superblock. Without masks every row lists every key. */
 struct cpu_keys {
     int32_t n;
     int masked;
-    int32_t key[CPU_KEYS];
+    int32_t key[CPU_KEYS + CPU_KEYS_SLACK];
     uint64_t mask[CPU_KEYS]; /* rows of the tile, bit 0 first */
 };
 
@@ -80,10 +82,12 @@ static inline struct cpu_lse cpu_lse(const struct view *view, int64_t b, int64_t
  * neither the row nor a sum of products with any key leaves the range of f32: 0 unless the row is
  * very large or very small. */
 static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
-    double most = 0;
-    for (int64_t i = 0; i < d; i++)
-        most = fabs((double)row[i]) > most ? fabs((double)row[i]) : most;
-    most *= fabs(scale);
+    uint32_t bits = 0; /* as integers, so that the loop is one of vectors */
+    for (int64_t i = 0; i < d; i++) {
+        uint32_t u = cpu_f32_bits(row[i]) & 0x7fffffff;
+        bits = u > bits ? u : bits;
+    }
+    double most = (double)cpu_f32_of_bits(bits) * fabs(scale);
     if (most == 0 || !isfinite(most))
         return 0;
     int exponent = ilogb(most);
@@ -172,14 +176,13 @@ static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, in
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */
 static inline void cpu_gather(const float **row, const struct cpu_head *head, const int32_t *key,
                               int32_t n, int64_t d, float *buffer) {
-    for (int32_t j = 0; j < n; j++) {
-        const char *data = head->data + key[j] * head->stride;
-        row[j] = (const float *)(const void *)data;
-        if (head->type != TESS_F32) {
-            float *copy = buffer + j * d;
-            cpu_row_to_f32(copy, data, head->type, d);
-            row[j] = copy;
-        }
+    const char *data = head->data;
+    const int64_t stride = head->stride;
+    for (int32_t j = 0; j < n && head->type == TESS_F32; j++)
+        row[j] = (const float *)(const void *)(data + key[j] * stride);
+    for (int32_t j = 0; j < n && head->type != TESS_F32; j++) {
+        cpu_row_to_f32(buffer + j * d, data + key[j] * stride, head->type, d);
+        row[j] = buffer + j * d;
     }
 }
 

@@ -69,26 +69,72 @@ static inline uint64_t key_mask(const struct walk *w, const struct list_masked *
     return w->lists->words_of_rows[run->u.word + (w->kind == LIST_BITS ? c : 0)];
 }
 
+static inline int32_t least(int64_t a, int64_t b, int32_t c) {
+    int64_t ab = a < b ? a : b;
+    return ab < c ? (int32_t)ab : c;
+}
+
+/* Takes whole runs of at most CPU_KEYS_SLACK keys: they are common, and need no branch each. */
+static inline int32_t walk_short_runs(struct walk *w, struct cpu_keys *keys, int32_t n) {
+    const struct list_run *run = w->lists->full + w->run;
+    const struct list_run *const end = w->lists->full + w->end;
+    const int32_t before = n, most = least(w->left + n, CPU_KEYS, CPU_KEYS);
+    for (; run != end && run->count <= CPU_KEYS_SLACK && n + run->count <= most; run++) {
+        for (int32_t i = 0; i < CPU_KEYS_SLACK; i++)
+            keys->key[n + i] = run->key + i;
+        n += run->count;
+    }
+    w->left -= n - before;
+    w->run = run - w->lists->full;
+    return n;
+}
+
+static inline void walk_next_full(struct walk *w, struct cpu_keys *keys) {
+    int32_t n = 0;
+    while (w->run != w->end && n < CPU_KEYS && w->left > 0) {
+        const struct list_run *run = &w->lists->full[w->run];
+        const int64_t at = w->at;
+        if (at == 0 && run->count <= CPU_KEYS_SLACK && n + run->count <= CPU_KEYS &&
+            run->count <= w->left) {
+            n = walk_short_runs(w, keys, n);
+            continue;
+        }
+        const int32_t take = least(run->count - at, w->left, CPU_KEYS - n);
+        for (int32_t i = 0; i < take; i++)
+            keys->key[n + i] = run->key + (int32_t)at + i;
+        n += take;
+        w->left -= take;
+        w->at = at + take == run->count ? 0 : at + take;
+        w->run += w->at == 0;
+    }
+    keys->n = n;
+}
+
+static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
+    int32_t n = 0;
+    while (w->run != w->end && n < CPU_KEYS && w->left > 0) {
+        const struct list_masked *run = &w->lists->masked[w->run];
+        const int64_t at = w->at;
+        const int32_t take = least(run->count - at, w->left, CPU_KEYS - n);
+        for (int32_t i = 0; i < take; i++) {
+            keys->key[n + i] = run->key + (int32_t)at + i;
+            keys->mask[n + i] = key_mask(w, run, at + i);
+        }
+        n += take;
+        walk_skip(w, take);
+    }
+    keys->n = n;
+}
+
 /* The next superblock, all full or all masked; 0 at the end. */
 static inline int walk_next(struct walk *w, struct cpu_keys *keys) {
     keys->n = 0;
     keys->masked = w->kind != KIND_FULL;
-    while (w->left > 0 && keys->n < CPU_KEYS && keys->masked == (w->kind != KIND_FULL)) {
-        int64_t take = run_count(w) - w->at;
-        if (take > CPU_KEYS - keys->n)
-            take = CPU_KEYS - keys->n;
-        if (take > w->left)
-            take = w->left;
-        const struct list_masked *run = keys->masked ? &w->lists->masked[w->run] : NULL;
-        int32_t key = (run ? run->key : w->lists->full[w->run].key) + (int32_t)w->at;
-        for (int32_t i = 0; i < (int32_t)take; i++) {
-            keys->key[keys->n + i] = key + i;
-            if (run)
-                keys->mask[keys->n + i] = key_mask(w, run, w->at + i);
-        }
-        keys->n += (int32_t)take;
-        walk_skip(w, take);
-    }
+    if (keys->masked)
+        walk_next_masked(w, keys);
+    else
+        walk_next_full(w, keys);
+    walk_settle(w);
     return keys->n > 0;
 }
 

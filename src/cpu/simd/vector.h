@@ -47,6 +47,7 @@
 #define CPU_LANE_BITS 1, 2, 4, 8
 #endif
 #define CPU_STEP_MAX 8
+#define CPU_FEW_WAYS 4 /* see few.h */
 #define CPU_GROUP (CPU_VECTORS * CPU_LANES)
 
 /* A short loop with a constant bound that must not remain a loop; the body stands in braces. */
@@ -178,6 +179,23 @@ V_INLINE void v_transpose(vf *a) {
         a[8 + k] = (vf)_mm512_shuffle_f32x4(x, y, 0xdd);
         a[12 + k] = (vf)_mm512_shuffle_f32x4(z, w, 0xdd);
     }
+#elif CPU_LANES == 8
+    __m256 b[8], c[8];
+    V_FOR(i, 4) {
+        b[2 * i] = _mm256_unpacklo_ps((__m256)a[2 * i], (__m256)a[2 * i + 1]);
+        b[2 * i + 1] = _mm256_unpackhi_ps((__m256)a[2 * i], (__m256)a[2 * i + 1]);
+    }
+    V_FOR(i, 2) { /* c[4 i + k]: lanes k and k + 4 of rows 4 i ... 4 i + 3 */
+        V_FOR(k, 2) {
+            __m256d lo = (__m256d)b[4 * i + k], hi = (__m256d)b[4 * i + 2 + k];
+            c[4 * i + 2 * k] = (__m256)_mm256_unpacklo_pd(lo, hi);
+            c[4 * i + 2 * k + 1] = (__m256)_mm256_unpackhi_pd(lo, hi);
+        }
+    }
+    V_FOR(k, 4) {
+        a[k] = (vf)_mm256_permute2f128_ps(c[k], c[4 + k], 0x20);
+        a[4 + k] = (vf)_mm256_permute2f128_ps(c[k], c[4 + k], 0x31);
+    }
 #else
     float rows[CPU_LANES][CPU_LANES], columns[CPU_LANES][CPU_LANES];
     V_FOR(i, CPU_LANES) {
@@ -191,6 +209,70 @@ V_INLINE void v_transpose(vf *a) {
     V_FOR(i, CPU_LANES) {
         a[i] = v_load_any(columns[i]);
     }
+#endif
+}
+
+/* Lane i of the answer is the sum of the lanes of a[i]. */
+V_INLINE vf v_sum_rows(vf *a) {
+#if CPU_LANES == 16
+    __m512 b[8], c[4];
+    V_FOR(i, 8) {
+        __m512 x = (__m512)a[2 * i], y = (__m512)a[2 * i + 1];
+        b[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+    }
+    V_FOR(i, 4) { /* quarter k of c[i]: parts of the sums of rows 4 i ... 4 i + 3 */
+        __m512d x = (__m512d)b[2 * i], y = (__m512d)b[2 * i + 1];
+        c[i] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));
+    }
+    __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x44),
+                             _mm512_shuffle_f32x4(c[0], c[1], 0xee));
+    __m512 e = _mm512_add_ps(_mm512_shuffle_f32x4(c[2], c[3], 0x44),
+                             _mm512_shuffle_f32x4(c[2], c[3], 0xee));
+    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(d, e, 0x88), _mm512_shuffle_f32x4(d, e, 0xdd));
+#else
+    v_transpose(a);
+    for (int half = CPU_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a[i] += a[i + half];
+    return a[0];
+#endif
+}
+
+/* The sum of a's lanes, and the largest of them. */
+V_INLINE float v_sum(vf a) {
+#if CPU_LANES == 16
+    return _mm512_reduce_add_ps((__m512)a);
+#else
+    float sum = 0;
+    for (int i = 0; i < CPU_LANES; i++)
+        sum += a[i];
+    return sum;
+#endif
+}
+
+V_INLINE float v_top(vf a) {
+#if CPU_LANES == 16
+    return _mm512_reduce_max_ps((__m512)a);
+#else
+    float top = a[0];
+    for (int i = 1; i < CPU_LANES; i++)
+        top = a[i] > top ? a[i] : top;
+    return top;
+#endif
+}
+
+/* Bit i of the answer is bit `bit` of words[i]. */
+V_INLINE uint32_t v_row_bits(const uint64_t *words, int64_t bit) {
+#if CPU_LANES == 16
+    const __m512i which = _mm512_set1_epi64((int64_t)(UINT64_C(1) << bit));
+    uint32_t low = _mm512_test_epi64_mask(_mm512_loadu_si512(words), which);
+    uint32_t high = _mm512_test_epi64_mask(_mm512_loadu_si512(words + 8), which);
+    return low | high << 8;
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < CPU_LANES; i++)
+        bits |= (uint32_t)(words[i] >> bit & 1) << i;
+    return bits;
 #endif
 }
 
