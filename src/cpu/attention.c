@@ -331,7 +331,7 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
 static void few_turn(const struct item *it) {
     const int64_t d = it->args->problem->d_v;
     memcpy(it->s.row, it->s.near.ot, (size_t)(CPU_LANES * d) * sizeof(float));
-    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d);
+    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d, d);
 }
 
 static void item_fold(struct item *it) {

@@ -10,15 +10,19 @@ size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the values. */
 static void scores_store(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                          int64_t rows, const float *st) {
-    const int64_t width = cpu_lanes(rows);
-    for (int64_t r = 0; r < rows; r++) {
-        float *values = c->strip->values + (c->row + row + r) * c->strip->width;
-        if (s->keys.masked || s->keys.n < s->to - s->from)
-            for (int64_t i = s->from; i < s->to; i++)
-                values[i] = -INFINITY;
+    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
+    float *values = c->strip->values + (c->row + row) * stride;
+    const int gaps = s->keys.masked || s->keys.n < s->to - s->from;
+    int64_t r = 0;
+    for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
+        cpu_from_column(values + r * stride + s->from, stride, st + r, width, s->keys.n);
+    for (; r < rows; r++) {
+        float *out = values + r * stride;
+        for (int64_t i = s->from; gaps && i < s->to; i++)
+            out[i] = -INFINITY;
         for (int32_t j = 0; j < s->keys.n; j++)
             if (s->keys.mask[j] >> (row + r) & 1)
-                values[s->at[j]] = st[j * width + r];
+                out[s->at[j]] = st[j * width + r];
     }
 }
 

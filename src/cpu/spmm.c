@@ -10,17 +10,22 @@ size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
  * Answers, from bit `row` on, which of the rows have a weight that is not 0. */
 static uint64_t weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                              int64_t rows, float *pt) {
-    const int64_t width = cpu_lanes(rows);
+    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
+    const float *values = c->strip->values + (c->row + row) * stride;
+    const int gaps = s->keys.n < s->to - s->from;
     uint64_t weighty = 0;
-    memset(pt, 0, (size_t)(s->keys.n * width) * sizeof *pt);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *values = c->strip->values + (c->row + row + r) * c->strip->width;
-        int any = 0;
-        for (int32_t j = 0; j < s->keys.n; j++) {
-            pt[j * width + r] = values[s->at[j]];
-            any |= values[s->at[j]] != 0;
-        }
-        weighty |= (uint64_t)any << (row + r);
+    int64_t r = 0;
+    for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
+        cpu_to_column(pt + r, width, values + r * stride + s->from, stride, s->keys.n);
+    for (; r < width; r++)
+        for (int32_t j = 0; j < s->keys.n; j++)
+            pt[j * width + r] = r < rows ? values[r * stride + s->at[j]] : 0;
+    for (int64_t lane = 0; lane < width; lane += CPU_LANES) {
+        vi any = {0};
+        for (int32_t j = 0; j < s->keys.n; j++)
+            any |= (vi)(v_load(pt + j * width + lane) != (vf){0});
+        for (int i = 0; i < CPU_LANES; i++)
+            weighty |= (uint64_t)(any[i] != 0) << (row + lane + i);
     }
     return weighty;
 }

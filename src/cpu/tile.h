@@ -94,23 +94,25 @@ static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
     return exponent > 100 ? exponent - 100 : exponent < -30 ? exponent + 30 : 0;
 }
 
-/* A vector of lanes from rows [CPU_LANES][d] to a column, or back. */
-static inline void cpu_to_column(float *column, int64_t width, const float *rows, int64_t d) {
+/* A vector of lanes from rows of d floats, `stride` apart, to a column, or back. */
+static inline void cpu_to_column(float *column, int64_t width, const float *rows, int64_t stride,
+                                 int64_t d) {
     int64_t i = 0;
     for (; i + CPU_LANES <= d; i += CPU_LANES) {
         vf a[CPU_LANES];
         for (int r = 0; r < CPU_LANES; r++)
-            a[r] = v_load_any(rows + r * d + i);
+            a[r] = v_load_any(rows + r * stride + i);
         v_transpose(a);
         for (int r = 0; r < CPU_LANES; r++)
             v_store(column + (i + r) * width, a[r]);
     }
     for (; i < d; i++)
         for (int r = 0; r < CPU_LANES; r++)
-            column[i * width + r] = rows[r * d + i];
+            column[i * width + r] = rows[r * stride + i];
 }
 
-static inline void cpu_from_column(float *rows, const float *column, int64_t width, int64_t d) {
+static inline void cpu_from_column(float *rows, int64_t stride, const float *column, int64_t width,
+                                   int64_t d) {
     int64_t i = 0;
     for (; i + CPU_LANES <= d; i += CPU_LANES) {
         vf a[CPU_LANES];
@@ -118,11 +120,11 @@ static inline void cpu_from_column(float *rows, const float *column, int64_t wid
             a[r] = v_load(column + (i + r) * width);
         v_transpose(a);
         for (int r = 0; r < CPU_LANES; r++)
-            v_store_any(rows + r * d + i, a[r]);
+            v_store_any(rows + r * stride + i, a[r]);
     }
     for (; i < d; i++)
         for (int r = 0; r < CPU_LANES; r++)
-            rows[r * d + i] = column[i * width + r];
+            rows[r * stride + i] = column[i * width + r];
 }
 
 /* out = a query row times scale, the double `factor` being what its scores then lack. */
@@ -155,7 +157,7 @@ static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_he
         }
         int64_t width;
         float *column = cpu_column(qt, lanes, lane, d, &width);
-        cpu_to_column(column, width, row, d);
+        cpu_to_column(column, width, row, d, d);
     }
     return shifted;
 }
@@ -167,10 +169,27 @@ static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, in
     for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
         int64_t width;
         const float *column = cpu_column(ot, lanes, lane, d, &width);
-        cpu_from_column(row, column, width, d);
+        cpu_from_column(row, d, column, width, d);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
             cpu_row_from_f32(o->data + (first + r) * o->stride, row + (r - lane) * d, o->type, d);
     }
+}
+
+/* d elements of 16 bits to f32. */
+static inline void cpu_load_halves(float *restrict out, const void *data, tess_type type,
+                                   int64_t d) {
+    int64_t i = 0;
+#if V_HALVES
+    const uint16_t *in = data;
+    if (type == TESS_F16)
+        for (; i + CPU_LANES <= d; i += CPU_LANES)
+            v_store_any(out + i, v_load_f16(in + i));
+    else
+        for (; i + CPU_LANES <= d; i += CPU_LANES)
+            v_store_any(out + i, v_load_bf16(in + i));
+#endif
+    if (i < d)
+        cpu_row_to_f32(out + i, (const char *)data + i * 2, type, d - i);
 }
 
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */
@@ -181,7 +200,7 @@ static inline void cpu_gather(const float **row, const struct cpu_head *head, co
     for (int32_t j = 0; j < n && head->type == TESS_F32; j++)
         row[j] = (const float *)(const void *)(data + key[j] * stride);
     for (int32_t j = 0; j < n && head->type != TESS_F32; j++) {
-        cpu_row_to_f32(buffer + j * d, data + key[j] * stride, head->type, d);
+        cpu_load_halves(buffer + j * d, data + key[j] * stride, head->type, d);
         row[j] = buffer + j * d;
     }
 }

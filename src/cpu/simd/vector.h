@@ -87,6 +87,29 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
 
+/* CPU_LANES elements of 16 bits to f32, where the machine has instructions for it. */
+#if CPU_LANES == 16
+#define V_HALVES 1
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
+}
+#elif CPU_LANES == 8
+#define V_HALVES 1
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16);
+}
+#else
+#define V_HALVES 0
+#endif
+
 /* p, computed here and kept: gcc would rather add parts of it to each of many later addresses. */
 V_INLINE const float *v_keep(const float *p) {
     __asm__("" : "+r"(p));
