@@ -399,7 +399,7 @@ set -m
 for signal in INT TERM; do
     checks=$((checks + 1))
     before=$(ls -A out)
-    "$tessera" bench n=256,d=16 --seconds 600 --json out/b.json --csv out/b.csv >std 2>err &
+    "$tessera" bench n=4096,d=64 --seconds 600 --json out/b.json --csv out/b.csv >std 2>err &
     sleep 1
     kill -$signal $!
     wait $! 2>err
