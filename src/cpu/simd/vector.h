@@ -31,7 +31,7 @@
 #define CPU_STEP_1 8
 #define CPU_STEP_2 6
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128
-#elif defined(__aarch64__)
+#elif defined(CPU_NEON)
 #define CPU_LANES 4
 #define CPU_VECTORS 4
 #define CPU_STEP_1 8
