@@ -54,6 +54,8 @@ add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/manual.sh $<TARGET_FILE
 # Sizes, and the project as a whole: the same for every build type, so only one runs them.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     tessera_test(large SOURCES tests/support.c)
+    add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/neon.sh)
+    set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/arrows.sh)
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/header.sh
         ${PROJECT_SOURCE_DIR}/include)

@@ -63,6 +63,7 @@ struct kernel_cost {
     double item;        /* any work item */
     double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
     double key_dim;     /* one key times one dim: fetching it */
+    double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double masked_key;  /* one row mask applied, per row */
 };
 

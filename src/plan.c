@@ -92,8 +92,12 @@ static tess_status kernels_choose(tess_plan *plan, const char *name, tess_error 
 /* ---- cost ---- */
 
 /* One key of a query tile of `rows` rows. */
-static double key_cost(const struct kernel *kernel, double dims, double rows) {
-    return dims * (kernel->cost.key_row_dim * rows + kernel->cost.key_dim);
+static double key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
+                       double rows) {
+    double fetch = kernel->cost.key_dim;
+    if (plan->problem.type != TESS_F32)
+        fetch += kernel->cost.convert_dim;
+    return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 
 /* A fused run over lists with these sums, each list read by `heads` heads. */
@@ -102,7 +106,7 @@ static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, d
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
     double dims = (double)(plan->problem.d_qk + plan->problem.d_v);
     return heads * (sums->tiles * kernel->cost.item +
-                    (sums->full_keys + sums->masked_keys) * key_cost(kernel, dims, rows) +
+                    (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
                     sums->masked_keys * rows * kernel->cost.masked_key);
 }
 
@@ -120,7 +124,7 @@ static double staged_cost(const tess_plan *plan, double heads) {
         const struct kernel *kernel = plan->kernels[s];
         if (kernel)
             seconds += heads * (rows * kernel->cost.item +
-                                keys * key_cost(kernel, dims[s], (double)m->block_q) +
+                                keys * key_cost(plan, kernel, dims[s], (double)m->block_q) +
                                 masked * kernel->cost.masked_key);
     }
     return seconds;
@@ -173,7 +177,7 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     plan->predicted_seconds = fused_cost(plan, &sums, heads, rows);
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
-        .key_cost = key_cost(kernel, (double)(plan->problem.d_qk + plan->problem.d_v), rows),
+        .key_cost = key_cost(plan, kernel, (double)(plan->problem.d_qk + plan->problem.d_v), rows),
         .workers =
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,

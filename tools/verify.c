@@ -10,9 +10,11 @@
 #include "commands.h"
 #include "lab/check.h"
 #include "lab/device.h"
+#include "lab/rng.h"
 #include "sweep.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
+enum { LEVEL_DRAW = 6 }; /* seed of the draws of a kernel for each case */
 
 struct options {
     char **cases;                                /* argv's; NULL: the sweep */
@@ -134,22 +136,39 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
     return 0;
 }
 
-/* One backend and pipeline: what the plan chooses, then every other kernel by name. */
-static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend backend,
-                          tess_pipeline pipeline) {
-    const char *ran[4], *forced[4];
-    int ok = check_one(v, work, backend, pipeline, NULL, ran);
-    for (int64_t k = 0; k < v->n_kernels && !work->c.kernel[0]; k++) {
+/* The kernels of one backend and pipeline that this machine can run; answers how many. */
+static int64_t usable(const struct verify *v, tess_backend backend, tess_pipeline pipeline,
+                      const tess_kernel_info *found[MAX_KERNELS]) {
+    int64_t n = 0;
+    for (int64_t k = 0; k < v->n_kernels; k++) {
         const tess_kernel_info *info = &v->kernels[k].info;
         int fused = info->stage == TESS_STAGE_ATTENTION;
-        if (info->backend == backend && fused == (pipeline == TESS_FUSED) && !info->unusable &&
-            !(ran[info->stage] && strcmp(ran[info->stage], info->name) == 0))
-            ok &= check_one(v, work, backend, pipeline, info->name, forced);
+        if (info->backend == backend && fused == (pipeline == TESS_FUSED) && !info->unusable)
+            found[n++] = info;
     }
+    return n;
+}
+
+/* One backend and pipeline. A case of the sweep is one kernel's on the CPU, whose levels are the same
+ * sources, so that more levels take no longer; else what the plan chooses, then every other kernel
+ * by name. */
+static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend backend,
+                          tess_pipeline pipeline, int64_t number) {
+    const tess_kernel_info *found[MAX_KERNELS];
+    const char *ran[4], *forced[4];
+    int64_t n = work->c.kernel[0] ? 0 : usable(v, backend, pipeline, found);
+    if (number >= 0 && backend == TESS_CPU && n)
+        return check_one(v, work, backend, pipeline,
+                         found[lab_below(LEVEL_DRAW, (uint64_t)number, 0, n)]->name, ran);
+    int ok = check_one(v, work, backend, pipeline, NULL, ran);
+    for (int64_t k = 0; k < n; k++)
+        if (!(ran[found[k]->stage] && strcmp(ran[found[k]->stage], found[k]->name) == 0))
+            ok &= check_one(v, work, backend, pipeline, found[k]->name, forced);
     return ok;
 }
 
-static void check_case(struct verify *v, const struct lab_case *c) {
+/* number: its place in the sweep, or -1 for a case that was asked for. */
+static void check_case(struct verify *v, const struct lab_case *c, int64_t number) {
     char why[LAB_WHY];
     struct lab_work work;
     int ok = 1;
@@ -160,7 +179,8 @@ static void check_case(struct verify *v, const struct lab_case *c) {
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
             if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline])
-                ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline);
+                ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
+                                     number);
     lab_work_free(&work);
     v->passed += ok;
     v->failed += !ok;
@@ -239,7 +259,7 @@ static int run(struct verify *v, const struct options *o) {
         if (o->list)
             printf("%s\n", text);
         else
-            check_case(v, &c);
+            check_case(v, &c, o->cases ? -1 : i);
         if (terminal && !o->list && (i % 16 == 15 || i + 1 == cases))
             fprintf(stderr, "\rverify: %lld of %lld cases, %lld failed%s", (long long)(i + 1),
                     (long long)cases, (long long)v->failed, i + 1 == cases ? "\r\033[K" : "");

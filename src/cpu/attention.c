@@ -6,11 +6,19 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
+#include "few.h"
 #include "parallel.h"
-#include "tile.h"
+#include "walk.h"
 
-/* What a tile's rows have seen so far: per lane the maximum, the sum of weights, and the sum of
- * weighted values [groups][d_v][CPU_GROUP]. */
+/*
+ * What a tile's rows have seen. `near`: of the last superblocks, in f32; per lane the maximum, the
+ * sum of weights, and the sums of weighted values. `state`: of all before, which near is folded
+ * into, with what rounding cuts off from ot kept in `low`, so that the error does not grow with the
+ * length of a row even where all terms have one sign.
+ */
+struct near {
+    float *m, *l, *ot;
+};
 struct state {
     float *m, *ot;
     double *l;
@@ -18,10 +26,12 @@ struct state {
 
 /* One thread's scratch. */
 struct scratch {
+    struct near near;
     struct state state;
-    float *qt, *factor, *st, *low;
+    float *low;
+    float *qt, *factor, *st;
     float *k, *v; /* rows converted to f32 */
-    float *row;   /* max(d_qk, d_v) floats */
+    float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
 };
 
 struct job {
@@ -41,15 +51,19 @@ static void state_take(struct carve *c, const struct kernel_args *args, struct s
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
     const struct problem *p = args->problem;
-    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+    const size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+    const size_t d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     state_take(c, args, &s->state);
-    s->qt = carve_take_panel(c, lanes, (size_t)p->d_qk, sizeof(float));
+    s->near.m = carve_take(c, lanes, sizeof(float));
+    s->near.l = carve_take(c, lanes, sizeof(float));
+    s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
+    s->low = carve_take_panel(c, lanes, d_v, sizeof(float));
+    s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
     s->factor = carve_take(c, lanes, sizeof(float));
-    s->low = carve_take_panel(c, lanes, (size_t)p->d_v, sizeof(float));
-    s->st = carve_take(c, CPU_KEYS * CPU_GROUP, sizeof(float));
+    s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
     s->k = carve_take(c, cpu_gather_size(p->type, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, p->d_v), sizeof(float));
-    s->row = carve_take(c, (size_t)(p->d_qk > p->d_v ? p->d_qk : p->d_v), sizeof(float));
+    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
 }
 
 static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
@@ -87,146 +101,37 @@ static struct scratch thread_scratch(const struct job *job, int32_t thread) {
     return s;
 }
 
-/* ---- the keys of a tile, superblock by superblock ---- */
-
-enum { KIND_FULL = -1 }; /* before the masked kinds of lists.h */
-
-struct walk {
-    const struct lists *lists;
-    int64_t tile; /* T */
-    int kind;
-    int64_t run, end; /* of this kind */
-    int64_t at;       /* keys of the run that are behind */
-    int64_t left;     /* keys still to come */
-};
-
-static int64_t run_count(const struct walk *w) {
-    return w->kind == KIND_FULL ? w->lists->full[w->run].count : w->lists->masked[w->run].count;
-}
-
-/* Moves to the first run that has keys ahead, through the kinds. */
-static void walk_settle(struct walk *w) {
-    while (w->left > 0 && w->run == w->end) {
-        const int64_t *ptr = w->lists->masked_ptr + LIST_MASKED_KINDS * w->tile + ++w->kind;
-        w->run = ptr[0];
-        w->end = ptr[1];
-    }
-}
-
-/* Skips `keys` of the keys that are left. */
-static void walk_skip(struct walk *w, int64_t keys) {
-    w->left -= keys;
-    w->at += keys;
-    while (w->run != w->end && w->at >= run_count(w)) {
-        w->at -= run_count(w);
-        w->run++;
-        walk_settle(w);
-    }
-}
-
-static struct walk walk_begin(const struct lists *lists, int64_t tile, int32_t part,
-                              int32_t parts) {
-    int64_t begin, end;
-    schedule_part(lists->keys[tile], part, parts, &begin, &end);
-    struct walk w = {.lists = lists,
-                     .tile = tile,
-                     .kind = KIND_FULL,
-                     .run = lists->full_ptr[tile],
-                     .end = lists->full_ptr[tile + 1],
-                     .left = end};
-    walk_settle(&w);
-    walk_skip(&w, begin);
-    return w;
-}
-
-/* Rows r with lo <= c - r <= hi. */
-static uint64_t band_mask(int64_t c, int64_t lo, int64_t hi) {
-    int64_t first = c - hi < 0 ? 0 : c - hi, last = c - lo > 63 ? 63 : c - lo;
-    return first > last ? 0 : (UINT64_MAX << first) & (UINT64_MAX >> (63 - last));
-}
-
-static uint64_t key_mask(const struct walk *w, const struct list_masked *run, int64_t c) {
-    if (w->kind == LIST_BAND)
-        return band_mask(c, run->u.band.lo, run->u.band.hi);
-    return w->lists->words_of_rows[run->u.word + (w->kind == LIST_BITS ? c : 0)];
-}
-
-/* The next superblock, all full or all masked; 0 at the end. */
-static int walk_next(struct walk *w, struct cpu_keys *keys) {
-    keys->n = 0;
-    keys->masked = w->kind != KIND_FULL;
-    while (w->left > 0 && keys->n < CPU_KEYS && keys->masked == (w->kind != KIND_FULL)) {
-        int64_t take = run_count(w) - w->at;
-        if (take > CPU_KEYS - keys->n)
-            take = CPU_KEYS - keys->n;
-        if (take > w->left)
-            take = w->left;
-        const struct list_masked *run = keys->masked ? &w->lists->masked[w->run] : NULL;
-        int32_t key = (run ? run->key : w->lists->full[w->run].key) + (int32_t)w->at;
-        for (int32_t i = 0; i < (int32_t)take; i++) {
-            keys->key[keys->n + i] = key + i;
-            if (run)
-                keys->mask[keys->n + i] = key_mask(w, run, w->at + i);
-        }
-        keys->n += (int32_t)take;
-        walk_skip(w, take);
-    }
-    return keys->n > 0;
-}
-
 /* ---- one superblock ---- */
 
-/* Scores to weights for the lanes of one group. With masks (bit 0 is the group's first lane) the
- * scores of lanes that do not list the key are replaced by -Inf, whatever they are. */
-static void weigh(float *st, int32_t n, const uint64_t *mask, float *m, double *l, vf *alpha) {
-    vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
+/* Replaces the scores of lanes that do not list the key, whatever they are, by -Inf; bit 0 of a mask
+ * is the group's first lane. */
+static void st_mask(float *st, int vectors, int32_t n, const uint64_t *mask) {
     const vf none = v_set(-INFINITY);
-    V_FOR(v, CPU_VECTORS) {
-        top[v] = v_load(m + v * CPU_LANES);
-        sum[v] = (vf){0};
-    }
-    for (int32_t j = 0; j < n; j++) {
-        float *row = st + (int64_t)j * CPU_GROUP;
-        V_FOR(v, CPU_VECTORS) {
-            vf s = v_load(row + v * CPU_LANES);
-            if (mask) {
-                s = v_select(v_mask((uint32_t)(mask[j] >> (v * CPU_LANES))), s, none);
-                v_store(row + v * CPU_LANES, s);
-            }
-            top[v] = v_max(s, top[v]);
-        }
-    }
-    V_FOR(v, CPU_VECTORS) {
-        base[v] = v_select((vi)(top[v] == none), (vf){0}, top[v]);
-        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
-        v_store(m + v * CPU_LANES, top[v]);
-    }
-    for (int32_t begin = 0; begin < n; begin += CPU_CHUNK) {
-        vf part[CPU_VECTORS] = {{0}};
-        for (int32_t j = begin; j < n && j < begin + CPU_CHUNK; j++) {
-            float *row = st + (int64_t)j * CPU_GROUP;
-            V_FOR(v, CPU_VECTORS) {
-                vf p = v_exp2(v_load(row + v * CPU_LANES) - base[v]);
-                v_store(row + v * CPU_LANES, p);
-                part[v] += p;
-            }
-        }
-        V_FOR(v, CPU_VECTORS) {
-            sum[v] += part[v];
-        }
-    }
-    for (int v = 0; v < CPU_VECTORS; v++)
-        for (int i = 0; i < CPU_LANES; i++)
-            l[v * CPU_LANES + i] = (double)alpha[v][i] * l[v * CPU_LANES + i] + (double)sum[v][i];
+    for (int32_t j = 0; j < n; j++)
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            v_store(st, v_pick((uint32_t)(mask[j] >> (v * CPU_LANES)), v_load(st), none));
 }
 
-/* The keys that some lane of group g lists, with the group's own masks; answers how many. */
-static int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v, int64_t g,
-                          const float **group_k, const float **group_v, uint64_t *mask) {
+static void st_max(const float *st, int vectors, int32_t n, vf *top) {
+    for (int32_t j = 0; j < n; j++)
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            top[v] = v_max(v_load(st), top[v]);
+}
+
+/* What is subtracted from scores whose maximum is top. */
+static vf base_of(vf top) {
+    return v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
+}
+
+/* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how
+ * many. */
+static int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v,
+                          int64_t lane, const float **group_k, const float **group_v,
+                          uint64_t *mask) {
     const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
     int32_t n = 0;
     for (int32_t j = 0; j < keys->n; j++) {
-        mask[n] = keys->mask[j] >> (g * CPU_GROUP) & lanes;
+        mask[n] = keys->mask[j] >> lane & lanes;
         group_k[n] = k[j];
         group_v[n] = v[j];
         n += mask[n] != 0;
@@ -234,52 +139,152 @@ static int32_t group_keys(const struct cpu_keys *keys, const float **k, const fl
     return n;
 }
 
-static void superblock(const struct kernel_args *args, const struct cpu_keys *keys,
-                       const struct cpu_head *k, const struct cpu_head *v, int64_t groups,
-                       int shifted, const struct scratch *s, const struct state *state) {
-    const int64_t d_qk = args->problem->d_qk, d_v = args->problem->d_v;
-    const float *k_row[CPU_KEYS], *v_row[CPU_KEYS], *group_k[CPU_KEYS], *group_v[CPU_KEYS];
+/* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
+ * factor NULL: all 1. */
+static void group_run(const struct problem *p, int64_t lane, int vectors, const float **key,
+                      const float *const *value, int32_t n, const uint64_t *mask,
+                      const float *factor, const struct scratch *s) {
+    float *m = s->near.m + lane, *l = s->near.l + lane;
+    vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
+    vf sum[CPU_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        top[v] = seen[v] = v_load(m + v * CPU_LANES);
+    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, seen);
+    if (factor)
+        cpu_multiply(s->st, vectors, n, factor);
+    if (mask)
+        st_mask(s->st, vectors, n, mask);
+    if (factor || mask)
+        st_max(s->st, vectors, n, top);
+    for (int v = 0; v < vectors; v++) {
+        top[v] = factor || mask ? top[v] : seen[v];
+        base[v] = base_of(top[v]);
+        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
+        v_store(m + v * CPU_LANES, top[v]);
+    }
+    cpu_shapes[vectors - 1].weigh(s->st, n, base, sum);
+    for (int v = 0; v < vectors; v++)
+        v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
+    cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
+}
+
+/* The same for a tile of few rows. */
+static void few_run(const struct problem *p, int64_t rows, const float **key,
+                    const float *const *value, const struct cpu_keys *keys,
+                    const struct scratch *s) {
+    float alpha[CPU_FEW];
+    cpu_few_scores(s->qt, rows, key, keys->n, p->d_qk, s->st);
+    for (int64_t r = 0; r < rows; r++)
+        alpha[r] = cpu_few_weigh(s->st + r * CPU_KEYS, keys->n, keys->masked ? keys->mask : NULL, r,
+                                 s->factor[r], &s->near.m[r], &s->near.l[r]);
+    cpu_few_values(s->st, rows, value, keys->n, p->d_v, alpha, s->near.ot);
+}
+
+static void superblock(const struct problem *p, const struct cpu_keys *keys,
+                       const struct cpu_head *k, const struct cpu_head *v, int64_t rows,
+                       int shifted, const struct scratch *s) {
+    const int64_t lanes = cpu_lanes(rows);
+    const float *k_row[CPU_ST_KEYS], *v_row[CPU_KEYS];
+    const float *group_k[CPU_ST_KEYS], *group_v[CPU_KEYS];
     uint64_t mask[CPU_KEYS];
-    vf alpha[CPU_VECTORS];
-    cpu_gather(k_row, k, keys->key, keys->n, d_qk, s->k);
-    cpu_gather(v_row, v, keys->key, keys->n, d_v, s->v);
-    for (int64_t g = 0; g < groups; g++) {
-        int64_t lane = g * CPU_GROUP;
-        int32_t n = keys->n;
-        if (keys->masked) {
-            n = group_keys(keys, k_row, v_row, g, group_k, group_v, mask);
-            if (n == 0)
-                continue;
+    cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
+    cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
+    if (cpu_few(p, rows)) {
+        few_run(p, rows, k_row, v_row, keys, s);
+        return;
+    }
+    for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
+        const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
+        const float *factor = shifted ? s->factor + lane : NULL;
+        if (!keys->masked) {
+            group_run(p, lane, vectors, k_row, v_row, keys->n, NULL, factor, s);
+            continue;
         }
-        const float **kr = keys->masked ? group_k : k_row, **vr = keys->masked ? group_v : v_row;
-        cpu_scores(s->qt + lane * d_qk, shifted ? s->factor + lane : NULL, kr, n, d_qk, s->st);
-        weigh(s->st, n, keys->masked ? mask : NULL, state->m + lane, state->l + lane, alpha);
-        cpu_values(s->st, vr, n, d_v, alpha, state->ot + lane * d_v, s->low + lane * d_v);
+        int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask);
+        if (n)
+            group_run(p, lane, vectors, group_k, group_v, n, mask, factor, s);
     }
 }
 
-/* ---- items and merges ---- */
+/* ---- folds, items and merges ---- */
 
-static void state_clear(const struct state *s, int64_t lanes, int64_t d_v) {
+static void near_clear(const struct near *s, int64_t lanes, int64_t d) {
     for (int64_t i = 0; i < lanes; i++)
         s->m[i] = -INFINITY;
     memset(s->l, 0, (size_t)lanes * sizeof *s->l);
-    memset(s->ot, 0, (size_t)(lanes * d_v) * sizeof *s->ot);
+    memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
+}
+
+static void state_clear(const struct state *s, float *low, int64_t lanes, int64_t d) {
+    for (int64_t i = 0; i < lanes; i++)
+        s->m[i] = -INFINITY;
+    memset(s->l, 0, (size_t)lanes * sizeof *s->l);
+    memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
+    memset(low, 0, (size_t)(lanes * d) * sizeof *low);
+}
+
+/* to + low = to + low and a part with maxima m and outputs ot together. Answers, in a and a_part,
+ * what the sums of a vector of lanes are multiplied by. */
+static void outputs_merge(const struct state *to, float *low, const float *m, float *ot,
+                          int64_t lanes, int64_t lane, int64_t d, vf *a, vf *a_part) {
+    vf m_to = v_load(to->m + lane), m_part = v_load(m + lane), top = v_max(m_part, m_to);
+    *a = v_exp2(m_to - base_of(top));
+    *a_part = v_exp2(m_part - base_of(top));
+    v_store(to->m + lane, top);
+    int64_t width;
+    float *o = cpu_column(to->ot, lanes, lane, d, &width);
+    float *rest = cpu_column(low, lanes, lane, d, &width);
+    const float *part = cpu_column(ot, lanes, lane, d, &width);
+    for (int64_t i = 0; i < d * width; i += width) {
+        vf x = *a * v_load(o + i), y = *a * v_load(rest + i) + *a_part * v_load(part + i);
+        vf sum = x + y;
+        v_store(o + i, sum);
+        v_store(rest + i, y - (sum - x));
+    }
+}
+
+/* Moves what is near to the state. */
+static void near_fold(const struct state *to, float *low, const struct near *part, int64_t lanes,
+                      int64_t d) {
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        vf a, a_part;
+        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
+        for (int i = 0; i < CPU_LANES; i++)
+            to->l[lane + i] =
+                (double)a[i] * to->l[lane + i] + (double)a_part[i] * (double)part->l[lane + i];
+    }
+    near_clear(part, lanes, d);
+}
+
+static void state_merge(const struct state *to, float *low, const struct state *part, int64_t lanes,
+                        int64_t d) {
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        vf a, a_part;
+        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
+        for (int i = 0; i < CPU_LANES; i++)
+            to->l[lane + i] =
+                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
+    }
+}
+
+static void low_add(const struct state *s, const float *low, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        s->ot[i] += low[i];
 }
 
 /* Divides by the sums and writes rows first ... first + rows - 1 of head (b, h). */
 static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, int64_t first,
                         int64_t rows, const struct state *s, float *row) {
-    const int64_t d = args->problem->d_v;
-    for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
-        float *ot = s->ot + lane / CPU_GROUP * CPU_GROUP * d + lane % CPU_GROUP;
+    const int64_t d = args->problem->d_v, lanes = cpu_lanes(rows);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        int64_t width;
+        float *o = cpu_column(s->ot, lanes, lane, d, &width);
         vf l;
         for (int i = 0; i < CPU_LANES; i++)
-            l[i] = (float)s->l[lane + i];
-        for (int64_t i = 0; i < d; i++) {
-            vf o = v_load(ot + i * CPU_GROUP) / l;
-            v_store(ot + i * CPU_GROUP, v_select((vi)(l == (vf){0}), (vf){0}, o));
-        }
+            l[i] = (float)(1 / s->l[lane + i]);
+        vi empty = (vi)(l == v_set(INFINITY));
+        for (int64_t i = 0; i < d * width; i += width)
+            v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
     struct cpu_head o = cpu_head(&args->o, args->problem->type, b, h);
     cpu_store_outputs(&o, first, rows, d, s->ot, row);
@@ -289,52 +294,93 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
             s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2(s->l[r])) * LN_2);
 }
 
+/* An item under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    struct state state;
+    int64_t b, h, first, rows;
+    int few, shifted;
+    int folded; /* the state holds something */
+};
+
+static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    struct item it = {.args = args,
+                      .s = thread_scratch(job, thread),
+                      .b = work->batch_head / p->heads_q,
+                      .h = work->batch_head % p->heads_q,
+                      .first = args->lists->tile_row[work->tile]};
+    it.rows = args->lists->tile_row[work->tile + 1] - it.first;
+    it.few = cpu_few(p, it.rows);
+    it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
+    struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
+    if (it.few)
+        for (int64_t r = 0; r < it.rows; r++)
+            it.s.factor[r] = (float)cpu_load_query(it.s.qt + r * p->d_qk, &q, it.first + r, p->d_qk,
+                                                   p->scale * LOG2_E);
+    else
+        it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
+                                      p->scale * LOG2_E, it.s.row);
+    near_clear(&it.s.near, cpu_lanes(it.rows), p->d_v);
+    return it;
+}
+
+/* Few rows' outputs as other tiles have them. */
+static void few_turn(const struct item *it) {
+    const int64_t d = it->args->problem->d_v;
+    memcpy(it->s.row, it->s.near.ot, (size_t)(CPU_LANES * d) * sizeof(float));
+    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d, d);
+}
+
+static void item_fold(struct item *it) {
+    const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
+    if (it->few)
+        few_turn(it);
+    if (!it->folded)
+        state_clear(&it->state, it->s.low, lanes, d);
+    near_fold(&it->state, it->s.low, &it->s.near, lanes, d);
+    it->folded = 1;
+}
+
+/* An item that was never folded. */
+static void item_finish(const struct item *it) {
+    const struct kernel_args *args = it->args;
+    struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
+    if (it->few)
+        few_turn(it);
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
+        seen.l[r] = (double)it->s.near.l[r];
+    tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
+}
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct work_item *item = &args->schedule->items[number];
-    const int64_t b = item->batch_head / p->heads_q, h = item->batch_head % p->heads_q;
-    const int64_t first = args->lists->tile_row[item->tile];
-    const int64_t rows = args->lists->tile_row[item->tile + 1] - first;
-    const int64_t lanes = cpu_lanes(rows), h_kv = h / (p->heads_q / p->heads_kv);
-
-    struct scratch s = thread_scratch(job, thread);
-    struct state state = item->parts > 1 ? slot_state(job, item->slot) : s.state;
-    struct cpu_head q = cpu_head(&args->q, p->type, b, h);
-    struct cpu_head k = cpu_head(&args->k, p->type, b, h_kv);
-    struct cpu_head v = cpu_head(&args->v, p->type, b, h_kv);
-    int shifted =
-        cpu_load_queries(s.qt, s.factor, &q, first, rows, p->d_qk, p->scale * LOG2_E, s.row);
-    state_clear(&state, lanes, p->d_v);
-    memset(s.low, 0, (size_t)(lanes * p->d_v) * sizeof *s.low);
-
+    const struct work_item *work = &args->schedule->items[number];
+    struct item it = item_begin(job, work, thread);
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
+    struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);
     struct cpu_keys keys;
     struct walk w =
-        walk_begin(args->lists, args->list_of[item->batch_head] * args->lists->tiles + item->tile,
-                   item->part, item->parts);
-    while (walk_next(&w, &keys))
-        superblock(args, &keys, &k, &v, lanes / CPU_GROUP, shifted, &s, &state);
-    cpu_values_fold(state.ot, s.low, lanes * p->d_v);
-    if (item->parts == 1)
-        tile_finish(args, b, h, first, rows, &state, s.row);
-}
-
-/* to = to and part together. */
-static void state_merge(const struct state *to, const struct state *part, int64_t lanes,
-                        int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf m = v_load(to->m + lane), m_part = v_load(part->m + lane), top = v_max(m_part, m);
-        vf base = v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
-        vf a = v_exp2(m - base), a_part = v_exp2(m_part - base);
-        v_store(to->m + lane, top);
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
-        int64_t at = lane / CPU_GROUP * CPU_GROUP * d + lane % CPU_GROUP;
-        for (int64_t i = 0; i < d; i++, at += CPU_GROUP)
-            v_store(to->ot + at, v_load(to->ot + at) * a + v_load(part->ot + at) * a_part);
+        walk_begin(args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile,
+                   work->part, work->parts);
+    for (int64_t done = 0; walk_next(&w, &keys); done++) {
+        if (done && done % cpu_fold(p->d_v) == 0)
+            item_fold(&it);
+        superblock(p, &keys, &k, &v, it.rows, it.shifted, &it.s);
     }
+    if (work->parts == 1 && !it.folded) {
+        item_finish(&it);
+        return;
+    }
+    item_fold(&it);
+    low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
+    if (work->parts == 1)
+        tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
 }
 
 static void merge_run(const void *context, int64_t number, int32_t thread) {
@@ -345,11 +391,12 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
     const int64_t first = args->lists->tile_row[merge->tile];
     const int64_t rows = args->lists->tile_row[merge->tile + 1] - first;
     struct scratch s = thread_scratch(job, thread);
-    state_clear(&s.state, cpu_lanes(rows), p->d_v);
+    state_clear(&s.state, s.low, cpu_lanes(rows), p->d_v);
     for (int32_t part = 0; part < merge->parts; part++) {
         struct state state = slot_state(job, merge->first_slot + part);
-        state_merge(&s.state, &state, cpu_lanes(rows), p->d_v);
+        state_merge(&s.state, s.low, &state, cpu_lanes(rows), p->d_v);
     }
+    low_add(&s.state, s.low, cpu_lanes(rows) * p->d_v);
     tile_finish(args, merge->batch_head / p->heads_q, merge->batch_head % p->heads_q, first, rows,
                 &s.state, s.row);
 }

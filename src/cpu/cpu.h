@@ -9,7 +9,14 @@
 
 #include "kernels.h"
 
+/* Best first. */
+#if defined(__x86_64__)
+#define CPU_LEVELS(X) X(avx512) X(avx2) X(portable)
+#elif defined(__aarch64__)
+#define CPU_LEVELS(X) X(neon) X(portable)
+#else
 #define CPU_LEVELS(X) X(portable)
+#endif
 
 #define CPU_JOIN_(stem, level) cpu_##stem##_##level
 #define CPU_JOIN(stem, level) CPU_JOIN_(stem, level)

@@ -11,15 +11,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 /* ---- levels, best first ---- */
 
-static int always(void) {
+static int portable_present(void) {
     return 1;
 }
+
+#if defined(__x86_64__)
+static int avx2_present(void) {
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static int avx512_present(void) {
+    return avx2_present() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#elif defined(__aarch64__)
+static int neon_present(void) { /* every one of them has it */
+    return 1;
+}
+#endif
 
 enum level_number {
 #define LEVEL_NUMBER(level) LEVEL_##level,
@@ -30,8 +51,8 @@ static const struct level {
     const char *name;
     int (*present)(void); /* whether this machine has the instructions */
 } levels[] = {
-    [LEVEL_portable] = {"portable", always},
-};
+#define LEVEL_ROW(level) {#level, level##_present},
+    CPU_LEVELS(LEVEL_ROW)};
 
 #define LEVELS ((int)(sizeof levels / sizeof levels[0]))
 
@@ -64,7 +85,7 @@ const char *cpu_isa(void) {
 
 /* ---- kernels ---- */
 
-static const int32_t tile_rows[] = {8, 16, 32, CPU_TILE_ROWS, 0};
+static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 
 /* They compute every problem; a CPU to plan for is always this machine's. */
 #define LEVEL_REFUSES(level)                                                                       \
@@ -86,21 +107,29 @@ CPU_LEVELS(LEVEL_REFUSES)
     }
 
 /*
- * Costs: one thread of a shared 2-core Xeon (family 6, model 207: it has AVX-512, which the
- * portable code does not use), gcc 12, best of 120 runs. key_row_dim is f32 at d = 64 and counts
- * the exponential too. item was 0.6 us for 8 rows and 4.8 us for 64. key_dim was 0.02 ns in f32,
- * and 0.12 in bf16 and 0.76 in f16, which are converted: the number given lies between, because a
- * tile too tall costs little (lane groups skip keys that none of their rows list) and one too short
- * converts each key too often.
+ * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
+ * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
+ * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
+ * of 16 and 64 rows.
  */
+#define KERNELS(level, row_dim, masked, stage_row_dim, softmax_row)                                \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,                        \
+           .key_row_dim = row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9,                     \
+           .masked_key = masked),                                                                  \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,   \
+               .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
+               .key_row_dim = softmax_row),                                                        \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,     \
+               .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 static const struct kernel kernels[] = {
-    KERNEL(portable, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,
-           .key_row_dim = 0.070e-9, .key_dim = 0.30e-9, .masked_key = 0.30e-9),
-    KERNEL(portable, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2.2e-6, .key_row_dim = 0.075e-9,
-           .key_dim = 0.30e-9),
-    KERNEL(portable, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6, .key_row_dim = 1.2e-9),
-    KERNEL(portable, spmm, TESS_STAGE_SPMM, NULL, .item = 2.7e-6, .key_row_dim = 0.073e-9,
-           .key_dim = 0.30e-9),
+#if defined(__x86_64__)
+    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.019e-9, 0.64e-9),
+    KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.045e-9, 1.1e-9),
+#elif defined(__aarch64__) /* never measured: as portable */
+    KERNELS(neon, 0.088e-9, 0.30e-9, 0.095e-9, 1.2e-9),
+#endif
+    KERNELS(portable, 0.088e-9, 0.30e-9, 0.095e-9, 1.2e-9),
 };
 
 /* ---- the device ---- */

@@ -10,21 +10,29 @@ size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the values. */
 static void scores_store(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                          int64_t rows, const float *st) {
-    for (int64_t r = 0; r < rows; r++) {
-        float *values = c->strip->values + (c->row + row + r) * c->strip->width;
-        if (s->keys.masked || s->keys.n < s->to - s->from)
-            for (int64_t i = s->from; i < s->to; i++)
-                values[i] = -INFINITY;
+    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
+    float *values = c->strip->values + (c->row + row) * stride;
+    const int gaps = s->keys.masked || s->keys.n < s->to - s->from;
+    int64_t r = 0;
+    for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
+        cpu_from_column(values + r * stride + s->from, stride, st + r, width, s->keys.n);
+    for (; r < rows; r++) {
+        float *out = values + r * stride;
+        for (int64_t i = s->from; gaps && i < s->to; i++)
+            out[i] = -INFINITY;
         for (int32_t j = 0; j < s->keys.n; j++)
             if (s->keys.mask[j] >> (row + r) & 1)
-                values[s->at[j]] = st[(int64_t)j * CPU_GROUP + r];
+                out[s->at[j]] = st[j * width + r];
     }
 }
 
 static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *q,
                       const struct cpu_head *k, const struct cpu_stage_scratch *s) {
     const int64_t d = args->problem->d_qk;
-    const float *k_row[CPU_KEYS];
+    const float *k_row[CPU_ST_KEYS];
+    vf ignored[CPU_VECTORS];
+    for (int v = 0; v < CPU_VECTORS; v++)
+        ignored[v] = (vf){0};
     struct cpu_strip_keys keys;
     int shifted = cpu_load_queries(s->panel, s->side, q, c->strip->first + c->row, c->rows, d,
                                    args->problem->scale, s->row);
@@ -32,8 +40,11 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
-            cpu_scores(s->panel + lane * d, shifted ? s->side + lane : NULL, k_row, keys.keys.n, d,
-                       s->st);
+            const int vectors = (int)(cpu_lanes(rows) / CPU_LANES);
+            if (keys.keys.n)
+                cpu_scores(s->panel + lane * d, vectors, k_row, keys.keys.n, d, s->st, ignored);
+            if (shifted)
+                cpu_multiply(s->st, vectors, keys.keys.n, s->side + lane);
             scores_store(c, &keys, lane, rows, s->st);
         }
     }

@@ -3,33 +3,51 @@
 #include "strip.h"
 
 size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->problem->d_v, args->problem->d_v);
+    return cpu_stage_workspace(args, args->problem->d_v, 2 * args->problem->d_v);
 }
 
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row.
  * Answers, from bit `row` on, which of the rows have a weight that is not 0. */
 static uint64_t weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                              int64_t rows, float *pt) {
+    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
+    const float *values = c->strip->values + (c->row + row) * stride;
+    const int gaps = s->keys.n < s->to - s->from;
     uint64_t weighty = 0;
-    memset(pt, 0, (size_t)s->keys.n * CPU_GROUP * sizeof *pt);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *values = c->strip->values + (c->row + row + r) * c->strip->width;
-        int any = 0;
-        for (int32_t j = 0; j < s->keys.n; j++) {
-            pt[(int64_t)j * CPU_GROUP + r] = values[s->at[j]];
-            any |= values[s->at[j]] != 0;
-        }
-        weighty |= (uint64_t)any << (row + r);
+    int64_t r = 0;
+    for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
+        cpu_to_column(pt + r, width, values + r * stride + s->from, stride, s->keys.n);
+    for (; r < width; r++)
+        for (int32_t j = 0; j < s->keys.n; j++)
+            pt[j * width + r] = r < rows ? values[r * stride + s->at[j]] : 0;
+    for (int64_t lane = 0; lane < width; lane += CPU_LANES) {
+        vi any = {0};
+        for (int32_t j = 0; j < s->keys.n; j++)
+            any |= (vi)(v_load(pt + j * width + lane) != (vf){0});
+        for (int i = 0; i < CPU_LANES; i++)
+            weighty |= (uint64_t)(any[i] != 0) << (row + lane + i);
     }
     return weighty;
 }
 
 /* Rows without a weight are empty: 0, whatever the values that others of the chunk list. */
 static void empty_rows_clear(float *ot, int64_t rows, int64_t d, uint64_t weighty) {
-    for (int64_t r = 0; r < rows; r++)
-        if (!(weighty >> r & 1))
-            for (int64_t i = 0; i < d; i++)
-                ot[(r / CPU_GROUP * d + i) * CPU_GROUP + r % CPU_GROUP] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t width;
+        float *column = cpu_column(ot, cpu_lanes(rows), r, d, &width);
+        for (int64_t i = 0; i < d && !(weighty >> r & 1); i++)
+            column[i * width] = 0;
+    }
+}
+
+/* total + low += near, and near = 0. */
+static void near_fold(float *restrict total, float *restrict low, float *restrict near, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float y = low[i] + near[i], sum = total[i] + y;
+        low[i] = y - (sum - total[i]);
+        total[i] = sum;
+        near[i] = 0;
+    }
 }
 
 static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *v,
@@ -38,23 +56,29 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     const float *v_row[CPU_KEYS];
     struct cpu_strip_keys keys;
     const int64_t panel = cpu_lanes(c->rows) * d;
+    float *near = s->panel, *total = s->side, *low = s->side + panel;
     uint64_t weighty = 0;
     vf one[CPU_VECTORS];
     for (int i = 0; i < CPU_VECTORS; i++)
         one[i] = v_set(1.0f);
-    memset(s->panel, 0, (size_t)panel * sizeof *s->panel);
-    memset(s->side, 0, (size_t)panel * sizeof *s->side);
-    while (cpu_chunk_next(c, &keys)) {
+    memset(near, 0, (size_t)panel * sizeof *near);
+    memset(total, 0, 2 * (size_t)panel * sizeof *total);
+    for (int64_t done = 1; cpu_chunk_next(c, &keys); done++) {
         cpu_gather(v_row, v, keys.keys.key, keys.keys.n, d, s->rows);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             weighty |= weights_load(c, &keys, lane, rows, s->st);
-            cpu_values(s->st, v_row, keys.keys.n, d, one, s->panel + lane * d, s->side + lane * d);
+            cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
+                       near + lane * d);
         }
+        if (done % cpu_fold(d) == 0)
+            near_fold(total, low, near, panel);
     }
-    cpu_values_fold(s->panel, s->side, panel);
-    empty_rows_clear(s->panel, c->rows, d, weighty);
-    cpu_store_outputs(o, c->strip->first + c->row, c->rows, d, s->panel, s->row);
+    near_fold(total, low, near, panel);
+    for (int64_t i = 0; i < panel; i++)
+        total[i] += low[i];
+    empty_rows_clear(total, c->rows, d, weighty);
+    cpu_store_outputs(o, c->strip->first + c->row, c->rows, d, total, s->row);
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
@@ -74,7 +98,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(spmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v, args->problem->d_v);
+    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v, 2 * args->problem->d_v);
     cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -134,11 +134,11 @@ struct cpu_stage {
 };
 
 struct cpu_stage_scratch {
-    float *panel; /* qt or ot of a chunk */
-    float *side;  /* factor (1 a lane) or low (d a lane) */
+    float *panel; /* qt, or ot of the last superblocks, of a chunk */
+    float *side;  /* sddmm: factor (1 a lane); spmm: the total, and its low part (2 d) */
     float *st;    /* scores or weights of one group */
     float *rows;  /* key or value rows converted to f32 */
-    float *row;   /* d floats */
+    float *row;   /* CPU_LANES * d floats */
 };
 
 static inline struct cpu_stage_scratch
@@ -147,9 +147,9 @@ cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d, in
     size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(args->bcsr));
     s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
     s.side = carve_take_panel(c, lanes, (size_t)side, sizeof(float));
-    s.st = carve_take(c, CPU_KEYS * CPU_GROUP, sizeof(float));
+    s.st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
     s.rows = carve_take(c, cpu_gather_size(args->problem->type, d), sizeof(float));
-    s.row = carve_take(c, (size_t)d, sizeof(float));
+    s.row = carve_take_panel(c, CPU_LANES, (size_t)d, sizeof(float));
     return s;
 }
 

@@ -12,22 +12,42 @@
 #include <immintrin.h>
 #endif
 
-/* Lanes of a vector, and the shape of the micro-kernels: an accumulator of CPU_STEP rows by
- * CPU_VECTORS vectors has to fit the registers, beside CPU_VECTORS operands and a broadcast. */
+/*
+ * Lanes of a vector, and the shapes of the micro-kernels: CPU_STEP_n rows (keys, or dims of an
+ * output) by n vectors of queries, n up to CPU_VECTORS. The accumulators have to fit the registers
+ * beside n operands and a broadcast, and be enough to keep the multipliers busy over their latency.
+ */
 #if defined(__AVX512F__)
 #define CPU_LANES 16
 #define CPU_VECTORS 4
+#define CPU_STEP_1 8
+#define CPU_STEP_2 8
+#define CPU_STEP_3 8
+#define CPU_STEP_4 4
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768
 #elif defined(__AVX2__)
 #define CPU_LANES 8
 #define CPU_VECTORS 2
+#define CPU_STEP_1 8
+#define CPU_STEP_2 6
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128
+#elif defined(CPU_NEON)
+#define CPU_LANES 4
+#define CPU_VECTORS 4
+#define CPU_STEP_1 8
+#define CPU_STEP_2 8
+#define CPU_STEP_3 4
+#define CPU_STEP_4 4
+#define CPU_LANE_BITS 1, 2, 4, 8
 #else
 #define CPU_LANES 4
 #define CPU_VECTORS 2
+#define CPU_STEP_1 4
+#define CPU_STEP_2 4
 #define CPU_LANE_BITS 1, 2, 4, 8
 #endif
-#define CPU_STEP 4
+#define CPU_STEP_MAX 8
+#define CPU_FEW_WAYS 4 /* see few.h */
 #define CPU_GROUP (CPU_VECTORS * CPU_LANES)
 
 /* A short loop with a constant bound that must not remain a loop; the body stands in braces. */
@@ -35,6 +55,11 @@
 #define V_FOR(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
 #define V_FOR(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#endif
+#if defined(__clang__)
+#define V_UNROLL_8 _Pragma("clang loop unroll_count(8)")
+#else
+#define V_UNROLL_8 _Pragma("GCC unroll 8")
 #endif
 #define V_INLINE static inline __attribute__((always_inline))
 
@@ -62,6 +87,35 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
 
+/* CPU_LANES elements of 16 bits to f32, where the machine has instructions for it. */
+#if CPU_LANES == 16
+#define V_HALVES 1
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
+}
+#elif CPU_LANES == 8
+#define V_HALVES 1
+V_INLINE vf v_load_f16(const uint16_t *p) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+V_INLINE vf v_load_bf16(const uint16_t *p) {
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16);
+}
+#else
+#define V_HALVES 0
+#endif
+
+/* p, computed here and kept: gcc would rather add parts of it to each of many later addresses. */
+V_INLINE const float *v_keep(const float *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+
 /* a where the mask is set, else b. */
 V_INLINE vf v_select(vi mask, vf a, vf b) {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
@@ -69,26 +123,46 @@ V_INLINE vf v_select(vi mask, vf a, vf b) {
 
 /* The larger one; b where either is NaN. */
 V_INLINE vf v_max(vf a, vf b) {
-#if CPU_LANES == 4 && defined(__SSE2__)
+#if CPU_LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif CPU_LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
     return (vf)_mm_max_ps((__m128)a, (__m128)b);
 #else
     return v_select((vi)(a > b), a, b);
 #endif
 }
 
-/* The lanes whose bit is set, lane 0 being bit 0. */
-V_INLINE vi v_mask(uint32_t bits) {
+/* a in the lanes whose bit is set, lane 0 being bit 0, else b. */
+V_INLINE vf v_pick(uint32_t bits, vf a, vf b) {
+#if CPU_LANES == 16
+    return (vf)_mm512_mask_blend_ps((__mmask16)bits, (__m512)b, (__m512)a);
+#else
     const vi lane = {CPU_LANE_BITS};
-    return (vi)((((int32_t)(bits & 0xffff) - (vi){0}) & lane) == lane);
+    return v_select((vi)((((int32_t)(bits & 0xffff) - (vi){0}) & lane) == lane), a, b);
+#endif
 }
 
 /*
- * 2^x for x <= 0: 0 below -126 (and at -Inf), NaN for NaN. At most 1.30 ulp off, 1.02 with FMA,
- * measured over every f32 from -1.5 to -2^-11. Adding 1.5 * 2^23 rounds x to an integer in the low
- * bits of the sum, 127 more makes it an exponent field; the polynomial is a minimax fit of 2^r on
- * [-1/2, 1/2].
+ * 2^x for x <= 0: 0 below -126 (and at -Inf), NaN for NaN, 1 at 0; the polynomials are minimax fits.
+ *
+ * AVX-512 takes x - floor(x) in one instruction and scales by floor(x) in another: 2^r on [0, 1].
+ * Elsewhere adding 1.5 * 2^23 rounds x to an integer in the low bits of the sum, 127 more makes it
+ * an exponent field: 2^r on [-1/2, 1/2].
  */
 V_INLINE vf v_exp2(vf x) {
+#if CPU_LANES == 16
+    const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    vf r = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = v_fma(v_set(0.000215659849f), r, v_set(0.00124822883f));
+    p = v_fma(p, r, v_set(0.00967377517f));
+    p = v_fma(p, r, v_set(0.0554861836f));
+    p = v_fma(p, r, v_set(0.240229085f));
+    p = v_fma(p, r, v_set(0.693147063f));
+    p = v_fma(p, r, v_set(1.0f));
+    return (vf)_mm512_maskz_scalef_ps(keep, (__m512)p, (__m512)x);
+#else
     const vf magic = v_set(12582912.0f + 127.0f);
     vf t = x + magic;
     vf r = x - (t - magic);
@@ -100,6 +174,129 @@ V_INLINE vf v_exp2(vf x) {
     p = v_fma(p, r, v_set(1.0f));
     p *= (vf)((vu)t << 23);
     return (vf)((vi)p & ~(vi)(x < v_set(-126.0f)));
+#endif
+}
+
+/* Row i, lane j of a becomes row j, lane i. */
+V_INLINE void v_transpose(vf *a) {
+#if CPU_LANES == 16
+    __m512 b[16], c[16];
+    V_FOR(i, 8) {
+        b[2 * i] = _mm512_unpacklo_ps((__m512)a[2 * i], (__m512)a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_ps((__m512)a[2 * i], (__m512)a[2 * i + 1]);
+    }
+    V_FOR(i, 4) { /* c[4 i + k]: lanes k, k + 4, k + 8, k + 12 of rows 4 i ... 4 i + 3 */
+        V_FOR(k, 2) {
+            __m512d lo = (__m512d)b[4 * i + k], hi = (__m512d)b[4 * i + 2 + k];
+            c[4 * i + 2 * k] = (__m512)_mm512_unpacklo_pd(lo, hi);
+            c[4 * i + 2 * k + 1] = (__m512)_mm512_unpackhi_pd(lo, hi);
+        }
+    }
+    V_FOR(k, 4) {
+        __m512 x = _mm512_shuffle_f32x4(c[k], c[4 + k], 0x88);
+        __m512 y = _mm512_shuffle_f32x4(c[8 + k], c[12 + k], 0x88);
+        __m512 z = _mm512_shuffle_f32x4(c[k], c[4 + k], 0xdd);
+        __m512 w = _mm512_shuffle_f32x4(c[8 + k], c[12 + k], 0xdd);
+        a[k] = (vf)_mm512_shuffle_f32x4(x, y, 0x88);
+        a[4 + k] = (vf)_mm512_shuffle_f32x4(z, w, 0x88);
+        a[8 + k] = (vf)_mm512_shuffle_f32x4(x, y, 0xdd);
+        a[12 + k] = (vf)_mm512_shuffle_f32x4(z, w, 0xdd);
+    }
+#elif CPU_LANES == 8
+    __m256 b[8], c[8];
+    V_FOR(i, 4) {
+        b[2 * i] = _mm256_unpacklo_ps((__m256)a[2 * i], (__m256)a[2 * i + 1]);
+        b[2 * i + 1] = _mm256_unpackhi_ps((__m256)a[2 * i], (__m256)a[2 * i + 1]);
+    }
+    V_FOR(i, 2) { /* c[4 i + k]: lanes k and k + 4 of rows 4 i ... 4 i + 3 */
+        V_FOR(k, 2) {
+            __m256d lo = (__m256d)b[4 * i + k], hi = (__m256d)b[4 * i + 2 + k];
+            c[4 * i + 2 * k] = (__m256)_mm256_unpacklo_pd(lo, hi);
+            c[4 * i + 2 * k + 1] = (__m256)_mm256_unpackhi_pd(lo, hi);
+        }
+    }
+    V_FOR(k, 4) {
+        a[k] = (vf)_mm256_permute2f128_ps(c[k], c[4 + k], 0x20);
+        a[4 + k] = (vf)_mm256_permute2f128_ps(c[k], c[4 + k], 0x31);
+    }
+#else
+    float rows[CPU_LANES][CPU_LANES], columns[CPU_LANES][CPU_LANES];
+    V_FOR(i, CPU_LANES) {
+        v_store_any(rows[i], a[i]);
+    }
+    V_FOR(i, CPU_LANES) {
+        V_FOR(j, CPU_LANES) {
+            columns[i][j] = rows[j][i];
+        }
+    }
+    V_FOR(i, CPU_LANES) {
+        a[i] = v_load_any(columns[i]);
+    }
+#endif
+}
+
+/* Lane i of the answer is the sum of the lanes of a[i]. */
+V_INLINE vf v_sum_rows(vf *a) {
+#if CPU_LANES == 16
+    __m512 b[8], c[4];
+    V_FOR(i, 8) {
+        __m512 x = (__m512)a[2 * i], y = (__m512)a[2 * i + 1];
+        b[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+    }
+    V_FOR(i, 4) { /* quarter k of c[i]: parts of the sums of rows 4 i ... 4 i + 3 */
+        __m512d x = (__m512d)b[2 * i], y = (__m512d)b[2 * i + 1];
+        c[i] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));
+    }
+    __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x44),
+                             _mm512_shuffle_f32x4(c[0], c[1], 0xee));
+    __m512 e = _mm512_add_ps(_mm512_shuffle_f32x4(c[2], c[3], 0x44),
+                             _mm512_shuffle_f32x4(c[2], c[3], 0xee));
+    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(d, e, 0x88), _mm512_shuffle_f32x4(d, e, 0xdd));
+#else
+    v_transpose(a);
+    for (int half = CPU_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            a[i] += a[i + half];
+    return a[0];
+#endif
+}
+
+/* The sum of a's lanes, and the largest of them. */
+V_INLINE float v_sum(vf a) {
+#if CPU_LANES == 16
+    return _mm512_reduce_add_ps((__m512)a);
+#else
+    float sum = 0;
+    for (int i = 0; i < CPU_LANES; i++)
+        sum += a[i];
+    return sum;
+#endif
+}
+
+V_INLINE float v_top(vf a) {
+#if CPU_LANES == 16
+    return _mm512_reduce_max_ps((__m512)a);
+#else
+    float top = a[0];
+    for (int i = 1; i < CPU_LANES; i++)
+        top = a[i] > top ? a[i] : top;
+    return top;
+#endif
+}
+
+/* Bit i of the answer is bit `bit` of words[i]. */
+V_INLINE uint32_t v_row_bits(const uint64_t *words, int64_t bit) {
+#if CPU_LANES == 16
+    const __m512i which = _mm512_set1_epi64((int64_t)(UINT64_C(1) << bit));
+    uint32_t low = _mm512_test_epi64_mask(_mm512_loadu_si512(words), which);
+    uint32_t high = _mm512_test_epi64_mask(_mm512_loadu_si512(words + 8), which);
+    return low | high << 8;
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < CPU_LANES; i++)
+        bits |= (uint32_t)(words[i] >> bit & 1) << i;
+    return bits;
+#endif
 }
 
 #endif

@@ -1,0 +1,274 @@
+/*
+ * The micro-kernels: what the CPU spends its time in. Queries stand in the lanes, so keys and
+ * values are read as scalars, in place, through row pointers. One group of 1 ... CPU_VECTORS
+ * vectors of queries at a time; `width` is its lanes:
+ *
+ *     qt   [d_qk][width]       queries, scaled
+ *     st   [CPU_ST_KEYS][width]  scores, then weights
+ *     ot   [d_v][width]        outputs
+ *
+ * No sum runs far: dims and keys are summed a chunk at a time, chunks into the result. They are not
+ * inlined, or their accumulators leave the registers.
+ */
+#ifndef TESSERA_CPU_MICRO_H
+#define TESSERA_CPU_MICRO_H
+
+#include "simd/vector.h"
+
+#include <stddef.h>
+
+#define CPU_KEYS 128                          /* of a superblock */
+#define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
+#define CPU_CHUNK 16                          /* terms of a running sum */
+#define CPU_DIMS 256                          /* dims that chunks are added up over in f32 */
+
+/* Adds the products of dim i. */
+V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
+                             const int vectors, const int keys, vf (*sum)[CPU_VECTORS]) {
+    vf q[CPU_VECTORS];
+    V_FOR(v, vectors) {
+        q[v] = v_load(qt + (i * vectors + v) * CPU_LANES);
+    }
+    V_FOR(j, keys) {
+        vf x = v_set(k[j][i]);
+        V_FOR(v, vectors) {
+            sum[j][v] = v_fma(q[v], x, sum[j][v]);
+        }
+    }
+}
+
+/* st = the products of dims 0 ... d - 1 for a step of keys; top = the
+ * larger of top and st, lane by lane. */
+V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key, int64_t d,
+                              const int vectors, const int keys, float *restrict st, vf *top) {
+    const int64_t width = vectors * CPU_LANES;
+    const float *k[CPU_STEP_MAX];
+    vf sum[CPU_STEP_MAX][CPU_VECTORS];
+    V_FOR(j, keys) {
+        k[j] = key[j];
+    }
+    int64_t begin = 0;
+    do {
+        const int64_t end = d - begin < CPU_CHUNK ? d : begin + CPU_CHUNK;
+        V_FOR(j, keys) {
+            V_FOR(v, vectors) {
+                sum[j][v] = (vf){0};
+            }
+        }
+        V_UNROLL_8 for (int64_t i = begin; i < end; i++)
+            cpu_scores_dim(qt, k, i, vectors, keys, sum);
+        V_FOR(j, keys) {
+            V_FOR(v, vectors) {
+                float *s = st + j * width + v * CPU_LANES;
+                if (begin)
+                    sum[j][v] += v_load(s);
+                v_store(s, sum[j][v]);
+            }
+        }
+        begin = end;
+    } while (begin < d);
+    V_FOR(v, vectors) {
+        V_FOR(j, keys) {
+            top[v] = v_max(sum[j][v], top[v]);
+        }
+    }
+}
+
+/* Adds the products of key j, whose values are x. */
+V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j, const int vectors,
+                             const int dims, vf (*sum)[CPU_VECTORS]) {
+    vf p[CPU_VECTORS];
+    V_FOR(v, vectors) {
+        p[v] = v_load(st + (j * vectors + v) * CPU_LANES);
+    }
+    V_FOR(i, dims) {
+        vf y = v_set(x[i]);
+        V_FOR(v, vectors) {
+            sum[i][v] = v_fma(p[v], y, sum[i][v]);
+        }
+    }
+}
+
+/* ot[i] = alpha * ot[i] + sum_j st[j] * value[j][i] for n keys, a chunk of them, and dims first ...
+ * first + dims - 1. */
+V_INLINE void cpu_values_body(const float *restrict st, const float *const *value, int32_t n,
+                              int64_t first, const int vectors, const int dims, const vf *alpha,
+                              float *restrict ot) {
+    const int64_t width = vectors * CPU_LANES;
+    vf sum[CPU_STEP_MAX][CPU_VECTORS];
+    V_FOR(i, dims) {
+        V_FOR(v, vectors) {
+            sum[i][v] = (vf){0};
+        }
+    }
+    int32_t j = 0;
+    for (; j + 8 <= n; j += 8) {
+        V_FOR(u, 8) {
+            cpu_values_key(st, v_keep(value[j + u] + first), j + u, vectors, dims, sum);
+        }
+    }
+    for (; j < n; j++)
+        cpu_values_key(st, v_keep(value[j] + first), j, vectors, dims, sum);
+    V_FOR(i, dims) {
+        V_FOR(v, vectors) {
+            float *o = ot + (first + i) * width + v * CPU_LANES;
+            v_store(o, v_fma(alpha[v], v_load(o), sum[i][v]));
+        }
+    }
+}
+
+/* st[j] = 2^(st[j] - base), and the sums over n keys. */
+V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vectors, vf *sum) {
+    V_FOR(v, vectors) {
+        sum[v] = (vf){0};
+    }
+    for (int32_t begin = 0; begin < n; begin += CPU_CHUNK) {
+        const int32_t end = n - begin < CPU_CHUNK ? n : begin + CPU_CHUNK;
+        vf part[CPU_VECTORS];
+        V_FOR(v, vectors) {
+            part[v] = (vf){0};
+        }
+        for (int32_t j = begin; j < end; j++) {
+            V_FOR(v, vectors) {
+                float *s = st + (j * vectors + v) * CPU_LANES;
+                vf p = v_exp2(v_load(s) - base[v]);
+                v_store(s, p);
+                part[v] += p;
+            }
+        }
+        V_FOR(v, vectors) {
+            sum[v] += part[v];
+        }
+    }
+}
+
+typedef void cpu_scores_fn(const float *restrict qt, const float *const *key, int64_t d,
+                           float *restrict st, vf *top);
+typedef void cpu_values_fn(const float *restrict st, const float *const *value, int32_t n,
+                           int64_t first, const vf *alpha, float *restrict ot);
+
+typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
+
+#define CPU_SCORES(vectors, keys)                                                                  \
+    static __attribute__((noinline)) void cpu_scores_##vectors(const float *restrict qt,           \
+                                                               const float *const *key, int64_t d, \
+                                                               float *restrict st, vf *top) {      \
+        cpu_scores_body(qt, key, d, vectors, keys, st, top);                                       \
+    }
+#define CPU_VALUES(vectors, dims, name)                                                            \
+    static __attribute__((noinline)) void cpu_values_##vectors##_##name(                           \
+        const float *restrict st, const float *const *value, int32_t n, int64_t first,             \
+        const vf *alpha, float *restrict ot) {                                                     \
+        cpu_values_body(st, value, n, first, vectors, dims, alpha, ot);                            \
+    }
+#define CPU_WEIGH(vectors)                                                                         \
+    static __attribute__((noinline)) void cpu_weigh_##vectors(float *st, int32_t n,                \
+                                                              const vf *base, vf *sum) {           \
+        cpu_weigh_body(st, n, base, vectors, sum);                                                 \
+    }
+#define CPU_SHAPE(vectors)                                                                         \
+    CPU_SCORES(vectors, CPU_STEP_##vectors)                                                        \
+    CPU_VALUES(vectors, CPU_STEP_##vectors, step)                                                  \
+    CPU_VALUES(vectors, 4, four)                                                                   \
+    CPU_VALUES(vectors, 1, one)                                                                    \
+    CPU_WEIGH(vectors)
+#define CPU_SHAPE_ROW(vectors)                                                                     \
+    {                                                                                              \
+        CPU_STEP_##vectors, cpu_scores_##vectors, cpu_weigh_##vectors, {                           \
+            {CPU_STEP_##vectors, cpu_values_##vectors##_step}, {4, cpu_values_##vectors##_four}, { \
+                1, cpu_values_##vectors##_one                                                      \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+CPU_SHAPE(1)
+CPU_SHAPE(2)
+#if CPU_VECTORS == 4
+CPU_SHAPE(3)
+CPU_SHAPE(4)
+#endif
+
+/* Of a group of 1, 2, ... vectors. */
+static const struct cpu_shape {
+    int32_t keys; /* of a step of scores */
+    cpu_scores_fn *scores;
+    cpu_weigh_fn *weigh;
+    struct {
+        int32_t dims;
+        cpu_values_fn *run;
+    } values[3]; /* fewer and fewer dims */
+} cpu_shapes[] = {CPU_SHAPE_ROW(1), CPU_SHAPE_ROW(2),
+#if CPU_VECTORS == 4
+                  CPU_SHAPE_ROW(3), CPU_SHAPE_ROW(4)
+#endif
+};
+
+/* One step over more than CPU_DIMS dims. */
+static inline void cpu_scores_long(const struct cpu_shape *shape, const float *qt, int64_t width,
+                                   const float *const *key, int64_t d, float *st, vf *top) {
+    double total[CPU_STEP_MAX * CPU_GROUP] = {0};
+    const float *part[CPU_STEP_MAX];
+    vf ignored[CPU_VECTORS] = {{0}};
+    for (int64_t first = 0; first < d; first += CPU_DIMS) {
+        for (int32_t j = 0; j < shape->keys; j++)
+            part[j] = key[j] + first;
+        shape->scores(qt + first * width, part, d - first < CPU_DIMS ? d - first : CPU_DIMS, st,
+                      ignored);
+        for (int64_t i = 0; i < shape->keys * width; i++)
+            total[i] += (double)st[i];
+    }
+    for (int64_t i = 0; i < shape->keys * width; i++)
+        st[i] = (float)total[i];
+    for (int32_t j = 0; j < shape->keys; j++)
+        for (int64_t v = 0; v < width / CPU_LANES; v++)
+            top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
+}
+
+/* st[j] = dot(qt, key[j]) for n >= 1 keys, and top = the larger of top and these. Writes whole
+ * steps: st and key have room for CPU_KEYS + CPU_STEP_MAX, and keys past n are set to the last one. */
+static inline void cpu_scores(const float *qt, int vectors, const float **key, int32_t n, int64_t d,
+                              float *st, vf *top) {
+    const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
+    const int64_t width = vectors * CPU_LANES;
+    for (int32_t j = 0; j < shape->keys; j++)
+        key[n + j] = key[n - 1];
+    for (int32_t j = 0; j < n; j += shape->keys)
+        if (d <= CPU_DIMS)
+            shape->scores(qt, key + j, d, st + j * width, top);
+        else
+            cpu_scores_long(shape, qt, width, key + j, d, st + j * width, top);
+}
+
+/* st[j] *= factor for n keys. */
+static inline void cpu_multiply(float *st, int vectors, int32_t n, const float *factor) {
+    for (int32_t j = 0; j < n; j++)
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            v_store(st, v_load(st) * v_load(factor + v * CPU_LANES));
+}
+
+/* Superblocks whose outputs are added up before they are folded into a sum with compensation. Rows
+ * of few dims are held tighter than others: SEMANTICS multiplies their error by 1 + 2 / sqrt(d). */
+static inline int cpu_fold(int64_t d) {
+    return d < 4 * CPU_CHUNK ? 1 : 8;
+}
+
+/* ot = alpha * ot + st^T value, for n keys and d dims. Chunk by chunk, so that weights, values and
+ * outputs stay in the nearest cache. */
+static inline void cpu_values(const float *st, int vectors, const float *const *value, int32_t n,
+                              int64_t d, const vf *alpha, float *ot) {
+    const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
+    const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
+    vf one[CPU_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        one[v] = v_set(1.0f);
+    for (int32_t j = 0; j < n; j += chunk) {
+        int32_t keys = n - j < chunk ? n - j : chunk;
+        int64_t i = 0;
+        for (int s = 0; s < 3; s++)
+            for (; i + shape->values[s].dims <= d; i += shape->values[s].dims)
+                shape->values[s].run(st + j * vectors * CPU_LANES, value + j, keys, i,
+                                     j ? one : alpha, ot);
+    }
+}
+
+#endif
