@@ -30,13 +30,26 @@ add_library(tool_files STATIC
 target_include_directories(tool_files INTERFACE tools)
 target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::JANSSON)
 
+# Dense kernels for the benchmark alone; cuBLAS and cuSPARSE are looked for when it runs.
+set(bench_dense bench/cuda/dense_none.c)
+if(TESSERA_WITH_CUDA)
+    tessera_room(bench_cuda SOURCES bench/cuda/dense.cu INCLUDES include bench)
+    target_compile_options(bench_cuda PRIVATE ${TESSERA_CUDA_OPTIONS})
+    target_include_directories(bench_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    set(bench_dense $<TARGET_OBJECTS:bench_cuda>)
+endif()
+
 add_executable(tessera_tool
-    bench/bench.c bench/measure.c bench/results.c tools/arguments.c tools/attention_input.c
+    bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
+    bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
+    bench/options.c bench/peer.c bench/peer_check.c bench/place.c bench/results.c bench/sample.c
+    bench/sparse.c bench/timing.c ${bench_dense}
+    tools/arguments.c tools/attention_input.c
     tools/attention_output.c tools/info.c tools/main.c tools/memory_limit.c tools/pattern.c
     tools/pattern_options.c tools/picture.c tools/picture_svg.c tools/plan.c tools/run.c tools/sweep.c tools/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_include_directories(tessera_tool PRIVATE bench)
-target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG)
+target_link_libraries(tessera_tool PRIVATE tessera_warnings tool_files PNG::PNG ${CMAKE_DL_LIBS})
 install(TARGETS tessera_tool)
 
 add_executable(tessera_demo tools/demo.c tools/demo_blocks.c)

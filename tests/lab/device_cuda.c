@@ -47,6 +47,10 @@ static const char *cuda_to_host(void *host, const void *device, size_t size) {
     return why ? why : words(cudaMemcpy(host, device, size, cudaMemcpyDeviceToHost));
 }
 
+static const char *cuda_copy(void *to, const void *from, size_t size, tess_stream stream) {
+    return words(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream));
+}
+
 static const char *cuda_stream_make(tess_stream *stream) {
     return words(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
 }
@@ -129,6 +133,7 @@ const struct device_calls device_cuda = {
     .free = cuda_free,
     .to_device = cuda_to_device,
     .to_host = cuda_to_host,
+    .copy = cuda_copy,
     .synchronize = cuda_synchronize,
     .stream_make = cuda_stream_make,
     .stream_free = cuda_stream_free,
