@@ -153,17 +153,21 @@ static int describe_spmm(struct bench_peer *p, const struct lab_case *c,
     return status;
 }
 
+/* On the default stream: the one of an earlier run may be gone. */
 static const char *prepare(struct bench_peer *p) {
     size_t size = 0;
-    int status = p->operation->size(cusparse.handle, AS_IT_IS, AS_IT_IS, &p->alpha, p->a, p->b,
+    int status = cusparse.set_stream(cusparse.handle, NULL);
+    if (!status)
+        status = p->operation->size(cusparse.handle, AS_IT_IS, AS_IT_IS, &p->alpha, p->a, p->b,
                                     &p->beta, p->c, DATA_F32, p->algorithm, &size);
     if (status)
         return worded(status);
     p->buffer = lab_device_alloc(TESS_CUDA, size);
     if (!p->buffer)
         return "out of memory for its buffer";
-    return worded(p->operation->prepare(cusparse.handle, AS_IT_IS, AS_IT_IS, &p->alpha, p->a, p->b,
-                                        &p->beta, p->c, DATA_F32, p->algorithm, p->buffer));
+    status = p->operation->prepare(cusparse.handle, AS_IT_IS, AS_IT_IS, &p->alpha, p->a, p->b,
+                                   &p->beta, p->c, DATA_F32, p->algorithm, p->buffer);
+    return status ? worded(status) : lab_device_synchronize(TESS_CUDA);
 }
 
 const char *bench_peer_make(struct bench_peer **peer, const struct bench_peer_kind *kind,

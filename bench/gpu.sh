@@ -2,10 +2,10 @@
 # All measurements that need a GPU, from a folder that tools/gpu_stage.sh made:
 #   bench/gpu.sh [STAGE [SECONDS [NAME...]]]     (default .stage, 450 seconds, every sweep)
 #
-# NAME is a sweep of bench/sweeps, or ncu. Files go to $OUT when it is set, else to bench/results. What
-# bench/results has is kept and only what it lacks is measured, so a run that the time cuts short is
-# continued by another, once its files lie in bench/results. Each sweep writes NAME.json and NAME.csv;
-# machine.txt says what they were measured on and how fast its clocks ran meanwhile.
+# NAME is a sweep of bench/sweeps, or ncu. Files go to $OUT when it is set, else to bench/results.
+# What bench/results has is kept and only what it lacks is measured, so a run that the time cuts
+# short is continued by another, once its files lie in bench/results. Each sweep writes NAME.json
+# and NAME.csv; machine.txt says what they were measured on and how fast its clocks ran meanwhile.
 # Exit status: 0 all is measured, 1 a step failed, 2 no device, 3 something is left for another run.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -24,12 +24,13 @@ if "$tessera" info | grep -q '^cuda *none'; then
 fi
 [ "$out" -ef bench/results ] || cp bench/results/*.json bench/results/*.txt "$out" 2>/dev/null
 
+watched=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active
+
 # Clocks, temperature and why they were held back, every second while a command runs.
 watch_clocks() {
     local log
     log=$(mktemp)
-    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active \
-        --format=csv,noheader,nounits -l 1 >"$log" 2>/dev/null &
+    nvidia-smi --format=csv,noheader,nounits -l 1 --query-gpu="$watched" >"$log" 2>/dev/null &
     local watcher=$!
     "${@:2}"
     local status=$?
@@ -44,8 +45,9 @@ watch_clocks() {
         }
         END {
             if (!n) exit
-            printf "%s: SM clock %d to %d MHz, mean %d, in %d busy seconds; memory %d MHz; at most %d C;" \
-                " clock event reasons", name, low, high, sum / n, n, $2, hot
+            printf "%s: SM clock %d to %d MHz, mean %d, in %d busy seconds; memory %d MHz;", name,
+                low, high, sum / n, n, $2
+            printf " at most %d C; clock event reasons", hot
             for (r in reasons) printf " %s (%d s)", r, reasons[r]
             printf "\n"
         }' "$log" >>"$out/machine.txt"

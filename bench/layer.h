@@ -7,7 +7,8 @@
 
 typedef const char *bench_gemm_function(const struct bench_gemm *g, tess_stream stream);
 
-/* NULL when a case has a layer: CUDA, f32, one head, as many keys as queries, d_v = d; else why not. */
+/* NULL when a case has a layer: CUDA, f32, one head, as many keys as queries, d_v = d; else why
+ * not. */
 const char *bench_layer_refuses(const struct lab_case *c);
 
 /* Makes a setting's tokens and weights. Answers 0, or -1 without memory. */

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# What Nsight Compute reads off the three kernels, as in figure 3 of "Blocked Dynamic Sparse Attention":
+# What Nsight Compute reads off the three kernels, as in the figures of "Blocked Dynamic Sparse
+# Attention" (Goel and Agrawal):
 #   bench/ncu.sh TESSERA OUT.csv [CASE...]
 #
-# Without cases: the report's, N = 32768, G = 8, p = 0.95, d = 768, and its N = 1024. The CSV has a line
-# for each case and kernel: time, throughput of compute and of memory in percent of the peak, and the
-# warps that wait for each reason in percent of all that wait or run. Exit status 2 where ncu is not.
+# Without cases: the report's, N = 32768, G = 8, p = 0.95, d = 768, and its N = 1024. The CSV has a
+# line for each case and kernel: time, throughput of compute and of memory in percent of the peak,
+# and the warps that wait for each reason in percent of all that wait or run. Exit status 2 where
+# ncu is not.
 set -eu
 tessera=$1
 out=$2
@@ -33,9 +35,9 @@ printf 'case,kernel,us,sm_pct,dram_pct,l2_pct,l1_pct,occupancy_pct' >"$out"
 printf ',%s_pct' "${stalls[@]}" >>"$out"
 printf '\n' >>"$out"
 for case in "$@"; do
-    # the first launch of each: the run that is checked
-    "$ncu" --clock-control none --csv --page raw --print-units base --launch-count 3 \
-        --kernel-name 'regex:^(sddmm|softmax|spmm)_(?!empty)' --metrics "$metrics" \
+    # the first launch of each, in the run that is checked
+    "$ncu" --clock-control none --csv --page raw --print-units base --launch-count 4 \
+        --kernel-name 'regex:^(sddmm|softmax|spmm)' --metrics "$metrics" \
         "$tessera" bench --seconds 0 --hot "$case" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
     # ncu's columns, by name, into ours; cells are in quotes, thousands without separators
     awk -v case="$case" -v stalls="${stalls[*]}" '
@@ -55,6 +57,7 @@ for case in "$@"; do
         /^"ID"/ { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i; next }
         /^"[0-9]+"/ {
             cut($0, cells)
+            if (seen[cells[column["Kernel Name"]]]++) next
             split("sm__throughput gpu__dram_throughput lts__throughput l1tex__throughput " \
                   "sm__warps_active", peaks, " ")
             printf "\"%s\",\"%s\",%.1f", case, cells[column["Kernel Name"]],
@@ -67,8 +70,9 @@ for case in "$@"; do
                 total += value("smsp__average_warps_issue_stalled_" names_of[i] \
                                "_per_issue_active.ratio")
             for (i = 1; i <= count; i++)
-                printf ",%.1f", (total ? 100 / total : 0) * value("smsp__average_warps_issue_stalled_" \
-                                                      names_of[i] "_per_issue_active.ratio")
+                printf ",%.1f", (total ? 100 / total : 0) *
+                    value("smsp__average_warps_issue_stalled_" names_of[i] \
+                          "_per_issue_active.ratio")
             printf "\n"
         }' "$log" >>"$out"
 done

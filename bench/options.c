@@ -69,6 +69,9 @@ static error_t set_baselines(struct bench_manner *manner, const char *list) {
 static error_t parse_manner(int key, char *text, struct argp_state *state) {
     struct bench_manner *manner = state->input;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* one line, getopt's own, is enough */
+        return 0;
     case 't':
         return set_seconds(&manner->seconds, text, "seconds", 3600);
     case 'h':
@@ -148,7 +151,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     struct bench_options *o = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* one line, getopt's own, is enough */
         state->child_inputs[0] = &o->manner;
         return 0;
     case '?':

@@ -52,21 +52,25 @@ static __global__ void __launch_bounds__(T *T)
         ((float *)g.c)[blockIdx.z * g.next_c + row * g.row_c + column] = g.alpha * sum;
 }
 
-template <int T, int S> static const char *tile_launch(const struct bench_gemm *g, tess_stream stream) {
+template <int T, int S, bool TRANSPOSED>
+static const char *tile_launch(const struct bench_gemm *g, tess_stream stream) {
     const dim3 grid((unsigned)((g->columns + T - 1) / T), (unsigned)((g->rows + T - 1) / T),
                     (unsigned)g->count);
-    const void *kernel = g->b_transposed ? (const void *)dense_tile<T, S, true>
-                                         : (const void *)dense_tile<T, S, false>;
     void *arguments[] = {(void *)g};
-    return launched(cudaLaunchKernel(kernel, grid, dim3(T, T), arguments, 0, stream));
+    return launched(cudaLaunchKernel((const void *)dense_tile<T, S, TRANSPOSED>, grid, dim3(T, T),
+                                     arguments, 0, stream));
 }
 
+// Of T = 8, 16, 32 and S = 1, 2, 4 the fastest on an H200 with N = 8192, d = 768: 9.4 TFLOP/s for
+// Q K', 8.3 for P V.
 const char *bench_gemm_tiled(const struct bench_gemm *g, tess_stream stream) {
-    return tile_launch<32, 2>(g, stream);
+    return g->b_transposed ? tile_launch<32, 2, true>(g, stream)
+                           : tile_launch<32, 1, false>(g, stream);
 }
 
 const char *bench_gemm_small_tiles(const struct bench_gemm *g, tess_stream stream) {
-    return tile_launch<8, 1>(g, stream);
+    return g->b_transposed ? tile_launch<8, 1, true>(g, stream)
+                           : tile_launch<8, 1, false>(g, stream);
 }
 
 // ---- softmax ----
@@ -126,7 +130,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T> static const char *softmax_launch(const struct bench_softmax *s, tess_stream stream) {
+template <typename T>
+static const char *softmax_launch(const struct bench_softmax *s, tess_stream stream) {
     static const struct {
         int64_t columns;
         const void *kernel;

@@ -52,7 +52,7 @@ void lab_device_graph_free(tess_backend backend, void *graph);
 struct lab_device_timer {
     tess_backend backend;
     void *begin, *end; /* events */
-    void *scratch;     /* twice the L2 cache */
+    void *scratch;     /* zeros, twice the L2 cache */
     size_t scratch_size;
     double started;
 };
