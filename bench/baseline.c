@@ -183,9 +183,7 @@ static int compare_peer(const struct comparing *x, const struct bench_peer_kind 
     struct bench_result r;
     result_make(&r, x, TESS_CUDA, tess_stage_name(kind->stage), kind->kernel);
     r.pairs = x->ours->pairs;
-    int status = bench_peer_measure(&r, kind, x->s, x->manner);
-    if (status != BENCH_DONE)
-        return status;
+    bench_peer_measure(&r, kind, x->s, x->manner);
     const int64_t dims = kind->stage == TESS_STAGE_SDDMM ? c->d : c->dv;
     r.stage_ms[stage] = r.ms;
     r.tflops = 2.0 * (double)dims * (double)r.pairs / (r.ms * 1e9);

@@ -15,6 +15,7 @@ struct trial {
     void *host, *values; /* the matrix's values, on the device the latter */
     void *host_o, *o;
     size_t o_size;
+    char wrong[LAB_WHY];
 };
 
 static const char *trial_make(struct trial *t, const struct bench_manner *manner) {
@@ -65,42 +66,38 @@ static const char *run_once(struct trial *t, struct bench_peer **peer, tess_type
     return why ? why : lab_device_to_host(TESS_CUDA, t->host_o, t->o, t->o_size);
 }
 
-/* With one type of output; *why: it cannot. */
-static int try_type(struct bench_result *r, struct trial *t, tess_type type_c, const char **why) {
+/* With one type of output. Answers NULL, or why there are no times: it cannot, or its answer is
+ * wrong. */
+static const char *try_type(struct bench_result *r, struct trial *t, tess_type type_c) {
     struct bench_peer *peer = NULL;
     struct bench_times times;
-    char wrong[LAB_WHY];
-    int status = BENCH_DONE;
-    *why = run_once(t, &peer, type_c);
-    if (!*why && bench_peer_check(t->kind, &t->m, t->s, t->host, t->host_o, type_c, wrong)) {
-        bench_refuse("%s", wrong);
-        status = BENCH_FAILED;
-    }
+    const char *why = run_once(t, &peer, type_c);
+    if (!why && bench_peer_check(t->kind, &t->m, t->s, t->host, t->host_o, type_c, t->wrong))
+        why = t->wrong;
     const struct bench_work work = {bench_peer_run, peer};
-    if (!*why && status == BENCH_DONE)
-        *why = bench_time(&times, &t->clock, &work);
-    if (!*why && status == BENCH_DONE) {
+    if (!why)
+        why = bench_time(&times, &t->clock, &work);
+    if (!why) {
         r->ms = times.ms, r->ms_min = times.min, r->ms_max = times.max;
         r->runs = times.runs;
     }
     bench_peer_free(peer);
-    return status;
+    return why;
 }
 
-int bench_peer_measure(struct bench_result *r, const struct bench_peer_kind *kind,
-                       struct bench_setting *s, const struct bench_manner *manner) {
+void bench_peer_measure(struct bench_result *r, const struct bench_peer_kind *kind,
+                        struct bench_setting *s, const struct bench_manner *manner) {
     struct trial t = {.kind = kind, .s = s};
     const int sddmm = kind->stage == TESS_STAGE_SDDMM;
     /* as ours has them first: scores in f32, o in the type of the inputs */
     const tess_type types[] = {sddmm ? TESS_F32 : s->c.type, sddmm ? s->c.type : TESS_F32};
-    int status = BENCH_DONE;
     const char *why = trial_make(&t, manner);
-    if (!why)
-        status = try_type(r, &t, types[0], &why);
-    if (why && t.o && types[0] != types[1])
-        status = try_type(r, &t, types[1], &why);
+    if (!why) {
+        why = try_type(r, &t, types[0]);
+        if (why && types[0] != types[1])
+            why = try_type(r, &t, types[1]);
+    }
     if (why)
         snprintf(r->note, sizeof r->note, "%s", why);
     trial_free(&t);
-    return status;
 }
