@@ -3,8 +3,8 @@
 #   bench/gpu.sh [STAGE [SECONDS [NAME...]]]     (default .stage, 450 seconds, every sweep)
 #
 # NAME is a sweep of bench/sweeps, or ncu. Files go to $OUT when it is set, else to bench/results.
-# What bench/results has is kept and only what it lacks is measured, so a run that the time cuts
-# short is continued by another, once its files lie in bench/results. Each sweep writes NAME.json
+# What bench/results has, of the same commit, is kept and only what it lacks is measured, so a run
+# that the time cuts short is continued by another, once its files lie in bench/results. Each sweep writes NAME.json
 # and NAME.csv; machine.txt says what they were measured on and how fast its clocks ran meanwhile.
 # Exit status: 0 all is measured, 1 a step failed, 2 no device, 3 something is left for another run.
 set -u
@@ -22,7 +22,13 @@ if "$tessera" info | grep -q '^cuda *none'; then
     echo 'bench/gpu.sh: no device'
     exit 2
 fi
-[ "$out" -ef bench/results ] || cp bench/results/*.json bench/results/*.txt "$out" 2>/dev/null
+commit="commit $(cat "$stage/commit")"
+if [ -e bench/results/machine.txt ] && [ "$commit" != "$(head -n 1 bench/results/machine.txt)" ]; then
+    echo 'bench/gpu.sh: what bench/results has is of another commit and is measured anew'
+    rm -f "$out"/*.json "$out"/*.csv "$out/machine.txt"
+elif ! [ "$out" -ef bench/results ]; then
+    cp bench/results/*.json bench/results/*.csv bench/results/*.txt "$out" 2>/dev/null
+fi
 
 watched=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active
 
@@ -55,9 +61,9 @@ watch_clocks() {
     return $status
 }
 
+[ -s "$out/machine.txt" ] || echo "$commit" >"$out/machine.txt"
 {
     date -u '+%Y-%m-%d %H:%M:%S UTC'
-    echo "commit $(cat "$stage/commit")"
     nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit \
         --format=csv,noheader
     lscpu | sed -n 's/^Model name: */host: /p' | head -n 1
@@ -67,6 +73,7 @@ watch_clocks() {
 failed=0 left=0
 for name; do
     if [ "$name" = ncu ]; then
+        [ ! -s "$out/ncu.csv" ] || continue
         [ $((end - SECONDS)) -gt 60 ] || { left=1; continue; }
         bench/ncu.sh "$tessera" "$out/ncu.csv" || failed=1
         continue

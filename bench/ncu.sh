@@ -30,10 +30,11 @@ for stall in "${stalls[@]}"; do
 done
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-printf 'case,kernel,us,sm_pct,dram_pct,l2_pct,l1_pct,occupancy_pct' >"$out"
-printf ',%s_pct' "${stalls[@]}" >>"$out"
-printf '\n' >>"$out"
+rows=$(mktemp)
+trap 'rm -f "$log" "$rows"' EXIT
+printf 'case,kernel,us,sm_pct,dram_pct,l2_pct,l1_pct,occupancy_pct' >"$rows"
+printf ',%s_pct' "${stalls[@]}" >>"$rows"
+printf '\n' >>"$rows"
 for case in "$@"; do
     # the first launch of each, in the run that is checked
     "$ncu" --clock-control none --csv --page raw --print-units base --launch-count 4 \
@@ -74,6 +75,7 @@ for case in "$@"; do
                     value("smsp__average_warps_issue_stalled_" names_of[i] \
                           "_per_issue_active.ratio")
             printf "\n"
-        }' "$log" >>"$out"
+        }' "$log" >>"$rows"
 done
+cat "$rows" >"$out"
 cat "$out"
