@@ -76,6 +76,11 @@ static double best(const struct bench_rows *rows, char *const cells[CELLS], int 
     return found;
 }
 
+static int ends_in(const char *text, const char *end) {
+    const size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
 /* Counts an entry as beaten or not; -1 when the line is no entry. */
 static int hold(const struct bench_rows *rows, char *line, int64_t *entries, int64_t *beaten) {
     char *cells[CELLS], *end;
@@ -89,8 +94,7 @@ static int hold(const struct bench_rows *rows, char *line, int64_t *entries, int
     if (*line || end == cells[PUBLISHED] || *end || !(theirs > 0) ||
         (!needed && strcmp(cells[NEED], "show") != 0))
         return -1;
-    const char *tail = cells[FIELD] + strlen(cells[FIELD]) - (strlen(cells[FIELD]) > 1 ? 2 : 0);
-    int less = strcmp(tail, "ms") == 0;
+    int less = ends_in(cells[FIELD], "ms") || ends_in(cells[FIELD], "over_floor");
     double ours = best(rows, cells, less), ratio = less ? theirs / ours : ours / theirs;
     const char *verdict = isnan(ours) ? "not measured"
                           : ratio > 1 ? "beaten"

@@ -88,7 +88,7 @@ for name; do
     grep -q 'cases are left' "$out/step.log" && left=1
     rm -f "$out/step.log"
 done
-for name in bench/published/*.csv; do
+for name in bench/published/*.csv bench/goals/*.csv; do
     measured=$out/$(basename "$name" .csv).json
     [ -e "$measured" ] || continue
     "$tessera" bench --resume --json "$measured" --against "$name" >"$out/step.log"

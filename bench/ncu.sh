@@ -70,10 +70,11 @@ for case in "$@"; do
             for (i = 1; i <= count; i++)
                 total += value("smsp__average_warps_issue_stalled_" names_of[i] \
                                "_per_issue_active.ratio")
-            for (i = 1; i <= count; i++)
-                printf ",%.1f", (total ? 100 / total : 0) *
-                    value("smsp__average_warps_issue_stalled_" names_of[i] \
-                          "_per_issue_active.ratio")
+            for (i = 1; i <= count; i++) {
+                share = value("smsp__average_warps_issue_stalled_" names_of[i] \
+                              "_per_issue_active.ratio")
+                printf ",%.1f", total ? 100 * share / total : 0
+            }
             printf "\n"
         }' "$log" >>"$rows"
 done

@@ -182,11 +182,43 @@ done
 printf 'entry,case\n' >published.csv
 ends 2 "${against[@]}"
 refused 'none.csv' bench --resume --json out/b.json --against none.csv
-for name in "$repository"/bench/published/*.csv; do
+for name in "$repository"/bench/published/*.csv "$repository"/bench/goals/*.csv; do
     checks=$((checks + 1))
     "$tessera" bench --resume --json out/b.json --against "$name" >std 2>err
     [ $? -eq 1 ] && grep -q '^0 of [1-9][0-9]* entries beaten' std || fail "$name"
 done
+
+# ---- scripts for a machine with a GPU ----
+# An ncu that answers as ncu does: the first launch of each kernel counts.
+mkdir bin
+cat >bin/ncu <<'END'
+#!/bin/sh
+stalled=smsp__average_warps_issue_stalled
+echo '==PROF== connected'
+printf '"ID","Kernel Name","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
+printf ',"%s_per_issue_active.ratio"' ${stalled}_barrier ${stalled}_wait
+printf '\n"","","ns","%%","inst","inst"\n'
+echo '"0","void sddmm<float, 8>(params)","80,400","11.2","1","3"'
+echo '"1","softmax","5000","17.5","0","0"'
+echo '"2","softmax","6000","17.5","0","0"'
+END
+chmod +x bin/ncu
+cat >wanted <<'END'
+case,kernel,us,sm_pct,barrier_pct,wait_pct
+"n=3,d=4","void sddmm<float, 8>(params)",80.4,11.2,25.0,75.0
+"n=3,d=4","softmax",5.0,17.5,0.0,0.0
+END
+ncu_columns() {
+    PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/ncu.csv n=3,d=4 >/dev/null &&
+        sed 's/\("n=3\),/\1;/; s/float,/float;/' out/ncu.csv | cut -d , -f 1-4,13,15 |
+        sed 's/n=3;/n=3,/; s/float;/float,/'
+}
+shows wanted ncu_columns
+if "$tessera" info | grep -q '^cuda *none'; then
+    checks=$((checks + 1))
+    OUT=$work/out "$repository/bench/gpu.sh" "$built" >std 2>err
+    [ $? -eq 2 ] && grep -q 'no device' std || fail 'gpu.sh without a device'
+fi
 
 # ---- wrong answers ----
 # A bench with faults planted: in ours where d_v is 13, in the naive baseline where there are 13
