@@ -1,90 +1,138 @@
-/* One measurement. */
+/* One measurement of ours. */
 #include "measure.h"
 
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "lab/device.h"
-#include "lab/fill.h"
-#include "lab/mirror.h"
 #include "lab/timer.h"
+#include "layer.h"
+#include "sample.h"
 
-enum { LEAST_RUNS = 5, MOST_RUNS = 1000 };
-
-int bench_setting_make(struct bench_setting *s, const struct lab_case *c, char why[LAB_WHY]) {
-    tess_error error = tess_error_init();
-    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
-    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv}, o[4] = {c->b, c->h, c->n, c->dv};
-    const int64_t lse[4] = {c->b, c->h, c->n, 1};
-    int64_t lse_align = c->align < 4 ? 4 : c->align;
-    memset(s, 0, sizeof *s);
-    s->c = *c;
-    if (lab_case_pattern(c, &s->pattern, &error) != TESS_OK) {
-        snprintf(why, LAB_WHY, "%s", error.message);
-        return -1;
-    }
-    if (lab_tensor_make(&s->q, c->type, q, c->layout, c->align) ||
-        lab_tensor_make(&s->k, c->type, k, c->layout, c->align) ||
-        lab_tensor_make(&s->v, c->type, v, c->layout, c->align) ||
-        lab_tensor_make(&s->o, c->type, o, c->layout, c->align) ||
-        lab_tensor_make(&s->lse, TESS_F32, lse, c->layout, lse_align)) {
-        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
-        return -1;
-    }
-    lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
-    return 0;
+void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
+    memset(r, 0, sizeof *r);
+    r->c = s->c;
+    r->asked = s->asked;
+    r->ms = r->ms_min = r->ms_max = r->plan_ms = r->upload_ms = r->tflops = NAN;
+    for (int i = 0; i < BENCH_STAGES; i++)
+        r->stage_ms[i] = r->stage_over_floor[i] = NAN;
+    r->projection_ms = r->layer_ms = r->over_floor = NAN;
+    r->speedup = r->layer_speedup = r->copy_gbs = r->matmul_tflops = NAN;
 }
 
-void bench_setting_free(struct bench_setting *s) {
-    lab_tensor_free(&s->q);
-    lab_tensor_free(&s->k);
-    lab_tensor_free(&s->v);
-    lab_tensor_free(&s->o);
-    lab_tensor_free(&s->lse);
-    tess_pattern_free(s->pattern);
-    memset(s, 0, sizeof *s);
-}
+/* What a measurement goes through, step by step. */
+struct measuring {
+    struct bench_result *r;
+    struct bench_setting *s;
+    const struct bench_manner *manner;
+    const tess_plan *plan;
+    tess_pipeline pipeline;
+    struct bench_place place;
+    struct bench_clock clock;
+    tess_error error;
+};
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+/* ---- what is timed ---- */
 
-/* One run between start and stop; flushes the cache before it unless `hot`. */
-static const char *time_run(double *ms, struct lab_device_timer *timer, const tess_plan *plan,
-                            const tess_arguments *a, int hot, tess_error *error) {
-    const char *why = hot ? NULL : lab_device_timer_flush(timer, NULL);
-    if (!why)
-        why = lab_device_timer_start(timer, NULL);
-    if (!why && tess_run(plan, a, error, NULL) != TESS_OK)
-        why = error->message;
-    return why ? why : lab_device_timer_stop(timer, NULL, ms);
-}
-
-static const char *time_runs(struct bench_result *r, struct lab_device_timer *timer,
-                             const tess_plan *plan, const tess_arguments *a,
-                             const struct bench_manner *manner, tess_error *error) {
-    double times[MOST_RUNS], start = 0;
-    int64_t runs = 0;
-    for (int64_t i = -1; i < MOST_RUNS; i++) { /* -1 warms up */
-        double ms;
-        const char *why = time_run(&ms, timer, plan, a, manner->hot, error);
-        if (why)
-            return why;
-        if (i < 0) {
-            start = lab_seconds();
-            continue;
-        }
-        times[runs++] = ms;
-        if (runs >= LEAST_RUNS && lab_seconds() - start >= manner->seconds)
-            break;
-    }
-    qsort(times, (size_t)runs, sizeof *times, ascending);
-    r->runs = runs;
-    r->ms_min = times[0];
-    r->ms_max = times[runs - 1];
-    r->ms = runs % 2 ? times[runs / 2] : 0.5 * (times[runs / 2 - 1] + times[runs / 2]);
+static const char *run_attention(void *what, tess_stream stream) {
+    struct measuring *m = what;
+    if (tess_run(m->plan, &m->place.arguments, &m->error, stream) != TESS_OK)
+        return m->error.message;
     return NULL;
+}
+
+static const char *run_projection(void *what, tess_stream stream) {
+    struct measuring *m = what;
+    return bench_layer_project(&m->place, bench_gemm_cublas, stream);
+}
+
+static const char *run_layer(void *what, tess_stream stream) {
+    const char *why = run_projection(what, stream);
+    return why ? why : run_attention(what, stream);
+}
+
+/* The stages by themselves find the values where tess_run has them in its workspace. */
+static const char *run_stage(struct measuring *m, tess_stream stream,
+                             tess_status (*stage)(const tess_plan *, const tess_arguments *,
+                                                  tess_error *, tess_stream)) {
+    tess_arguments a = m->place.arguments;
+    a.values = m->place.values;
+    return stage(m->plan, &a, &m->error, stream) == TESS_OK ? NULL : m->error.message;
+}
+
+static const char *run_sddmm(void *what, tess_stream stream) {
+    return run_stage(what, stream, tess_sddmm);
+}
+
+static const char *run_softmax(void *what, tess_stream stream) {
+    return run_stage(what, stream, tess_softmax);
+}
+
+static const char *run_spmm(void *what, tess_stream stream) {
+    return run_stage(what, stream, tess_spmm);
+}
+
+/* ---- steps ---- */
+
+static const char *upload(struct measuring *m) {
+    double before = lab_seconds();
+    if (tess_plan_upload(m->plan, m->place.image, m->place.arguments.image_size, &m->error, NULL) !=
+        TESS_OK)
+        return m->error.message;
+    const char *why = lab_device_synchronize(m->clock.backend);
+    m->r->upload_ms = m->place.image ? 1e3 * (lab_seconds() - before) : 0;
+    return why;
+}
+
+/* Runs once and compares. A sample cannot tell which rows a NaN of others may reach, so fills with
+ * NaN and Inf are timed unchecked. Answers BENCH_DONE, BENCH_BAD or BENCH_FAILED. */
+static int check(struct measuring *m, char why[LAB_WHY]) {
+    struct lab_oracle oracle;
+    const char *broken =
+        m->manner->layer ? run_layer(m, m->clock.stream) : run_attention(m, m->clock.stream);
+    if (!broken)
+        broken = lab_mirror_fetch(&m->place.tensors);
+    if (broken) {
+        snprintf(why, LAB_WHY, "%s", broken);
+        return BENCH_BAD;
+    }
+    if (m->s->c.fill >= LAB_FILL_NANK)
+        return BENCH_DONE;
+    int status = m->manner->layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
+    if (bench_sample_make(&oracle, m->s, m->s->pattern)) {
+        snprintf(why, LAB_WHY, "out of memory for the oracle");
+        status = BENCH_BAD;
+    } else if (status == BENCH_DONE && bench_sample_check(&oracle, m->s, 1, why))
+        status = BENCH_FAILED;
+    lab_oracle_free(&oracle);
+    return status;
+}
+
+static const char *time_one(double *ms, struct measuring *m,
+                            const char *(*run)(void *, tess_stream)) {
+    const struct bench_work work = {run, m};
+    struct bench_times times;
+    const char *why = bench_time(&times, &m->clock, &work);
+    *ms = why ? NAN : times.ms;
+    return why;
+}
+
+static const char *time_all(struct measuring *m) {
+    static const char *(*const stages[BENCH_STAGES])(void *, tess_stream) = {run_sddmm, run_softmax,
+                                                                             run_spmm};
+    const struct bench_work attention = {run_attention, m};
+    struct bench_times times;
+    const char *why = bench_time(&times, &m->clock, &attention);
+    if (why)
+        return why;
+    m->r->ms = times.ms, m->r->ms_min = times.min, m->r->ms_max = times.max;
+    m->r->runs = times.runs;
+    for (int i = 0; i < BENCH_STAGES && m->place.values && !why; i++)
+        why = time_one(&m->r->stage_ms[i], m, stages[i]);
+    if (!why && m->manner->layer)
+        why = time_one(&m->r->projection_ms, m, run_projection);
+    if (!why && m->manner->layer)
+        why = time_one(&m->r->layer_ms, m, run_layer);
+    return why;
 }
 
 static void name_kernels(struct bench_result *r, const tess_plan *plan) {
@@ -97,108 +145,89 @@ static void name_kernels(struct bench_result *r, const tess_plan *plan) {
     }
 }
 
-/* What a plan's runs are handed, in the memory of its backend. */
-struct place {
-    struct lab_mirror tensors;
-    tess_tensor q, k, v, o, lse;
-    void *workspace, *image;
-    tess_arguments arguments;
-};
-
-static void place_free(struct place *p, tess_backend backend) {
-    lab_mirror_free(&p->tensors);
-    lab_device_free(backend, p->workspace);
-    lab_device_free(backend, p->image);
+static void set_beside_limits(struct measuring *m, const struct bench_limits *limits) {
+    struct bench_result *r = m->r;
+    tess_problem problem = lab_case_problem(&r->c, m->pipeline);
+    tess_pattern_info info = tess_pattern_info_init();
+    if (!limits->measured || r->c.backend != TESS_CUDA ||
+        tess_pattern_describe(m->s->pattern, &info, NULL) != TESS_OK)
+        return;
+    int64_t values = tess_plan_values_count(m->plan), first = TESS_STAGE_ATTENTION, last = first;
+    int64_t tiles = info.full_tiles + info.band_tiles + info.bitmask_tiles;
+    double floor = 0;
+    if (m->pipeline == TESS_STAGED)
+        first = TESS_STAGE_SDDMM, last = TESS_STAGE_SPMM;
+    for (int64_t s = first; s <= last; s++) {
+        double ms = bench_floor_ms(limits, &problem, (tess_stage)s, r->pairs, values, tiles);
+        if (m->pipeline == TESS_STAGED)
+            r->stage_over_floor[s - first] = r->stage_ms[s - first] / ms;
+        floor += ms;
+    }
+    r->over_floor = r->ms / floor;
+    r->copy_gbs = limits->copy_gbs;
+    r->matmul_tflops = limits->matmul_tflops[r->c.type];
 }
 
-/* Answers NULL, or why not; place_free in either case. */
-static const char *place_make(struct place *p, const struct bench_setting *s, const tess_plan *plan,
-                              tess_backend backend) {
-    memset(p, 0, sizeof *p);
-    lab_mirror_make(&p->tensors, backend);
-    if (lab_mirror_tensor(&p->tensors, &s->q, &p->q) ||
-        lab_mirror_tensor(&p->tensors, &s->k, &p->k) ||
-        lab_mirror_tensor(&p->tensors, &s->v, &p->v) ||
-        lab_mirror_tensor(&p->tensors, &s->o, &p->o) ||
-        lab_mirror_tensor(&p->tensors, &s->lse, &p->lse))
-        return p->tensors.why;
-    tess_arguments a = tess_arguments_init();
-    a.workspace_size = tess_plan_workspace_size(plan);
-    a.image_size = tess_plan_image_size(plan);
-    a.workspace = p->workspace = lab_device_alloc(backend, a.workspace_size);
-    if (!a.workspace)
-        return "out of memory for the workspace";
-    if (a.image_size)
-        a.image = p->image = lab_device_alloc(backend, a.image_size);
-    if (a.image_size && !a.image)
-        return "out of memory for the plan";
-    a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
-    p->arguments = a;
-    return NULL;
-}
+/* ---- the measurement ---- */
 
-static const char *upload(struct bench_result *r, const struct place *p, const tess_plan *plan,
-                          tess_backend backend, tess_error *error) {
-    double before = lab_seconds();
-    if (tess_plan_upload(plan, p->image, p->arguments.image_size, error, NULL) != TESS_OK)
-        return error->message;
-    const char *why = lab_device_synchronize(backend);
-    r->upload_ms = p->image ? 1e3 * (lab_seconds() - before) : 0;
-    return why;
-}
-
-/* Answers NULL, or why not. */
-static const char *run_plan(struct bench_result *r, const struct bench_setting *s,
-                            const tess_plan *plan, const struct bench_manner *manner,
-                            tess_error *error) {
-    tess_backend backend = (tess_backend)r->c.backend;
+static int measure_plan(struct measuring *m, const struct bench_limits *limits, char why[LAB_WHY]) {
+    tess_backend backend = (tess_backend)m->r->c.backend;
     tess_plan_info info = tess_plan_info_init();
-    struct lab_device_timer timer;
-    struct place place;
-    if (tess_plan_describe(plan, &info, error) != TESS_OK)
-        return error->message;
-    const char *why = place_make(&place, s, plan, backend);
-    if (!why)
-        why = upload(r, &place, plan, backend, error);
-    const char *no_timer = lab_device_timer_make(&timer, backend);
-    why = why ? why : no_timer;
-    if (!why)
-        why = time_runs(r, &timer, plan, &place.arguments, manner, error);
-    lab_device_timer_free(&timer);
-    place_free(&place, backend);
-    if (why)
-        return why;
-    r->pairs = info.pairs;
-    r->tflops = 2.0 * (double)(s->c.d + s->c.dv) * (double)info.pairs / (r->ms * 1e9);
-    name_kernels(r, plan);
-    return NULL;
+    int status = BENCH_BAD;
+    const char *broken =
+        bench_clock_make(&m->clock, backend, m->manner->timing, m->manner->seconds);
+    const char *no_place = bench_place_make(&m->place, m->s, m->plan, backend,
+                                            m->manner->stages && m->pipeline == TESS_STAGED);
+    broken = broken ? broken : no_place;
+    if (!broken)
+        broken = upload(m);
+    if (!broken && tess_plan_describe(m->plan, &info, &m->error) != TESS_OK)
+        broken = m->error.message;
+    if (!broken) {
+        m->r->pairs = info.pairs;
+        name_kernels(m->r, m->plan);
+        status = check(m, why);
+        broken = status == BENCH_DONE ? time_all(m) : NULL;
+    }
+    if (broken) {
+        snprintf(why, LAB_WHY, "%s", broken);
+        status = BENCH_BAD;
+    }
+    bench_place_free(&m->place);
+    bench_clock_free(&m->clock);
+    if (status != BENCH_DONE)
+        return status;
+    m->r->timing = bench_timing_name(m->clock.timing);
+    m->r->tflops = 2.0 * (double)(m->s->c.d + m->s->c.dv) * (double)info.pairs / (m->r->ms * 1e9);
+    set_beside_limits(m, limits);
+    return status;
 }
 
-int bench_measure(struct bench_result *r, const struct bench_setting *s, tess_backend backend,
-                  tess_pipeline pipeline, const struct bench_manner *manner, char why[LAB_WHY]) {
-    tess_error error = tess_error_init();
+int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend backend,
+                  tess_pipeline pipeline, const struct bench_manner *manner,
+                  const struct bench_limits *limits, char why[LAB_WHY]) {
+    struct measuring m = {.r = r, .s = s, .manner = manner, .pipeline = pipeline};
     tess_target target = tess_target_init();
     tess_device_info device = tess_device_info_init();
     tess_problem problem = lab_case_problem(&s->c, pipeline);
     tess_plan *plan = NULL;
-    memset(r, 0, sizeof *r);
-    r->c = s->c;
+    m.error = tess_error_init();
+    bench_result_make(r, s);
     r->c.backend = (int)backend;
     r->c.pipeline = (int)pipeline;
-    const char *reason = error.message;
-    int failed = tess_target_query(&target, backend, 0, &error) != TESS_OK ||
-                 tess_device_describe(backend, 0, &device, &error) != TESS_OK;
+    r->pipeline = lab_pipeline_name((int)pipeline);
+    int failed = tess_target_query(&target, backend, 0, &m.error) != TESS_OK ||
+                 tess_device_describe(backend, 0, &device, &m.error) != TESS_OK;
     double before = lab_seconds();
-    failed = failed || tess_plan_create(&plan, &problem, s->pattern, &target, &error) != TESS_OK;
+    failed = failed || tess_plan_create(&plan, &problem, s->pattern, &target, &m.error) != TESS_OK;
     r->plan_ms = 1e3 * (lab_seconds() - before);
     memcpy(r->device, device.name, sizeof r->device);
-    int refused = failed && error.status == TESS_UNSUPPORTED && s->c.kernel[0];
-    if (!failed) {
-        reason = run_plan(r, s, plan, manner, &error);
-        failed = reason != NULL;
+    if (failed) {
+        snprintf(why, LAB_WHY, "%s", m.error.message);
+        return m.error.status == TESS_UNSUPPORTED && s->c.kernel[0] ? BENCH_REFUSED : BENCH_BAD;
     }
-    if (failed)
-        snprintf(why, LAB_WHY, "%s", reason);
+    m.plan = plan;
+    int status = measure_plan(&m, limits, why);
     tess_plan_free(plan);
-    return refused ? 1 : failed ? -1 : 0;
+    return status;
 }

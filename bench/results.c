@@ -1,24 +1,46 @@
-/* Measurements as a table, as JSON and as CSV. Both files have the same fields. */
+/* Rows as JSON, as CSV and as a table. */
 #include "results.h"
 
-#include <jansson.h>
 #include <math.h>
+#include <string.h>
 
-void bench_print_head(FILE *out) {
-    fprintf(out, "%10s %10s %10s %6s %10s %9s  %s\n", "ms", "min", "max", "runs", "plan ms",
-            "TFLOP/s", "case");
+int bench_rows_make(struct bench_rows *rows) {
+    rows->array = json_array();
+    return rows->array ? 0 : -1;
 }
 
-void bench_print(FILE *out, const struct bench_result *r) {
-    char text[LAB_CASE_TEXT];
-    lab_case_print(&r->c, text);
-    fprintf(out, "%10.4g %10.4g %10.4g %6lld %10.4g %9.4g  %s\n", r->ms, r->ms_min, r->ms_max,
-            (long long)r->runs, r->plan_ms, r->tflops, text);
+void bench_rows_free(struct bench_rows *rows) {
+    json_decref(rows->array);
+    rows->array = NULL;
+}
+
+int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]) {
+    json_error_t error;
+    size_t i;
+    json_t *row;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return 0;
+    json_t *array = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    fclose(file);
+    int sound = json_is_array(array);
+    json_array_foreach(array, i, row) sound =
+        sound && json_is_string(json_object_get(row, "asked"));
+    if (!sound) {
+        snprintf(why, LAB_WHY, "%.200s: not a JSON array of measurements", path);
+        json_decref(array);
+        return -1;
+    }
+    json_decref(rows->array);
+    rows->array = array;
+    return 0;
 }
 
 /* Six digits say all that a clock can. */
 static json_t *real(double x) {
     char text[32];
+    if (isnan(x))
+        return json_null();
     snprintf(text, sizeof text, "%.6g", x);
     return json_real(strtod(text, NULL));
 }
@@ -33,6 +55,7 @@ static json_t *object(const struct bench_result *r) {
         const char *name;
         json_t *value;
     } fields[] = {
+        {"asked", json_string(r->asked)},
         {"case", json_string(text)},
         {"b", json_integer(c->b)},
         {"h", json_integer(c->h)},
@@ -47,8 +70,9 @@ static json_t *object(const struct bench_result *r) {
         {"lists", json_string(lists[c->lists])},
         {"seed", json_integer((json_int_t)c->seed)},
         {"backend", json_string(tess_backend_name((tess_backend)c->backend))},
-        {"pipeline", json_string(lab_pipeline_name(c->pipeline))},
+        {"pipeline", json_string(r->pipeline)},
         {"kernel", json_string(r->kernel)},
+        {"timing", json_string(r->timing)},
         {"ms", real(r->ms)},
         {"ms_min", real(r->ms_min)},
         {"ms_max", real(r->ms_max)},
@@ -57,6 +81,20 @@ static json_t *object(const struct bench_result *r) {
         {"runs", json_integer(r->runs)},
         {"pairs", json_integer(r->pairs)},
         {"tflops", real(r->tflops)},
+        {"sddmm_ms", real(r->stage_ms[0])},
+        {"softmax_ms", real(r->stage_ms[1])},
+        {"spmm_ms", real(r->stage_ms[2])},
+        {"projection_ms", real(r->projection_ms)},
+        {"layer_ms", real(r->layer_ms)},
+        {"over_floor", real(r->over_floor)},
+        {"sddmm_over_floor", real(r->stage_over_floor[0])},
+        {"softmax_over_floor", real(r->stage_over_floor[1])},
+        {"spmm_over_floor", real(r->stage_over_floor[2])},
+        {"copy_gbs", real(r->copy_gbs)},
+        {"matmul_tflops", real(r->matmul_tflops)},
+        {"speedup", real(r->speedup)},
+        {"layer_speedup", real(r->layer_speedup)},
+        {"note", json_string(r->note)},
         {"device", json_string(r->device)},
         {"version", json_string(tess_version())},
     };
@@ -70,14 +108,94 @@ static json_t *object(const struct bench_result *r) {
     return NULL;
 }
 
-int bench_write_json(FILE *out, const struct bench_result *results, int64_t count) {
-    json_t *array = json_array();
-    int failed = !array;
-    for (int64_t i = 0; i < count; i++)
-        failed |= json_array_append_new(array, object(&results[i])) != 0;
-    failed = failed || json_dumpf(array, out, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0;
+int bench_rows_add(struct bench_rows *rows, const struct bench_result *r) {
+    return json_array_append_new(rows->array, object(r));
+}
+
+int bench_rows_hold(const struct bench_rows *rows, const char *asked) {
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows->array, i,
+                       row) if (strcmp(json_string_value(json_object_get(row, "asked")), asked) ==
+                                0) return 1;
+    return 0;
+}
+
+const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_result *r) {
+    static const char *const same[] = {"kernel", "timing",  "b",       "h",  "hkv",
+                                       "n",      "nkv",     "d",       "dv", "dtype",
+                                       "seed",   "backend", "pipeline"};
+    json_t *wanted = object(r), *row;
+    size_t i;
+    const json_t *found = NULL;
+    json_array_foreach(rows->array, i, row) {
+        int alike = wanted != NULL && json_is_real(json_object_get(row, "ms"));
+        if (!isnan(r->layer_ms)) /* any number: a layer is wanted */
+            alike = alike && json_is_real(json_object_get(row, "layer_ms"));
+        for (size_t f = 0; f < sizeof same / sizeof *same && alike; f++)
+            alike = json_equal(json_object_get(row, same[f]), json_object_get(wanted, same[f]));
+        if (alike)
+            found = row;
+    }
+    json_decref(wanted);
+    return found;
+}
+
+/* ---- the table ---- */
+
+void bench_print_head(FILE *out) {
+    fprintf(out, "%10s %10s %10s %6s %10s %9s  %s\n", "ms", "min", "max", "runs", "plan ms",
+            "TFLOP/s", "case");
+}
+
+static void print_part(FILE *out, const char *name, double ms, double over_floor) {
+    if (isnan(ms))
+        return;
+    fprintf(out, "  %s %.4g ms", name, ms);
+    if (!isnan(over_floor))
+        fprintf(out, " (%.2f x floor)", over_floor);
+}
+
+void bench_print(FILE *out, const struct bench_result *r) {
+    static const char *const stages[BENCH_STAGES] = {"sddmm", "softmax", "spmm"};
+    char text[LAB_CASE_TEXT];
+    lab_case_print(&r->c, text);
+    if (r->note[0]) {
+        fprintf(out, "%10s %s: %s  %s\n", "-", r->kernel, r->note, text);
+        return;
+    }
+    int ours = r->c.pipeline != LAB_ANY;
+    fprintf(out, "%10.4g %10.4g %10.4g %6lld %10.4g %9.4g  %s%s%s\n", r->ms, r->ms_min, r->ms_max,
+            (long long)r->runs, isnan(r->plan_ms) ? 0 : r->plan_ms, r->tflops,
+            ours ? "" : r->kernel, ours ? "" : ": ", text);
+    if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup))
+        return;
+    fprintf(out, "%10s", "");
+    for (int i = 0; i < BENCH_STAGES; i++)
+        print_part(out, stages[i], r->stage_ms[i], r->stage_over_floor[i]);
+    print_part(out, "projections", r->projection_ms, NAN);
+    print_part(out, "layer", r->layer_ms, NAN);
+    if (!isnan(r->over_floor))
+        fprintf(out, "  all %.2f x floor", r->over_floor);
+    if (!isnan(r->speedup))
+        fprintf(out, "  ours is %.2f x as fast", r->speedup);
+    if (!isnan(r->layer_speedup))
+        fprintf(out, ", as a layer %.2f x", r->layer_speedup);
     fputc('\n', out);
-    json_decref(array);
+}
+
+void bench_print_limits(FILE *out, const struct bench_limits *limits) {
+    fprintf(out, "limits: copy %.0f GB/s, matmul", limits->copy_gbs);
+    for (int t = TESS_F32; t <= TESS_BF16; t++)
+        fprintf(out, " %s %.1f", tess_type_name((tess_type)t), limits->matmul_tflops[t]);
+    fprintf(out, " TFLOP/s\n");
+}
+
+/* ---- files ---- */
+
+int bench_write_json(FILE *out, const struct bench_rows *rows) {
+    int failed = json_dumpf(rows->array, out, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0;
+    fputc('\n', out);
     return failed ? -1 : 0;
 }
 
@@ -87,7 +205,7 @@ static void write_cell(FILE *out, const json_t *value) {
         fprintf(out, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
         fprintf(out, "%.6g", json_real_value(value));
-    else {
+    else if (json_is_string(value)) {
         fputc('"', out);
         for (const char *at = json_string_value(value); *at; at++)
             fprintf(out, *at == '"' ? "\"\"" : "%c", *at);
@@ -95,28 +213,23 @@ static void write_cell(FILE *out, const json_t *value) {
     }
 }
 
-int bench_write_csv(FILE *out, const struct bench_result *results, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        json_t *o = object(&results[i]);
-        const char *name, *separator = "";
-        json_t *value;
-        if (!o)
-            return -1;
-        if (i == 0) {
-            json_object_foreach(o, name, value) {
-                fprintf(out, "%s%s", separator, name);
-                separator = ",";
-            }
-            fputc('\n', out);
-        }
+int bench_write_csv(FILE *out, const struct bench_rows *rows) {
+    size_t i;
+    json_t *row, *value;
+    const char *name, *separator = "";
+    json_object_foreach(json_array_get(rows->array, 0), name, value) {
+        fprintf(out, "%s%s", separator, name);
+        separator = ",";
+    }
+    fputc('\n', out);
+    json_array_foreach(rows->array, i, row) {
         separator = "";
-        json_object_foreach(o, name, value) {
+        json_object_foreach(row, name, value) {
             fputs(separator, out);
             write_cell(out, value);
             separator = ",";
         }
         fputc('\n', out);
-        json_decref(o);
     }
     return 0;
 }

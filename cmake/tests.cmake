@@ -38,15 +38,19 @@ tessera_test(cuda)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # The program, from the outside; make_files makes the files that it is given, read_files reads those
-# that it wrote, verify_fails is a verify that finds faults.
+# that it wrote, verify_fails and bench_fails are a verify and a bench that find faults.
 add_executable(make_files tests/make_files.c)
 target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/verify_fails.c tools/arguments.c tools/sweep.c tools/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
+add_executable(bench_fails tests/bench_fails.c)
+target_link_libraries(bench_fails PRIVATE tessera_warnings bench
+    -Wl,--wrap=tess_run,--wrap=bench_softmax_naive)
+add_test(NAME bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench.sh $<TARGET_FILE:tessera_tool>)
 add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
-set_tests_properties(tool PROPERTIES TIMEOUT 300)
+set_tests_properties(tool bench PROPERTIES TIMEOUT 300)
 
 add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/manual.sh $<TARGET_FILE:tessera_tool>
     ${PROJECT_SOURCE_DIR}/docs/man/tessera.1)

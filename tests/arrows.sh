@@ -48,9 +48,10 @@ headers() {
     skip=src/backend.c # include guards end in H
     forbid 'a test for CUDA outside src/backend.c' \
         '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' $(all src include)
-    skip=tests/lab/device_cuda.c
-    forbid 'CUDA outside src/cuda and the lab'"'"'s device' "$include.*(cuda_|cublas|cusparse)" \
-        $(all tests tools bench examples)
+    skip='tests/lab/device_*'
+    forbid 'CUDA outside src/cuda, bench/cuda and the lab'"'"'s device' \
+        "$include.*(cuda_|cublas|cusparse)" $(all tests tools examples) \
+        $(skip='bench/cuda/*' && all bench)
     skip=src/cpu/kernels_cpu.c
     forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)
     skip=

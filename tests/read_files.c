@@ -2,6 +2,8 @@
  * A helper of tests/tool.sh: reads what the tool wrote.
  *   read_files bench JSON CSV        checks every measurement, that both files say the same, and
  *                                    prints a line for each: sizes, pattern, type, where, pairs
+ *   read_files field JSON NAME       prints a line for each: the text of a field, "number" or "null"
+ *   read_files numbers JSON NAME     prints a line for each: a field's number
  *   read_files png FILE ROWS COLUMNS prints the picture as `tessera pattern --ascii` would: '@' for
  *                                    the darkest colour, ' ' for white, '?' for any other
  */
@@ -38,8 +40,9 @@ static const char *text(const json_t *o, const char *name) {
 
 /* The fields that SEMANTICS.md names ("CASE" and "Bench JSON"). */
 static void check_fields(const json_t *o) {
-    static const char *const texts[] = {"dtype",    "block",  "pattern", "backend",
-                                        "pipeline", "kernel", "device",  "version"};
+    static const char *const texts[] = {"asked",   "case",    "dtype",    "block",
+                                        "pattern", "backend", "pipeline", "kernel",
+                                        "timing",  "device",  "version"};
     static const char *const integers[] = {"b", "h",  "hkv",  "n",    "nkv",
                                            "d", "dv", "seed", "runs", "pairs"};
     static const char *const reals[] = {"ms", "ms_min", "ms_max", "tflops"};
@@ -129,6 +132,27 @@ static int read_bench(const char *json_path, const char *csv_path) {
     return 0;
 }
 
+static int print_field(const char *path, const char *name, int numbers) {
+    json_error_t error;
+    json_t *array = json_load_file(path, JSON_REJECT_DUPLICATES, &error), *o;
+    size_t i;
+    if (!json_is_array(array))
+        stop("no JSON array: %s", error.text);
+    json_array_foreach(array, i, o) {
+        const json_t *value = json_object_get(o, name);
+        if (!value)
+            stop("no field %s", name);
+        if (numbers)
+            printf("%.17g\n", json_number_value(value));
+        else
+            puts(json_is_string(value)   ? json_string_value(value)
+                 : json_is_number(value) ? "number"
+                                         : "null");
+    }
+    json_decref(array);
+    return 0;
+}
+
 /* ---- png ---- */
 
 /* What the cell of one query and key shows: all its pixels must agree. */
@@ -178,7 +202,10 @@ static int read_png(const char *path, size_t rows, size_t columns) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "bench") == 0)
         return read_bench(argv[2], argv[3]);
+    if (argc == 4 && (strcmp(argv[1], "field") == 0 || strcmp(argv[1], "numbers") == 0))
+        return print_field(argv[2], argv[3], *argv[1] == 'n');
     if (argc == 5 && strcmp(argv[1], "png") == 0)
         return read_png(argv[2], strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10));
-    stop("usage: read_files bench JSON CSV | read_files png FILE ROWS COLUMNS");
+    stop("usage: read_files bench JSON CSV | field JSON NAME | numbers JSON NAME | "
+         "png FILE ROWS COLUMNS");
 }

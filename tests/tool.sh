@@ -6,76 +6,9 @@
 # Word splitting of $(arrays ...) is wanted: no name has a space.
 # shellcheck disable=SC2046,SC2015
 set -u
-tessera=$(realpath "$1")
-built=$(dirname "$tessera")
-make_files=$built/make_files
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 2
-mkdir out
+# shellcheck source=tests/checks.sh
+. "$(dirname "$0")/checks.sh"
 "$make_files" . || exit 2
-export OMP_NUM_THREADS=2
-checks=0 failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAILED: $1"
-    sed 's/^/    /' err
-}
-
-# refused WORDS ARGUMENTS...: the line on stderr must hold WORDS.
-refused() {
-    local words=$1
-    shift
-    checks=$((checks + 1))
-    local before
-    before=$(ls -A out)
-    "$tessera" "$@" >std 2>err
-    local status=$?
-    if [ $status -ne 2 ]; then
-        fail "status $status: $*"
-    elif [ "$(wc -l <err)" -ne 1 ]; then
-        fail "not one line on stderr: $*"
-    elif ! grep -q '^tessera: ' err || ! grep -qF -- "$words" err; then
-        fail "the line does not say '$words': $*"
-    elif [ "$(ls -A out)" != "$before" ]; then
-        fail "left $(ls -A out): $*"
-    fi
-}
-
-# good ARGUMENTS...: what it printed is left in the file std.
-good() {
-    checks=$((checks + 1))
-    "$tessera" "$@" >std 2>err
-    local status=$?
-    if [ $status -ne 0 ] || [ -s err ]; then
-        fail "status $status: $*"
-    fi
-}
-
-same() {
-    checks=$((checks + 1))
-    "$make_files" "$1" "$2" "$3" 2>err || fail "same $*"
-}
-
-differ() {
-    checks=$((checks + 1))
-    "$make_files" "$1" "$2" "$3" >err 2>&1
-    [ $? -eq 1 ] || fail "differ $*"
-}
-
-# shows WANTED COMMAND...: what the command prints is in the file WANTED.
-shows() {
-    local wanted=$1
-    shift
-    checks=$((checks + 1))
-    "$@" >shown 2>err && diff "$wanted" shown >err || fail "shows $wanted: $*"
-}
-
-says() {
-    checks=$((checks + 1))
-    grep -qF -- "$1" std || { cp std err; fail "'$1' was not printed"; }
-}
 
 run=(run --q f32-q.npy --k f32-k.npy --v f32-v.npy)
 causal=(--pattern causal --block 16x16)
@@ -448,31 +381,6 @@ good verify "$first"
 checks=$((checks + 1))
 "$built/verify_fails" n=17,d=8,seed=12,backend=cpu >std 2>err || fail 'verify without a fault'
 
-# ---- bench ----
-cat >sweep.txt <<'END'
-# causal: n (n + 1) / 2 pairs a head
-h=2,n=64,d=8,pattern=causal,block=16x16,backend=cpu
-
-b=2,h=3,hkv=1,n=50,d=8,dv=24,dtype=bf16,pattern=blockdiag(10),backend=cpu,pipeline=staged # 5 x 100
-END
-cat >measured <<'END'
-8x8 dense f32 cpu fused 64
-20x30 window(3,0) f32 cpu fused 80
-64x64 causal f32 cpu fused 4160
-64x64 causal f32 cpu staged 4160
-50x50 blockdiag(10) bf16 cpu staged 3000
-END
-first='h=1,n=20,nkv=30,d=4,pattern=window(3,0),backend=cpu,pipeline=fused'
-good bench --seconds 0 h=1,n=8,d=4,backend=cpu,pipeline=fused "$first" --sweep sweep.txt \
-    --json out/b.json --csv out/b.csv
-shows measured "$built/read_files" bench out/b.json out/b.csv
-# What fails after some were measured leaves the files as they were.
-cp out/b.json b.json
-refused frob bench --seconds 0 "$first" 'n=64,d=8,pattern=frob' --json out/b.json --csv out/b.csv
-refused none bench --seconds 0 "$first" 'n=64,d=8,kernel=none' --json out/b2.json --csv out/b2.csv
-checks=$((checks + 1))
-cmp b.json out/b.json >err 2>&1 || fail 'a failed bench wrote its output'
-
 # ---- verify and bench: bad input ----
 for command in verify bench; do
     refused frob $command frob=1
@@ -487,4 +395,4 @@ if "$tessera" info | grep -q '^cuda *none'; then
 fi
 
 echo "tool.sh: $checks checks, $failures failed"
-[ $failures -eq 0 ]
+[ "$failures" -eq 0 ]

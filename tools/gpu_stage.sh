@@ -2,7 +2,8 @@
 # Gathers what tests/gpu.sh runs on a machine that builds nothing: tools/gpu_stage.sh [BUILD [STAGE]]
 #
 # Copies the program and the tests that meet a device from a build folder (default build/release),
-# and the shared libraries that they need beyond glibc, stripped, into a folder (default .stage).
+# and the shared libraries that they need beyond glibc, stripped, into a folder (default .stage), and
+# writes beside them the commit that they are of.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -22,4 +23,5 @@ libraries=$(ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
 # shellcheck disable=SC2086 # no library's path has a space
 cp -L "${programs[@]}" $libraries "$stage"
 strip --strip-unneeded "$stage"/*
+git describe --always --dirty --abbrev=40 --exclude '*' >"$stage/commit"
 du -sh "$stage" | sed 's/^/gpu_stage: /'

@@ -23,6 +23,11 @@ static const char *host_copy(void *to, const void *from, size_t size) {
     return NULL;
 }
 
+static const char *host_copy_on(void *to, const void *from, size_t size, tess_stream stream) {
+    (void)stream;
+    return host_copy(to, from, size);
+}
+
 static const char *host_synchronize(void) {
     return NULL;
 }
@@ -83,6 +88,7 @@ static const struct device_calls device_host = {
     .free = free,
     .to_device = host_copy,
     .to_host = host_copy,
+    .copy = host_copy_on,
     .synchronize = host_synchronize,
     .stream_make = host_stream_make,
     .stream_free = host_stream_free,
@@ -164,6 +170,12 @@ const char *lab_device_to_device(tess_backend backend, void *device, const void 
 const char *lab_device_to_host(tess_backend backend, void *host, const void *device, size_t size) {
     const struct device_calls *calls = calls_of(backend);
     return calls ? calls->to_host(host, device, size) : no_device;
+}
+
+const char *lab_device_copy(tess_backend backend, void *to, const void *from, size_t size,
+                            tess_stream stream) {
+    const struct device_calls *calls = calls_of(backend);
+    return calls ? calls->copy(to, from, size, stream) : no_device;
 }
 
 const char *lab_device_synchronize(tess_backend backend) {

@@ -29,6 +29,10 @@ void lab_device_free(tess_backend backend, void *memory);
 const char *lab_device_to_device(tess_backend backend, void *device, const void *host, size_t size);
 const char *lab_device_to_host(tess_backend backend, void *host, const void *device, size_t size);
 
+/* The same within the backend's memory, as work of the stream. */
+const char *lab_device_copy(tess_backend backend, void *to, const void *from, size_t size,
+                            tess_stream stream);
+
 /* Waits for all work given to the device, and tells of a failure in it. */
 const char *lab_device_synchronize(tess_backend backend);
 
@@ -48,7 +52,7 @@ void lab_device_graph_free(tess_backend backend, void *graph);
 struct lab_device_timer {
     tess_backend backend;
     void *begin, *end; /* events */
-    void *scratch;     /* twice the L2 cache */
+    void *scratch;     /* zeros, twice the L2 cache */
     size_t scratch_size;
     double started;
 };

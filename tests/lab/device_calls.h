@@ -10,6 +10,7 @@ struct device_calls {
     void (*free)(void *memory);
     const char *(*to_device)(void *device, const void *host, size_t size);
     const char *(*to_host)(void *host, const void *device, size_t size);
+    const char *(*copy)(void *to, const void *from, size_t size, tess_stream stream);
     const char *(*synchronize)(void);
     const char *(*stream_make)(tess_stream *stream);
     void (*stream_free)(tess_stream stream);

@@ -1,7 +1,7 @@
 /* CUDA's current device, through the runtime. */
 #include "device_calls.h"
 
-#include <cuda_runtime_api.h>
+#include "device_flush.h"
 
 /* The runtime's words; clears an error that is not the context's end. */
 static const char *words(cudaError_t code) {
@@ -45,6 +45,10 @@ static const char *cuda_to_device(void *device, const void *host, size_t size) {
 static const char *cuda_to_host(void *host, const void *device, size_t size) {
     const char *why = cuda_synchronize();
     return why ? why : words(cudaMemcpy(host, device, size, cudaMemcpyDeviceToHost));
+}
+
+static const char *cuda_copy(void *to, const void *from, size_t size, tess_stream stream) {
+    return words(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream));
 }
 
 static const char *cuda_stream_make(tess_stream *stream) {
@@ -93,11 +97,15 @@ static const char *cuda_timer_make(struct lab_device_timer *timer) {
         why = words(cudaEventCreate(&end));
     timer->end = end;
     timer->scratch_size = 2 * (size_t)cache;
-    return why ? why : words(cudaMalloc(&timer->scratch, timer->scratch_size));
+    if (!why)
+        why = words(cudaMalloc(&timer->scratch, timer->scratch_size));
+    if (!why)
+        why = words(cudaMemset(timer->scratch, 0, timer->scratch_size));
+    return why ? why : cuda_synchronize();
 }
 
 static const char *cuda_timer_flush(struct lab_device_timer *timer, tess_stream stream) {
-    return words(cudaMemsetAsync(timer->scratch, 0, timer->scratch_size, stream));
+    return words(lab_device_flush_read(timer->scratch, timer->scratch_size, stream));
 }
 
 static const char *cuda_timer_start(struct lab_device_timer *timer, tess_stream stream) {
@@ -129,6 +137,7 @@ const struct device_calls device_cuda = {
     .free = cuda_free,
     .to_device = cuda_to_device,
     .to_host = cuda_to_host,
+    .copy = cuda_copy,
     .synchronize = cuda_synchronize,
     .stream_make = cuda_stream_make,
     .stream_free = cuda_stream_free,

@@ -1,0 +1,27 @@
+/* What the device can do, measured once a run: the limits that times are set beside. */
+#ifndef BENCH_FLOOR_H
+#define BENCH_FLOOR_H
+
+#include "tessera.h"
+
+/* NAN: not known. */
+struct bench_limits {
+    int measured;
+    double copy_gbs;         /* GB/s read plus written by a copy in device memory */
+    double matmul_tflops[3]; /* by tess_type, of cuBLAS */
+};
+
+/* Measures the current CUDA device unless that was done. Answers NULL, or why not; a library that
+ * is not here leaves its rates unknown. */
+const char *bench_limits_measure(struct bench_limits *limits);
+
+/*
+ * The least milliseconds that a stage of this plan can take: useful FLOPs over the matrix rate of
+ * the type, or bytes over the copy rate, each input read once and each output written once.
+ * values: how many BCSR values lie between the stages. Without values, for a fused plan, the stage
+ * is TESS_STAGE_ATTENTION. NAN when a rate is not known.
+ */
+double bench_floor_ms(const struct bench_limits *limits, const tess_problem *problem,
+                      tess_stage stage, int64_t pairs, int64_t values, int64_t tiles);
+
+#endif

@@ -1,0 +1,19 @@
+/* CUDA's libraries, found when they are first needed: the program starts, and the library builds,
+ * without them. */
+#ifndef BENCH_LIBRARY_H
+#define BENCH_LIBRARY_H
+
+#include <stddef.h>
+
+/* An entry point: its name, and where its address goes. */
+struct bench_entry {
+    const char *name;
+    void *function; /* of a pointer to a function */
+};
+
+/* Loads the first of `names` (ended by NULL) that is found, where the loader looks and in
+ * /usr/local/cuda/lib64, and its entry points. Answers NULL, or why not. */
+const char *bench_library_load(const char *const *names, const struct bench_entry *entries,
+                               size_t n_entries);
+
+#endif

@@ -1,0 +1,42 @@
+/* How long work on a backend takes. */
+#ifndef BENCH_TIMING_H
+#define BENCH_TIMING_H
+
+#include "lab/device.h"
+
+/* COLD: nothing is left in the L2 cache before each run. HOT: it is as the run before left it.
+ * REPLAY: a CUDA graph of the work, replayed many times between two events, so that neither the
+ * host nor an event is in the time of a small kernel. Work on the CPU is timed HOT. */
+enum bench_timing { BENCH_COLD, BENCH_HOT, BENCH_REPLAY };
+const char *bench_timing_name(enum bench_timing timing); /* "cold", "hot", "replay" */
+
+struct bench_clock {
+    tess_backend backend;
+    enum bench_timing timing;
+    double seconds; /* to spend on each bench_time */
+    struct lab_device_timer timer;
+    tess_stream stream;
+};
+
+/* Answers NULL, or why not; needs its free in either case. */
+const char *bench_clock_make(struct bench_clock *clock, tess_backend backend,
+                             enum bench_timing timing, double seconds);
+void bench_clock_free(struct bench_clock *clock);
+
+/* What is timed: gives the stream its work and answers NULL, or why not. */
+struct bench_work {
+    const char *(*run)(void *what, tess_stream stream);
+    void *what;
+};
+
+struct bench_times {
+    double ms, min, max; /* of one run: median, fastest, slowest */
+    int64_t runs;        /* REPLAY: bursts of replays, each giving one mean */
+};
+
+/* After a run that warms up, at least 5 runs and about the clock's seconds of them; a single one
+ * where the warm-up took over a second. Answers NULL, or why not. */
+const char *bench_time(struct bench_times *times, struct bench_clock *clock,
+                       const struct bench_work *work);
+
+#endif

@@ -1,0 +1,255 @@
+#!/bin/bash
+# Drives `tessera bench` through good and bad input on the CPU: tests/bench.sh path/to/tessera
+# shellcheck disable=SC2015
+set -u
+repository=$(realpath "$(dirname "$0")/..")
+# shellcheck source=tests/checks.sh
+. "$repository/tests/checks.sh"
+small='backend=cpu,pipeline=fused'
+
+# ---- rows ----
+cat >sweep.txt <<'END'
+# causal: n (n + 1) / 2 pairs a head
+h=2,n=64,d=8,pattern=causal,block=16x16,backend=cpu
+
+b=2,h=3,hkv=1,n=50,d=8,dv=24,dtype=bf16,pattern=blockdiag(10),backend=cpu,pipeline=staged # 5 x 100
+END
+cat >measured <<'END'
+8x8 dense f32 cpu fused 64
+20x30 window(3,0) f32 cpu fused 80
+64x64 causal f32 cpu fused 4160
+64x64 causal f32 cpu staged 4160
+50x50 blockdiag(10) bf16 cpu staged 3000
+END
+first='h=1,n=20,nkv=30,d=4,pattern=window(3,0),backend=cpu,pipeline=fused'
+good bench --seconds 0 h=1,n=8,d=4,backend=cpu,pipeline=fused "$first" --sweep sweep.txt \
+    --json out/b.json --csv out/b.csv
+shows measured "$built/read_files" bench out/b.json out/b.csv
+# What fails after some were measured leaves the files as they were.
+cp out/b.json b.json
+refused frob bench --seconds 0 "$first" 'n=64,d=8,pattern=frob' --json out/b.json --csv out/b.csv
+refused none bench --seconds 0 "$first" 'n=64,d=8,kernel=none' --json out/b2.json --csv out/b2.csv
+checks=$((checks + 1))
+cmp b.json out/b.json >err 2>&1 || fail 'a failed bench wrote its output'
+
+# ---- stages and baselines ----
+good bench --seconds 0 --baseline naive_cpu \
+    "h=4,hkv=2,b=2,n=33,nkv=20,d=5,dv=9,pattern=causal,backend=cpu" \
+    "h=2,n=24,d=8,block=8x8,pattern=blockdiag(8),backend=cpu,pipeline=staged" \
+    --json out/b.json --csv out/b.csv
+cat >measured <<'END'
+33x20 causal f32 cpu fused 1680
+33x20 causal f32 cpu staged 1680
+33x20 causal f32 cpu dense 5280
+24x24 blockdiag(8) f32 cpu staged 384
+24x24 blockdiag(8) f32 cpu dense 1152
+END
+shows measured "$built/read_files" bench out/b.json out/b.csv
+says 'sddmm '
+says 'ours is '
+# field NAME: of every row of out/b.json: its text, "number" or "null".
+field() {
+    "$built/read_files" field out/b.json "$1"
+}
+printf '%s\n' null number number number number >wanted
+shows wanted field sddmm_ms
+printf '%s\n' null null number null number >wanted
+shows wanted field speedup
+printf '%s\n' hot hot hot hot hot >wanted
+shows wanted field timing
+# What is not here is named, and no error.
+if "$tessera" info | grep -q '^cuda *none'; then
+    good bench --seconds 0 --baseline tiled,cublas,cusparse "n=16,d=4,$small" --json out/b.json
+    says 'dense_tiled: no device'
+    says 'dense_cublas: no device'
+    says 'cusparse_spmm_ell: no device'
+    printf '%s\n' '' 'no device' 'no device' 'no device' 'no device' 'no device' 'no device' \
+        'no device' >wanted
+    shows wanted field note
+fi
+good bench --seconds 0 --baseline naive_cpu "n=16,d=4,dtype=bf16,$small" --json out/b.json
+says 'naive_cpu: f32 only'
+# Times of dense attention are taken from a row of the same sizes, whatever the pattern.
+good bench --seconds 0 --baseline naive_cpu "n=40,d=4,pattern=causal,$small" \
+    "n=40,d=4,pattern=window(3,3),$small" "n=40,d=4,seed=1,$small" --json out/b.json
+checks=$((checks + 1))
+"$built/read_files" numbers out/b.json ms >all
+[ "$(sed -n 2p all)" = "$(sed -n 4p all)" ] && [ "$(sed -n 2p all)" != "$(sed -n 6p all)" ] ||
+    fail 'the times of dense attention'
+
+# ---- sweeps ----
+cat >sweep.txt <<'END'
+# two sizes, two patterns
+  --stages  h=1,n={16,24},d=4,pattern={random({0.5,1},1),window(1,0)},backend=cpu,pipeline=staged	#6
+--hot h=1,n=8,d=4,backend=cpu,pipeline=fused
+END
+good bench --seconds 0 --sweep sweep.txt --json out/b.json --csv out/b.csv
+cat >measured <<'END'
+16x16 random(0.5,1) f32 cpu staged 256
+16x16 random(1,1) f32 cpu staged 256
+16x16 window(1,0) f32 cpu staged 31
+24x24 random(0.5,1) f32 cpu staged 576
+24x24 random(1,1) f32 cpu staged 576
+24x24 window(1,0) f32 cpu staged 47
+8x8 dense f32 cpu fused 64
+END
+sed -i '/random(0.5,1)/s/ [0-9]*$//' measured
+shows_rows() {
+    "$built/read_files" bench out/b.json out/b.csv | sed '/random(0.5,1)/s/ [0-9]*$//'
+}
+shows measured shows_rows
+printf '%s\n' number number number number number number null >wanted
+shows wanted field spmm_ms
+bad_line() {
+    printf '\n%s\n' "$1" >bad.txt
+    refused "$2" bench --sweep bad.txt
+    grep -qF 'bad.txt:2: ' err || fail "no line is named: $1"
+}
+bad_line 'n=8,frob=1' frob
+bad_line 'n={8,16,frob' "without its '}'"
+bad_line 'n={8,frob}' frob
+bad_line '--frob n=8' "unrecognized option '--frob'"
+bad_line '--stages' 'where the case has nothing'
+bad_line "n=8,pattern=$(printf 'x%.0s' {1..3000})" 'a line of more than'
+bad_line "$(printf -- '--hot %.0s' {1..20})n=8" 'more than 16 options'
+for sweep in "$repository"/bench/sweeps/*.txt; do
+    checks=$((checks + 1))
+    "$tessera" bench --sweep "$sweep" --time-limit 0.000001 >std 2>err
+    status=$?
+    [ $status -eq 0 ] || grep -q 'no device here' err || fail "$sweep"
+done
+
+# ---- going on ----
+cases=("n=8,d=4,$small" "n=9,d=4,$small" "n=10,d=4,$small")
+good bench --resume --seconds 0 "${cases[@]:0:2}" --json out/r.json --csv out/r.csv
+cp out/r.csv first
+good bench --resume --seconds 0 "${cases[@]}" --json out/r.json --csv out/r.csv
+checks=$((checks + 2))
+head -n 3 out/r.csv | diff first - >err || fail 'measured again'
+[ "$(wc -l <out/r.csv)" -eq 4 ] || fail 'not four lines'
+"$built/read_files" bench out/r.json out/r.csv >measured || fail 'the files of a resumed bench'
+cp out/r.csv first
+good bench --resume --json out/r.json --csv out/r2.csv # none measured: the CSV of the JSON
+shows first cat out/r2.csv
+good bench --resume --time-limit 0.000001 "${cases[@]}" "n=11,d=4,$small" --json out/r.json
+says 'bench: 1 of 4 cases are left'
+good bench --resume --seconds 0 --stages "n=8,d=4,backend=cpu,pipeline=staged" --json out/r.json
+checks=$((checks + 1))
+[ "$(grep -c '"asked"' out/r.json)" -eq 4 ] || fail 'another manner is another row'
+refused --json bench --resume "${cases[@]}"
+cp out/r.json r.json
+for text in '' '{}' '[1]' '[{"asked": 1}]' '[{"asked": "a"}' garbage; do
+    printf '%s' "$text" >out/r.json
+    refused 'not a JSON array' bench --resume "${cases[@]}" --json out/r.json
+done
+cp r.json out/r.json
+# What is measured before a failure is kept.
+ends 2 bench --resume --seconds 0 "n=12,d=4,$small" 'n=8,d=4,pattern=frob,backend=cpu' \
+    --json out/r.json
+checks=$((checks + 1))
+[ "$(grep -c '"asked"' out/r.json)" -eq 5 ] || fail 'a failure took what was measured'
+
+# ---- published entries ----
+published() {
+    printf '%s\n' '# theirs' 'entry,case,kernel,field,published,need' "$@" >published.csv
+}
+good bench --seconds 0 --baseline naive_cpu "n=30,d=4,pattern=window(3,0),backend=cpu" \
+    --json out/b.json
+against=(bench --resume --json out/b.json --against published.csv)
+published '"slow","n=30,pattern=window(3,0)",,ms,1e9,beat' \
+    '"slower",n=30,naive_cpu,speedup,1e-9,beat' '"fast",n=30,,ms,1e-9,show' '"stage",n=30,,softmax_ms,1e9,beat'
+good "${against[@]}"
+says '3 of 3 entries beaten'
+says 'not reached'
+for entry in '"fast",n=30,,ms,1e-9,beat' '"far",n=30,naive_cpu,speedup,1e9,beat'; do
+    published "$entry"
+    ends 1 "${against[@]}"
+    says 'NOT BEATEN'
+done
+for entry in '"none",n=31,,ms,1e9,beat' '"none",n=30,frob,ms,1e9,beat' \
+    '"none",n=30,,frob_ms,1e9,beat' '"none","n=30,pattern=window(3)",,ms,1e9,beat' '"none",frob=30,,ms,1e9,beat'; do
+    published "$entry"
+    ends 1 "${against[@]}"
+    says 'not measured'
+done
+for entry in 'too,few,cells' '"open,n=30,,ms,1,beat' 'a,n=30,,ms,x,beat' 'a,n=30,,ms,-1,beat' \
+    'a,n=30,,ms,1,win' 'a,n=30,,ms,1,beat,more'; do
+    published "$entry"
+    ends 2 "${against[@]}"
+    checks=$((checks + 1))
+    grep -qF 'published.csv:3: no entry' err || fail "$entry"
+done
+printf 'entry,case\n' >published.csv
+ends 2 "${against[@]}"
+refused 'none.csv' bench --resume --json out/b.json --against none.csv
+for name in "$repository"/bench/published/*.csv "$repository"/bench/goals/*.csv; do
+    checks=$((checks + 1))
+    "$tessera" bench --resume --json out/b.json --against "$name" >std 2>err
+    [ $? -eq 1 ] && grep -q '^0 of [1-9][0-9]* entries beaten' std || fail "$name"
+done
+
+# ---- scripts for a machine with a GPU ----
+# An ncu that answers as ncu does: the first launch of each kernel counts.
+mkdir bin
+cat >bin/ncu <<'END'
+#!/bin/sh
+stalled=smsp__average_warps_issue_stalled
+echo '==PROF== connected'
+printf '"ID","Kernel Name","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"'
+printf ',"%s_per_issue_active.ratio"' ${stalled}_barrier ${stalled}_wait
+printf '\n"","","ns","%%","inst","inst"\n'
+echo '"0","void sddmm<float, 8>(params)","80,400","11.2","1","3"'
+echo '"1","softmax","5000","17.5","0","0"'
+echo '"2","softmax","6000","17.5","0","0"'
+END
+chmod +x bin/ncu
+cat >wanted <<'END'
+case,kernel,us,sm_pct,barrier_pct,wait_pct
+"n=3,d=4","void sddmm<float, 8>(params)",80.4,11.2,25.0,75.0
+"n=3,d=4","softmax",5.0,17.5,0.0,0.0
+END
+ncu_columns() {
+    PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/ncu.csv n=3,d=4 >/dev/null &&
+        sed 's/\("n=3\),/\1;/; s/float,/float;/' out/ncu.csv | cut -d , -f 1-4,13,15 |
+        sed 's/n=3;/n=3,/; s/float;/float,/'
+}
+shows wanted ncu_columns
+if "$tessera" info | grep -q '^cuda *none'; then
+    checks=$((checks + 1))
+    OUT=$work/out "$repository/bench/gpu.sh" "$built" >std 2>err
+    [ $? -eq 2 ] && grep -q 'no device' std || fail 'gpu.sh without a device'
+fi
+
+# ---- wrong answers ----
+# A bench with faults planted: in ours where d_v is 13, in the naive baseline where there are 13
+# keys.
+wrong() {
+    checks=$((checks + 1))
+    "$built/bench_fails" --seconds 0 --baseline naive_cpu "$2" --json out/w.json >std 2>err
+    local status=$?
+    if [ $status -ne 1 ] || [ "$(wc -l <err)" -ne 1 ] || ! grep -qF -- "$1" err; then
+        fail "status $status: a wrong answer of $2"
+    fi
+    [ ! -e out/w.json ] || fail 'a wrong answer left a file'
+}
+wrong 'error' n=16,d=8,dv=13,backend=cpu,pipeline=fused
+wrong 'error' n=16,d=8,dv=13,backend=cpu,pipeline=staged
+wrong 'naive_cpu' n=16,nkv=13,d=8,backend=cpu,pipeline=fused
+checks=$((checks + 1))
+"$built/bench_fails" --seconds 0 --baseline naive_cpu n=16,d=8,backend=cpu >std 2>err ||
+    fail 'bench without a fault'
+
+# ---- bad input ----
+for option in '--seconds x' '--seconds -1' '--seconds 4000' '--time-limit x' '--time-limit -1' \
+    '--baseline frob' '--baseline naive_cpu,frob'; do
+    # shellcheck disable=SC2086
+    refused "${option% *}" bench $option n=8,d=4
+done
+refused 'given twice' bench --against a --against b n=8,d=4
+refused "option '--baseline' requires an argument" bench n=8,d=4 --baseline
+refused 'no cases' bench
+refused '--layer' bench --layer "n=8,d=4,$small"
+refused '--layer' bench --layer "h=1,n=8,d=4,dtype=f16,$small"
+
+echo "bench.sh: $checks checks, $failures failed"
+[ "$failures" -eq 0 ]
