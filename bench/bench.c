@@ -16,7 +16,7 @@ struct bench {
     struct bench_rows rows;
     struct bench_limits limits;
     double began;
-    bool printed; /* the head of the table */
+    bool printed_head, printed_limits;
 };
 
 /* ---- files ---- */
@@ -61,6 +61,12 @@ static int write_outputs(const struct bench *b) {
 
 /* ---- measuring ---- */
 
+/* Before anything else is printed. */
+static void hide_progress(void) {
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[K");
+}
+
 /* One measurement more, left in *last. A kernel that the case names belongs to one backend and
  * pipeline only: the others tell why in refusal. */
 static int measure(struct bench *b, struct bench_setting *s, const struct bench_manner *manner,
@@ -71,9 +77,8 @@ static int measure(struct bench *b, struct bench_setting *s, const struct bench_
     const char *no_limits = backend == TESS_CUDA ? bench_limits_measure(&b->limits) : NULL;
     if (no_limits)
         return bench_refuse("the limits: %s", no_limits);
-    if (backend == TESS_CUDA && !b->printed)
-        bench_print_limits(stdout, &b->limits);
     int status = bench_measure(&r, s, backend, pipeline, manner, &b->limits, why);
+    hide_progress();
     if (status == BENCH_REFUSED) {
         memcpy(refusal, why, LAB_WHY);
         return BENCH_DONE;
@@ -84,9 +89,12 @@ static int measure(struct bench *b, struct bench_setting *s, const struct bench_
     }
     if (bench_rows_add(&b->rows, &r))
         return bench_refuse("out of memory");
-    if (!b->printed)
+    if (b->limits.measured && !b->printed_limits)
+        bench_print_limits(stdout, &b->limits);
+    b->printed_limits = b->limits.measured;
+    if (!b->printed_head)
         bench_print_head(stdout);
-    b->printed = true;
+    b->printed_head = true;
     bench_print(stdout, &r);
     fflush(stdout);
     *last = r;
@@ -115,20 +123,30 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
     return status;
 }
 
-/* The line that tells how far it is; on a terminal only. */
-static void show_progress(const struct bench *b, int64_t done, int64_t measured) {
+/* About how long a case takes beside others: a part that all have, and one that grows with the
+ * dense work, which bounds the sparse. */
+static double weight(const struct lab_case *c) {
+    return 1 + 1e-11 * (double)(c->b * c->h * c->n) * (double)c->nkv * (double)(c->d + c->dv);
+}
+
+/* The line that tells how far it is, on a terminal only: `measured` is the weight of the cases that
+ * this run has measured. */
+static void show_progress(const struct bench *b, int64_t done, double measured) {
+    double left = 0;
     if (!isatty(STDERR_FILENO))
         return;
+    for (int64_t i = done; i < b->cases.count; i++)
+        left += weight(&b->cases.at[i].c);
     fprintf(stderr, "\r\033[Kbench: %lld of %lld cases", (long long)done,
             (long long)b->cases.count);
     if (measured > 0)
-        fprintf(stderr, ", about %.0f s left",
-                (lab_seconds() - b->began) / (double)measured * (double)(b->cases.count - done));
+        fprintf(stderr, ", about %.0f s left", (lab_seconds() - b->began) / measured * left);
 }
 
 static int measure_all(struct bench *b) {
     const struct bench_options *o = &b->options;
-    int64_t left = 0, measured = 0;
+    int64_t left = 0;
+    double measured = 0;
     int status = BENCH_DONE;
     for (int64_t i = 0; i < b->cases.count && status == BENCH_DONE; i++) {
         char asked[BENCH_ASKED_TEXT];
@@ -142,12 +160,11 @@ static int measure_all(struct bench *b) {
         }
         show_progress(b, i, measured);
         status = measure_case(b, one);
-        measured++;
+        measured += weight(&one->c);
         if (status == BENCH_DONE && o->resume)
             status = write_outputs(b);
     }
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K");
+    hide_progress();
     if (left > 0)
         printf("bench: %lld of %lld cases are left\n", (long long)left, (long long)b->cases.count);
     return status;

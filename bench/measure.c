@@ -50,7 +50,7 @@ static const char *run_layer(void *what, tess_stream stream) {
     return why ? why : run_attention(what, stream);
 }
 
-/* The stages by themselves find the values where tess_run has them in its workspace. */
+/* A stage by itself; the values lie between them in memory of their own. */
 static const char *run_stage(struct measuring *m, tess_stream stream,
                              tess_status (*stage)(const tess_plan *, const tess_arguments *,
                                                   tess_error *, tess_stream)) {

@@ -53,7 +53,8 @@ struct bench_place {
     tess_arguments arguments;
 };
 
-/* plan NULL: the tensors alone. Answers NULL, or why not; bench_place_free in either case. */
+/* plan NULL: the tensors alone; values: room for the BCSR values too. Answers NULL, or why not;
+ * bench_place_free in either case. */
 const char *bench_place_make(struct bench_place *p, const struct bench_setting *s,
                              const tess_plan *plan, tess_backend backend, int values);
 void bench_place_free(struct bench_place *p);

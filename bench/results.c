@@ -45,18 +45,27 @@ static json_t *real(double x) {
     return json_real(strtod(text, NULL));
 }
 
+static json_t *block_text(const struct lab_case *c) {
+    char text[48];
+    snprintf(text, sizeof text, "%lldx%lld", (long long)c->block_q, (long long)c->block_kv);
+    return json_string(text);
+}
+
+static json_t *case_text(const struct lab_case *c) {
+    char text[LAB_CASE_TEXT];
+    lab_case_print(c, text);
+    return json_string(text);
+}
+
 static json_t *object(const struct bench_result *r) {
     const struct lab_case *c = &r->c;
     static const char *const lists[] = {"q", "kv", "1"};
-    char block[48], text[LAB_CASE_TEXT];
-    snprintf(block, sizeof block, "%lldx%lld", (long long)c->block_q, (long long)c->block_kv);
-    lab_case_print(c, text);
     const struct {
         const char *name;
         json_t *value;
     } fields[] = {
         {"asked", json_string(r->asked)},
-        {"case", json_string(text)},
+        {"case", case_text(c)},
         {"b", json_integer(c->b)},
         {"h", json_integer(c->h)},
         {"hkv", json_integer(c->hkv)},
@@ -65,7 +74,7 @@ static json_t *object(const struct bench_result *r) {
         {"d", json_integer(c->d)},
         {"dv", json_integer(c->dv)},
         {"dtype", json_string(tess_type_name(c->type))},
-        {"block", json_string(block)},
+        {"block", block_text(c)},
         {"pattern", json_string(c->pattern)},
         {"lists", json_string(lists[c->lists])},
         {"seed", json_integer((json_int_t)c->seed)},
