@@ -26,13 +26,17 @@ function(tessera_room name)
     target_link_libraries(${name} PRIVATE tessera_warnings OpenMP::OpenMP_C)
 endfunction()
 
-# tessera_cpu_level(NAME FLAGS...): the CPU kernels compiled once for an ISA level. Contraction is
-# on because -std=c11 would otherwise keep multiplies and adds apart.
+# tessera_cpu_level(NAME [STEMS stem...] [FLAGS flag...]): the CPU kernels, all or those of the stems
+# named, compiled once for an ISA level. Contraction is on because -std=c11 would otherwise keep
+# multiplies and adds apart.
 function(tessera_cpu_level level)
-    tessera_room(tessera_cpu_${level}
-        SOURCES src/cpu/attention.c src/cpu/sddmm.c src/cpu/softmax.c src/cpu/spmm.c
-        INCLUDES include src src/cpu)
+    cmake_parse_arguments(LEVEL "" "" "STEMS;FLAGS" ${ARGN})
+    if(NOT LEVEL_STEMS)
+        set(LEVEL_STEMS attention sddmm softmax spmm)
+    endif()
+    list(TRANSFORM LEVEL_STEMS REPLACE "(.+)" "src/cpu/\\1.c")
+    tessera_room(tessera_cpu_${level} SOURCES ${LEVEL_STEMS} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
-    target_compile_options(tessera_cpu_${level} PRIVATE -O3 -ffp-contract=fast ${ARGN})
+    target_compile_options(tessera_cpu_${level} PRIVATE -O3 -ffp-contract=fast ${LEVEL_FLAGS})
     target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:tessera_cpu_${level}>)
 endfunction()

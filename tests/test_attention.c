@@ -322,8 +322,10 @@ static void a_forced_level_is_obeyed_or_refused(void **state) {
             const char *other = strrchr(cpu->kernels[j].name, '_') + 1;
             assert_true(!cpu->kernels[j].unusable() == !strcmp(level, other));
         }
-        numbers(mask, q, k, v);
-        attend(mask, q, k, v, o, lse);
+        if (strcmp(level, "amx")) { /* which has no f32 */
+            numbers(mask, q, k, v);
+            attend(mask, q, k, v, o, lse);
+        }
         unsetenv("TESSERA_ISA");
         forced++;
     }

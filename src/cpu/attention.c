@@ -7,22 +7,12 @@
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
 #include "few.h"
+#if defined(__AMX_BF16__)
+#include "amx.h"
+#endif
 #include "parallel.h"
+#include "state.h"
 #include "walk.h"
-
-/*
- * What a tile's rows have seen. `near`: of the last superblocks, in f32; per lane the maximum, the
- * sum of weights, and the sums of weighted values. `state`: of all before, which near is folded
- * into, with what rounding cuts off from ot kept in `low`, so that the error does not grow with the
- * length of a row even where all terms have one sign.
- */
-struct near {
-    float *m, *l, *ot;
-};
-struct state {
-    float *m, *ot;
-    double *l;
-};
 
 /* One thread's scratch. */
 struct scratch {
@@ -32,6 +22,9 @@ struct scratch {
     float *qt, *factor, *st;
     float *k, *v; /* rows converted to f32 */
     float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
+#if defined(__AMX_BF16__)
+    struct amx amx;
+#endif
 };
 
 struct job {
@@ -64,6 +57,9 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->k = carve_take(c, cpu_gather_size(p->type, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
+#if defined(__AMX_BF16__)
+    amx_take(c, p, lanes, &s->amx);
+#endif
 }
 
 static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
@@ -101,6 +97,17 @@ static struct scratch thread_scratch(const struct job *job, int32_t thread) {
     return s;
 }
 
+/* An item under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    struct state state;
+    int64_t b, h, first, rows;
+    int few, shifted; /* few rows; some factor is not 1 */
+    int matrix;       /* scores and outputs are from the matrix unit, where values are not tiny */
+    int folded;       /* the state holds something */
+};
+
 /* ---- one superblock ---- */
 
 /* Replaces the scores of lanes that do not list the key, whatever they are, by -Inf; bit 0 of a mask
@@ -118,11 +125,6 @@ static void st_max(const float *st, int vectors, int32_t n, vf *top) {
             top[v] = v_max(v_load(st), top[v]);
 }
 
-/* What is subtracted from scores whose maximum is top. */
-static vf base_of(vf top) {
-    return v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
-}
-
 /* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how
  * many. */
 static int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v,
@@ -137,6 +139,16 @@ static int32_t group_keys(const struct cpu_keys *keys, const float **k, const fl
         n += mask[n] != 0;
     }
     return n;
+}
+
+/* Takes new maxima of a group's lanes: answers what is subtracted from scores now, and what sums so
+ * far are multiplied by. */
+static void lanes_raise(float *m, int vectors, const vf *top, vf *base, vf *alpha) {
+    for (int v = 0; v < vectors; v++) {
+        base[v] = base_of(top[v]);
+        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
+        v_store(m + v * CPU_LANES, top[v]);
+    }
 }
 
 /* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
@@ -156,12 +168,7 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
         st_mask(s->st, vectors, n, mask);
     if (factor || mask)
         st_max(s->st, vectors, n, top);
-    for (int v = 0; v < vectors; v++) {
-        top[v] = factor || mask ? top[v] : seen[v];
-        base[v] = base_of(top[v]);
-        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
-        v_store(m + v * CPU_LANES, top[v]);
-    }
+    lanes_raise(m, vectors, factor || mask ? top : seen, base, alpha);
     cpu_shapes[vectors - 1].weigh(s->st, n, base, sum);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
@@ -180,22 +187,56 @@ static void few_run(const struct problem *p, int64_t rows, const float **key,
     cpu_few_values(s->st, rows, value, keys->n, p->d_v, alpha, s->near.ot);
 }
 
-static void superblock(const struct problem *p, const struct cpu_keys *keys,
-                       const struct cpu_head *k, const struct cpu_head *v, int64_t rows,
-                       int shifted, const struct scratch *s) {
-    const int64_t lanes = cpu_lanes(rows);
+#if defined(__AMX_BF16__)
+/* The same on the matrix unit. Answers 0 where it is not fit for these values. */
+static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+                      const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
+    vf top[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS], sum[CPU_VECTORS];
+    if (!amx_load_values(&s->amx, v, keys->key, keys->n, p->d_v))
+        return 0;
+    amx_scores(&s->amx, vectors, k, keys->key, keys->n, p->d_qk, s->st);
+    if (keys->masked)
+        st_mask(s->st, vectors, keys->n, keys->mask);
+    for (int i = 0; i < vectors; i++)
+        top[i] = v_set(-INFINITY);
+    st_max(s->st, vectors, keys->n, top);
+    for (int i = 0; i < vectors; i++)
+        top[i] = v_max(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
+    lanes_raise(s->near.m, vectors, top, base, alpha);
+    amx_weigh(&s->amx, s->st, keys->n, amx_factor(p), base, vectors, sum);
+    for (int i = 0; i < vectors; i++) {
+        float *l = s->near.l + i * CPU_LANES;
+        v_store(l, v_fma(alpha[i], v_load(l), sum[i]));
+    }
+    amx_values(&s->amx, vectors, keys->n, p->d_v, alpha, s->near.ot);
+    return 1;
+}
+#endif
+
+static void superblock(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+                       const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int64_t lanes = cpu_lanes(it->rows);
     const float *k_row[CPU_ST_KEYS], *v_row[CPU_KEYS];
     const float *group_k[CPU_ST_KEYS], *group_v[CPU_KEYS];
     uint64_t mask[CPU_KEYS];
+#if defined(__AMX_BF16__)
+    if (it->matrix && matrix_run(it, keys, k, v))
+        return;
+#endif
     cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
     cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
-    if (cpu_few(p, rows)) {
-        few_run(p, rows, k_row, v_row, keys, s);
+    if (it->few) {
+        few_run(p, it->rows, k_row, v_row, keys, s);
         return;
     }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
-        const float *factor = shifted ? s->factor + lane : NULL;
+        const float *factor = it->shifted ? s->factor + lane : NULL;
         if (!keys->masked) {
             group_run(p, lane, vectors, k_row, v_row, keys->n, NULL, factor, s);
             continue;
@@ -206,71 +247,7 @@ static void superblock(const struct problem *p, const struct cpu_keys *keys,
     }
 }
 
-/* ---- folds, items and merges ---- */
-
-static void near_clear(const struct near *s, int64_t lanes, int64_t d) {
-    for (int64_t i = 0; i < lanes; i++)
-        s->m[i] = -INFINITY;
-    memset(s->l, 0, (size_t)lanes * sizeof *s->l);
-    memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
-}
-
-static void state_clear(const struct state *s, float *low, int64_t lanes, int64_t d) {
-    for (int64_t i = 0; i < lanes; i++)
-        s->m[i] = -INFINITY;
-    memset(s->l, 0, (size_t)lanes * sizeof *s->l);
-    memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
-    memset(low, 0, (size_t)(lanes * d) * sizeof *low);
-}
-
-/* to + low = to + low and a part with maxima m and outputs ot together. Answers, in a and a_part,
- * what the sums of a vector of lanes are multiplied by. */
-static void outputs_merge(const struct state *to, float *low, const float *m, float *ot,
-                          int64_t lanes, int64_t lane, int64_t d, vf *a, vf *a_part) {
-    vf m_to = v_load(to->m + lane), m_part = v_load(m + lane), top = v_max(m_part, m_to);
-    *a = v_exp2(m_to - base_of(top));
-    *a_part = v_exp2(m_part - base_of(top));
-    v_store(to->m + lane, top);
-    int64_t width;
-    float *o = cpu_column(to->ot, lanes, lane, d, &width);
-    float *rest = cpu_column(low, lanes, lane, d, &width);
-    const float *part = cpu_column(ot, lanes, lane, d, &width);
-    for (int64_t i = 0; i < d * width; i += width) {
-        vf x = *a * v_load(o + i), y = *a * v_load(rest + i) + *a_part * v_load(part + i);
-        vf sum = x + y;
-        v_store(o + i, sum);
-        v_store(rest + i, y - (sum - x));
-    }
-}
-
-/* Moves what is near to the state. */
-static void near_fold(const struct state *to, float *low, const struct near *part, int64_t lanes,
-                      int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf a, a_part;
-        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * (double)part->l[lane + i];
-    }
-    near_clear(part, lanes, d);
-}
-
-static void state_merge(const struct state *to, float *low, const struct state *part, int64_t lanes,
-                        int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf a, a_part;
-        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
-    }
-}
-
-static void low_add(const struct state *s, const float *low, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        s->ot[i] += low[i];
-}
+/* ---- items and merges ---- */
 
 /* Divides by the sums and writes rows first ... first + rows - 1 of head (b, h). */
 static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, int64_t first,
@@ -294,16 +271,6 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
             s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2(s->l[r])) * LN_2);
 }
 
-/* An item under way. */
-struct item {
-    const struct kernel_args *args;
-    struct scratch s;
-    struct state state;
-    int64_t b, h, first, rows;
-    int few, shifted;
-    int folded; /* the state holds something */
-};
-
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
@@ -313,9 +280,12 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
                       .h = work->batch_head % p->heads_q,
                       .first = args->lists->tile_row[work->tile]};
     it.rows = args->lists->tile_row[work->tile + 1] - it.first;
-    it.few = cpu_few(p, it.rows);
-    it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
+#if defined(__AMX_BF16__)
+    it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
+#endif
+    it.few = !it.matrix && cpu_few(p, it.rows);
+    it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.few)
         for (int64_t r = 0; r < it.rows; r++)
             it.s.factor[r] = (float)cpu_load_query(it.s.qt + r * p->d_qk, &q, it.first + r, p->d_qk,
@@ -355,8 +325,7 @@ static void item_finish(const struct item *it) {
     tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
 }
 
-static void item_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+static void item_compute(const struct job *job, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct work_item *work = &args->schedule->items[number];
@@ -371,7 +340,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % cpu_fold(p->d_v) == 0)
             item_fold(&it);
-        superblock(p, &keys, &k, &v, it.rows, it.shifted, &it.s);
+        superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {
         item_finish(&it);
@@ -381,6 +350,16 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
     if (work->parts == 1)
         tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
+}
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+#if defined(__AMX_BF16__)
+    amx_begin();
+    item_compute(context, number, thread);
+    amx_end();
+#else
+    item_compute(context, number, thread);
+#endif
 }
 
 static void merge_run(const void *context, int64_t number, int32_t thread) {

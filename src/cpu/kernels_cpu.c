@@ -5,14 +5,17 @@
  * by name; a name that is unknown, or that this machine lacks, leaves no kernel usable, so that
  * plans are refused with the reason rather than made for another level.
  */
+#define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"
 #include "status.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 #ifdef _OPENMP
 #include <omp.h>
@@ -35,6 +38,16 @@ static int avx512_present(void) {
     return avx2_present() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl");
+}
+
+/* Linux gives a process the registers of AMX when it asks, and it may ask again. */
+static int amx_present(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* of arch_prctl */
+    enum { BITS = 1 << 22 | 1 << 24 };                    /* of cpuid: AMX-BF16, AMX-TILE */
+    unsigned a, b, c, d;
+    return avx512_present() && __builtin_cpu_supports("avx512bf16") &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BITS) == BITS &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 #elif defined(__aarch64__)
 static int neon_present(void) { /* every one of them has it */
@@ -99,6 +112,20 @@ static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
     }
 CPU_LEVELS(LEVEL_REFUSES)
 
+#if defined(__x86_64__)
+/* But for the matrix unit, which has its own kernel of one stem. */
+static const char *amx_attention_refuses(const struct problem *p, const tess_target *target) {
+    const double factor = fabs(p->scale) * 1.4426950408889634;
+    if (p->type != TESS_BF16)
+        return "AMX multiplies bf16";
+    if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
+        return "AMX needs d_qk in multiples of 32 and d_v of 16";
+    if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
+        return "AMX needs |scale| * log2(e) between 2^-6 and 2^30";
+    return amx_refuses(p, target);
+}
+#endif
+
 #define KERNEL(level, stem, its_stage, heights, ...)                                               \
     {                                                                                              \
         .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
@@ -110,7 +137,8 @@ CPU_LEVELS(LEVEL_REFUSES)
  * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
  * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
  * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
- * of 16 and 64 rows.
+ * of 16 and 64 rows. amx: bf16, one thread of the 16-core Xeon of an H200's host, tiles of 1 ... 64
+ * rows.
  */
 #define KERNELS(level, row_dim, masked, stage_row_dim, softmax_row)                                \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,                        \
@@ -124,6 +152,14 @@ CPU_LEVELS(LEVEL_REFUSES)
                .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
+    {.name = "cpu_attention_amx",
+     .stage = TESS_STAGE_ATTENTION,
+     .tile_rows = tile_rows,
+     .cost = {.item = 1e-6, .key_row_dim = 0.0038e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
+     .unusable = amx_unusable,
+     .refuses = amx_attention_refuses,
+     .workspace = cpu_attention_workspace_amx,
+     .run = cpu_attention_amx},
     KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.019e-9, 0.64e-9),
     KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.045e-9, 1.1e-9),
 #elif defined(__aarch64__) /* never measured: as portable */

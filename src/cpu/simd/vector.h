@@ -146,6 +146,7 @@ V_INLINE vf v_pick(uint32_t bits, vf a, vf b) {
 
 /*
  * 2^x for x <= 0: 0 below -126 (and at -Inf), NaN for NaN, 1 at 0; the polynomials are minimax fits.
+ * At most 1.58 ulp off on AVX-512, else 1.30, 1.02 with FMA: over every f32 from -1.5 to -2^-11.
  *
  * AVX-512 takes x - floor(x) in one instruction and scales by floor(x) in another: 2^r on [0, 1].
  * Elsewhere adding 1.5 * 2^23 rounds x to an integer in the low bits of the sum, 127 more makes it
