@@ -105,6 +105,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     int status = BENCH_DONE;
     const char *broken =
         bench_clock_make(&clock, kind->backend, x->manner->timing, x->manner->seconds);
+    bench_setting_spoil(x->s, x->manner->layer);
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
     if (!broken)
