@@ -71,7 +71,8 @@ good bench --seconds 0 --baseline naive_cpu "n=16,d=4,dtype=bf16,$small" --json 
 says 'naive_cpu: f32 only'
 # Times of dense attention are taken from a row of the same sizes, whatever the pattern.
 good bench --seconds 0 --baseline naive_cpu "n=40,d=4,pattern=causal,$small" \
-    "n=40,d=4,pattern=window(3,3),$small" "n=40,d=4,seed=1,$small" --json out/b.json
+    "n=40,d=4,block=8x8,pattern=window(3,3),$small" "n=40,d=4,fill=subnormal,$small" \
+    --json out/b.json
 checks=$((checks + 1))
 for name in ms ms_min ms_max; do
     "$built/read_files" numbers out/b.json $name
@@ -145,6 +146,12 @@ for text in '' '{}' '[1]' '[{"asked": 1}]' '[{"asked": "a"}' garbage; do
     printf '%s' "$text" >out/r.json
     refused 'not a JSON array' bench --resume "${cases[@]}" --json out/r.json
 done
+# What another version or machine measured is read, but not continued.
+for field in version device; do
+    sed "s/\"$field\": \"[^\"]*/&-/" r.json >out/r.json
+    refused "out/r.json has a measurement of version" bench --resume "${cases[@]}" --json out/r.json
+    good bench --resume --json out/r.json
+done
 cp r.json out/r.json
 # What is measured before a failure is kept.
 ends 2 bench --resume --seconds 0 "n=12,d=4,$small" 'n=8,d=4,pattern=frob,backend=cpu' \
@@ -184,6 +191,8 @@ for entry in 'too,few,cells' '"open,n=30,,ms,1,beat' 'a,n=30,,ms,x,beat' 'a,n=30
 done
 printf 'entry,case\n' >published.csv
 ends 2 "${against[@]}"
+ends 2 bench --resume --json out/b.json --against /dev/null
+ends 2 bench --resume --json out/b.json --against .
 refused 'none.csv' bench --resume --json out/b.json --against none.csv
 for name in "$repository"/bench/published/*.csv "$repository"/bench/goals/*.csv; do
     checks=$((checks + 1))
@@ -246,12 +255,14 @@ checks=$((checks + 1))
 
 # ---- bad input ----
 for option in '--seconds x' '--seconds -1' '--seconds 4000' '--time-limit x' '--time-limit -1' \
-    '--baseline frob' '--baseline naive_cpu,frob'; do
+    '--baseline frob' '--baseline naive_cpu,frob' '--baseline naive_cpu,' '--baseline ,'; do
     # shellcheck disable=SC2086
     refused "${option% *}" bench $option n=8,d=4
 done
 refused 'given twice' bench --against a --against b n=8,d=4
 refused "option '--baseline' requires an argument" bench n=8,d=4 --baseline
+refused "'' is none" bench n=8,d=4 --baseline=
+refused "invalid option -- 'h'" bench -h n=8,d=4
 refused 'no cases' bench
 refused '--layer' bench --layer "n=8,d=4,$small"
 refused '--layer' bench --layer "h=1,n=8,d=4,dtype=f16,$small"
