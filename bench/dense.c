@@ -1,4 +1,5 @@
-/* Dense attention, heads in turn where their scores do not fit together. */
+/* Dense attention, heads in turn where their scores do not fit together, and always on the CPU, which
+ * may have less memory. */
 #include "dense.h"
 
 #include <math.h>
@@ -34,7 +35,9 @@ const char *bench_dense_make(struct bench_dense *d, const struct bench_dense_kin
     const size_t one = (size_t)group * (size_t)c->n * (size_t)c->nkv * sizeof(float);
     memset(d, 0, sizeof *d);
     d->kind = kind, d->c = c, d->place = place;
-    d->at_once = one < SCORES_SIZE ? (int64_t)(SCORES_SIZE / one) * group : group;
+    d->at_once = kind->backend == TESS_CUDA && one < SCORES_SIZE
+                     ? (int64_t)(SCORES_SIZE / one) * group
+                     : group;
     if (d->at_once > c->b * c->h)
         d->at_once = c->b * c->h;
     d->scores = lab_device_alloc(kind->backend, (size_t)(d->at_once / group) * one);

@@ -226,6 +226,36 @@ ncu_columns() {
         sed 's/n=3;/n=3,/; s/float;/float,/'
 }
 shows wanted ncu_columns
+checks=$((checks + 1))
+printf '#!/bin/sh\necho "==ERROR== none"\n' >bin/ncu
+PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/none.csv n=3,d=4 >std 2>err
+[ $? -eq 1 ] && grep -q ERROR err && [ ! -e out/none.csv ] || fail 'ncu.sh without a kernel'
+# A stage and an output folder: of that, what is of another commit is removed, and nothing else.
+mkdir stage results
+cat >stage/tessera <<'END'
+#!/bin/sh
+[ "$1" = info ] && echo 'cuda 0: a device' && exit
+while [ $# -gt 0 ]; do
+    [ "$1" != --json ] || echo '[]' >"$2"
+    shift
+done
+END
+printf '#!/bin/sh\n' >bin/nvidia-smi
+chmod +x stage/tessera bin/nvidia-smi
+echo new >stage/commit
+gpu_goes() {
+    PATH=$work/bin:$PATH OUT=$work/results "$repository/bench/gpu.sh" "$work/stage" 450 stages >std 2>err ||
+        fail "gpu.sh: status $?"
+}
+echo 'commit old' >results/machine.txt
+touch results/stages.csv results/mine.json
+checks=$((checks + 2))
+gpu_goes
+[ -e results/mine.json ] && [ ! -e results/stages.csv ] && [ -s results/stages.json ] &&
+    grep -qx 'commit new' results/machine.txt || fail 'gpu.sh: another commit'
+touch results/stages.csv
+gpu_goes
+[ -e results/stages.csv ] || fail 'gpu.sh: the same commit'
 if "$tessera" info | grep -q '^cuda *none'; then
     checks=$((checks + 1))
     OUT=$work/out "$repository/bench/gpu.sh" "$built" >std 2>err
