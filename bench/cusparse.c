@@ -28,6 +28,7 @@ struct operation {
 static struct {
     int tried;
     const char *why; /* it cannot be used */
+    char words[BENCH_LIBRARY_WHY];
     handle handle;
     int (*create)(handle *);
     int (*set_stream)(handle, tess_stream);
@@ -74,7 +75,8 @@ static const char *load(void) {
         {"cusparseSpMM_preprocess", &cusparse.spmm.prepare},
         {"cusparseSpMM", &cusparse.spmm.run},
     };
-    const char *why = bench_library_load(names, entries, sizeof entries / sizeof *entries);
+    const char *why =
+        bench_library_load(names, entries, sizeof entries / sizeof *entries, cusparse.words);
     if (!why && cusparse.create(&cusparse.handle) != 0)
         why = "cusparseCreate failed";
     return why;

@@ -272,9 +272,9 @@ int bench_write_csv(FILE *out, const struct bench_rows *rows) {
     fputc('\n', out);
     json_array_foreach(rows->array, i, row) {
         separator = "";
-        json_object_foreach(row, name, value) {
+        json_object_foreach(json_array_get(rows->array, 0), name, value) {
             fputs(separator, out);
-            write_cell(out, value);
+            write_cell(out, json_object_get(row, name)); /* rows read from a file may lack it */
             separator = ",";
         }
         fputc('\n', out);

@@ -146,6 +146,13 @@ for text in '' '{}' '[1]' '[{"asked": 1}]' '[{"asked": "a"}' garbage; do
     printf '%s' "$text" >out/r.json
     refused 'not a JSON array' bench --resume "${cases[@]}" --json out/r.json
 done
+# A row without a field has an empty cell for it.
+sed '/"timing"/{x;s/^/x/;/^xx$/{x;d};x}' r.json >out/r.json
+good bench --resume --json out/r.json --csv out/r2.csv
+checks=$((checks + 1))
+[ "$(grep -c timing out/r.json)" -eq 3 ] &&
+    [ "$(sed 's/"[^"]*"//g' out/r2.csv | awk -F, '{ print NF }' | sort -u | wc -l)" -eq 1 ] ||
+    fail 'lines of one CSV have different numbers of cells'
 # What another version or machine measured is read, but not continued.
 for field in version device; do
     sed "s/\"$field\": \"[^\"]*/&-/" r.json >out/r.json
