@@ -35,6 +35,8 @@ const char *bench_dense_make(struct bench_dense *d, const struct bench_dense_kin
     const size_t one = (size_t)group * (size_t)c->n * (size_t)c->nkv * sizeof(float);
     memset(d, 0, sizeof *d);
     d->kind = kind, d->c = c, d->place = place;
+    /* as ours has them, or a layer's speed-up would be that of its projections too */
+    d->project = kind->backend == TESS_CUDA ? bench_gemm_cublas : kind->gemm;
     d->at_once = kind->backend == TESS_CUDA && one < SCORES_SIZE
                      ? (int64_t)(SCORES_SIZE / one) * group
                      : group;
@@ -132,7 +134,7 @@ const char *bench_dense_run(void *dense, tess_stream stream) {
                                                                      run_values};
     const struct bench_dense *d = dense;
     const int64_t heads = d->c->b * d->c->h;
-    const char *why = d->layer ? bench_layer_project(d->place, d->kind->gemm, stream) : NULL;
+    const char *why = d->layer ? bench_layer_project(d->place, d->project, stream) : NULL;
     for (int64_t first = 0; first < heads && !why; first += d->at_once) {
         const int64_t left = heads - first, count = left < d->at_once ? left : d->at_once;
         for (int i = 0; i < BENCH_STAGES && !why; i++)
