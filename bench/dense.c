@@ -1,5 +1,5 @@
-/* Dense attention, heads in turn where their scores do not fit together, and always on the CPU, which
- * may have less memory. */
+/* Dense attention, heads in turn where their scores do not fit together, and always on the CPU,
+ * which may have less memory. */
 #include "dense.h"
 
 #include <math.h>

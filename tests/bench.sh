@@ -255,7 +255,8 @@ printf '#!/bin/sh\n' >bin/nvidia-smi
 chmod +x stage/tessera bin/nvidia-smi
 echo new >stage/commit
 gpu_goes() {
-    PATH=$work/bin:$PATH OUT=$work/results "$repository/bench/gpu.sh" "$work/stage" 450 stages >std 2>err ||
+    PATH=$work/bin:$PATH OUT=$work/results "$repository/bench/gpu.sh" "$work/stage" 450 stages \
+        >std 2>err ||
         fail "gpu.sh: status $?"
 }
 echo 'commit old' >results/machine.txt
