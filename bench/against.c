@@ -133,6 +133,10 @@ int bench_against(const struct bench_rows *rows, const char *path) {
             status = bench_refuse("%.200s:%lld: no entry", path, (long long)number);
         titled = 1;
     }
+    if (status == BENCH_DONE && ferror(file))
+        status = bench_refuse("cannot read '%s': %s", path, strerror(errno));
+    else if (status == BENCH_DONE && !titled)
+        status = bench_refuse("%.200s: no line is '%s'", path, head);
     free(line);
     fclose(file);
     if (status != BENCH_DONE)

@@ -24,6 +24,7 @@ struct comparing {
 
 static void result_make(struct bench_result *r, const struct comparing *x, tess_backend backend,
                         const char *pipeline, const char *kernel) {
+    tess_device_info device = tess_device_info_init();
     bench_result_make(r, x->s);
     r->c.backend = (int)backend;
     r->c.pipeline = LAB_ANY;
@@ -32,7 +33,10 @@ static void result_make(struct bench_result *r, const struct comparing *x, tess_
     r->timing = bench_timing_name(backend == TESS_CPU ? BENCH_HOT : x->manner->timing);
     snprintf(r->kernel, sizeof r->kernel, "%s", kernel);
     memcpy(r->device, x->ours->device, sizeof r->device);
-    r->copy_gbs = x->ours->copy_gbs, r->matmul_tflops = x->ours->matmul_tflops;
+    if (tess_device_describe(backend, 0, &device, NULL) == TESS_OK)
+        memcpy(r->device, device.name, sizeof r->device);
+    if (backend == TESS_CUDA)
+        r->copy_gbs = x->ours->copy_gbs, r->matmul_tflops = x->ours->matmul_tflops;
 }
 
 static int add(const struct comparing *x, const struct bench_result *r) {
@@ -105,6 +109,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     int status = BENCH_DONE;
     const char *broken =
         bench_clock_make(&clock, kind->backend, x->manner->timing, x->manner->seconds);
+    bench_setting_spoil(x->s, x->manner->layer);
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
     if (!broken)

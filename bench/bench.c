@@ -107,8 +107,10 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
     struct bench_result last;
     int status = BENCH_DONE;
     size_t before = json_array_size(b->rows.array);
-    if (bench_setting_make(&s, &one->c, &one->manner, why))
-        status = bench_refuse("%s", why);
+    if (bench_setting_make(&s, &one->c, &one->manner, why)) {
+        hide_progress();
+        status = bench_refuse("%s: %s", s.asked, why);
+    }
     for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED && status == BENCH_DONE; pipeline++)
             if (lab_case_asks(&one->c, backend, pipeline) &&
@@ -116,7 +118,7 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
                 status = measure(b, &s, &one->manner, (tess_backend)backend,
                                  (tess_pipeline)pipeline, &last, refusal);
     if (status == BENCH_DONE && json_array_size(b->rows.array) == before)
-        status = bench_refuse("%s", refusal);
+        status = bench_refuse("%s: %s", s.asked, refusal);
     if (status == BENCH_DONE)
         status = bench_baselines(&b->rows, &s, &one->manner, &last);
     bench_setting_free(&s);
@@ -178,6 +180,9 @@ static int run(struct bench *b) {
         status = try_outputs(o);
     if (status == BENCH_DONE && o->resume && bench_rows_read(&b->rows, o->json, why))
         status = bench_refuse("%s", why);
+    if (status == BENCH_DONE && b->cases.count > 0 && bench_rows_mix(&b->rows, why))
+        status =
+            bench_refuse("%.200s has %s: continue it there, or use another file", o->json, why);
     if (status == BENCH_DONE)
         status = measure_all(b);
     if (status == BENCH_DONE)

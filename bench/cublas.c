@@ -11,6 +11,7 @@ typedef struct cublasContext *handle;
 static struct {
     int tried;
     const char *why; /* it cannot be used */
+    char words[BENCH_LIBRARY_WHY];
     handle handle;
     int (*create)(handle *);
     int (*set_stream)(handle, tess_stream);
@@ -26,7 +27,8 @@ static const char *load(void) {
         {"cublasSetStream_v2", &cublas.set_stream},
         {"cublasGemmStridedBatchedEx", &cublas.gemm},
     };
-    const char *why = bench_library_load(names, entries, sizeof entries / sizeof *entries);
+    const char *why =
+        bench_library_load(names, entries, sizeof entries / sizeof *entries, cublas.words);
     if (!why && cublas.create(&cublas.handle) != 0)
         why = "cublasCreate failed";
     return why;

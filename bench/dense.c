@@ -1,4 +1,5 @@
-/* Dense attention, heads in turn where their scores do not fit together. */
+/* Dense attention, heads in turn where their scores do not fit together, and always on the CPU,
+ * which may have less memory. */
 #include "dense.h"
 
 #include <math.h>
@@ -34,7 +35,11 @@ const char *bench_dense_make(struct bench_dense *d, const struct bench_dense_kin
     const size_t one = (size_t)group * (size_t)c->n * (size_t)c->nkv * sizeof(float);
     memset(d, 0, sizeof *d);
     d->kind = kind, d->c = c, d->place = place;
-    d->at_once = one < SCORES_SIZE ? (int64_t)(SCORES_SIZE / one) * group : group;
+    /* as ours has them, or a layer's speed-up would be that of its projections too */
+    d->project = kind->backend == TESS_CUDA ? bench_gemm_cublas : kind->gemm;
+    d->at_once = kind->backend == TESS_CUDA && one < SCORES_SIZE
+                     ? (int64_t)(SCORES_SIZE / one) * group
+                     : group;
     if (d->at_once > c->b * c->h)
         d->at_once = c->b * c->h;
     d->scores = lab_device_alloc(kind->backend, (size_t)(d->at_once / group) * one);
@@ -129,7 +134,7 @@ const char *bench_dense_run(void *dense, tess_stream stream) {
                                                                      run_values};
     const struct bench_dense *d = dense;
     const int64_t heads = d->c->b * d->c->h;
-    const char *why = d->layer ? bench_layer_project(d->place, d->kind->gemm, stream) : NULL;
+    const char *why = d->layer ? bench_layer_project(d->place, d->project, stream) : NULL;
     for (int64_t first = 0; first < heads && !why; first += d->at_once) {
         const int64_t left = heads - first, count = left < d->at_once ? left : d->at_once;
         for (int i = 0; i < BENCH_STAGES && !why; i++)

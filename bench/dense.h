@@ -23,6 +23,7 @@ struct bench_dense {
     const struct bench_dense_kind *kind;
     const struct lab_case *c;
     const struct bench_place *place;
+    bench_gemm_function *project;
     float *scores;     /* [at_once][n][nkv] */
     int64_t at_once;   /* heads whose scores are in memory together */
     int stages, layer; /* what bench_dense_run does: bit i for stage i; the projections before */

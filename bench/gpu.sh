@@ -23,11 +23,18 @@ if "$tessera" info | grep -q '^cuda *none'; then
     exit 2
 fi
 commit="commit $(cat "$stage/commit")"
-if [ -e bench/results/machine.txt ] && [ "$commit" != "$(head -n 1 bench/results/machine.txt)" ]; then
-    echo 'bench/gpu.sh: what bench/results has is of another commit and is measured anew'
-    rm -f "$out"/*.json "$out"/*.csv "$out/machine.txt"
-elif ! [ "$out" -ef bench/results ]; then
-    cp bench/results/*.json bench/results/*.csv bench/results/*.txt "$out" 2>/dev/null
+# Only files of these names are this script's to copy and to remove.
+names=(machine.txt ncu.csv)
+for sweep in bench/sweeps/*.txt; do
+    names+=("$(basename "$sweep" .txt)".{json,csv})
+done
+if ! [ "$out" -ef bench/results ]; then
+    for name in "${names[@]}"; do
+        cp "bench/results/$name" "$out" 2>/dev/null
+    done
+fi
+if [ "$commit" != "$(head -n 1 "$out/machine.txt" 2>/dev/null)" ]; then
+    (cd "$out" && rm -fv "${names[@]}") | sed 's/^/bench\/gpu.sh: of another commit: /'
 fi
 
 watched=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active

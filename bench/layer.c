@@ -54,9 +54,10 @@ const char *bench_layer_project(const struct bench_place *p, bench_gemm_function
     return why;
 }
 
-int bench_layer_check(const struct bench_setting *s, char why[LAB_WHY]) {
+static int check_projection(const struct bench_setting *s, char name, const float *w,
+                            const float *projected, char why[LAB_WHY]) {
     const int64_t n = s->c.n, d = s->c.d;
-    const float *x = s->tokens.view.data, *w = s->weights.view.data, *q = s->q.view.data;
+    const float *x = s->tokens.view.data;
     for (int64_t r = 0; r < CHECKED_ROWS; r++) {
         const int64_t i = r * (n - 1) / (CHECKED_ROWS - 1);
         for (int64_t j = 0; j < d; j++) {
@@ -66,13 +67,23 @@ int bench_layer_check(const struct bench_setting *s, char why[LAB_WHY]) {
                 sum += term;
                 squares += term * term;
             }
-            const double error = fabs((double)q[i * d + j] - sum);
+            const double error = fabs((double)projected[i * d + j] - sum);
             if (!(error <= 1e-5 * fmax(fabs(sum), sqrt(squares)))) {
-                snprintf(why, LAB_WHY, "the projection of token %lld, element %lld is wrong",
+                snprintf(why, LAB_WHY, "%c of token %lld, element %lld is not its projection", name,
                          (long long)i, (long long)j);
                 return -1;
             }
         }
     }
     return 0;
+}
+
+int bench_layer_check(const struct bench_setting *s, char why[LAB_WHY]) {
+    const float *w = s->weights.view.data;
+    const int64_t size = s->c.d * s->c.d;
+    return check_projection(s, 'Q', w, s->q.view.data, why) ||
+                   check_projection(s, 'K', w + size, s->k.view.data, why) ||
+                   check_projection(s, 'V', w + 2 * size, s->v.view.data, why)
+               ? -1
+               : 0;
 }

@@ -18,8 +18,8 @@ int bench_layer_make(struct bench_setting *s);
 const char *bench_layer_project(const struct bench_place *p, bench_gemm_function *gemm,
                                 tess_stream stream);
 
-/* Whether sampled rows of Q, fetched into the setting, are the product. Answers 0, or -1 and why.
- */
+/* Whether sampled rows of Q, K and V, fetched into the setting, are the products. Answers 0, or -1
+ * and why. */
 int bench_layer_check(const struct bench_setting *s, char why[LAB_WHY]);
 
 #endif

@@ -19,14 +19,18 @@ static void *open_any(const char *const *names) {
 }
 
 const char *bench_library_load(const char *const *names, const struct bench_entry *entries,
-                               size_t n_entries) {
+                               size_t n_entries, char why[BENCH_LIBRARY_WHY]) {
     void *library = open_any(names);
-    if (!library)
-        return "the library is not here";
+    if (!library) {
+        snprintf(why, BENCH_LIBRARY_WHY, "%s is not here", names[0]);
+        return why;
+    }
     for (size_t e = 0; e < n_entries; e++) {
         void *address = dlsym(library, entries[e].name);
-        if (!address)
-            return "the library here lacks what is needed";
+        if (!address) {
+            snprintf(why, BENCH_LIBRARY_WHY, "%s here lacks %s", names[0], entries[e].name);
+            return why;
+        }
         memcpy(entries[e].function, &address, sizeof address);
     }
     return NULL;

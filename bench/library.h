@@ -11,9 +11,11 @@ struct bench_entry {
     void *function; /* of a pointer to a function */
 };
 
+enum { BENCH_LIBRARY_WHY = 80 };
+
 /* Loads the first of `names` (ended by NULL) that is found, where the loader looks and in
- * /usr/local/cuda/lib64, and its entry points. Answers NULL, or why not. */
+ * /usr/local/cuda/lib64, and its entry points. Answers NULL, or why not, in `why`. */
 const char *bench_library_load(const char *const *names, const struct bench_entry *entries,
-                               size_t n_entries);
+                               size_t n_entries, char why[BENCH_LIBRARY_WHY]);
 
 #endif

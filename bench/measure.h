@@ -21,6 +21,10 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
                        const struct bench_manner *manner, char why[LAB_WHY]);
 void bench_setting_free(struct bench_setting *s);
 
+/* Before a run that is checked: o and lse become NaN and, where a layer is run, Q, K and V the
+ * tokens, so that what an earlier run left cannot pass for an answer. */
+void bench_setting_spoil(struct bench_setting *s, int layer);
+
 enum { BENCH_STAGES = 3 }; /* sddmm, softmax, spmm, in this order in arrays */
 
 /* A row of the results. Numbers that were not measured are NAN. */

@@ -76,7 +76,9 @@ for case in "$@"; do
                 printf ",%.1f", total ? 100 * share / total : 0
             }
             printf "\n"
-        }' "$log" >>"$rows"
+            told = 1
+        }
+        END { exit !told }' "$log" >>"$rows" || { cat "$log" >&2; exit 1; }
 done
 cat "$rows" >"$out"
 cat "$out"

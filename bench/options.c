@@ -9,7 +9,7 @@
 
 #include "baseline.h"
 
-enum { KEY_STAGES = 0x100, KEY_LAYER, KEY_REPLAY, KEY_BASELINE, KEY_AGAINST, KEY_LIMIT };
+enum { KEY_HOT = 0x100, KEY_STAGES, KEY_LAYER, KEY_REPLAY, KEY_BASELINE, KEY_AGAINST, KEY_LIMIT };
 
 int bench_refuse(const char *format, ...) {
     va_list arguments;
@@ -26,7 +26,7 @@ int bench_refuse(const char *format, ...) {
 static const struct argp_option manner_table[] = {
     {NULL, 0, NULL, 0, "How a case is measured; on a line of a sweep too, before the case:", 1},
     {"seconds", 't', "X", 0, "Time for each measurement (default 0.5), at least 5 runs", 0},
-    {"hot", 'h', NULL, 0, "CUDA: leave the L2 cache as it is between runs", 0},
+    {"hot", KEY_HOT, NULL, 0, "CUDA: leave the L2 cache as it is between runs", 0},
     {"replay", KEY_REPLAY, NULL, 0, "CUDA: replays of a graph of the runs, the cache warm", 0},
     {"stages", KEY_STAGES, NULL, 0, "Staged: each stage by itself too", 0},
     {"layer", KEY_LAYER, NULL, 0,
@@ -48,8 +48,9 @@ static error_t set_seconds(double *seconds, const char *text, const char *name, 
 }
 
 static error_t set_baselines(struct bench_manner *manner, const char *list) {
-    for (const char *at = list; *at; at += *at == ',') {
+    for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
         size_t length = strcspn(at, ",");
+        end = at + length;
         const char *word = NULL;
         for (int i = 0; (word = bench_baseline_word(i)); i++)
             if (strlen(word) == length && strncmp(at, word, length) == 0) {
@@ -60,7 +61,6 @@ static error_t set_baselines(struct bench_manner *manner, const char *list) {
             bench_refuse("--baseline %s: '%.*s' is none", list, (int)length, at);
             return EINVAL;
         }
-        at += length;
     }
     manner->stages = true;
     return 0;
@@ -74,7 +74,7 @@ static error_t parse_manner(int key, char *text, struct argp_state *state) {
         return 0;
     case 't':
         return set_seconds(&manner->seconds, text, "seconds", 3600);
-    case 'h':
+    case KEY_HOT:
         manner->timing = BENCH_HOT;
         return 0;
     case KEY_REPLAY:

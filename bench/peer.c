@@ -56,7 +56,10 @@ static const char *run_once(struct trial *t, struct bench_peer **peer, tess_type
     const tess_type type = t->kind->stage == TESS_STAGE_SDDMM ? type_c : c->type;
     const size_t size = (size_t)t->m.n_values * tess_type_size(type);
     bench_peer_weights(t->host, type, &t->m, c->seed);
+    memset(t->host_o, 0xff, t->o_size); /* NaN: what an earlier peer left may lie there */
     const char *why = lab_device_to_device(TESS_CUDA, t->values, t->host, size);
+    if (!why)
+        why = lab_device_to_device(TESS_CUDA, t->o, t->host_o, t->o_size);
     if (!why)
         why = bench_peer_make(peer, t->kind, &t->m, c, &t->place, t->values, type_c);
     if (!why)

@@ -9,6 +9,7 @@ struct bench_peer_kind {
     const char *kernel;
     tess_stage stage;
     enum bench_format format;
+    int algorithm; /* a number of cuSPARSE's */
 };
 
 /* The kinds, numbered from 0; NULL past the last. */

@@ -45,6 +45,14 @@ void bench_setting_free(struct bench_setting *s) {
     memset(s, 0, sizeof *s);
 }
 
+void bench_setting_spoil(struct bench_setting *s, int layer) {
+    struct lab_tensor *const projected[] = {&s->q, &s->k, &s->v};
+    lab_tensor_poison(&s->o);
+    lab_tensor_poison(&s->lse);
+    for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
+        memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
+}
+
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
     return lab_mirror_tensor(&p->tensors, &s->q, &p->q) ||
            lab_mirror_tensor(&p->tensors, &s->k, &p->k) ||

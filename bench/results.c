@@ -1,6 +1,7 @@
 /* Rows as JSON, as CSV and as a table. */
 #include "results.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -19,8 +20,12 @@ int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]
     size_t i;
     json_t *row;
     FILE *file = fopen(path, "r");
-    if (!file)
+    if (!file && errno == ENOENT)
         return 0;
+    if (!file) {
+        snprintf(why, LAB_WHY, "cannot read '%.200s': %s", path, strerror(errno));
+        return -1;
+    }
     json_t *array = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     fclose(file);
     int sound = json_is_array(array);
@@ -36,10 +41,30 @@ int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]
     return 0;
 }
 
-/* Six digits say all that a clock can. */
+int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]) {
+    tess_device_info here[2] = {tess_device_info_init(), tess_device_info_init()};
+    size_t i;
+    json_t *row;
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+        if (tess_device_describe((tess_backend)backend, 0, &here[backend], NULL) != TESS_OK)
+            here[backend].name[0] = '\0';
+    json_array_foreach(rows->array, i, row) {
+        const char *version = json_string_value(json_object_get(row, "version"));
+        const char *device = json_string_value(json_object_get(row, "device"));
+        if (!version || !device || !*device || strcmp(version, tess_version()) != 0 ||
+            (strcmp(device, here[0].name) != 0 && strcmp(device, here[1].name) != 0)) {
+            snprintf(why, LAB_WHY, "a measurement of version %.40s on '%.100s'",
+                     version ? version : "?", device ? device : "?");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Six digits say all that a clock can; a rate that is infinite says nothing. */
 static json_t *real(double x) {
     char text[32];
-    if (isnan(x))
+    if (!isfinite(x))
         return json_null();
     snprintf(text, sizeof text, "%.6g", x);
     return json_real(strtod(text, NULL));
@@ -130,10 +155,24 @@ int bench_rows_hold(const struct bench_rows *rows, const char *asked) {
     return 0;
 }
 
+/* Whether a case in words is c but for its pattern. */
+static int same_but_pattern(const char *text, const struct lab_case *c) {
+    char why[LAB_WHY], one[LAB_CASE_TEXT], other[LAB_CASE_TEXT];
+    struct lab_case dense[2] = {*c, *c};
+    if (!text || lab_case_parse(&dense[0], text, why))
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(dense[i].pattern, sizeof dense[i].pattern, "dense");
+        dense[i].block_q = dense[i].block_kv = 64;
+        dense[i].lists = LAB_LISTS_1, dense[i].source = LAB_SOURCE_SPEC;
+    }
+    lab_case_print(&dense[0], one);
+    lab_case_print(&dense[1], other);
+    return strcmp(one, other) == 0;
+}
+
 const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_result *r) {
-    static const char *const same[] = {"kernel", "timing",  "b",       "h",  "hkv",
-                                       "n",      "nkv",     "d",       "dv", "dtype",
-                                       "seed",   "backend", "pipeline"};
+    static const char *const same[] = {"pipeline", "kernel", "timing"};
     json_t *wanted = object(r), *row;
     size_t i;
     const json_t *found = NULL;
@@ -143,7 +182,7 @@ const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_
             alike = alike && json_is_real(json_object_get(row, "layer_ms"));
         for (size_t f = 0; f < sizeof same / sizeof *same && alike; f++)
             alike = json_equal(json_object_get(row, same[f]), json_object_get(wanted, same[f]));
-        if (alike)
+        if (alike && same_but_pattern(json_string_value(json_object_get(row, "case")), &r->c))
             found = row;
     }
     json_decref(wanted);
@@ -233,9 +272,9 @@ int bench_write_csv(FILE *out, const struct bench_rows *rows) {
     fputc('\n', out);
     json_array_foreach(rows->array, i, row) {
         separator = "";
-        json_object_foreach(row, name, value) {
+        json_object_foreach(json_array_get(rows->array, 0), name, value) {
             fputs(separator, out);
-            write_cell(out, value);
+            write_cell(out, json_object_get(row, name)); /* rows read from a file may lack it */
             separator = ",";
         }
         fputc('\n', out);

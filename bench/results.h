@@ -19,10 +19,14 @@ void bench_rows_free(struct bench_rows *rows);
 /* What an earlier run left in a file; no file is no rows. Answers 0, or -1 and why. */
 int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]);
 
+/* 0 when all rows are of this version and of devices of this machine: others are not to stand
+ * beside what is measured here. Else -1 and which is not. */
+int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]);
+
 /* Whether there is a row that was asked for by this line. */
 int bench_rows_hold(const struct bench_rows *rows, const char *asked);
 
-/* A row with the times of this kernel, for the sizes, values and timing of r and whatever pattern;
+/* A row with the times of this kernel, for the case and timing of r and whatever pattern;
  * NULL when there is none. */
 const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_result *r);
 

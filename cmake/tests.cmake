@@ -47,7 +47,7 @@ add_executable(verify_fails tests/verify_fails.c tools/arguments.c tools/sweep.c
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
 add_executable(bench_fails tests/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
-    -Wl,--wrap=tess_run,--wrap=bench_softmax_naive)
+    -Wl,--wrap=tess_run,--wrap=tess_spmm,--wrap=bench_softmax_naive)
 add_test(NAME bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench.sh $<TARGET_FILE:tessera_tool>)
 add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(tool bench PROPERTIES TIMEOUT 300)

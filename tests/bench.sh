@@ -63,17 +63,25 @@ if "$tessera" info | grep -q '^cuda *none'; then
     says 'dense_tiled: no device'
     says 'dense_cublas: no device'
     says 'cusparse_spmm_ell: no device'
-    printf '%s\n' '' 'no device' 'no device' 'no device' 'no device' 'no device' 'no device' \
-        'no device' >wanted
+    {
+        echo
+        for _ in tiled cublas sddmm_csr sddmm_bsr spmm_csr spmm_csr_2 spmm_bsr spmm_ell; do
+            echo 'no device'
+        done
+    } >wanted
     shows wanted field note
 fi
 good bench --seconds 0 --baseline naive_cpu "n=16,d=4,dtype=bf16,$small" --json out/b.json
 says 'naive_cpu: f32 only'
 # Times of dense attention are taken from a row of the same sizes, whatever the pattern.
 good bench --seconds 0 --baseline naive_cpu "n=40,d=4,pattern=causal,$small" \
-    "n=40,d=4,pattern=window(3,3),$small" "n=40,d=4,seed=1,$small" --json out/b.json
+    "n=40,d=4,block=8x8,pattern=window(3,3),$small" "n=40,d=4,fill=subnormal,$small" \
+    --json out/b.json
 checks=$((checks + 1))
-"$built/read_files" numbers out/b.json ms >all
+for name in ms ms_min ms_max; do
+    "$built/read_files" numbers out/b.json $name
+done | paste - - - - - - | awk '{ for (i = 1; i <= 6; i++) row[i] = row[i] " " $i }
+    END { for (i = 1; i <= 6; i++) print row[i] }' >all
 [ "$(sed -n 2p all)" = "$(sed -n 4p all)" ] && [ "$(sed -n 2p all)" != "$(sed -n 6p all)" ] ||
     fail 'the times of dense attention'
 
@@ -142,6 +150,19 @@ for text in '' '{}' '[1]' '[{"asked": 1}]' '[{"asked": "a"}' garbage; do
     printf '%s' "$text" >out/r.json
     refused 'not a JSON array' bench --resume "${cases[@]}" --json out/r.json
 done
+# A row without a field has an empty cell for it.
+sed '/"timing"/{x;s/^/x/;/^xx$/{x;d};x}' r.json >out/r.json
+good bench --resume --json out/r.json --csv out/r2.csv
+checks=$((checks + 1))
+[ "$(grep -c timing out/r.json)" -eq 3 ] &&
+    [ "$(sed 's/"[^"]*"//g' out/r2.csv | awk -F, '{ print NF }' | sort -u | wc -l)" -eq 1 ] ||
+    fail 'lines of one CSV have different numbers of cells'
+# What another version or machine measured is read, but not continued.
+for field in version device; do
+    sed "s/\"$field\": \"[^\"]*/&-/" r.json >out/r.json
+    refused "out/r.json has a measurement of version" bench --resume "${cases[@]}" --json out/r.json
+    good bench --resume --json out/r.json
+done
 cp r.json out/r.json
 # What is measured before a failure is kept.
 ends 2 bench --resume --seconds 0 "n=12,d=4,$small" 'n=8,d=4,pattern=frob,backend=cpu' \
@@ -181,6 +202,8 @@ for entry in 'too,few,cells' '"open,n=30,,ms,1,beat' 'a,n=30,,ms,x,beat' 'a,n=30
 done
 printf 'entry,case\n' >published.csv
 ends 2 "${against[@]}"
+ends 2 bench --resume --json out/b.json --against /dev/null
+ends 2 bench --resume --json out/b.json --against .
 refused 'none.csv' bench --resume --json out/b.json --against none.csv
 for name in "$repository"/bench/published/*.csv "$repository"/bench/goals/*.csv; do
     checks=$((checks + 1))
@@ -214,6 +237,37 @@ ncu_columns() {
         sed 's/n=3;/n=3,/; s/float;/float,/'
 }
 shows wanted ncu_columns
+checks=$((checks + 1))
+printf '#!/bin/sh\necho "==ERROR== none"\n' >bin/ncu
+PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/none.csv n=3,d=4 >std 2>err
+[ $? -eq 1 ] && grep -q ERROR err && [ ! -e out/none.csv ] || fail 'ncu.sh without a kernel'
+# A stage and an output folder: of that, what is of another commit is removed, and nothing else.
+mkdir stage results
+cat >stage/tessera <<'END'
+#!/bin/sh
+[ "$1" = info ] && echo 'cuda 0: a device' && exit
+while [ $# -gt 0 ]; do
+    [ "$1" != --json ] || echo '[]' >"$2"
+    shift
+done
+END
+printf '#!/bin/sh\n' >bin/nvidia-smi
+chmod +x stage/tessera bin/nvidia-smi
+echo new >stage/commit
+gpu_goes() {
+    PATH=$work/bin:$PATH OUT=$work/results "$repository/bench/gpu.sh" "$work/stage" 450 stages \
+        >std 2>err ||
+        fail "gpu.sh: status $?"
+}
+echo 'commit old' >results/machine.txt
+touch results/stages.csv results/mine.json
+checks=$((checks + 2))
+gpu_goes
+[ -e results/mine.json ] && [ ! -e results/stages.csv ] && [ -s results/stages.json ] &&
+    grep -qx 'commit new' results/machine.txt || fail 'gpu.sh: another commit'
+touch results/stages.csv
+gpu_goes
+[ -e results/stages.csv ] || fail 'gpu.sh: the same commit'
 if "$tessera" info | grep -q '^cuda *none'; then
     checks=$((checks + 1))
     OUT=$work/out "$repository/bench/gpu.sh" "$built" >std 2>err
@@ -222,7 +276,7 @@ fi
 
 # ---- wrong answers ----
 # A bench with faults planted: in ours where d_v is 13, in the naive baseline where there are 13
-# keys.
+# keys; d_v of 15 and 17 are work that is not done, whose right answer an earlier run left.
 wrong() {
     checks=$((checks + 1))
     "$built/bench_fails" --seconds 0 --baseline naive_cpu "$2" --json out/w.json >std 2>err
@@ -234,6 +288,8 @@ wrong() {
 }
 wrong 'error' n=16,d=8,dv=13,backend=cpu,pipeline=fused
 wrong 'error' n=16,d=8,dv=13,backend=cpu,pipeline=staged
+wrong 'the oracle has' n=16,d=8,dv=15,backend=cpu
+wrong 'the oracle has' n=16,d=8,dv=17,backend=cpu,pipeline=staged
 wrong 'naive_cpu' n=16,nkv=13,d=8,backend=cpu,pipeline=fused
 checks=$((checks + 1))
 "$built/bench_fails" --seconds 0 --baseline naive_cpu n=16,d=8,backend=cpu >std 2>err ||
@@ -241,12 +297,14 @@ checks=$((checks + 1))
 
 # ---- bad input ----
 for option in '--seconds x' '--seconds -1' '--seconds 4000' '--time-limit x' '--time-limit -1' \
-    '--baseline frob' '--baseline naive_cpu,frob'; do
+    '--baseline frob' '--baseline naive_cpu,frob' '--baseline naive_cpu,' '--baseline ,'; do
     # shellcheck disable=SC2086
     refused "${option% *}" bench $option n=8,d=4
 done
 refused 'given twice' bench --against a --against b n=8,d=4
 refused "option '--baseline' requires an argument" bench n=8,d=4 --baseline
+refused "'' is none" bench n=8,d=4 --baseline=
+refused "invalid option -- 'h'" bench -h n=8,d=4
 refused 'no cases' bench
 refused '--layer' bench --layer "n=8,d=4,$small"
 refused '--layer' bench --layer "h=1,n=8,d=4,dtype=f16,$small"

@@ -122,7 +122,7 @@ class Pattern:
 class Attention:
     """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
-    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline, lse=None):
+    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -139,14 +139,12 @@ class Attention:
             library.call("tess_plan_upload", self.plan, c_void_p(self.memory[1].data_ptr()),
                          c_size_t(sizes[1]), None)
             torch.cuda.synchronize()
-        self.keep = (views, self.view(lse[..., None], "f32") if lse is not None else None)
         self.arguments = Arguments(workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
                                    image=self.memory[1].data_ptr() if sizes[1] else None,
                                    image_size=sizes[1])
+        self.views = views
         for name, view in zip(("q", "k", "v", "o"), views):
             setattr(self.arguments, name, ctypes.pointer(view))
-        if lse is not None:
-            self.arguments.lse = ctypes.pointer(self.keep[1])
 
     def __del__(self):
         self.library.c.tess_plan_free(self.plan)

@@ -23,17 +23,22 @@ import library as tessera
 
 DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", pattern="dense", lists="q",
                 seed="0")
+# --device and --peers say where and what runs, so a line's backend and pipeline say nothing here.
+KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Two right answers, each rounded and summed in its own order: relative, over a whole tensor.
 TOLERANCE = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.2e-2}
 
 
 def case_parse(line):
+    """The case as a dict; ValueError for what would be measured otherwise than the line says."""
     case, depth, field = dict(DEFAULTS), 0, ""
     for c in line + ",":
         depth += (c == "(") - (c == ")")
         if c == "," and depth == 0:
-            key, _, value = field.strip().partition("=")
+            key, equals, value = field.strip().partition("=")
+            if not equals or key not in KEYS:
+                raise ValueError(f"'{key}' in '{line}' is no key that the peers follow")
             case[key] = value
             field = ""
         else:
@@ -203,7 +208,7 @@ def ceilings(device):
 
 def measure(library, case, device, wanted, rounds):
     work, runs, rows = Work(library, case, device), {}, []
-    answer = None
+    answer = reference = None
     for name in wanted:
         row = dict(case=case["line"], kernel=name, device=torch.cuda.get_device_name(0)
                    if device == "cuda" else "cpu", pairs=work.pairs)
@@ -217,10 +222,11 @@ def measure(library, case, device, wanted, rounds):
         if hasattr(run, "kernel"):
             row["kernel"] = run.kernel
         if name.startswith("tessera") or getattr(run, "exact", False):
-            answer = out if answer is None else answer
+            if answer is None:
+                answer, reference = out, row["kernel"]
             row["difference"] = ((out - answer).norm() / answer.norm()).item()
             if not row["difference"] <= TOLERANCE[case["dtype"]]:
-                row["absent"] = f"WRONG: it differs from {rows[0]['kernel']} by {row['difference']:.2e}"
+                row["absent"] = f"WRONG: it differs from {reference} by {row['difference']:.2e}"
                 continue
         runs[name] = (row, graph_of(run) if device == "cuda" else run)
     for name, run in ceilings(device).items():
@@ -254,13 +260,18 @@ def main():
     p.add_argument("--json", help="where the rows go, as one array")
     p.add_argument("case", nargs="*")
     a = p.parse_args()
+    for name in a.peers.split(","):
+        if name not in PEERS:
+            p.error(f"--peers: '{name}' is none of {', '.join(PEERS)}")
     lines = list(a.case)
     if a.sweep:
         lines += [s for s in (line.split("#")[0].strip() for line in open(a.sweep)) if s]
+    try:
+        cases = [dict(case_parse(line), line=line) for line in lines]
+    except ValueError as why:
+        p.error(str(why))
     library, rows, wrong = tessera.Library(a.library), [], 0
-    for line in lines:
-        case = case_parse(line)
-        case["line"] = line
+    for line, case in zip(lines, cases):
         for row in measure(library, case, a.device, a.peers.split(","), a.rounds):
             rows.append(row)
             wrong += row.get("absent", "").startswith("WRONG")

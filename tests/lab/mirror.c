@@ -33,6 +33,14 @@ int lab_mirror_tensor(struct lab_mirror *mirror, const struct lab_tensor *tensor
     return view->data ? 0 : -1;
 }
 
+const char *lab_mirror_send(const struct lab_mirror *mirror) {
+    const char *why = NULL;
+    for (int i = 0; i < mirror->n_parts && !why; i++)
+        why = lab_device_to_device(mirror->backend, mirror->part[i].device,
+                                   mirror->part[i].host->base, mirror->part[i].host->whole);
+    return why;
+}
+
 const char *lab_mirror_fetch(const struct lab_mirror *mirror) {
     const char *why = lab_device_synchronize(mirror->backend);
     for (int i = 0; i < mirror->n_parts && !why; i++)

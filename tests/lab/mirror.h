@@ -30,6 +30,9 @@ void *lab_mirror_add(struct lab_mirror *mirror, const struct lab_buffer *buffer)
 int lab_mirror_tensor(struct lab_mirror *mirror, const struct lab_tensor *tensor,
                       tess_tensor *view);
 
+/* Copies all buffers to the backend again, as they are now. NULL, or why not. */
+const char *lab_mirror_send(const struct lab_mirror *mirror);
+
 /* Waits for the backend, then fills all buffers with what lies there now. NULL, or why not. */
 const char *lab_mirror_fetch(const struct lab_mirror *mirror);
 

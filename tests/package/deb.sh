@@ -23,6 +23,10 @@ for package in "$folder"/packages/*.deb; do
     dpkg-deb -x "$package" "$root"
     printf '%s: %s files\n' "$name" "$(dpkg-deb -c "$package" | grep -vc '/$')"
 done
+# What is built against the library must learn which package has it.
+version=$(dpkg-deb -f "$folder"/packages/libtessera0.*.deb Version)
+[ "$(dpkg-deb -I "$folder"/packages/libtessera0.*.deb shlibs)" = \
+    "libtessera ${version%.*} libtessera${version%.*} (= $version)" ]
 [ "$(find "$folder/packages" -maxdepth 1 -name '*.deb' | wc -l)" -eq 3 ]
 
 libdir=$(dirname "$(find "$root" -name tessera.pc)")/..
