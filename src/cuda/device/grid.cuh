@@ -23,4 +23,19 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), 
                             dim3(threads), arguments, 0, stream);
 }
 
+/* The same, one unit a block, for a kernel that takes `shared` bytes of dynamic shared memory. */
+static inline cudaError_t grid_launch_shared(void (*kernel)(const struct cuda_params),
+                                             int64_t units, int threads, size_t shared,
+                                             const struct cuda_params *p, cudaStream_t stream) {
+    if (units == 0)
+        return cudaSuccess;
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (code != cudaSuccess)
+        return code;
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)kernel, dim3(units < GRID_MAX ? units : GRID_MAX),
+                            dim3(threads), arguments, shared, stream);
+}
+
 #endif
