@@ -16,22 +16,25 @@
 #include "device/mma.cuh"
 #include "strip.cuh"
 
-#define PANEL16_WIDTH 64  /* elements of a row */
-#define PANEL16_KEYS 1024 /* columns of a strip whose keys are looked up at a time */
+#define PANEL16_WIDTH 64   /* elements of a row */
+#define PANEL16_STRIDE 128 /* bytes of a row */
+#define PANEL16_KEYS 1024  /* columns of a strip whose keys are looked up at a time */
 
 /* Where in its 16 column c stands: 4t + 2h + e at 8h + 2t + e. */
 static __device__ __forceinline__ int panel16_place(int c) {
     return (c & ~14) | (c & 2) << 2 | (c & 12) >> 1;
 }
 
-/* Piece `piece` of row `row`. */
-template <class T>
-static __device__ __forceinline__ T *panel16_at(T *panel, int row, int piece) {
-    return panel + row * PANEL16_WIDTH + (piece ^ (row & 7)) * 8;
+/* The address of piece `piece` of row `row` of a panel, which is aligned to 128 bytes. For pieces
+ * 2j further, where they differ in those bits alone, it differs in bits j << 5; multiples of 8 rows
+ * further it is PANEL16_STRIDE bytes more for each. */
+static __device__ __forceinline__ uint32_t panel16_at(uint32_t panel, int row, int piece) {
+    return panel + row * PANEL16_STRIDE + ((piece ^ (row & 7)) << 4);
 }
 
 /* Floats in shared memory, rows of WIDTH (32 or 64): where column c of row r stands, so that two
- * rows, read 16 floats each at one column, meet all banks. */
+ * rows, read 16 floats each at one column, meet all banks. For columns 16j further, where they
+ * differ in those bits alone, it differs in bits j << 4. */
 template <int WIDTH> static __device__ __forceinline__ int panel_f32_at(int row, int c) {
     return row * WIDTH + (c ^ (row & 1) << 4);
 }
@@ -45,8 +48,8 @@ static __device__ __forceinline__ bool panel16_aligned(const struct cuda_params 
 
 /* Elements d ... d + 7 of a row (-1: none) of the head one by one, 0 where there is no element. */
 template <class T>
-static __device__ __forceinline__ void panel16_put(T *to, const head_view<T> &head, int64_t row,
-                                                   int32_t d) {
+static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<T> &head,
+                                                   int64_t row, int32_t d) {
     struct alignas(16) eight {
         T x[8];
     } out;
@@ -58,31 +61,58 @@ static __device__ __forceinline__ void panel16_put(T *to, const head_view<T> &he
         else
             from_f32(&out.x[i], 0.0f);
     }
-    *reinterpret_cast<eight *>(to) = out;
+    *static_cast<eight *>(__cvta_shared_to_generic(to)) = out;
 }
 
-/* Dims d ... d + 63 of ROWS rows of the head by THREADS threads: row key[i] (-1: none) or, where
- * key is NULL, first + i as far as i < rows. 0 where there is no element. Done after copy_wait. */
-template <class T, int ROWS, int THREADS>
-static __device__ __forceinline__ void panel16_fetch(T *panel, const head_view<T> &head,
-                                                     const int32_t *key, int64_t first,
-                                                     int64_t rows, int32_t d, bool aligned) {
+/* Dims d ... d + 64 PANELS - 1 of rows key[0 ... ROWS - 1] (-1: none) of the head to PANELS panels
+ * beside each other, by THREADS threads; 0 where there is no element. Done after copy_wait. */
+template <class T, int ROWS, int PANELS, int THREADS>
+static __device__ __forceinline__ void panel16_gather(T *panels, const head_view<T> &head,
+                                                      const int32_t *key, int32_t d,
+                                                      bool aligned) {
+    constexpr int STEP = THREADS / 8;
     const int piece = (int)threadIdx.x % 8, begin = (int)threadIdx.x / 8;
+    const uint32_t to = panel16_at(shared_address(panels), begin, piece);
     d += 8 * piece;
+    key += begin;
     if (aligned) {
-        const T *data = head.data + (d < head.d ? d : 0);
-#pragma unroll 2
-        for (int i = begin; i < ROWS; i += THREADS / 8) {
-            const int64_t row = key ? key[i] : i < rows ? first + i : -1;
-            copy_16(panel16_at(panel, i, piece), data + (row < 0 ? 0 : row * head.stride),
-                    row >= 0 && d < head.d);
+        const T *data = head.data + d;
+#pragma unroll
+        for (int i = 0; i < ROWS / STEP; i++) {
+            const int32_t row = key[i * STEP];
+            const T *from = data + max(row, 0) * head.stride;
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++) {
+                const bool inside = d + panel * PANEL16_WIDTH < head.d;
+                copy_16(to + (panel * ROWS + i * STEP) * PANEL16_STRIDE,
+                        inside ? from + panel * PANEL16_WIDTH : head.data, inside && row >= 0);
+            }
         }
         return;
     }
 #pragma unroll 1
-    for (int i = begin; i < ROWS; i += THREADS / 8)
-        panel16_put(panel16_at(panel, i, piece), head,
-                    key ? key[i] : i < rows ? first + i : -1, d);
+    for (int i = 0; i < ROWS * PANELS / STEP; i++)
+        panel16_put(to + i * STEP * PANEL16_STRIDE, head, key[i * STEP % ROWS],
+                    d + i * STEP / ROWS * PANEL16_WIDTH);
+}
+
+/* Dims d ... d + 63 of rows first ... first + ROWS - 1 of the head, as far as i < rows; what stands
+ * for others is undefined. */
+template <class T, int ROWS, int THREADS>
+static __device__ __forceinline__ void panel16_rows(T *panel, const head_view<T> &head,
+                                                    int64_t first, int64_t rows, int32_t d,
+                                                    bool aligned) {
+    constexpr int STEP = THREADS / 8;
+    const int piece = (int)threadIdx.x % 8;
+    const uint32_t to = shared_address(panel);
+    d += 8 * piece;
+    for (int i = (int)threadIdx.x / 8; i < ROWS && i < rows; i += STEP) {
+        if (aligned)
+            copy_16(panel16_at(to, i, piece),
+                    head.data + (d < head.d ? (first + i) * head.stride + d : 0), d < head.d);
+        else
+            panel16_put(panel16_at(to, i, piece), head, first + i, d);
+    }
 }
 
 #endif

@@ -51,7 +51,7 @@ template <class T, int M> struct sddmm_mma_shared {
     struct sddmm_mma_run<T> run;
     int32_t key[2][PANEL16_KEYS];           /* in the order of panel16_place */
     uint32_t partial[2][PANEL16_KEYS / 32]; /* bit c: not all rows list column c of these 32 */
-    T q[SDDMM_MMA_STAGES][M * PANEL16_WIDTH]; /* as many as sddmm_mma_queries says */
+    alignas(128) T q[SDDMM_MMA_STAGES][M * PANEL16_WIDTH]; /* as many as sddmm_mma_queries says */
 };
 
 /* Panels of queries in shared memory: those that stay, or one for each stage. */
@@ -123,25 +123,47 @@ static __device__ __forceinline__ void sddmm_mma_look_up(struct sddmm_mma_shared
     }
 }
 
-/* Starts to fetch what step `step` of the run multiplies. */
+/* A step of a run, whose panels are of one chunk after another. */
+struct sddmm_mma_step {
+    int chunk, panel, stage;
+};
+
+static __device__ __forceinline__ void sddmm_mma_advance(struct sddmm_mma_step &at, int panels) {
+    at.stage = at.stage + 1 == SDDMM_MMA_STAGES ? 0 : at.stage + 1;
+    at.panel++;
+    if (at.panel == panels) {
+        at.panel = 0;
+        at.chunk++;
+    }
+}
+
+/* Where a step's queries stand. */
+static __device__ __forceinline__ int sddmm_mma_query_panel(const struct sddmm_mma_step &at,
+                                                            int panels) {
+    return panels <= SDDMM_MMA_RESIDENT ? at.panel : at.stage;
+}
+
+/* Starts to fetch what a step multiplies, and moves on. One batch of copies. */
 template <class T, int M>
 static __device__ __forceinline__ void sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s,
-                                                       const struct cuda_params &p, int step) {
-    const struct sddmm_mma_run<T> &run = s.run;
+                                                       const struct cuda_params &p,
+                                                       struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M>::THREADS, WINDOW = PANEL16_KEYS / CUDA_CHUNK;
-    const int chunk = step / run.panels, panel = step - chunk * run.panels;
-    const int stage = step % SDDMM_MMA_STAGES;
-    const bool resident = run.panels <= SDDMM_MMA_RESIDENT;
-    const int window = chunk / WINDOW;
-    if (chunk % WINDOW == 0 && panel == 0 && (window + 1) * WINDOW < run.chunks)
-        sddmm_mma_look_up(s, p, window + 1);
-    panel16_fetch<T, CUDA_CHUNK, THREADS>(s.k[stage], run.k,
-                                          s.key[window & 1] + chunk % WINDOW * CUDA_CHUNK, 0, 0,
-                                          panel * PANEL16_WIDTH, run.aligned);
-    if (!resident || chunk == 0)
-        panel16_fetch<T, M, THREADS>(s.q[resident ? panel : stage], run.q, nullptr,
-                                     run.strip.first + run.row, run.strip.rows - run.row,
-                                     panel * PANEL16_WIDTH, run.aligned);
+    const struct sddmm_mma_run<T> &run = s.run;
+    const int window = at.chunk / WINDOW, d = at.panel * PANEL16_WIDTH;
+    if (at.chunk < run.chunks) {
+        if (at.chunk % WINDOW == 0 && at.panel == 0 && at.chunk + WINDOW < run.chunks)
+            sddmm_mma_look_up(s, p, window + 1);
+        panel16_gather<T, CUDA_CHUNK, 1, THREADS>(
+            s.k[at.stage], run.k, s.key[window & 1] + at.chunk % WINDOW * CUDA_CHUNK, d,
+            run.aligned);
+        if (at.chunk == 0 || run.panels > SDDMM_MMA_RESIDENT)
+            panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(at, run.panels)], run.q,
+                                        run.strip.first + run.row, run.strip.rows - run.row, d,
+                                        run.aligned);
+    }
+    copy_batch();
+    sddmm_mma_advance(at, run.panels);
 }
 
 /* sum += q k^T: a warp's rows and columns of one panel. */
@@ -152,19 +174,21 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M>::sums &sum, const T *q, const T *
     constexpr int TILES_M = sddmm_mma_shape<M>::ROWS / 16;
     constexpr int TILES_N = sddmm_mma_shape<M>::COLUMNS / 8;
     const int lane = warp_lane();
+    const uint32_t at_q = panel16_at(shared_address(q), row + lane % 16, lane / 16);
+    const uint32_t at_k =
+        panel16_at(shared_address(k), column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll 2 /* all four at once spill */
-    for (int piece = 0; piece < PANEL16_WIDTH / 8; piece += 2) {
+    for (int d = 0; d < PANEL16_WIDTH / 16; d++) {
         uint32_t a[TILES_M][4];
 #pragma unroll
         for (int i = 0; i < TILES_M; i++) {
-            mma_load(a[i], panel16_at(q, row + 16 * i + lane % 16, piece + lane / 16));
+            mma_load(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
             sddmm_mma_scale(a[i], p, T());
         }
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
             uint32_t b[4]; /* of two tiles */
-            mma_load(b, panel16_at(k, column + 8 * j + lane / 16 * 8 + lane % 8,
-                                   piece + lane / 8 % 2));
+            mma_load(b, (at_k ^ d << 5) + j * 8 * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < TILES_M; i++) {
                 mma_add(sum[i][j], a[i], b, T());
@@ -188,8 +212,9 @@ static __device__ __forceinline__ void
 sddmm_mma_store(const typename sddmm_mma_shape<M>::sums &sum, const struct strip &s, int64_t row,
                 int64_t column) {
     constexpr int ROWS = sddmm_mma_shape<M>::ROWS, COLUMNS = sddmm_mma_shape<M>::COLUMNS;
-    row += warp_lane() / 4;
-    column += warp_lane() % 4 * 4;
+    const int lane = warp_lane_here();
+    row += lane / 4;
+    column += lane % 4 * 4;
     float *to = s.values + row * s.width + column;
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++, to += 8 * s.width) {
@@ -210,7 +235,7 @@ sddmm_mma_store_rows(const typename sddmm_mma_shape<M>::sums &sum, float *space,
                      const struct cuda_params &p, const struct strip &s, int64_t row,
                      int64_t column, bool partial) {
     constexpr int ROWS = sddmm_mma_shape<M>::ROWS, COLUMNS = sddmm_mma_shape<M>::COLUMNS;
-    const int lane = warp_lane();
+    const int lane = warp_lane_here();
     space += threadIdx.x / 32 * 8 * COLUMNS;
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++) {
@@ -227,7 +252,7 @@ sddmm_mma_store_rows(const typename sddmm_mma_shape<M>::sums &sum, float *space,
                 listed = column_of(p, s, column + c);
             const int64_t first = row + 8 * i;
             float *to = s.values + first * s.width + column + c;
-#pragma unroll
+#pragma unroll 1
             for (int r = 0; r < 8; r++, to += s.width)
                 if (first + r < s.rows)
                     __stcs(to, column_lists(p, listed.first, listed.last, listed.bit, first + r)
@@ -274,36 +299,27 @@ static __device__ __forceinline__ void sddmm_mma_compute(struct sddmm_mma_shared
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS;
     const int column = warp % shape::WARPS_N * shape::COLUMNS;
-    const int panels = s.run.panels, steps = s.run.chunks * panels;
-    const bool resident = panels <= SDDMM_MMA_RESIDENT;
+    const int panels = s.run.panels, chunks = s.run.chunks;
     sddmm_mma_look_up(s, p, 0);
     __syncthreads();
-    for (int step = 0; step < SDDMM_MMA_AHEAD; step++) {
-        if (step < steps)
-            sddmm_mma_fetch(s, p, step);
-        copy_batch();
-    }
-    typename shape::sums sum = {};
-    int stage = 0, panel = 0, chunk = 0;
-    for (int step = 0; step < steps; step++) {
-        copy_wait<SDDMM_MMA_AHEAD - 1>();
-        __syncthreads();
-        if (step + SDDMM_MMA_AHEAD < steps)
-            sddmm_mma_fetch(s, p, step + SDDMM_MMA_AHEAD);
-        copy_batch();
-        sddmm_mma_multiply<T, M>(sum, s.q[resident ? panel : stage], s.k[stage], row, column, p);
-        if (++panel == panels) {
-            sddmm_mma_finish<T, M>(sum, s, reinterpret_cast<float *>(s.k[stage]), p, chunk, row,
-                                   column);
-#pragma unroll
-            for (int i = 0; i < shape::ROWS / 16; i++)
-#pragma unroll
-                for (int j = 0; j < shape::COLUMNS / 8; j++)
-                    sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0;
-            panel = 0;
-            chunk++;
-        }
-        stage = stage + 1 == SDDMM_MMA_STAGES ? 0 : stage + 1;
+    struct sddmm_mma_step next = {0, 0, 0}, at = {0, 0, 0};
+    for (int i = 0; i < SDDMM_MMA_AHEAD; i++)
+        sddmm_mma_fetch(s, p, next);
+    while (at.chunk < chunks) {
+        typename shape::sums sum = {};
+        const int chunk = at.chunk;
+        int stage;
+        do {
+            copy_wait<SDDMM_MMA_AHEAD - 1>();
+            __syncthreads();
+            sddmm_mma_fetch(s, p, next);
+            stage = at.stage;
+            sddmm_mma_multiply<T, M>(sum, s.q[sddmm_mma_query_panel(at, panels)], s.k[stage], row,
+                                     column, p);
+            sddmm_mma_advance(at, panels);
+        } while (at.panel > 0);
+        sddmm_mma_finish<T, M>(sum, s, reinterpret_cast<float *>(s.k[stage]), p, chunk, row,
+                               column);
     }
     __syncthreads(); /* before the next run's keys and panels */
 }
@@ -324,23 +340,18 @@ __launch_bounds__(sddmm_mma_shape<M>::THREADS, sddmm_mma_shape<M>::BLOCKS)
     struct sddmm_mma_shared<T, M> &s = *reinterpret_cast<struct sddmm_mma_shared<T, M> *>(memory);
     const int64_t row_units = (p.height + M - 1) / M, each = sddmm_mma_run_chunks(p, row_units);
     const int64_t chunks = p.image.chunks[p.n_items];
-    const int64_t units = (chunks + each - 1) / each * row_units;
-    for (int64_t number = blockIdx.x; number < units; number += gridDim.x) {
-        const int64_t first = number / row_units * each, end = min(first + each, chunks);
-        const int64_t row = number % row_units * M;
-        int64_t next;
-        for (int64_t chunk = first; chunk < end; chunk = next) {
-            const int64_t item = warp_find(p.image.chunks, p.n_items, chunk);
-            const struct strip strip = strip_of(p, item);
-            const int64_t begin = p.image.chunks[item];
-            next = min(end, p.image.chunks[item + 1]);
-            if (row >= strip.rows)
-                continue;
-            if (threadIdx.x == 0)
-                s.run = sddmm_mma_run_of<T>(p, strip, row, chunk - begin, next - begin);
-            __syncthreads();
+    int64_t chunk = blockIdx.x / row_units * each;
+    const int64_t row = blockIdx.x % row_units * M, end = min(chunk + each, chunks);
+    while (chunk < end) {
+        const int64_t item = warp_find(p.image.chunks, p.n_items, chunk);
+        const int64_t begin = p.image.chunks[item], next = min(end, p.image.chunks[item + 1]);
+        const struct strip strip = strip_of(p, item);
+        if (threadIdx.x == 0)
+            s.run = sddmm_mma_run_of<T>(p, strip, row, chunk - begin, next - begin);
+        __syncthreads();
+        if (row < strip.rows)
             sddmm_mma_compute<T, M>(s, p);
-        }
+        chunk = next;
     }
 }
 
@@ -353,7 +364,7 @@ static cudaError_t sddmm_mma_launch_tile(const struct cuda_params *p, cudaStream
     const size_t shared = sizeof(struct sddmm_mma_shared<T, M>) -
                           (size_t)(SDDMM_MMA_STAGES - sddmm_mma_queries(panels)) * M *
                               PANEL16_WIDTH * sizeof(T);
-    return grid_launch_shared(sddmm_mma<T, M>, (sddmm_chunks(p) + each - 1) / each * row_units,
+    return grid_launch_units(sddmm_mma<T, M>, (sddmm_chunks(p) + each - 1) / each * row_units,
                               sddmm_mma_shape<M>::THREADS, shared, p, stream);
 }
 

@@ -15,7 +15,7 @@
 #include "device/grid.cuh"
 #include "strip.cuh"
 
-#define SOFTMAX_LANES 4  /* that hold a row at least */
+#define SOFTMAX_LANES 2  /* that hold a row at least */
 #define SOFTMAX_ROUNDS 4 /* rows that a group takes */
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
@@ -263,7 +263,7 @@ static cudaError_t softmax_launch_rows(const struct cuda_params *p, cudaStream_t
 }
 
 static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
-    return p->columns / p->n_items <= 8192 ? softmax_launch_rows<256, 8, 3>(p, stream)
+    return p->columns / p->n_items <= 16384 ? softmax_launch_rows<256, 16, 2>(p, stream)
                                            : softmax_launch_rows<512, 16, 1>(p, stream);
 }
 

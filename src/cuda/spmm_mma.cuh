@@ -44,7 +44,7 @@ template <class T> struct spmm_mma_unit {
 
 template <class T, int M, int N> struct spmm_mma_shared {
     float weight[spmm_mma_shape<M, N>::STAGES][M * SPMM_MMA_KEYS];
-    T v[spmm_mma_shape<M, N>::STAGES][N / PANEL16_WIDTH][SPMM_MMA_KEYS * PANEL16_WIDTH];
+    T v[spmm_mma_shape<M, N>::STAGES][SPMM_MMA_KEYS * N]; /* panels of 64 dims */
     struct spmm_mma_unit<T> unit;
     int32_t key[2][PANEL16_KEYS]; /* -1: not read; in the order of panel16_place */
 };
@@ -88,70 +88,72 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
     }
 }
 
-/* Weights of SPMM_MMA_KEYS columns from column x on; 0 past the strip's end and its rows. */
-template <class T, int M, int N>
+/* Weights of SPMM_MMA_KEYS columns from column x on, PIECE at a time; 0 past the strip's end. What
+ * stands for rows that are not there is undefined. */
+template <class T, int M, int N, int PIECE>
 static __device__ __forceinline__ void spmm_mma_fetch_weights(float *to,
                                                               const struct spmm_mma_unit<T> &unit,
                                                               int64_t x) {
-    constexpr int THREADS = spmm_mma_shape<M, N>::THREADS;
-    const int64_t width = unit.strip.width, rows = unit.strip.rows - unit.row;
-    const float *from = unit.strip.values + unit.row * width + x;
-    if (unit.aligned_weights) {
-        const int column = (int)threadIdx.x % (SPMM_MMA_KEYS / 4) * 4;
-        const bool inside = x + column < width;
-#pragma unroll 8
-        for (int row = (int)threadIdx.x / (SPMM_MMA_KEYS / 4); row < M;
-             row += THREADS / (SPMM_MMA_KEYS / 4)) {
-            const bool wanted = inside && row < rows;
-            copy_16(to + panel_f32_at<SPMM_MMA_KEYS>(row, column),
-                    wanted ? from + row * width + column : unit.strip.values, wanted);
-        }
-        return;
-    }
-    const int column = (int)threadIdx.x % SPMM_MMA_KEYS;
-    const bool inside = x + column < width;
-#pragma unroll 8
-    for (int row = (int)threadIdx.x / SPMM_MMA_KEYS; row < M; row += THREADS / SPMM_MMA_KEYS) {
-        const bool wanted = inside && row < rows;
-        copy_4(to + panel_f32_at<SPMM_MMA_KEYS>(row, column),
-               wanted ? from + row * width + column : unit.strip.values, wanted);
+    constexpr int PIECES = SPMM_MMA_KEYS / PIECE, STEP = spmm_mma_shape<M, N>::THREADS / PIECES;
+    const int row = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
+    const int64_t width = unit.strip.width, left = unit.strip.rows - unit.row - row;
+    const bool wanted = x + column < width;
+    const float *from = unit.strip.values;
+    if (wanted)
+        from += (unit.row + row) * width + x + column;
+    const uint32_t at = shared_address(to + panel_f32_at<SPMM_MMA_KEYS>(row, column));
+#pragma unroll
+    for (int i = 0; i < M / STEP; i++) {
+        const uint32_t place = at + i * STEP * SPMM_MMA_KEYS * (int)sizeof(float);
+        if (i * STEP < left && PIECE == 4)
+            copy_16(place, from, wanted);
+        if (i * STEP < left && PIECE == 1)
+            copy_4(place, from, wanted);
+        from += wanted ? STEP * width : 0;
     }
 }
 
-/* Starts to fetch what step `step` multiplies. */
+/* Starts to fetch what step `step` multiplies, if there is one. One batch of copies. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_fetch(struct spmm_mma_shared<T, M, N> &s,
-                                                      const struct cuda_params &p, int64_t step) {
-    const struct spmm_mma_unit<T> &unit = s.unit;
+                                                      const struct cuda_params &p, int64_t step,
+                                                      int stage) {
     constexpr int WINDOW = PANEL16_KEYS / SPMM_MMA_KEYS;
-    const int stage = (int)(step % spmm_mma_shape<M, N>::STAGES), at = (int)(step % WINDOW);
-    const int64_t window = step / WINDOW;
-    if (at == 0 && (window + 1) * PANEL16_KEYS < unit.strip.width)
-        spmm_mma_look_up(s, p, window + 1);
-    spmm_mma_fetch_weights<T, M, N>(s.weight[stage], unit, step * SPMM_MMA_KEYS);
-#pragma unroll
-    for (int panel = 0; panel < N / PANEL16_WIDTH; panel++)
-        panel16_fetch<T, SPMM_MMA_KEYS, spmm_mma_shape<M, N>::THREADS>(
-            s.v[stage][panel], unit.v, s.key[window & 1] + at * SPMM_MMA_KEYS, 0, 0,
-            unit.dim + panel * PANEL16_WIDTH, unit.aligned_v);
+    const struct spmm_mma_unit<T> &unit = s.unit;
+    const int64_t x = step * SPMM_MMA_KEYS;
+    if (x < unit.strip.width) {
+        const int at = (int)(step % WINDOW), window = (int)(step / WINDOW & 1);
+        if (at == 0 && x + PANEL16_KEYS < unit.strip.width)
+            spmm_mma_look_up(s, p, step / WINDOW + 1);
+        if (unit.aligned_weights)
+            spmm_mma_fetch_weights<T, M, N, 4>(s.weight[stage], unit, x);
+        else
+            spmm_mma_fetch_weights<T, M, N, 1>(s.weight[stage], unit, x);
+        panel16_gather<T, SPMM_MMA_KEYS, N / PANEL16_WIDTH, spmm_mma_shape<M, N>::THREADS>(
+            s.v[stage], unit.v, s.key[window] + at * SPMM_MMA_KEYS, unit.dim, unit.aligned_v);
+    }
+    copy_batch();
 }
 
 /* part += weight v: a warp's rows and dims. any[i] gets the bits of all weights of row 8i + g. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void
 spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *weight,
-                  const T (&v)[N / PANEL16_WIDTH][SPMM_MMA_KEYS * PANEL16_WIDTH], int row,
-                  int dim) {
+                  const T *v, int row, int dim) {
     typedef spmm_mma_shape<M, N> shape;
     constexpr float scale = spmm_mma_scale(T());
     const int lane = warp_lane();
+    const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
+    const uint32_t at_v =
+        panel16_at(shared_address(v) + dim / PANEL16_WIDTH * SPMM_MMA_KEYS * PANEL16_STRIDE,
+                   lane % 16, dim % PANEL16_WIDTH / 8 + lane / 16);
 #pragma unroll
     for (int k = 0; k < SPMM_MMA_KEYS; k += 16) {
         uint32_t a[shape::ROWS / 16][4];
 #pragma unroll
         for (int i = 0; i < shape::ROWS / 8; i++) {
-            const float4 x = *reinterpret_cast<const float4 *>(
-                weight + panel_f32_at<SPMM_MMA_KEYS>(row + 8 * i + lane / 4, k + lane % 4 * 4));
+            const float4 x = *reinterpret_cast<const float4 *>(weight + (at_weight ^ k) +
+                                                               8 * i * SPMM_MMA_KEYS);
             uint32_t(&to)[4] = a[i / 2];
             to[i % 2] = mma_pack(x.x * scale, x.y * scale, T());
             to[i % 2 + 2] = mma_pack(x.z * scale, x.w * scale, T());
@@ -160,9 +162,7 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
 #pragma unroll
         for (int j = 0; j < shape::DIMS / 8; j += 2) {
             uint32_t b[4]; /* of two tiles */
-            const int at = dim + 8 * j;
-            mma_load_transposed(b, panel16_at(v[at / PANEL16_WIDTH], k + lane % 16,
-                                              at % PANEL16_WIDTH / 8 + lane / 16));
+            mma_load_transposed(b, (at_v ^ j << 4) + k * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < shape::ROWS / 16; i++) {
                 mma_add(part[i][j], a[i], b, T());
@@ -170,21 +170,6 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
             }
         }
     }
-}
-
-/* sum += part, part = 0. */
-template <int TILES_M, int TILES_N>
-static __device__ __forceinline__ void spmm_mma_take(float (&sum)[TILES_M][TILES_N][4],
-                                                     float (&part)[TILES_M][TILES_N][4]) {
-#pragma unroll
-    for (int i = 0; i < TILES_M; i++)
-#pragma unroll
-        for (int j = 0; j < TILES_N; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                sum[i][j][e] += part[i][j][e];
-                part[i][j][e] = 0;
-            }
 }
 
 /* Two outputs side by side. */
@@ -239,29 +224,30 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     const int64_t steps = (unit.strip.width + SPMM_MMA_KEYS - 1) / SPMM_MMA_KEYS;
     spmm_mma_look_up(s, p, 0);
     __syncthreads();
-    for (int64_t step = 0; step < AHEAD; step++) {
-        if (step < steps)
-            spmm_mma_fetch(s, p, step);
-        copy_batch();
-    }
-    typename shape::sums sum = {}, part = {};
+    for (int step = 0; step < AHEAD; step++)
+        spmm_mma_fetch(s, p, step, step);
+    typename shape::sums sum = {};
     uint32_t any[shape::ROWS / 8] = {};
     int stage = 0;
-    for (int64_t step = 0; step < steps; step++) {
-        copy_wait<AHEAD - 1>();
-        __syncthreads();
-        if (step + AHEAD < steps)
-            spmm_mma_fetch(s, p, step + AHEAD);
-        copy_batch();
-        spmm_mma_multiply<T, M, N>(part, any, s.weight[stage], s.v[stage], row, dim);
-        if ((step + 1) % (CUDA_CHUNK / SPMM_MMA_KEYS) == 0)
-            spmm_mma_take(sum, part);
-        stage = stage + 1 == shape::STAGES ? 0 : stage + 1;
+    for (int64_t step = 0; step < steps;) {
+        typename shape::sums part = {};
+        do {
+            copy_wait<AHEAD - 1>();
+            __syncthreads();
+            spmm_mma_fetch(s, p, step + AHEAD, stage == 0 ? AHEAD : stage - 1);
+            spmm_mma_multiply<T, M, N>(part, any, s.weight[stage], s.v[stage], row, dim);
+            stage = stage == AHEAD ? 0 : stage + 1;
+        } while (++step < steps && step % (CUDA_CHUNK / SPMM_MMA_KEYS) != 0);
+#pragma unroll
+        for (int i = 0; i < shape::ROWS / 16; i++)
+#pragma unroll
+            for (int j = 0; j < shape::DIMS / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sum[i][j][e] += part[i][j][e];
     }
-    spmm_mma_take(sum, part);
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
     spmm_mma_store<T, M, N>(sum, any, unit.strip, o, unit.row + row, unit.dim + dim);
-    __syncthreads(); /* before the next unit's keys and weights */
 }
 
 /* Units of one row of tiles stand together. */
@@ -273,19 +259,15 @@ __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
     struct spmm_mma_shared<T, M, N> &s =
         *reinterpret_cast<struct spmm_mma_shared<T, M, N> *>(memory);
     const int64_t row_units = (p.height + M - 1) / M, dim_units = (p.d_v + N - 1) / N;
-    const int64_t units = p.n_items * row_units * dim_units;
-    for (int64_t number = blockIdx.x; number < units; number += gridDim.x) {
-        const int64_t of_rows = number / dim_units, item = of_rows / row_units;
-        const struct strip strip = strip_of(p, item);
-        const int64_t row = (of_rows - item * row_units) * M;
-        if (row >= strip.rows)
-            continue;
-        if (threadIdx.x == 0)
-            s.unit = spmm_mma_unit_of<T>(p, strip, row,
-                                         (int32_t)(number - of_rows * dim_units) * N);
-        __syncthreads();
-        spmm_mma_compute<T, M, N>(s, p);
-    }
+    const int64_t of_rows = blockIdx.x / dim_units, item = of_rows / row_units;
+    const int64_t row = (of_rows - item * row_units) * M;
+    const struct strip strip = strip_of(p, item);
+    if (row >= strip.rows)
+        return;
+    if (threadIdx.x == 0)
+        s.unit = spmm_mma_unit_of<T>(p, strip, row, (int32_t)(blockIdx.x % dim_units) * N);
+    __syncthreads();
+    spmm_mma_compute<T, M, N>(s, p);
 }
 
 /* ---- launching ---- */
@@ -293,7 +275,7 @@ __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
 template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    return grid_launch_shared(spmm_mma<T, M, N>, units, spmm_mma_shape<M, N>::THREADS,
+    return grid_launch_units(spmm_mma<T, M, N>, units, spmm_mma_shape<M, N>::THREADS,
                               sizeof(struct spmm_mma_shared<T, M, N>), p, stream);
 }
 

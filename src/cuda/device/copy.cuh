@@ -6,19 +6,22 @@
 
 #include <stdint.h>
 
+/* Where something stands in shared memory, in bytes. */
+static __device__ __forceinline__ uint32_t shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
 /* 16 bytes, aligned on both sides. */
-static __device__ __forceinline__ void copy_16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(wanted ? 16 : 0)
+static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 16 : 0)
                  : "memory");
 }
 
 /* 4 bytes, aligned on both sides. */
-static __device__ __forceinline__ void copy_4(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(wanted ? 4 : 0)
+static __device__ __forceinline__ void copy_4(uint32_t to, const void *from, bool wanted) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 4 : 0)
                  : "memory");
 }
 

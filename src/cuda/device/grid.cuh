@@ -23,19 +23,22 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), 
                             dim3(threads), arguments, 0, stream);
 }
 
-/* The same, one unit a block, for a kernel that takes `shared` bytes of dynamic shared memory. */
-static inline cudaError_t grid_launch_shared(void (*kernel)(const struct cuda_params),
-                                             int64_t units, int threads, size_t shared,
-                                             const struct cuda_params *p, cudaStream_t stream) {
+/* A block for each unit, with `shared` bytes of dynamic shared memory. More units than a grid has
+ * blocks, 2^31, would take more values than any memory. */
+static inline cudaError_t grid_launch_units(void (*kernel)(const struct cuda_params), int64_t units,
+                                            int threads, size_t shared, const struct cuda_params *p,
+                                            cudaStream_t stream) {
     if (units == 0)
         return cudaSuccess;
+    if (units > INT32_MAX)
+        return cudaErrorInvalidConfiguration;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (code != cudaSuccess)
         return code;
     void *arguments[] = {(void *)p};
-    return cudaLaunchKernel((const void *)kernel, dim3(units < GRID_MAX ? units : GRID_MAX),
-                            dim3(threads), arguments, shared, stream);
+    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)units), dim3(threads), arguments,
+                            shared, stream);
 }
 
 #endif

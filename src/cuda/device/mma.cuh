@@ -26,20 +26,20 @@ static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory: lane l names the row l % 8 of matrix
- * l / 8, and gets columns 2t, 2t + 1 of row g of each. */
-static __device__ __forceinline__ void mma_load(uint32_t (&to)[4], const void *row) {
+/* Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8
+ * of matrix l / 8, and gets columns 2t, 2t + 1 of row g of each. */
+static __device__ __forceinline__ void mma_load(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "r"(row)
                  : "memory");
 }
 
 /* The same, transposed: rows 2t, 2t + 1 of column g of each. */
-static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], const void *row) {
+static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "r"(row)
                  : "memory");
 }
 
