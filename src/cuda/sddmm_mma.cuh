@@ -227,8 +227,40 @@ sddmm_mma_store(const typename sddmm_mma_shape<M>::sums &sum, const struct strip
     }
 }
 
-/* The same for any rows, 8 at a time by way of the warp's part of `space`; where `partial`, -Inf in
- * place of what a row does not list. */
+/* Column c of 8 rows in `space`; the first of them is row `first`, column `column` of the strip. */
+template <int COLUMNS>
+static __device__ __forceinline__ void sddmm_mma_store_column(const float *space,
+                                                              const struct strip &s, int64_t first,
+                                                              int64_t column, int c) {
+    const int rows = column + c < s.width ? (int)min(s.rows - first, (int64_t)8) : 0;
+    float *to = s.values + first * s.width + column + c;
+#pragma unroll
+    for (int r = 0; r < 8; r++) {
+        if (r >= rows)
+            break;
+        __stcs(to, space[panel_f32_at<COLUMNS>(r, c)]);
+        to += s.width;
+    }
+}
+
+/* The same, -Inf where a row does not list the column. */
+template <int COLUMNS>
+static __device__ __forceinline__ void
+sddmm_mma_store_listed(const float *space, const struct cuda_params &p, const struct strip &s,
+                       int64_t first, int64_t column, int c) {
+    if (column + c >= s.width)
+        return;
+    const struct column listed = column_of(p, s, column + c);
+#pragma unroll 1
+    for (int r = 0; r < 8 && first + r < s.rows; r++)
+        s.values[(first + r) * s.width + column + c] =
+            column_lists(p, listed.first, listed.last, listed.bit, first + r)
+                ? space[panel_f32_at<COLUMNS>(r, c)]
+                : -INFINITY;
+}
+
+/* A warp's scores by way of its part of `space`, 8 rows at a time: for rows aligned to 4 bytes, and
+ * where the chunk is `partial`. */
 template <int M>
 static __device__ __forceinline__ void
 sddmm_mma_store_rows(const typename sddmm_mma_shape<M>::sums &sum, float *space,
@@ -245,20 +277,13 @@ sddmm_mma_store_rows(const typename sddmm_mma_shape<M>::sums &sum, float *space,
                 &space[panel_f32_at<COLUMNS>(lane / 4, 16 * j + lane % 4 * 4)]) =
                 sddmm_mma_four<M>(sum, i, j);
         __syncwarp();
+        const int64_t first = row + 8 * i;
 #pragma unroll 1
-        for (int c = lane; c < COLUMNS && column + c < s.width; c += 32) {
-            struct column listed = {0, 0, INT32_MAX, -1};
+        for (int c = lane; c < COLUMNS; c += 32)
             if (partial)
-                listed = column_of(p, s, column + c);
-            const int64_t first = row + 8 * i;
-            float *to = s.values + first * s.width + column + c;
-#pragma unroll 1
-            for (int r = 0; r < 8; r++, to += s.width)
-                if (first + r < s.rows)
-                    __stcs(to, column_lists(p, listed.first, listed.last, listed.bit, first + r)
-                                   ? space[panel_f32_at<COLUMNS>(r, c)]
-                                   : -INFINITY);
-        }
+                sddmm_mma_store_listed<COLUMNS>(space, p, s, first, column, c);
+            else
+                sddmm_mma_store_column<COLUMNS>(space, s, first, column, c);
         __syncwarp();
     }
 }
@@ -284,7 +309,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M>::sums &sum, const struct sddmm_mma_
     const int at = chunk * CUDA_CHUNK;
     const uint32_t *words = &s.partial[at / PANEL16_KEYS & 1][at % PANEL16_KEYS / 32];
     const bool partial = (words[0] | words[1] | words[2] | words[3]) != 0;
-    if (!partial && strip_aligned(run.strip)) {
+    if (!partial && strip_alignment(run.strip) == 16) {
         sddmm_mma_store<M>(sum, run.strip, first_row, first_column);
     } else {
         __syncthreads(); /* all warps have multiplied the panel */

@@ -15,16 +15,15 @@
 #include "device/grid.cuh"
 #include "strip.cuh"
 
-#define SOFTMAX_LANES 2  /* that hold a row at least */
+#define SOFTMAX_LANES 8  /* that hold a row at least: together they read 128 bytes */
 #define SOFTMAX_ROUNDS 4 /* rows that a group takes */
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
-/* Threads of a block that hold a row of `width` elements, `held` pieces of four each; its first
- * piece may be 3 short. */
+/* Threads of a block that hold a row of `width` elements, `held` pieces of four each. */
 static __host__ __device__ __forceinline__ int softmax_lanes(int64_t width, int threads,
                                                              int held) {
     int lanes = SOFTMAX_LANES;
-    while (lanes < threads && 4 * held * lanes < width + 3)
+    while (lanes < threads && 4 * held * lanes < width)
         lanes *= 2;
     return lanes;
 }
@@ -75,6 +74,7 @@ struct softmax_row {
     float *data;
     int begin;
     int64_t end;
+    int used; /* pieces of a thread, of those that it can hold, that any row of the block has */
 };
 
 /* Four elements at x, of which the row has begin ... end - 1; -Inf for the others. */
@@ -155,14 +155,17 @@ template <int HELD>
 static __device__ __forceinline__ void softmax_of_row(const struct softmax_group &g,
                                                       const struct softmax_row &row, float *lse) {
     int step = 4 * g.lanes, end = (int)min(row.end, (int64_t)HELD * step);
+    const int used = row.used;
     float4 held[HELD];
     float mine = -INFINITY;
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        held[i] = softmax_load(row.data + i * step, row.begin - i * step, end - i * step);
+        if (i < used)
+            held[i] = softmax_load(row.data + i * step, row.begin - i * step, end - i * step);
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        mine = fmaxf(mine, softmax_max4(held[i]));
+        if (i < used)
+            mine = fmaxf(mine, softmax_max4(held[i]));
     double sum = 0;
     if (row.end > HELD * step)
         mine = softmax_rest(row, HELD * step, step, mine, &sum);
@@ -170,10 +173,11 @@ static __device__ __forceinline__ void softmax_of_row(const struct softmax_group
 
     float part = 0;
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        held[i] = softmax_weights(held[i], base);
-        part += held[i].x + held[i].y + held[i].z + held[i].w;
-    }
+    for (int i = 0; i < HELD; i++)
+        if (i < used) {
+            held[i] = softmax_weights(held[i], base);
+            part += held[i].x + held[i].y + held[i].z + held[i].w;
+        }
     if (sum != 0)
         sum *= softmax_weight(mine, base);
     sum = softmax_sum(g, sum + part);
@@ -182,8 +186,9 @@ static __device__ __forceinline__ void softmax_of_row(const struct softmax_group
     const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        softmax_store(row.data + i * step, row.begin - i * step, end - i * step,
-                      softmax_scaled4(held[i], factor));
+        if (i < used)
+            softmax_store(row.data + i * step, row.begin - i * step, end - i * step,
+                          softmax_scaled4(held[i], factor));
 #pragma unroll 1
     for (int64_t at = HELD * step; at < row.end; at += step) {
         const int left = (int)min(row.end - at, (int64_t)4);
@@ -200,14 +205,18 @@ static __device__ __forceinline__ int64_t softmax_width(const struct cuda_params
     return (row[1] - row[0]) * p.block_kv;
 }
 
-/* The widest strip of items first ... last, found by all threads of a block of THREADS. */
+/* The elements that the widest row of items first ... last needs from the 16 bytes on in which it
+ * begins; found by all threads of a block of THREADS. */
 template <int THREADS>
 static __device__ __forceinline__ int64_t softmax_widest(const struct cuda_params &p, int64_t first,
                                                          int64_t last) {
     __shared__ int64_t of_warp[THREADS / 32];
     int64_t width = 0;
-    for (int64_t item = first + threadIdx.x; item <= last; item += THREADS)
-        width = max(width, softmax_width(p, item));
+    for (int64_t item = first + threadIdx.x; item <= last; item += THREADS) {
+        const int64_t of_item = softmax_width(p, item);
+        const bool aligned = of_item % 4 == 0 && (uintptr_t)p.values % 16 == 0;
+        width = max(width, aligned ? of_item : of_item + 3);
+    }
     for (int step = 16; step; step /= 2)
         width = max(width, __shfl_xor_sync(WARP_ALL, width, step));
     __syncthreads();
@@ -234,9 +243,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int64_t begin = (int64_t)blockIdx.x * each; begin < rows;
          begin += (int64_t)gridDim.x * each) {
         const int count = (int)min((int64_t)each, rows - begin);
-        const int lanes = softmax_lanes(
-            softmax_widest<THREADS>(p, begin / p.height, (begin + count - 1) / p.height), THREADS,
-            HELD);
+        const int64_t widest =
+            softmax_widest<THREADS>(p, begin / p.height, (begin + count - 1) / p.height);
+        const int lanes = softmax_lanes(widest, THREADS, HELD);
+        const int used = (int)min((widest + 4 * lanes - 1) / (4 * lanes), (int64_t)HELD);
         const struct softmax_group g = {lanes, (int)threadIdx.x % lanes, max_of_warp, sum_of_warp};
         /* A warp's groups go on together: they exchange by warp. */
         for (int i = 0; i < count; i += THREADS / lanes) {
@@ -250,7 +260,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                 lse = static_cast<float *>(p.lse.data) + s.b * p.lse.stride[0] +
                       s.h * p.lse.stride[1] + (s.first + row) * p.lse.stride[2];
             const int before = (int)((uintptr_t)data % 16 / sizeof(float)) - 4 * g.lane;
-            softmax_of_row<HELD>(g, {data - before, before, mine ? before + s.width : 0}, lse);
+            softmax_of_row<HELD>(g, {data - before, before, mine ? before + s.width : 0, used}, lse);
         }
     }
 }
@@ -263,8 +273,11 @@ static cudaError_t softmax_launch_rows(const struct cuda_params *p, cudaStream_t
 }
 
 static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
-    return p->columns / p->n_items <= 16384 ? softmax_launch_rows<256, 16, 2>(p, stream)
-                                           : softmax_launch_rows<512, 16, 1>(p, stream);
+    const int64_t width = p->columns / p->n_items;
+    if (width <= 512)
+        return softmax_launch_rows<256, 4, 4>(p, stream);
+    return width <= 16384 ? softmax_launch_rows<256, 16, 2>(p, stream)
+                          : softmax_launch_rows<512, 16, 1>(p, stream);
 }
 
 #endif
