@@ -393,17 +393,19 @@ static cudaError_t sddmm_mma_launch_tile(const struct cuda_params *p, cudaStream
                               sddmm_mma_shape<M>::THREADS, shared, p, stream);
 }
 
+/* A tile as high as the block row. On an H200 (b=1,h=16,n=16384,d=128,dtype=bf16, a tenth of the
+ * blocks) tiles of 128, 64, 32 and 16 rows take 0.67, 0.80, 1.17 and 1.92 ms for the same number of
+ * scores, each at blocks of its own size: keys are gathered once for all of a tile's rows. */
 template <class T>
 static cudaError_t sddmm_mma_launch(const struct cuda_params *p, cudaStream_t stream) {
-    if (p->height <= 8)
-        return sddmm_launch_low<T>(p, stream);
-    if (p->height <= 16)
-        return sddmm_mma_launch_tile<T, 16>(p, stream);
-    if (p->height <= 32)
-        return sddmm_mma_launch_tile<T, 32>(p, stream);
-    if (p->height <= 64)
-        return sddmm_mma_launch_tile<T, 64>(p, stream);
-    return sddmm_mma_launch_tile<T, 128>(p, stream);
+    static const struct grid_tile tiles[] = {
+        {8, 0, sddmm_launch_low<T>},
+        {16, sizeof(struct sddmm_mma_shared<T, 16>), sddmm_mma_launch_tile<T, 16>},
+        {32, sizeof(struct sddmm_mma_shared<T, 32>), sddmm_mma_launch_tile<T, 32>},
+        {64, sizeof(struct sddmm_mma_shared<T, 64>), sddmm_mma_launch_tile<T, 64>},
+        {128, sizeof(struct sddmm_mma_shared<T, 128>), sddmm_mma_launch_tile<T, 128>},
+    };
+    return grid_launch_tile(tiles, sizeof tiles / sizeof *tiles, p, stream);
 }
 
 #endif

@@ -74,7 +74,7 @@ struct softmax_row {
     float *data;
     int begin;
     int64_t end;
-    int used; /* pieces of a thread, of those that it can hold, that any row of the block has */
+    int used; /* pieces of those that a thread can hold, as many as any row of the block needs */
 };
 
 /* Four elements at x, of which the row has begin ... end - 1; -Inf for the others. */
@@ -182,7 +182,8 @@ static __device__ __forceinline__ void softmax_of_row(const struct softmax_group
         sum *= softmax_weight(mine, base);
     sum = softmax_sum(g, sum + part);
 
-    asm volatile("" : "+r"(step), "+r"(end)); /* so that addresses are not kept beside what is held */
+    /* Addresses are worked out anew, else they are kept beside what is held. */
+    asm volatile("" : "+r"(step), "+r"(end));
     const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
 #pragma unroll
     for (int i = 0; i < HELD; i++)
@@ -260,7 +261,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
                 lse = static_cast<float *>(p.lse.data) + s.b * p.lse.stride[0] +
                       s.h * p.lse.stride[1] + (s.first + row) * p.lse.stride[2];
             const int before = (int)((uintptr_t)data % 16 / sizeof(float)) - 4 * g.lane;
-            softmax_of_row<HELD>(g, {data - before, before, mine ? before + s.width : 0, used}, lse);
+            const int64_t to = mine ? before + s.width : 0;
+            softmax_of_row<HELD>(g, {data - before, before, to, used}, lse);
         }
     }
 }
@@ -272,10 +274,12 @@ static cudaError_t softmax_launch_rows(const struct cuda_params *p, cudaStream_t
                        p, stream);
 }
 
+/* By the mean row: what is held is what a multiprocessor has under way, so that it is as much as
+ * registers allow; narrow rows get more threads that hold less. */
 static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
     const int64_t width = p->columns / p->n_items;
     if (width <= 512)
-        return softmax_launch_rows<256, 4, 4>(p, stream);
+        return softmax_launch_rows<128, 4, 6>(p, stream);
     return width <= 16384 ? softmax_launch_rows<256, 16, 2>(p, stream)
                           : softmax_launch_rows<512, 16, 1>(p, stream);
 }
