@@ -309,7 +309,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M>::sums &sum, const struct sddmm_mma_
     const int at = chunk * CUDA_CHUNK;
     const uint32_t *words = &s.partial[at / PANEL16_KEYS & 1][at % PANEL16_KEYS / 32];
     const bool partial = (words[0] | words[1] | words[2] | words[3]) != 0;
-    if (!partial && strip_alignment(run.strip) == 16) {
+    if (!partial && strip_aligned(run.strip)) {
         sddmm_mma_store<M>(sum, run.strip, first_row, first_column);
     } else {
         __syncthreads(); /* all warps have multiplied the panel */

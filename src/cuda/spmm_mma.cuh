@@ -39,8 +39,7 @@ template <class T> struct spmm_mma_unit {
     int64_t row; /* first row */
     int32_t dim; /* first dim */
     head_view<T> v;
-    bool aligned_v;
-    int alignment; /* of rows of weights: 4, 8 or 16 bytes */
+    bool aligned_v, aligned_weights;
 };
 
 template <class T, int M, int N> struct spmm_mma_shared {
@@ -66,7 +65,7 @@ spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t
     unit.dim = dim;
     unit.v = head_of<T>(p, p.v, strip.b, strip.h / p.heads_per_kv, p.d_v);
     unit.aligned_v = panel16_aligned(p, unit.v);
-    unit.alignment = strip_alignment(strip);
+    unit.aligned_weights = strip_aligned(strip);
     return unit;
 }
 
@@ -103,15 +102,13 @@ static __device__ __forceinline__ void spmm_mma_fetch_weights(float *to,
     if (wanted)
         from += (unit.row + row) * width + x + column;
     const uint32_t at = shared_address(to + panel_f32_at<SPMM_MMA_KEYS>(row, column));
-#pragma unroll 8
+#pragma unroll
     for (int i = 0; i < M / STEP; i++) {
         const uint32_t place = at + i * STEP * SPMM_MMA_KEYS * (int)sizeof(float);
-        if (i * STEP < left) {
-            if constexpr (PIECE == 4)
-                copy_16(place, from, wanted);
-            else
-                copy_few<PIECE * (int)sizeof(float)>(place, from, wanted);
-        }
+        if (i * STEP < left && PIECE == 4)
+            copy_16(place, from, wanted);
+        if (i * STEP < left && PIECE == 1)
+            copy_4(place, from, wanted);
         from += wanted ? STEP * width : 0;
     }
 }
@@ -128,10 +125,8 @@ static __device__ __forceinline__ void spmm_mma_fetch(struct spmm_mma_shared<T, 
         const int at = (int)(step % WINDOW), window = (int)(step / WINDOW & 1);
         if (at == 0 && x + PANEL16_KEYS < unit.strip.width)
             spmm_mma_look_up(s, p, step / WINDOW + 1);
-        if (unit.alignment == 16)
+        if (unit.aligned_weights)
             spmm_mma_fetch_weights<T, M, N, 4>(s.weight[stage], unit, x);
-        else if (unit.alignment == 8)
-            spmm_mma_fetch_weights<T, M, N, 2>(s.weight[stage], unit, x);
         else
             spmm_mma_fetch_weights<T, M, N, 1>(s.weight[stage], unit, x);
         panel16_gather<T, SPMM_MMA_KEYS, N / PANEL16_WIDTH, spmm_mma_shape<M, N>::THREADS>(
@@ -147,7 +142,7 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
                   const T *v, int row, int dim) {
     typedef spmm_mma_shape<M, N> shape;
     constexpr float scale = spmm_mma_scale(T());
-    const int lane = warp_lane_here();
+    const int lane = warp_lane();
     const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
     const uint32_t at_v =
         panel16_at(shared_address(v) + dim / PANEL16_WIDTH * SPMM_MMA_KEYS * PANEL16_STRIDE,

@@ -34,10 +34,9 @@ static __device__ __forceinline__ struct strip strip_of(const struct cuda_params
     return s;
 }
 
-/* The multiple of bytes on which all rows of a strip begin and end: 16, 8 or 4. */
-static __device__ __forceinline__ int strip_alignment(const struct strip &s) {
-    const uintptr_t together = (uintptr_t)s.values | (uintptr_t)s.width * sizeof(float);
-    return together % 16 == 0 ? 16 : together % 8 == 0 ? 8 : 4;
+/* Whether all rows of a strip begin and end on multiples of 16 bytes. */
+static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
+    return s.width % 4 == 0 && (uintptr_t)s.values % 16 == 0;
 }
 
 /* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there

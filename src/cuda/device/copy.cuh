@@ -18,11 +18,10 @@ static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bo
                  : "memory");
 }
 
-/* BYTES, 4 or 8, aligned on both sides. */
-template <int BYTES>
-static __device__ __forceinline__ void copy_few(uint32_t to, const void *from, bool wanted) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
-                 "r"(wanted ? BYTES : 0)
+/* 4 bytes, aligned on both sides. */
+static __device__ __forceinline__ void copy_4(uint32_t to, const void *from, bool wanted) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 4 : 0)
                  : "memory");
 }
 
