@@ -8,8 +8,8 @@
  *   sum[M, CUDA_CHUNK] += q[M, 64] k[CUDA_CHUNK, 64]^T      keys gathered SDDMM_MMA_AHEAD steps ago
  *
  * The limit is writing the scores: 4 bytes each, for 2 d_qk operations. So they leave as 16 bytes a
- * lane where the strip's rows are aligned to that, else by way of shared memory as whole rows, and
- * no score is masked singly unless its 32 columns are not all listed by the tile's rows.
+ * lane where the strip's rows are aligned to that, else by way of shared memory as whole rows; that
+ * way go chunks, too, of which some row does not list some column, to be masked.
  */
 #ifndef TESSERA_CUDA_SDDMM_MMA_CUH
 #define TESSERA_CUDA_SDDMM_MMA_CUH
