@@ -142,7 +142,7 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
                   const T *v, int row, int dim) {
     typedef spmm_mma_shape<M, N> shape;
     constexpr float scale = spmm_mma_scale(T());
-    const int lane = warp_lane();
+    const int lane = warp_lane_here();
     const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
     const uint32_t at_v =
         panel16_at(shared_address(v) + dim / PANEL16_WIDTH * SPMM_MMA_KEYS * PANEL16_STRIDE,
