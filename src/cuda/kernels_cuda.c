@@ -142,6 +142,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .d_qk = (int32_t)p->d_qk,
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
+        .shared = args->target->shared_memory_per_block,
         .q_scale = (float)ldexp(1, power),
         .score_scale = (float)ldexp(fraction, exponent - power),
     };

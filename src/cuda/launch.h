@@ -22,6 +22,7 @@ struct cuda_params {
     int32_t heads_per_kv; /* query heads of one key/value head */
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
+    int64_t shared;    /* bytes of shared memory of a block at most */
     /* The scale is their product. q_scale is a power of two, 1 at most, which costs no accuracy and
      * keeps sums in range whose scaled size is. */
     float q_scale, score_scale;

@@ -1,63 +1,117 @@
-/* Panels of 16-bit elements in shared memory, for tensor cores: gathered rows of a tensor. */
+/*
+ * What the tensor-core stages share: panels of 16-bit elements in shared memory, rows gathered from
+ * a tensor, and the order of keys in them.
+ *
+ * A panel's row is 64 elements, 128 bytes. Its 16-byte pieces are permuted by the row's number, so
+ * that 8 rows beside each other, read at one piece, meet all banks.
+ *
+ * Of every 16 columns of a strip a lane handles four in a row, which it reads or writes as 16
+ * bytes. A product's operand gives it instead two pairs, 8 apart. So keys stand permuted in the
+ * panels: the operand's order is free as long as both operands agree.
+ */
 #ifndef TESSERA_CUDA_PANEL16_CUH
 #define TESSERA_CUDA_PANEL16_CUH
 
 #include "device/copy.cuh"
+#include "device/mma.cuh"
 #include "strip.cuh"
 
-/* 8 elements as they are stored. */
-template <class T> struct alignas(16) eight {
-    T x[8];
-};
+#define PANEL16_WIDTH 64   /* elements of a row */
+#define PANEL16_STRIDE 128 /* bytes of a row */
+#define PANEL16_KEYS 1024  /* columns of a strip whose keys are looked up at a time */
 
-/* Elements at ... at + 7 (at is a multiple of 8); 0 past the row's end. */
-template <class T>
-static __device__ __forceinline__ eight<T> row_load8(const row_view<T> &row, int32_t at) {
-    eight<T> out;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (at + i < row.d)
-            out.x[i] = row.data[at + i];
-        else
-            from_f32(&out.x[i], 0.0f);
-    }
-    return out;
+/* Where in its 16 column c stands: 4t + 2h + e at 8h + 2t + e. */
+static __device__ __forceinline__ int panel16_place(int c) {
+    return (c & ~14) | (c & 2) << 2 | (c & 12) >> 1;
 }
 
-/* Whether 8 elements at a time are aligned, and rows made of them. */
+/* The address of piece `piece` of row `row` of a panel, which is aligned to 128 bytes. For pieces
+ * 2j further, where they differ in those bits alone, it differs in bits j << 5; multiples of 8 rows
+ * further it is PANEL16_STRIDE bytes more for each. */
+static __device__ __forceinline__ uint32_t panel16_at(uint32_t panel, int row, int piece) {
+    return panel + row * PANEL16_STRIDE + ((piece ^ (row & 7)) << 4);
+}
+
+/* Floats in shared memory, rows of WIDTH (32 or 64): where column c of row r stands, so that two
+ * rows, read 16 floats each at one column, meet all banks. For columns 16j further, where they
+ * differ in those bits alone, it differs in bits j << 4. */
+template <int WIDTH> static __device__ __forceinline__ int panel_f32_at(int row, int c) {
+    return row * WIDTH + (c ^ (row & 1) << 4);
+}
+
+/* Whether rows of the head are made of aligned pieces of 8 elements. */
 template <class T>
 static __device__ __forceinline__ bool panel16_aligned(const struct cuda_params &p,
                                                        const head_view<T> &head) {
     return p.alignment >= 16 && head.d % 8 == 0;
 }
 
-/*
- * to[i][0 ... WIDTH - 1] = elements d, d + 1, ... of row key[i] of a head, for ROWS rows of to that
- * are WIDTH + 8 elements long; 0 past the row's end and where key[i] is -1. By THREADS threads,
- * done after copy_wait.
- */
-template <class T, int ROWS, int WIDTH, int THREADS>
-static __device__ __forceinline__ void panel16_gather(T (*to)[WIDTH + 8], const head_view<T> &head,
+/* Elements d ... d + 7 of a row (-1: none) of the head one by one, 0 where there is no element. */
+template <class T>
+static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<T> &head,
+                                                   int64_t row, int32_t d) {
+    struct alignas(16) eight {
+        T x[8];
+    } out;
+    const T *from = head.data + row * head.stride + d;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (row >= 0 && d + i < head.d)
+            out.x[i] = from[i];
+        else
+            from_f32(&out.x[i], 0.0f);
+    }
+    *static_cast<eight *>(__cvta_shared_to_generic(to)) = out;
+}
+
+/* Dims d ... d + 64 PANELS - 1 of rows key[0 ... ROWS - 1] (-1: none) of the head to PANELS panels
+ * beside each other, by THREADS threads; 0 where there is no element. Done after copy_wait. */
+template <class T, int ROWS, int PANELS, int THREADS>
+static __device__ __forceinline__ void panel16_gather(T *panels, const head_view<T> &head,
                                                       const int32_t *key, int32_t d,
                                                       bool aligned) {
-    constexpr int PER_ROW = WIDTH / 8, STEP = THREADS / PER_ROW;
-    const int at = (int)threadIdx.x % PER_ROW * 8;
+    constexpr int STEP = THREADS / 8;
+    const int piece = (int)threadIdx.x % 8, begin = (int)threadIdx.x / 8;
+    const uint32_t to = panel16_at(shared_address(panels), begin, piece);
+    d += 8 * piece;
+    key += begin;
     if (aligned) {
-        const bool inside = d + at < head.d;
-        const T *data = head.data + (inside ? d + at : 0);
-#pragma unroll 4
-        for (int i = (int)threadIdx.x / PER_ROW; i < ROWS; i += STEP) {
-            const int32_t row = key[i];
-            copy_16(&to[i][at], data + (row < 0 ? 0 : row * head.stride), inside && row >= 0);
+        const T *data = head.data + d;
+#pragma unroll
+        for (int i = 0; i < ROWS / STEP; i++) {
+            const int32_t row = key[i * STEP];
+            const T *from = data + max(row, 0) * head.stride;
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++) {
+                const bool inside = d + panel * PANEL16_WIDTH < head.d;
+                copy_16(to + (panel * ROWS + i * STEP) * PANEL16_STRIDE,
+                        inside ? from + panel * PANEL16_WIDTH : head.data, inside && row >= 0);
+            }
         }
         return;
     }
 #pragma unroll 1
-    for (int i = (int)threadIdx.x / PER_ROW; i < ROWS; i += STEP) {
-        eight<T> x = {};
-        if (key[i] >= 0)
-            x = row_load8(row_of(head, key[i]), d + at);
-        *reinterpret_cast<eight<T> *>(&to[i][at]) = x;
+    for (int i = 0; i < ROWS * PANELS / STEP; i++)
+        panel16_put(to + i * STEP * PANEL16_STRIDE, head, key[i * STEP % ROWS],
+                    d + i * STEP / ROWS * PANEL16_WIDTH);
+}
+
+/* Dims d ... d + 63 of rows first ... first + ROWS - 1 of the head, as far as i < rows; what stands
+ * for others is undefined. */
+template <class T, int ROWS, int THREADS>
+static __device__ __forceinline__ void panel16_rows(T *panel, const head_view<T> &head,
+                                                    int64_t first, int64_t rows, int32_t d,
+                                                    bool aligned) {
+    constexpr int STEP = THREADS / 8;
+    const int piece = (int)threadIdx.x % 8;
+    const uint32_t to = shared_address(panel);
+    d += 8 * piece;
+    for (int i = (int)threadIdx.x / 8; i < ROWS && i < rows; i += STEP) {
+        if (aligned)
+            copy_16(panel16_at(to, i, piece),
+                    head.data + (d < head.d ? (first + i) * head.stride + d : 0), d < head.d);
+        else
+            panel16_put(panel16_at(to, i, piece), head, first + i, d);
     }
 }
 

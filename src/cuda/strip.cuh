@@ -34,6 +34,11 @@ static __device__ __forceinline__ struct strip strip_of(const struct cuda_params
     return s;
 }
 
+/* Whether all rows of a strip begin and end on multiples of 16 bytes. */
+static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
+    return s.width % 4 == 0 && (uintptr_t)s.values % 16 == 0;
+}
+
 /* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there
  * is a bitmask, bit + r * block_kv of it is set. */
 struct column {

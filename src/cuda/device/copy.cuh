@@ -1,19 +1,38 @@
-/* From global to shared memory without passing through registers. */
+/* From global to shared memory without passing through registers: copies are done after copy_wait,
+ * and seen by other threads after a barrier. Where `wanted` is false zeros are written and nothing
+ * is read, but the place must be one that could be. */
 #ifndef TESSERA_CUDA_COPY_CUH
 #define TESSERA_CUDA_COPY_CUH
 
 #include <stdint.h>
 
-/* 16 bytes, aligned on both sides, or zeros where `wanted` is false: then nothing is read, but the
- * place must be one that could be. Done after copy_wait, and seen by others after a barrier. */
-static __device__ __forceinline__ void copy_16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(wanted ? 16 : 0)
+/* Where something stands in shared memory, in bytes. */
+static __device__ __forceinline__ uint32_t shared_address(const void *at) {
+    return (uint32_t)__cvta_generic_to_shared(at);
+}
+
+/* 16 bytes, aligned on both sides. */
+static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 16 : 0)
                  : "memory");
 }
-static __device__ __forceinline__ void copy_wait(void) {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+
+/* 4 bytes, aligned on both sides. */
+static __device__ __forceinline__ void copy_4(uint32_t to, const void *from, bool wanted) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 4 : 0)
+                 : "memory");
+}
+
+/* Ends a batch of this thread's copies, which may be empty. */
+static __device__ __forceinline__ void copy_batch(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until all but this thread's last PENDING batches are done. */
+template <int PENDING> static __device__ __forceinline__ void copy_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 #endif

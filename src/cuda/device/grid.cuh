@@ -23,4 +23,41 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), 
                             dim3(threads), arguments, 0, stream);
 }
 
+/* A kernel for block rows of up to `height` queries, by blocks of `shared` bytes. */
+struct grid_tile {
+    int64_t height;
+    size_t shared;
+    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+};
+
+/* Launches the first of n tiles that is high enough, or the last; a lower one where the device's
+ * blocks have less shared memory than that takes. */
+static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
+                                           const struct cuda_params *p, cudaStream_t stream) {
+    int i = 0;
+    while (i < n - 1 && tiles[i].height < p->height)
+        i++;
+    while (i > 0 && (int64_t)tiles[i].shared > p->shared)
+        i--;
+    return tiles[i].launch(p, stream);
+}
+
+/* A block for each unit, with `shared` bytes of dynamic shared memory. More units than a grid has
+ * blocks, 2^31, would take more values than any memory. */
+static inline cudaError_t grid_launch_units(void (*kernel)(const struct cuda_params), int64_t units,
+                                            int threads, size_t shared, const struct cuda_params *p,
+                                            cudaStream_t stream) {
+    if (units == 0)
+        return cudaSuccess;
+    if (units > INT32_MAX)
+        return cudaErrorInvalidConfiguration;
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (code != cudaSuccess)
+        return code;
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)units), dim3(threads), arguments,
+                            shared, stream);
+}
+
 #endif

@@ -26,34 +26,31 @@ static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory, transposed: lane l names the row l % 8
- * of matrix l / 8, and gets rows 2t, 2t + 1 of column g of each. */
-static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+/* Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8
+ * of matrix l / 8, and gets columns 2t, 2t + 1 of row g of each. */
+static __device__ __forceinline__ void mma_load(uint32_t (&to)[4], uint32_t row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "r"(row)
                  : "memory");
 }
 
-/* a of 16 rows that are `stride` elements apart, from shared memory; so that they meet different
- * banks, stride % 64 is 8. */
-template <class T>
-static __device__ __forceinline__ void mma_load_a(uint32_t (&a)[4], const T *from, int stride) {
-    const int lane = (int)threadIdx.x % 32;
-    const T *at = from + lane / 4 * stride + lane % 4 * 2;
-    a[0] = *reinterpret_cast<const uint32_t *>(at);
-    a[1] = *reinterpret_cast<const uint32_t *>(at + 8 * stride);
-    a[2] = *reinterpret_cast<const uint32_t *>(at + 8);
-    a[3] = *reinterpret_cast<const uint32_t *>(at + 8 * stride + 8);
+/* The same, transposed: rows 2t, 2t + 1 of column g of each. */
+static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], uint32_t row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row)
+                 : "memory");
 }
 
-/* b of 8 columns that are `stride` elements apart. */
-template <class T>
-static __device__ __forceinline__ void mma_load_b(uint32_t (&b)[2], const T *from, int stride) {
-    const int lane = (int)threadIdx.x % 32;
-    const T *at = from + lane / 4 * stride + lane % 4 * 2;
-    b[0] = *reinterpret_cast<const uint32_t *>(at);
-    b[1] = *reinterpret_cast<const uint32_t *>(at + 8);
+/* Two numbers as an operand holds them, the first in the low half. */
+static __device__ __forceinline__ uint32_t mma_pack(float x, float y, __half) {
+    const __half2 two = __floats2half2_rn(x, y);
+    return *reinterpret_cast<const uint32_t *>(&two);
+}
+static __device__ __forceinline__ uint32_t mma_pack(float x, float y, __nv_bfloat16) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const uint32_t *>(&two);
 }
 
 #endif

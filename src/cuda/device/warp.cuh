@@ -10,6 +10,13 @@ static __device__ __forceinline__ int warp_lane(void) {
     return (int)(threadIdx.x % 32);
 }
 
+/* The same, found where it stands: what follows from it is not kept through the loop around. */
+static __device__ __forceinline__ int warp_lane_here(void) {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 /* The largest of all lanes; NaN is passed over. */
 static __device__ __forceinline__ float warp_max(float x) {
     for (int step = 16; step; step /= 2)

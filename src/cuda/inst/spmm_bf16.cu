@@ -1,5 +1,5 @@
 #include "spmm_mma.cuh"
 
 cudaError_t cuda_spmm_bf16(const struct cuda_params *p, cudaStream_t stream) {
-    return spmm_empty_launch<__nv_bfloat16>(spmm_mma_launch<__nv_bfloat16>(p, stream), p, stream);
+    return spmm_mma_launch<__nv_bfloat16>(p, stream);
 }
