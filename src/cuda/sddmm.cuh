@@ -24,13 +24,6 @@
 #include "strip_share.cuh"
 
 #define SDDMM_THREADS 128
-/* Blocks that a multiprocessor holds: as many as registers allow, which compilers for architectures
- * from 100 on need more of. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define SDDMM_BLOCKS(tiles, whole) 2
-#else
-#define SDDMM_BLOCKS(tiles, whole) ((tiles) == 4 && !(whole) ? 2 : 3)
-#endif
 #define SDDMM_COLUMNS 32 /* of a warp */
 #define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
 #define SDDMM_SPAN_MAX 16
@@ -258,7 +251,7 @@ static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
 /* ---- the kernel ---- */
 
 template <class T, int TILES, bool WHOLE>
-static __global__ void __launch_bounds__(SDDMM_THREADS, SDDMM_BLOCKS(TILES, WHOLE))
+static __global__ void __launch_bounds__(SDDMM_THREADS, TILES == 4 && !WHOLE ? 2 : 3)
     sddmm_gather(const __grid_constant__ struct cuda_params p) {
     constexpr int ROWS = 8 * TILES, AHEAD = TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;

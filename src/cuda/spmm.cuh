@@ -26,13 +26,6 @@
 #include "strip_share.cuh"
 
 #define SPMM_THREADS 128
-/* Blocks that a multiprocessor holds: as many as registers allow, which compilers for architectures
- * from 100 on need more of. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define SPMM_BLOCKS(tiles, whole) 2
-#else
-#define SPMM_BLOCKS(tiles, whole) (!(whole) ? 2 : (tiles) == 1 ? 4 : 3)
-#endif
 #define SPMM_COLUMNS 32 /* that a warp takes at a time: two products of 16 keys */
 
 /* 16-byte pieces of a key for every 4 lanes: two are worth their registers where they hold few dims
@@ -341,7 +334,7 @@ static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda
 }
 
 template <class T, int TILES, bool WHOLE>
-static __global__ void __launch_bounds__(SPMM_THREADS, SPMM_BLOCKS(TILES, WHOLE))
+static __global__ void __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : TILES == 1 ? 4 : 3)
     spmm_gather(const __grid_constant__ struct cuda_params p) {
     __shared__ struct spmm_shared<T, TILES> shared;
     const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
