@@ -1,291 +1,419 @@
 /*
- * Stage 3: o = values v. A key that none of a unit's rows lists is not read, whatever it holds.
- * Every CUDA_CHUNK keys are summed from zero before they are added, which keeps long rows accurate.
+ * Stage 3: o = values v: f32 at every height of block rows, 16-bit types where a block row has 8
+ * queries at most. A key that none of a unit's rows lists is not read, whatever it holds. Sums over
+ * 16 keys leave the tensor cores, are added up over a chunk of keys, and those to the result, which
+ * keeps long rows accurate.
  *
- *   tile  a block computes M rows of N dims; weights and v pass through shared memory, PANEL_K keys
- *         at a time
- *   row   a warp computes one row of 128 dims at most, 4 a lane; where there are fewer dims, parts
- *         of the warp take turns at the keys
+ * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
+ * nothing is staged: a warp fetches values from L2 right into the registers that the tensor cores
+ * read, 16 bytes of 4 keys a lane. Dims are the 16 rows of the tensor core's tile and queries its 8
+ * columns, so that 8 x 8 blocks fill it.
+ *
+ * A unit is 8 TILES rows of a strip by the dims of a few warps, computed by one block; where it has
+ * more warps, they take turns at the keys and are added up in order. Units of the same dims stand
+ * together: a slice of V for all keys is what L2 holds, not V.
  */
 #ifndef TESSERA_CUDA_SPMM_CUH
 #define TESSERA_CUDA_SPMM_CUH
 
+#include "device/blocks.cuh"
+#include "device/fragment.cuh"
 #include "device/grid.cuh"
-#include "device/panel.cuh"
-#include "strip.cuh"
+#include "device/words.cuh"
+#include "mma_units.cuh"
+#include "spmm_empty.cuh"
+#include "spmm_row.cuh"
+#include "strip_share.cuh"
 
-#define SPMM_ROW_WARPS 4
-#define SPMM_ROW_DIMS 128
+#define SPMM_THREADS 128
+#define SPMM_COLUMNS 32 /* that a warp takes at a time: two products of 16 keys */
 
-/* The unit's strip, first row and first dim. Units of one row of tiles stand together. */
-struct spmm_unit {
-    struct strip strip;
-    int64_t row;
-    int32_t dim;
+/* 16-byte pieces of a key for every 4 lanes: two are worth their registers where they hold few dims
+ * of few rows. */
+template <class T, int TILES> static __host__ __device__ constexpr int spmm_pieces(void) {
+    return TILES == 1 && sizeof(T) == 4 ? 2 : 1;
+}
+
+/* Dims of a warp. */
+template <class T, int TILES> static __host__ __device__ constexpr int spmm_warp_dims(void) {
+    return spmm_pieces<T, TILES>() * 8 * words_elements<T>();
+}
+
+/* Warps side by side: as many as there are dims for, or as take 128 dims of f32. */
+template <class T, int TILES>
+static __host__ __device__ __forceinline__ int spmm_dim_warps(int32_t d_v) {
+    int warps = 1;
+    while (warps < 4 / spmm_pieces<T, TILES>() && warps * spmm_warp_dims<T, TILES>() < d_v)
+        warps *= 2;
+    return warps;
+}
+
+/* of[n][m][j][e]: with g = lane / 4, t = lane % 4 and N elements in a piece, dim (8 n + g) N + 2 m
+ * + e / 2 of the warp's and row 8 j + 2 t + e % 2. */
+template <class T, int TILES> struct spmm_sums {
+    float of[spmm_pieces<T, TILES>()][8 / sizeof(T)][TILES][4];
 };
 
-static __device__ __forceinline__ struct spmm_unit
-spmm_unit_of(const struct cuda_params &p, int64_t number, int64_t row_units, int rows,
-             int64_t dim_units, int dims) {
-    const int64_t of_rows = number / dim_units, item = of_rows / row_units;
-    return {strip_of(p, item), (of_rows - item * row_units) * rows,
-            (int32_t)(number - of_rows * dim_units) * dims};
-}
-
-/* ---- tile ---- */
-
-template <int M, int N> struct spmm_shared {
-    float weight[PANEL_K][M + 4];
-    float v[PANEL_K][N + 4];
-    int32_t key[CUDA_CHUNK]; /* -1: not read */
+/* What a block keeps: its warps' strip, sums over whole chunks, for which registers are too scarce,
+ * and what spmm_sweep answers. */
+template <class T, int TILES> struct spmm_shared {
+    static constexpr int count = sizeof(struct spmm_sums<T, TILES>) / sizeof(float);
+    struct strip strip[SPMM_THREADS / 32];
+    float sum[SPMM_THREADS / 32][count][32];
+    unsigned weighty[SPMM_THREADS / 32][32];
 };
 
-/* The keys of the chunk that begins in column x: those that any of the unit's rows (`rows`, or as
- * many as there are) lists. */
-static __device__ __forceinline__ void spmm_keys(int32_t (&to)[CUDA_CHUNK],
-                                                 const struct cuda_params &p,
-                                                 const struct spmm_unit &unit, int64_t x,
-                                                 int64_t rows) {
-    rows = min(rows, unit.strip.rows - unit.row);
-    for (int i = (int)threadIdx.x; i < CUDA_CHUNK; i += (int)blockDim.x) {
-        int32_t key = -1;
-        if (x + i < unit.strip.width) {
-            const struct column c = column_of(p, unit.strip, x + i);
-            if (column_lists_any(p, c, unit.row, rows))
-                key = c.key;
-        }
-        to[i] = key;
-    }
+/* ---- weights ---- */
+
+/* Weights are 1 at most. f16 has no room for small ones, so they are scaled up. */
+static __device__ __forceinline__ constexpr float spmm_scale(float) {
+    return 1.0f;
+}
+static __device__ __forceinline__ constexpr float spmm_scale(__half) {
+    return 4096.0f;
+}
+static __device__ __forceinline__ constexpr float spmm_scale(__nv_bfloat16) {
+    return 1.0f;
 }
 
-/* Weights and values of PANEL_K keys, from column x of the strip and number `from` of the chunk. */
-template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_load(struct spmm_shared<M, N> &s,
-                                                 const struct spmm_unit &unit,
-                                                 const head_view<T> &v, int64_t x, int from) {
-    for (int i = (int)threadIdx.x; i < M * PANEL_K; i += (int)blockDim.x) {
-        const int row = i / PANEL_K, k = i % PANEL_K;
-        float weight = 0;
-        if (s.key[from + k] >= 0 && unit.row + row < unit.strip.rows)
-            weight = unit.strip.values[(unit.row + row) * unit.strip.width + x + k];
-        s.weight[k][row] = weight;
+/* 4 weights; 0 where fewer are left. `whole`: they are aligned, and none or 4 are left. */
+static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t left, bool whole) {
+    float4 w = {0, 0, 0, 0};
+    if (whole) {
+        if (left > 0)
+            w = __ldcs(reinterpret_cast<const float4 *>(from)); /* L2 is for V */
+        return w;
     }
-    for (int i = (int)threadIdx.x; i < PANEL_K * (N / 4); i += (int)blockDim.x) {
-        const int k = i / (N / 4), at = i % (N / 4) * 4;
-        const int32_t key = s.key[from + k];
-        float4 y = {0, 0, 0, 0};
-        if (key >= 0)
-            y = row_load4(row_of(v, key), unit.dim + at);
-        *reinterpret_cast<float4 *>(&s.v[k][at]) = y;
-    }
+    w.x = left > 0 ? from[0] : 0.0f;
+    w.y = left > 1 ? from[1] : 0.0f;
+    w.z = left > 2 ? from[2] : 0.0f;
+    w.w = left > 3 ? from[3] : 0.0f;
+    return w;
 }
 
-template <class T, int M, int N, int COLUMNS>
-static __device__ __forceinline__ void spmm_store(const float (&sum)[PANEL_ROWS][COLUMNS],
-                                                  const struct spmm_unit &unit,
-                                                  const head_view<T> &o) {
-    const int64_t row = unit.row + panel_row<M, N>();
+/* As operands: keys 4 t ... 4 t + 3 are columns of two products for f32, of one for 16 bits. */
+static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w) {
+    b[0] = fragment_of({__float_as_uint(w.x), __float_as_uint(w.y)}, 0.0f);
+    b[1] = fragment_of({__float_as_uint(w.z), __float_as_uint(w.w)}, 0.0f);
+}
+template <class T>
+static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w) {
+    struct {
+        T x, y;
+    } low, high;
+    from_f32(&low.x, w.x * spmm_scale(T()));
+    from_f32(&low.y, w.y * spmm_scale(T()));
+    from_f32(&high.x, w.z * spmm_scale(T()));
+    from_f32(&high.y, w.w * spmm_scale(T()));
+    b[0].word[0] = *reinterpret_cast<const uint32_t *>(&low);
+    b[0].word[1] = *reinterpret_cast<const uint32_t *>(&high);
+}
+
+/* ---- values ---- */
+
+/* Word m of the same piece of 4 keys, as operands. */
+static __device__ __forceinline__ void spmm_operands(struct fragment<float, 4> (&a)[2],
+                                                     const struct words (&v)[4], int m) {
 #pragma unroll
-    for (int i = 0; i < PANEL_ROWS; i++) {
-        if (row + i >= unit.strip.rows)
-            break;
-        T *out = o.data + (unit.strip.first + row + i) * o.stride;
+    for (int s = 0; s < 2; s++)
+        a[s] = fragment_of({v[2 * s].x[2 * m], v[2 * s].x[2 * m + 1], v[2 * s + 1].x[2 * m],
+                            v[2 * s + 1].x[2 * m + 1]},
+                           0.0f);
+}
+template <class T>
+static __device__ __forceinline__ void spmm_operands(struct fragment<T, 4> (&a)[1],
+                                                     const struct words (&v)[4], int m) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            const int32_t dim = unit.dim + panel_column<M, N>() + 32 * j;
-            if (dim < o.d)
-                from_f32(out + dim, sum[i][j]);
-        }
+    for (int s = 0; s < 2; s++) { /* the even and the odd dims of two keys */
+        a[0].word[2 * s] = __byte_perm(v[2 * s].x[m], v[2 * s + 1].x[m], 0x5410);
+        a[0].word[2 * s + 1] = __byte_perm(v[2 * s].x[m], v[2 * s + 1].x[m], 0x7632);
     }
 }
 
-template <class T, int M, int N>
-static __global__ void __launch_bounds__(panel_threads(M, N), 2)
-    spmm_tile(const __grid_constant__ struct cuda_params p) {
-    constexpr int COLUMNS = panel_columns(M, N);
-    __shared__ __align__(16) struct spmm_shared<M, N> s;
-    const int64_t row_units = (p.height + M - 1) / M, dim_units = (p.d_v + N - 1) / N;
-    const int64_t units = p.n_items * row_units * dim_units;
-    for (int64_t number = blockIdx.x; number < units; number += gridDim.x) {
-        const struct spmm_unit unit = spmm_unit_of(p, number, row_units, M, dim_units, N);
-        const struct strip &strip = unit.strip;
-        if (unit.row >= strip.rows)
-            continue;
-        const head_view<T> v = head_of<T>(p, p.v, strip.b, strip.h / p.heads_per_kv, p.d_v);
-        float sum[PANEL_ROWS][COLUMNS] = {};
-        for (int64_t x = 0; x < strip.width; x += CUDA_CHUNK) {
-            float part[PANEL_ROWS][COLUMNS] = {};
-            __syncthreads();
-            spmm_keys(s.key, p, unit, x, M);
-            for (int from = 0; from < CUDA_CHUNK && x + from < strip.width; from += PANEL_K) {
-                __syncthreads();
-                spmm_load<T, M, N>(s, unit, v, x + from, from);
-                __syncthreads();
-                panel_multiply<COLUMNS, M + 4, N + 4>(part, &s.weight[0][panel_row<M, N>()],
-                                                      &s.v[0][panel_column<M, N>()]);
+/* The pieces from dim on of 4 of the 16 keys that lanes first ... first + 15 hold. */
+template <class T, int PIECES, bool WHOLE>
+static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
+                                                 const head_view<T> &v, int32_t dim, int32_t key,
+                                                 int first) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int32_t mine = __shfl_sync(WARP_ALL, key, first + warp_lane() % 4 * 4 + i);
+        const T *row = v.data + mine * v.stride;
+#pragma unroll
+        for (int n = 0; n < PIECES; n++)
+            to[n][i] = words_load<T, WHOLE>(row, v.d, dim + n * 8 * words_elements<T>(), true);
+    }
+}
+
+/* ---- 16 keys ---- */
+
+template <class T, int TILES>
+static __device__ __forceinline__ void
+spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
+              const float4 (&weights)[TILES]) {
+    constexpr int PRODUCTS = sizeof(T) == 4 ? 2 : 1;
+    struct fragment<T, 2> b[TILES][PRODUCTS];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+        spmm_operands(b[j], weights[j]);
+#pragma unroll
+    for (int n = 0; n < spmm_pieces<T, TILES>(); n++)
+#pragma unroll
+        for (int m = 0; m < 8 / (int)sizeof(T); m++) {
+            struct fragment<T, 4> a[PRODUCTS];
+            spmm_operands(a, v[n], m);
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+                fragment_multiply<false>(sum.of[n][m][j], a, b[j]);
+        }
+}
+
+/* The key of each lane's column, from x on. A column without a key that one of rows row ... row +
+ * rows - 1 lists gets another's, whose value its weight of 0 meets; -1 where none has one. */
+static __device__ __forceinline__ int32_t spmm_keys_of(const struct cuda_params &p,
+                                                       const struct strip &s, uint32_t x,
+                                                       uint32_t width, int64_t row, int rows) {
+    int32_t key = -1;
+    if (x + warp_lane() < width) {
+        const struct column c = column_of(p, s, x + warp_lane());
+        key = column_lists_any(p, c, row, rows) ? c.key : -1;
+    }
+    const unsigned listed = __ballot_sync(WARP_ALL, key >= 0);
+    const int32_t other = __shfl_sync(WARP_ALL, key, __ffs(listed) - 1);
+    return key >= 0 || !listed ? key : other;
+}
+
+/* Moves a chunk's sums to the warp's sums of whole chunks: each lane to its own. */
+template <class T, int TILES>
+static __device__ __forceinline__ void spmm_flush(float (*to)[32],
+                                                  struct spmm_sums<T, TILES> &part, bool first) {
+    float *from = &part.of[0][0][0][0];
+#pragma unroll
+    for (int i = 0; i < spmm_shared<T, TILES>::count; i++) {
+        float &sum = to[i][warp_lane()];
+        sum = first ? from[i] : sum + from[i];
+    }
+    part = {};
+}
+
+/* A lane's weights of 16 columns, of which row g's are at `from`, and `left` columns the strip has
+ * from there on. Bit j of the answer: row 8 j + g has one that is not 0. */
+template <int TILES>
+static __device__ __forceinline__ unsigned
+spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left, int rows,
+             bool whole) {
+    unsigned weighty = 0;
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
+        weighty |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+    }
+    return weighty;
+}
+
+/* What the keys of the warp's turns give: every `turns`-th 32 columns, from 32 * turn on. The keys
+ * of the next turn and the values of the next 16 keys are on their way. Bit j of the answer: row
+ * 8 j + lane / 4 has a weight that is not 0. */
+template <class T, int TILES, bool WHOLE>
+static __device__ __forceinline__ unsigned
+spmm_sweep(float (*sum)[32], const struct cuda_params &p, const struct strip &s,
+           const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
+    constexpr int PIECES = spmm_pieces<T, TILES>();
+    const int g = warp_lane() / 4, t = warp_lane() % 4;
+    const int rows = (int)min((int64_t)(8 * TILES), s.rows - row);
+    const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
+    const uint32_t step = SPMM_COLUMNS * turns;
+    const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.values % sizeof(float4) == 0;
+    struct spmm_sums<T, TILES> part = {};
+    unsigned weighty = 0;
+    int turn_of = 0;
+    uint32_t x = SPMM_COLUMNS * turn;
+    int32_t next = spmm_keys_of(p, s, x, width, row, rows);
+    for (; x < width; x += step) {
+        const int32_t key = next;
+        next = spmm_keys_of(p, s, x + step, width, row, rows);
+        const int columns = key < 0 ? 0 : (int)min(width - x, (uint32_t)SPMM_COLUMNS);
+#pragma unroll 1
+        for (int from = 0; from < columns; from += 16) {
+            struct words values[PIECES][4];
+            float4 w[TILES];
+            spmm_load<T, PIECES, WHOLE>(values, v, dim, key, from);
+            weighty |= spmm_weights<TILES>(w, s.values + (row + g) * s.width + 4 * t + x + from,
+                                           s.width, (int32_t)(width - x) - from - 4 * t, rows - g,
+                                           fours);
+            spmm_multiply<T, TILES>(part, values, w);
+        }
+        if (++turn_of % (CUDA_CHUNK / SPMM_COLUMNS) == 0)
+            spmm_flush(sum, part, turn_of == CUDA_CHUNK / SPMM_COLUMNS);
+    }
+    spmm_flush(sum, part, turn_of < CUDA_CHUNK / SPMM_COLUMNS);
+    weighty |= __shfl_xor_sync(WARP_ALL, weighty, 1);
+    return weighty | __shfl_xor_sync(WARP_ALL, weighty, 2);
+}
+
+/* ---- results ---- */
+
+/* The sums of the warps that share the first's dims, lane by lane, in their order. */
+template <class T, int TILES>
+static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES> &sum,
+                                                      const struct spmm_shared<T, TILES> &shared,
+                                                      int dim_warps) {
+    const int lane = warp_lane();
+    float *to = &sum.of[0][0][0][0];
+    unsigned weighty = 0;
+#pragma unroll 1
+    for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
+        weighty |= shared.weighty[w][lane];
+#pragma unroll
+        for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
+            to[i] += shared.sum[w][i][lane];
+    }
+    return weighty;
+}
+
+/* Elements at ... at + N - 1 of a row of outputs. */
+template <class T>
+static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left,
+                                                  bool whole) {
+    constexpr int N = words_elements<T>();
+    union {
+        T element[N];
+        uint4 all;
+    } y;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        from_f32(&y.element[i], x[i]);
+    if (whole && left > 0)
+        *reinterpret_cast<uint4 *>(out) = y.all;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (!whole && i < left)
+            out[i] = y.element[i];
+}
+
+/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
+template <class T, int TILES>
+static __device__ __forceinline__ void
+spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct cuda_params &p,
+             const struct strip &s, int64_t row, int32_t dim) {
+    constexpr int N = words_elements<T>();
+    const bool whole = words_whole<T>(p.alignment, p.d_v);
+    const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int r = warp_lane() % 4 * 2 + e;
+            const bool empty = !(__shfl_sync(WARP_ALL, weighty, 4 * r) >> j & 1);
+            if (row + 8 * j + r >= s.rows)
+                continue;
+            T *out = o.data + (s.first + row + 8 * j + r) * o.stride + dim;
+#pragma unroll
+            for (int n = 0; n < spmm_pieces<T, TILES>(); n++) {
+                float x[N];
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    x[i] = empty ? 0.0f
+                                 : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
+                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
             }
-            panel_add(sum, part);
         }
-        spmm_store<T, M, N>(sum, unit, head_of<T>(p, p.o, strip.b, strip.h, p.d_v));
-    }
 }
 
-/* ---- row ---- */
+/* ---- the kernel ---- */
 
-/* Of 32 keys, one in each lane with its weight, every `parts`-th from number `part`: adds to sum
- * the 4 dims at `at` of what they contribute. */
-template <class T>
-static __device__ __forceinline__ void spmm_row_add(float4 &sum, const head_view<T> &v,
-                                                    int32_t key_held, float weight_held, int part,
-                                                    int parts, int32_t at) {
-#pragma unroll 8
-    for (int i = 0; i < 32; i += parts) {
-        const int32_t key = __shfl_sync(WARP_ALL, key_held, i + part);
-        const float weight = __shfl_sync(WARP_ALL, weight_held, i + part);
-        if (key < 0)
-            continue;
-        const float4 y = row_load4(row_of(v, key), at);
-        sum.x = fmaf(weight, y.x, sum.x);
-        sum.y = fmaf(weight, y.y, sum.y);
-        sum.z = fmaf(weight, y.z, sum.z);
-        sum.w = fmaf(weight, y.w, sum.w);
-    }
+/* Units of all strips, for one slice of dims; and slices. */
+template <int TILES>
+static __host__ __device__ __forceinline__ int64_t spmm_row_units(const struct cuda_params &p) {
+    return (p.height + 8 * TILES - 1) / (8 * TILES);
+}
+template <class T, int TILES>
+static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda_params &p) {
+    const int dims = spmm_dim_warps<T, TILES>(p.d_v) * spmm_warp_dims<T, TILES>();
+    return (p.d_v + dims - 1) / dims;
 }
 
-/* The parts of a warp, `lanes` lanes each, added up. */
-static __device__ __forceinline__ void spmm_row_merge(float4 &sum, int lanes) {
-    for (int step = 16; step >= lanes; step /= 2) {
-        sum.x += __shfl_xor_sync(WARP_ALL, sum.x, step);
-        sum.y += __shfl_xor_sync(WARP_ALL, sum.y, step);
-        sum.z += __shfl_xor_sync(WARP_ALL, sum.z, step);
-        sum.w += __shfl_xor_sync(WARP_ALL, sum.w, step);
-    }
-}
-
-template <class T>
-static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, 6)
-    spmm_row(const __grid_constant__ struct cuda_params p) {
-    const int lanes = p.d_v > 64 ? 32 : p.d_v > 32 ? 16 : 8; /* that share a key */
-    const int part = warp_lane() / lanes;
-    const int64_t dim_units = (p.d_v + SPMM_ROW_DIMS - 1) / SPMM_ROW_DIMS;
-    const int64_t units = p.n_items * p.height * dim_units;
-    const int64_t step = (int64_t)gridDim.x * SPMM_ROW_WARPS;
-    for (int64_t number = (int64_t)blockIdx.x * SPMM_ROW_WARPS + threadIdx.x / 32; number < units;
-         number += step) {
-        const struct spmm_unit unit =
-            spmm_unit_of(p, number, p.height, 1, dim_units, SPMM_ROW_DIMS);
-        const struct strip &s = unit.strip;
-        if (unit.row >= s.rows)
-            continue;
-        const head_view<T> v = head_of<T>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
-        const int32_t dim = unit.dim + warp_lane() % lanes * 4;
-        float4 sum = {0, 0, 0, 0};
-        for (int64_t x = 0; x < s.width; x += CUDA_CHUNK) {
-            float4 chunk = {0, 0, 0, 0};
-            for (int64_t from = x; from < x + CUDA_CHUNK && from < s.width; from += 32) {
-                const int64_t mine = from + warp_lane();
-                int32_t key = -1;
-                if (mine < s.width) {
-                    const struct column c = column_of(p, s, mine);
-                    if (column_lists(p, c.first, c.last, c.bit, unit.row))
-                        key = c.key;
-                }
-                const float weight = key < 0 ? 0.0f : s.values[unit.row * s.width + mine];
-                spmm_row_add(chunk, v, key, weight, part, 32 / lanes, dim);
-            }
-            sum = {sum.x + chunk.x, sum.y + chunk.y, sum.z + chunk.z, sum.w + chunk.w};
-        }
-        spmm_row_merge(sum, lanes);
-        const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
-        T *out = o.data + (s.first + unit.row) * o.stride;
-        const float of_dim[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (part == 0 && dim + i < p.d_v)
-                from_f32(out + dim + i, of_dim[i]);
-    }
-}
-
-/* ---- empty rows ---- */
-
-/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. A warp looks at one
- * row's outputs, and only where it finds NaN at its weights. (Within the kernels above this costs
- * registers that they do not have.) */
-template <class T>
-static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS)
-    spmm_empty(const __grid_constant__ struct cuda_params p) {
-    const int64_t units = p.n_items * p.height, step = (int64_t)gridDim.x * SPMM_ROW_WARPS;
-    for (int64_t number = (int64_t)blockIdx.x * SPMM_ROW_WARPS + threadIdx.x / 32; number < units;
-         number += step) {
-        const int64_t item = number / p.height, row = number - item * p.height;
-        const struct strip s = strip_of(p, item);
-        if (row >= s.rows)
-            continue;
-        const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
-        T *out = o.data + (s.first + row) * o.stride;
-        bool bad = false, weighty = false;
-        for (int32_t dim = warp_lane(); dim < o.d; dim += 32)
-            bad |= isnan(to_f32(out[dim]));
-        if (!__any_sync(WARP_ALL, bad))
-            continue;
-        for (int64_t x = warp_lane(); x < s.width; x += 32)
-            weighty |= s.values[row * s.width + x] != 0;
-        if (__any_sync(WARP_ALL, weighty))
-            continue;
-        for (int32_t dim = warp_lane(); dim < o.d; dim += 32)
-            from_f32(out + dim, 0.0f);
+template <class T, int TILES, bool WHOLE>
+static __global__ void __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : TILES == 1 ? 4 : 3)
+    spmm_gather(const __grid_constant__ struct cuda_params p) {
+    __shared__ struct spmm_shared<T, TILES> shared;
+    const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
+    const int turns = (int)blockDim.x / 32 / dim_warps;
+    struct strip &s = shared.strip[warp];
+    const int64_t row_units = spmm_row_units<TILES>(p), of_slice = p.n_items * row_units;
+    const int64_t slice = blocks_unit() / of_slice, at = blocks_unit() - slice * of_slice;
+    const int64_t item = at / row_units, row = (at - item * row_units) * (8 * TILES);
+    if (slice >= spmm_slices<T, TILES>(p))
+        return;
+    strip_share(s, strip_of(p, item));
+    if (row >= s.rows)
+        return;
+    const int32_t dim =
+        ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
+        warp_lane() / 4 * words_elements<T>();
+    const head_view<T> v = head_of<T>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
+    shared.weighty[warp][warp_lane()] = spmm_sweep<T, TILES, WHOLE>(
+        shared.sum[warp], p, s, v, dim, row, warp / dim_warps, turns);
+    __syncthreads();
+    if (warp < dim_warps) {
+        struct spmm_sums<T, TILES> sum = {};
+        const unsigned weighty = spmm_merge(sum, shared, dim_warps);
+        spmm_results<T, TILES>(sum, weighty, p, s, row, dim);
     }
 }
 
 /* ---- launching ---- */
 
-/* What every mapping is followed by; `launched` is how its own launch went. */
-template <class T>
-static cudaError_t spmm_empty_launch(cudaError_t launched, const struct cuda_params *p,
-                                     cudaStream_t stream) {
-    if (launched != cudaSuccess)
-        return launched;
-    return grid_launch(spmm_empty<T>, p->n_items * p->height, SPMM_ROW_WARPS,
-                       32 * SPMM_ROW_WARPS, p, stream);
+template <class T, int TILES>
+static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+    const int64_t units = p->n_items * spmm_row_units<TILES>(*p) * spmm_slices<T, TILES>(*p);
+    const int64_t turns = (p->columns / p->n_items + SPMM_COLUMNS - 1) / SPMM_COLUMNS;
+    const int dim_warps = spmm_dim_warps<T, TILES>(p->d_v);
+    int warps = dim_warps;
+    while (2 * warps <= SPMM_THREADS / 32 && turns * dim_warps > warps)
+        warps *= 2;
+    return blocks_launch(words_whole<T>(p->alignment, p->d_v) ? spmm_gather<T, TILES, true>
+                                                              : spmm_gather<T, TILES, false>,
+                         units, 32 * warps, p, stream);
 }
 
-template <class T, int M, int N>
-static cudaError_t spmm_tile_launch(const struct cuda_params *p, cudaStream_t stream) {
-    const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    return grid_launch(spmm_tile<T, M, N>, units, 1, panel_threads(M, N), p, stream);
-}
+/*
+ * An instance and the height of block rows that it is for, at most. Filled from an H200 (one head,
+ * d = 768, f32, random blocks, tess_spmm by events, median of 3; N, keep): height 1, row 7.6 ms,
+ * gather 9.6 ms (16384, .05); height 2, gather 3.6 ms, row 7.2 ms (32768, .01). Above, an instance
+ * has the tiles that its rows fill: 3.8 ms at 8, 2.7 ms at 32 (32768, .05).
+ */
+struct spmm_mapping {
+    int64_t height;
+    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+};
 
-template <class T>
-static cudaError_t spmm_row_launch(const struct cuda_params *p, cudaStream_t stream) {
-    const int64_t dim_units = (p->d_v + SPMM_ROW_DIMS - 1) / SPMM_ROW_DIMS;
-    return grid_launch(spmm_row<T>, p->n_items * p->height * dim_units, SPMM_ROW_WARPS,
-                       32 * SPMM_ROW_WARPS, p, stream);
+static inline cudaError_t spmm_launch_of(const struct spmm_mapping *mapping,
+                                         const struct cuda_params *p, cudaStream_t stream) {
+    while (p->height > mapping->height)
+        mapping++;
+    return mapping->launch(p, stream);
 }
 
 /* The mappings that every type has for low block rows. */
 template <class T>
 static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
-    if (p->height < 8)
-        return spmm_row_launch<T>(p, stream);
-    return p->d_v <= 64 ? spmm_tile_launch<T, 8, 64>(p, stream)
-                        : spmm_tile_launch<T, 8, 128>(p, stream);
-}
-
-template <class T, int N>
-static cudaError_t spmm_tiles_launch(const struct cuda_params *p, cudaStream_t stream) {
-    if (p->height <= 16)
-        return spmm_tile_launch<T, 16, N>(p, stream);
-    if (p->height <= 32)
-        return spmm_tile_launch<T, 32, N>(p, stream);
-    return spmm_tile_launch<T, 64, N>(p, stream);
+    static const struct spmm_mapping mappings[] = {
+        {1, spmm_row_launch<T>},
+        {INT64_MAX, spmm_gather_launch<T, 1>},
+    };
+    return spmm_launch_of(mappings, p, stream);
 }
 
 template <class T>
 static cudaError_t spmm_launch(const struct cuda_params *p, cudaStream_t stream) {
-    if (p->height <= 8)
-        return spmm_launch_low<T>(p, stream);
-    return p->d_v <= 64 ? spmm_tiles_launch<T, 64>(p, stream)
-                        : spmm_tiles_launch<T, 128>(p, stream);
+    static const struct spmm_mapping mappings[] = {
+        {1, spmm_row_launch<T>},
+        {8, spmm_gather_launch<T, 1>},
+        {16, spmm_gather_launch<T, 2>},
+        {INT64_MAX, spmm_gather_launch<T, 4>},
+    };
+    return spmm_launch_of(mappings, p, stream);
 }
 
 #endif

@@ -1,0 +1,27 @@
+/* Launching a block for each unit of work, where a loop over units would cost registers. */
+#ifndef TESSERA_CUDA_BLOCKS_CUH
+#define TESSERA_CUDA_BLOCKS_CUH
+
+#include "launch.h"
+
+#include <cuda_runtime.h>
+
+#define BLOCKS_ACROSS (1 << 30)
+
+/* The block's unit, which may be past the last. */
+static __device__ __forceinline__ int64_t blocks_unit(void) {
+    return (int64_t)blockIdx.y * BLOCKS_ACROSS + blockIdx.x;
+}
+
+static inline cudaError_t blocks_launch(void (*kernel)(const struct cuda_params), int64_t units,
+                                        int threads, const struct cuda_params *p,
+                                        cudaStream_t stream) {
+    if (units == 0)
+        return cudaSuccess;
+    const dim3 grid(units < BLOCKS_ACROSS ? units : BLOCKS_ACROSS,
+                    (units + BLOCKS_ACROSS - 1) / BLOCKS_ACROSS);
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), arguments, 0, stream);
+}
+
+#endif
