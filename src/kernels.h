@@ -14,6 +14,7 @@
 #define TESSERA_KERNELS_H
 
 #include "carve.h"
+#include "granules.h"
 #include "lists.h"
 #include "pattern.h"
 #include "schedule.h"
@@ -49,6 +50,7 @@ struct kernel_args {
     float *values;
     const struct bcsr *bcsr;
     const struct lists *lists;
+    const struct granules *granules; /* CUDA */
     const struct schedule *schedule;
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */

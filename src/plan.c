@@ -178,8 +178,14 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan)};
-    return schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
-                         plan->problem.batch * plan->problem.heads_q, &rules, error);
+    status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
+                           plan->problem.batch * plan->problem.heads_q, &rules, error);
+    if (!status && plan->backend->image_size)
+        status = granules_make(
+            &plan->granules, &plan->lists, &plan->schedule,
+            &(struct granule_heads){plan->list_of, plan->problem.heads_q, plan->problem.heads_kv},
+            error);
+    return status;
 }
 
 /* Copies `count` elements; NULL when memory ran out. */
@@ -259,6 +265,7 @@ struct kernel_args plan_args(const tess_plan *plan) {
                                 .target = &plan->target,
                                 .bcsr = &plan->bcsr,
                                 .lists = &plan->lists,
+                                .granules = &plan->granules,
                                 .schedule = &plan->schedule,
                                 .list_of = plan->list_of,
                                 .values_offset = plan->values_offset};
@@ -338,6 +345,7 @@ void tess_plan_free(tess_plan *plan) {
         return;
     bcsr_free(&plan->bcsr);
     lists_free(&plan->lists);
+    granules_free(&plan->granules);
     schedule_free(&plan->schedule);
     free(plan->list_of);
     free(plan->values_offset);
