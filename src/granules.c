@@ -1,6 +1,7 @@
 /* Granules: one walk over each tile's runs that both counts and fills. */
 #include "granules.h"
 
+#include "deal.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -105,10 +106,10 @@ static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, i
 }
 
 static struct granule_item item_make(const struct granules *g, const struct lists *lists,
-                                     const struct granule_heads *heads, int32_t batch_head,
+                                     const struct granule_rules *rules, int32_t batch_head,
                                      int32_t tile, int32_t part, int32_t parts) {
-    int64_t T = heads->list_of[batch_head] * lists->tiles + tile;
-    int64_t head = batch_head % heads->heads_q;
+    int64_t T = rules->list_of[batch_head] * lists->tiles + tile;
+    int64_t head = batch_head % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
     int64_t begin, end;
@@ -121,27 +122,13 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .slot = -1,
         .count = (int32_t)(end - begin),
         .whole = here > 0 ? (int32_t)here : 0,
-        .batch = (int32_t)(batch_head / heads->heads_q),
+        .batch = (int32_t)(batch_head / rules->heads_q),
         .head = (int32_t)head,
-        .head_kv = (int32_t)(head / (heads->heads_q / heads->heads_kv)),
+        .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
         .row = (int32_t)lists->tile_row[tile],
         .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
         .parts = parts,
     };
-}
-
-static void items_fill(struct granules *out, const struct lists *lists,
-                       const struct schedule *schedule, const struct granule_heads *heads) {
-    for (int64_t i = 0; i < schedule->n_items; i++) {
-        const struct work_item *w = &schedule->items[i];
-        out->items[i] = item_make(out, lists, heads, w->batch_head, w->tile, w->part, w->parts);
-        out->items[i].slot = w->slot;
-    }
-    for (int64_t i = 0; i < schedule->n_merges; i++) {
-        const struct merge_item *m = &schedule->merges[i];
-        out->merges[i] = item_make(out, lists, heads, m->batch_head, m->tile, 0, m->parts);
-        out->merges[i].slot = m->first_slot;
-    }
 }
 
 static int64_t prefix_sum(int64_t *ptr, int64_t n) {
@@ -155,14 +142,64 @@ static void *array_make(int64_t count, size_t size) {
     return calloc((size_t)count + 1, size);
 }
 
+/* Keys that an item takes as long as, apart from its own. */
+#define GRANULE_ITEM_KEYS 128
+
+/* Deals the items: place[i] is where item i of the schedule goes. */
+static int items_deal(struct granules *out, const struct granule_item *items, int64_t *place) {
+    int32_t *worker = array_make(out->n_items, sizeof *worker);
+    int64_t *cost = array_make(out->n_items, sizeof *cost);
+    int failed = !worker || !cost;
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        cost[i] = (int64_t)items[i].count * out->size + GRANULE_ITEM_KEYS;
+    failed = failed || deal(worker, cost, out->n_items, out->workers);
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        out->worker_ptr[worker[i] + 1]++;
+    if (!failed)
+        prefix_sum(out->worker_ptr, out->workers);
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        place[i] = out->worker_ptr[worker[i]]++;
+    for (int32_t w = out->workers; w > 0 && !failed; w--)
+        out->worker_ptr[w] = out->worker_ptr[w - 1];
+    out->worker_ptr[0] = 0;
+    free(worker);
+    free(cost);
+    return failed ? -1 : 0;
+}
+
+/* Zero, or -1 when memory ran out. */
+static int items_fill(struct granules *out, const struct lists *lists,
+                      const struct schedule *schedule, const struct granule_rules *rules) {
+    struct granule_item *items = array_make(out->n_items, sizeof *items);
+    int64_t *place = array_make(out->n_items, sizeof *place);
+    int failed = !items || !place;
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
+        const struct work_item *w = &schedule->items[i];
+        items[i] = item_make(out, lists, rules, w->batch_head, w->tile, w->part, w->parts);
+        items[i].slot = w->slot;
+    }
+    failed = failed || items_deal(out, items, place);
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++)
+        out->items[place[i]] = items[i];
+    for (int64_t i = 0; i < schedule->n_merges; i++) {
+        const struct merge_item *m = &schedule->merges[i];
+        out->merges[i] = item_make(out, lists, rules, m->batch_head, m->tile, 0, m->parts);
+        out->merges[i].slot = m->first_slot;
+    }
+    free(items);
+    free(place);
+    return failed ? -1 : 0;
+}
+
 static int granules_build(struct granules *out, const struct lists *lists,
-                          const struct schedule *schedule, const struct granule_heads *heads) {
+                          const struct schedule *schedule, const struct granule_rules *rules) {
     int64_t tiles = lists->n_lists * lists->tiles;
     out->ptr = array_make(tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(tiles, sizeof *out->mask_ptr);
     out->items = array_make(out->n_items, sizeof *out->items);
     out->merges = array_make(out->n_merges, sizeof *out->merges);
-    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges)
+    out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
+    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges || !out->worker_ptr)
         return -1;
     cut_all(out, lists, 0);
     out->n = prefix_sum(out->ptr, tiles);
@@ -172,16 +209,17 @@ static int granules_build(struct granules *out, const struct lists *lists,
     if (!out->keys || !out->masks)
         return -1;
     cut_all(out, lists, 1);
-    items_fill(out, lists, schedule, heads);
-    return 0;
+    return items_fill(out, lists, schedule, rules);
 }
 
 tess_status granules_make(struct granules *out, const struct lists *lists,
-                          const struct schedule *schedule, const struct granule_heads *heads,
+                          const struct schedule *schedule, const struct granule_rules *rules,
                           tess_error *error) {
-    *out = (struct granules){
-        .size = size_choose(lists), .n_items = schedule->n_items, .n_merges = schedule->n_merges};
-    if (granules_build(out, lists, schedule, heads))
+    *out = (struct granules){.size = size_choose(lists),
+                             .n_items = schedule->n_items,
+                             .n_merges = schedule->n_merges,
+                             .workers = rules->workers};
+    if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory while cutting %lld query tiles into granules",
                          (long long)(lists->n_lists * lists->tiles));
@@ -195,6 +233,7 @@ void granules_free(struct granules *g) {
     free(g->masks);
     free(g->items);
     free(g->merges);
+    free(g->worker_ptr);
     *g = (struct granules){0};
 }
 

@@ -52,20 +52,23 @@ struct granules {
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
-    struct granule_item *items;  /* in the order of the schedule */
+    struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
     struct granule_item *merges; /* slot: the first of `parts` */
+    int32_t workers;
+    int64_t *worker_ptr; /* [workers + 1] */
 };
 
-/* How heads read lists, keys and values. */
-struct granule_heads {
+/* How heads read lists, keys and values, and among how many the items are dealt. */
+struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
+    int32_t workers; /* 1: all stand in the order of the schedule */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases
  * whether or not it succeeded. */
 tess_status granules_make(struct granules *out, const struct lists *lists,
-                          const struct schedule *schedule, const struct granule_heads *heads,
+                          const struct schedule *schedule, const struct granule_rules *rules,
                           tess_error *error);
 void granules_free(struct granules *granules);
 size_t granules_memory(const struct granules *granules);

@@ -66,6 +66,8 @@ struct kernel_cost {
     double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
     double key_dim;     /* one key times one dim: fetching it */
     double masked_key;  /* one row mask applied, per row */
+    int skips;          /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups
+                         * that do not list a masked key */
 };
 
 struct kernel {
@@ -73,6 +75,9 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
+    /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
+     * whoever is free takes the next. */
+    int32_t (*workers)(const tess_target *target, int32_t rows);
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);

@@ -3,6 +3,7 @@
 
 #include "status.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Tiles that are packed on trial for each tile height. */
@@ -96,6 +97,17 @@ static double key_cost(const struct kernel *kernel, double dims, double rows) {
     return dims * (kernel->cost.key_row_dim * rows + kernel->cost.key_dim);
 }
 
+/* Rows that a kernel computes, for each key of a tile: all; or whole groups, and of masked keys only
+ * those that list it. Answers how many less than `rows` for each it is, over all keys. */
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
+                           double rows) {
+    double groups = ceil(rows / LISTS_GROUP);
+    if (!kernel->cost.skips)
+        return 0;
+    return (sums->full_keys + sums->masked_keys) * rows -
+           LISTS_GROUP * (sums->full_keys * groups + sums->masked_groups);
+}
+
 /* A fused run over lists with these sums, each list read by `heads` heads. */
 static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
                          double rows) {
@@ -103,7 +115,8 @@ static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, d
     double dims = (double)(plan->problem.d_qk + plan->problem.d_v);
     return heads * (sums->tiles * kernel->cost.item +
                     (sums->full_keys + sums->masked_keys) * key_cost(kernel, dims, rows) +
-                    sums->masked_keys * rows * kernel->cost.masked_key);
+                    sums->masked_keys * rows * kernel->cost.masked_key -
+                    dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
 /* All stages over the block lists. */
@@ -180,11 +193,14 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
         .heads_per_group = heads_per_group(plan)};
     status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
                            plan->problem.batch * plan->problem.heads_q, &rules, error);
+    const struct granule_rules granule_rules = {
+        .list_of = plan->list_of,
+        .heads_q = plan->problem.heads_q,
+        .heads_kv = plan->problem.heads_kv,
+        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1};
     if (!status && plan->backend->image_size)
-        status = granules_make(
-            &plan->granules, &plan->lists, &plan->schedule,
-            &(struct granule_heads){plan->list_of, plan->problem.heads_q, plan->problem.heads_kv},
-            error);
+        status =
+            granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);
     return status;
 }
 

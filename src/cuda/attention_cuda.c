@@ -14,6 +14,7 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.words = carve_take(c, (size_t)args->lists->n_words, sizeof *i.words);
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
     i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
+    i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
     return i;
 }
 
@@ -33,6 +34,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.words, args->lists->words_of_rows, args->lists->n_words, sizeof *to.words},
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.merges, g->merges, g->n_merges, sizeof *to.merges},
+        {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
     };
     return cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
 }
@@ -63,6 +65,17 @@ static double scale_of_q(double scale) {
     return copysign(exponent < -8 ? ldexp(1, exponent < -100 ? -100 : exponent) : 1, scale);
 }
 
+/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. */
+static bool rows_copied(const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
+    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2]};
+    bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
+    for (int i = 0; i < 3; i++)
+        copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
+    return copied;
+}
+
 struct attention_params attention_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     struct carve carve = {.base = (char *)(uintptr_t)args->image};
@@ -81,10 +94,12 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
         .slot_floats = slot_floats(args),
-        .multiprocessors = args->target->multiprocessors,
+        .thin = 2 * args->granules->n_masks > args->granules->n,
+        .workers = args->granules->workers,
         .d_qk = (int32_t)p->d_qk,
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
+        .copied = rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
     };

@@ -50,8 +50,8 @@ template <class T>
 static __device__ __forceinline__ struct attention_manner
 attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
                     float scale) {
-    return {view.stride[2] * (int64_t)sizeof(T), d * (int32_t)sizeof(T),
-            p.alignment >= 16 && d % (16 / (int)sizeof(T)) == 0 && scale == 1, scale};
+    return {view.stride[2] * (int64_t)sizeof(T), d * (int32_t)sizeof(T), p.copied && scale == 1,
+            scale};
 }
 
 /*
@@ -70,11 +70,12 @@ attention_gather(uint32_t to, const char *from, const struct attention_manner &m
     for (int s = 0; s < SEGMENTS; s++)
         inside[s] = (8 * s + piece) * 16 < manner.bytes;
     if (manner.copied) {
+        asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
         to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
 #pragma unroll
         for (int i = 0; i < ROWS; i += 4) {
             const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
-            const char *row = from + (uint32_t)max(k, 0) * manner.step;
+            const char *row = from + (uint64_t)(uint32_t)max(k, 0) * (uint32_t)manner.step;
             const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
             for (int s = 0; s < SEGMENTS; s++)

@@ -70,23 +70,25 @@ static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
     }
 }
 
-/* Blocks of a launch at most; kernels step through their items by the grid's size. */
-#define ATTENTION_GRID_MAX (1 << 30)
+/* Blocks of a launch over `items`: no more than a grid can have, as kernels step through their
+ * items by its size. */
+static inline unsigned attention_blocks(int64_t items) {
+    return (unsigned)(items < 1 << 30 ? items : 1 << 30);
+}
 
 static inline cudaError_t attention_launch(void (*kernel)(const struct attention_params),
-                                           int64_t blocks, int threads, size_t shared,
+                                           dim3 blocks, int threads, size_t shared,
                                            const struct attention_params *p, cudaStream_t stream) {
-    if (blocks == 0)
+    if (blocks.x == 0)
         return cudaSuccess;
     void *arguments[] = {(void *)p};
-    return cudaLaunchKernel((const void *)kernel,
-                            dim3(blocks < ATTENTION_GRID_MAX ? blocks : ATTENTION_GRID_MAX),
-                            dim3(threads), arguments, shared, stream);
+    return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), arguments, shared, stream);
 }
 
 template <class T>
 static cudaError_t attention_merge_launch(const struct attention_params *p, cudaStream_t stream) {
-    return attention_launch(attention_merge<T>, p->n_merges, ATTENTION_MERGE_THREADS, 0, p, stream);
+    return attention_launch(attention_merge<T>, attention_blocks(p->n_merges),
+                            ATTENTION_MERGE_THREADS, 0, p, stream);
 }
 
 #endif

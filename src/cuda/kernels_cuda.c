@@ -241,10 +241,14 @@ static size_t workspace_none(const struct kernel_args *args) {
         return code == cudaSuccess ? TESS_OK                                                       \
                                    : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
     }
-#define CUDA_ATTENTION(name, type, head, ...)                                                      \
+#define CUDA_ATTENTION(name, type, head, way, ...)                                                 \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
         const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;             \
         return refused(target, d > head ? "its heads have at most " #head " dims" : TAKES_##type); \
+    }                                                                                              \
+    static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
+        (void)target, (void)rows;                                                                  \
+        return WORKERS_##way(head);                                                                \
     }                                                                                              \
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
         const struct attention_params p = attention_params_of(args);                               \
@@ -252,10 +256,22 @@ static size_t workspace_none(const struct kernel_args *args) {
         return code == cudaSuccess ? TESS_OK                                                       \
                                    : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
     }
+
+/* Blocks of tensor-core kernels stay for several items, which are dealt among them; the others have
+ * a block for each. */
+static int32_t blocks_of_all(const tess_target *target, int32_t blocks) {
+    const int64_t all = (int64_t)target->multiprocessors * blocks;
+    return all < 1 << 20 ? (int32_t)all : 1 << 20;
+}
+#define WORKERS_mma(head) blocks_of_all(target, ATTENTION_BLOCKS(head, rows))
+#define WORKERS_fma(head) 1
+
 #include "instances.def"
+#undef CUDA_KERNEL
+#undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels. */
-static const int32_t attention_rows[] = {8, 16, 32, 64, 128, 0};
+static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
@@ -266,16 +282,19 @@ static const struct kernel kernels[] = {
      .refuses = name_##_refuses,                                                                   \
      .workspace = workspace_none,                                                                  \
      .run = name_##_run},
-#define CUDA_ATTENTION(name_, type, head, ...)                                                     \
+#define CUDA_ATTENTION(name_, type, head, way, ...)                                                \
     {.name = "cuda_" #name_,                                                                       \
      .stage = TESS_STAGE_ATTENTION,                                                                \
-     .tile_rows = attention_rows,                                                                  \
+     .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
+     .workers = name_##_workers,                                                                   \
      .unusable = kernel_unusable,                                                                  \
      .refuses = name_##_refuses,                                                                   \
      .workspace = attention_workspace,                                                             \
      .run = name_##_run},
 #include "instances.def"
+#undef CUDA_KERNEL
+#undef CUDA_ATTENTION
 };
 
 const struct backend *cuda_kernels(void) {

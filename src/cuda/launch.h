@@ -52,7 +52,10 @@ cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 /* cuda_NAME: one launch function for each kernel. */
 #define CUDA_KERNEL(name, ...)                                                                     \
     cudaError_t cuda_##name(const struct cuda_params *p, cudaStream_t stream);
+#define CUDA_ATTENTION(...)
 #include "instances.def"
+#undef CUDA_KERNEL
+#undef CUDA_ATTENTION
 
 #ifdef __cplusplus
 }
