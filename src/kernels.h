@@ -40,10 +40,10 @@ struct view {
     int64_t stride[3];
 };
 
-/* What a kernel is handed. A fused kernel finds lists, and granules where it reads an image; a staged
- * one bcsr and values; both find a schedule, whose tiles are query tiles for the one and block rows
- * for the other. A staged kernel decides which keys to read for at most 256 rows at a time
- * (SEMANTICS: unlisted keys). */
+/* What a kernel is handed. A fused kernel finds lists, and granules where it reads an image; a
+ * staged one bcsr and values; both find a schedule, whose tiles are query tiles for the one and
+ * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
+ * time (SEMANTICS: unlisted keys). */
 struct kernel_args {
     const struct problem *problem;
     const tess_target *target;

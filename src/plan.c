@@ -97,8 +97,8 @@ static double key_cost(const struct kernel *kernel, double dims, double rows) {
     return dims * (kernel->cost.key_row_dim * rows + kernel->cost.key_dim);
 }
 
-/* Rows that a kernel computes, for each key of a tile: all; or whole groups, and of masked keys only
- * those that list it. Answers how many less than `rows` for each it is, over all keys. */
+/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
+ * that list it. Answers how many fewer row-key pairs that is. */
 static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
                            double rows) {
     double groups = ceil(rows / LISTS_GROUP);

@@ -136,8 +136,8 @@ static __device__ __forceinline__ void attention_ask_q(const struct attention_pa
                 q + (item.row + row) * p.q.stride[2] * (int64_t)sizeof(T) + at));
 }
 
-/* Looks up the granules of a step, for the gather of the next round. At an item's first step it also
- * looks up where the heads begin, asks for the queries, and fetches the item after it. */
+/* Looks up the granules of a step, for the gather of the next round. At an item's first step it
+ * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
 template <class T, int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
