@@ -18,7 +18,7 @@ function(tessera_test name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule plan api pattern spec)
+foreach(name status lists schedule granules plan api pattern spec)
     tessera_test(${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)

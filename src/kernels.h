@@ -14,6 +14,7 @@
 #define TESSERA_KERNELS_H
 
 #include "carve.h"
+#include "granules.h"
 #include "lists.h"
 #include "pattern.h"
 #include "schedule.h"
@@ -39,9 +40,10 @@ struct view {
     int64_t stride[3];
 };
 
-/* What a kernel is handed. A fused kernel finds lists, a staged one bcsr and values; both find a
- * schedule, whose tiles are query tiles for the one and block rows for the other. A staged kernel
- * decides which keys to read for at most 256 rows at a time (SEMANTICS: unlisted keys). */
+/* What a kernel is handed. A fused kernel finds lists, and granules where it reads an image; a
+ * staged one bcsr and values; both find a schedule, whose tiles are query tiles for the one and
+ * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
+ * time (SEMANTICS: unlisted keys). */
 struct kernel_args {
     const struct problem *problem;
     const tess_target *target;
@@ -49,6 +51,7 @@ struct kernel_args {
     float *values;
     const struct bcsr *bcsr;
     const struct lists *lists;
+    const struct granules *granules; /* CUDA */
     const struct schedule *schedule;
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
@@ -65,6 +68,8 @@ struct kernel_cost {
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double masked_key;  /* one row mask applied, per row */
+    int skips;          /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups
+                         * that do not list a masked key */
 };
 
 struct kernel {
@@ -72,6 +77,9 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
+    /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
+     * whoever is free takes the next. */
+    int32_t (*workers)(const tess_target *target, int32_t rows);
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);

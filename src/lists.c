@@ -76,6 +76,8 @@ static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_p
                 for (int k = 0; k < LIST_MASKED_KINDS; k++)
                     masked_ptr[k + 1] = sink.n_masked[k];
                 word_ptr[T + 1] = sink.n_words;
+#pragma omp atomic
+                out->masked_groups += sink.masked_groups;
             }
         }
         pack_scratch_free(&scratch);
@@ -161,6 +163,7 @@ void lists_sum(struct lists_sums *out, const struct lists *lists) {
     out->tiles = (double)(lists->n_lists * lists->tiles);
     out->full_keys = (double)full;
     out->masked_keys = (double)masked;
+    out->masked_groups = (double)lists->masked_groups;
 }
 
 tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
@@ -185,11 +188,13 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
         pack_tile(&packer, T / packer.tiles, T % packer.tiles, &scratch, &sink);
         out->full_keys += (double)sink.full_keys;
         out->masked_keys += (double)sink.masked_keys;
+        out->masked_groups += (double)sink.masked_groups;
     }
     double scale = (double)n / (double)taken;
     out->tiles = (double)n;
     out->full_keys *= scale;
     out->masked_keys *= scale;
+    out->masked_groups *= scale;
     pack_scratch_free(&scratch);
     free(tile_row);
     return TESS_OK;

@@ -19,6 +19,9 @@
 
 #include "pattern.h"
 
+/* Rows that kernels pass over together where none of them lists a key. */
+#define LISTS_GROUP 16
+
 struct list_run {
     int32_t key, count;
 };
@@ -50,6 +53,7 @@ struct lists {
     int64_t *keys;     /* [n_lists * tiles] keys of the tile, all runs together */
 
     int64_t n_full, n_masked, n_words;
+    int64_t masked_groups; /* see lists_sums */
     int64_t *full_ptr;     /* [n_lists * tiles + 1] */
     struct list_run *full; /* [n_full] */
     int64_t
@@ -68,8 +72,9 @@ size_t lists_memory(const struct lists *lists);
 /* Sums over the query tiles of all lists. */
 struct lists_sums {
     double tiles;
-    double full_keys;   /* keys in full runs */
-    double masked_keys; /* keys in the other runs */
+    double full_keys;     /* keys in full runs */
+    double masked_keys;   /* keys in the other runs */
+    double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);
 

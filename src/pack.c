@@ -26,8 +26,22 @@ static void emit_full(struct pack_sink *s, int64_t key, int64_t count) {
     s->full_end = key + count;
 }
 
-static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t lo, int64_t hi) {
+/* Groups of rows that a mask has a row of. */
+static int64_t mask_groups(const uint64_t *mask, int32_t words) {
+    int64_t groups = 0;
+    for (int32_t w = 0; w < words; w++)
+        for (int shift = 0; shift < 64; shift += LISTS_GROUP)
+            groups += (mask[w] >> shift & UINT64_MAX >> (64 - LISTS_GROUP)) != 0;
+    return groups;
+}
+
+static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t lo, int64_t hi,
+                      int64_t rows) {
     s->masked_keys += count;
+    for (int64_t c = 0; c < count; c++) {
+        int64_t first = c - hi < 0 ? 0 : c - hi, last = c - lo > rows - 1 ? rows - 1 : c - lo;
+        s->masked_groups += first > last ? 0 : last / LISTS_GROUP - first / LISTS_GROUP + 1;
+    }
     if (s->full) {
         struct list_masked *run = &s->masked[LIST_BAND][s->n_masked[LIST_BAND]];
         *run = (struct list_masked){.key = (int32_t)key, .count = (int32_t)count};
@@ -64,6 +78,7 @@ static void emit_members(struct pack_sink *s, int64_t key, int64_t count, const 
     size_t bytes = (size_t)words * sizeof *mask;
     int go_on = s->masked_end[LIST_MEMBERS] == key && !memcmp(mask, s->last_mask, bytes);
     emit_masked_run(s, LIST_MEMBERS, key, count, go_on);
+    s->masked_groups += count * mask_groups(mask, words);
     if (!go_on) {
         emit_words(s, mask, words);
         memcpy(s->last_mask, mask, bytes);
@@ -75,6 +90,7 @@ static void emit_bits(struct pack_sink *s, int64_t key, const uint64_t *mask, in
      * because keys ascend. */
     int go_on = s->masked_end[LIST_BITS] == key;
     emit_masked_run(s, LIST_BITS, key, 1, go_on);
+    s->masked_groups += mask_groups(mask, words);
     emit_words(s, mask, words);
 }
 
@@ -144,15 +160,15 @@ static void pack_band(struct pack_sink *sink, int64_t key, int64_t keys, int64_t
     if (last < first)
         return;
     if (full_last - full_first + 1 < PACK_MIN_FULL) {
-        emit_band(sink, key + first, last - first + 1, lo - first, hi - first);
+        emit_band(sink, key + first, last - first + 1, lo - first, hi - first, rows);
         return;
     }
     if (first < full_first)
-        emit_band(sink, key + first, full_first - first, lo - first, hi - first);
+        emit_band(sink, key + first, full_first - first, lo - first, hi - first, rows);
     emit_full(sink, key + full_first, full_last - full_first + 1);
     if (full_last < last) {
         int64_t rest = full_last + 1;
-        emit_band(sink, key + rest, last - full_last, lo - rest, hi - rest);
+        emit_band(sink, key + rest, last - full_last, lo - rest, hi - rest, rows);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "status.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Tiles that are packed on trial for each tile height. */
@@ -100,6 +101,17 @@ static double key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
     return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 
+/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
+ * that list it. Answers how many fewer row-key pairs that is. */
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
+                           double rows) {
+    double groups = ceil(rows / LISTS_GROUP);
+    if (!kernel->cost.skips)
+        return 0;
+    return (sums->full_keys + sums->masked_keys) * rows -
+           LISTS_GROUP * (sums->full_keys * groups + sums->masked_groups);
+}
+
 /* A fused run over lists with these sums, each list read by `heads` heads. */
 static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
                          double rows) {
@@ -107,7 +119,8 @@ static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, d
     double dims = (double)(plan->problem.d_qk + plan->problem.d_v);
     return heads * (sums->tiles * kernel->cost.item +
                     (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
-                    sums->masked_keys * rows * kernel->cost.masked_key);
+                    sums->masked_keys * rows * kernel->cost.masked_key -
+                    dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
 /* All stages over the block lists. */
@@ -182,8 +195,17 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan)};
-    return schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
-                         plan->problem.batch * plan->problem.heads_q, &rules, error);
+    status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
+                           plan->problem.batch * plan->problem.heads_q, &rules, error);
+    const struct granule_rules granule_rules = {
+        .list_of = plan->list_of,
+        .heads_q = plan->problem.heads_q,
+        .heads_kv = plan->problem.heads_kv,
+        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1};
+    if (!status && plan->backend->image_size)
+        status =
+            granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);
+    return status;
 }
 
 /* Copies `count` elements; NULL when memory ran out. */
@@ -263,6 +285,7 @@ struct kernel_args plan_args(const tess_plan *plan) {
                                 .target = &plan->target,
                                 .bcsr = &plan->bcsr,
                                 .lists = &plan->lists,
+                                .granules = &plan->granules,
                                 .schedule = &plan->schedule,
                                 .list_of = plan->list_of,
                                 .values_offset = plan->values_offset};
@@ -342,6 +365,7 @@ void tess_plan_free(tess_plan *plan) {
         return;
     bcsr_free(&plan->bcsr);
     lists_free(&plan->lists);
+    granules_free(&plan->granules);
     schedule_free(&plan->schedule);
     free(plan->list_of);
     free(plan->values_offset);

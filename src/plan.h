@@ -19,6 +19,7 @@ struct tess_plan {
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
     struct bcsr bcsr;                            /* staged: the pattern's lists, copied */
     struct lists lists;                          /* fused */
+    struct granules granules;                    /* fused, where kernels read an image */
     struct schedule schedule;
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *values_offset; /* staged: [batch * heads_q] */

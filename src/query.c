@@ -123,7 +123,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.work_items = plan->schedule.n_items;
     known.split_tiles = plan->schedule.n_merges;
     known.memory_size =
-        (int64_t)(sizeof *plan + lists_memory(&plan->lists) +
+        (int64_t)(sizeof *plan + lists_memory(&plan->lists) + granules_memory(&plan->granules) +
                   (fused ? 0 : bcsr_memory(&plan->bcsr)) + schedule_memory(&plan->schedule) +
                   batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;

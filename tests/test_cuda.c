@@ -95,7 +95,7 @@ static void lane_free(struct lane *lane) {
 }
 
 /* Two streams run one plan at once, again and again: always the same bits. */
-static void repeats(const char *text) {
+static void repeats(const char *text, tess_pipeline pipeline) {
     struct lab_work w;
     struct lab_planned p;
     struct lab_run first = {.planned = &p};
@@ -105,7 +105,7 @@ static void repeats(const char *text) {
     tess_tensor q, k, v;
     char why[LAB_WHY] = "";
     work_make(&w, text);
-    planned_make(&p, &w, TESS_STAGED);
+    planned_make(&p, &w, pipeline);
     first.q = &w.q, first.k = &w.k, first.v = &w.v, first.o = &w.o, first.lse = &w.lse;
     assert_int_equal(lab_run_whole(&first, why), 0);
     size_t size = w.o.buffer.size;
@@ -139,11 +139,16 @@ static void repeats(const char *text) {
 
 static void repeats_have_the_same_bits(void **state) {
     (void)state;
-    if (lab_device_lacks(TESS_CUDA, TESS_STAGED))
-        return;
-    repeats("h=4,n=1000,d=40,pattern=bigbird(64,8,2,1),block=16x16");
-    repeats("h=4,n=1000,d=64,dtype=bf16,pattern=random(0.2,1),block=64x64");
-    repeats("h=4,n=1000,d=64,dtype=f16,pattern=random(0.02,1),block=1x1");
+    static const char *const texts[] = {
+        "h=4,n=1000,d=40,pattern=bigbird(64,8,2,1),block=16x16",
+        "h=4,n=1000,d=64,dtype=bf16,pattern=random(0.2,1),block=64x64",
+        "h=4,n=1000,d=64,dtype=f16,pattern=random(0.02,1),block=1x1",
+        "h=4,n=1000,d=128,dtype=bf16,pattern=global(8)+window(64,64),block=8x8,part=128",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            if (!lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline))
+                repeats(texts[i], (tess_pipeline)pipeline);
 }
 
 /* What is refused before anything is launched; the outputs keep their poison. */

@@ -30,6 +30,7 @@ struct expanded {
     unsigned char *seen;
     unsigned char *taken; /* [n_kv] keys that a run has named */
     int64_t n_kv, rows, keys;
+    int64_t groups; /* of LISTS_GROUP rows, that list a masked key: over all keys and tiles */
 };
 
 static void key_take(struct expanded *x, int64_t key) {
@@ -43,6 +44,7 @@ static void expand_masked(struct expanded *x, const struct lists *l, const struc
                           int kind) {
     for (int64_t c = 0; c < run->count; c++) {
         int any = 0;
+        int64_t group = -1;
         key_take(x, run->key + c);
         for (int64_t r = 0; r < l->tile_rows; r++) {
             int listed;
@@ -55,6 +57,8 @@ static void expand_masked(struct expanded *x, const struct lists *l, const struc
             }
             assert_false(listed && r >= x->rows); /* no bits past the tile's end */
             any |= listed;
+            x->groups += listed && r / LISTS_GROUP != group;
+            group = listed ? r / LISTS_GROUP : group;
             if (listed)
                 x->seen[r * x->n_kv + run->key + c] = 1;
         }
@@ -127,9 +131,11 @@ static void check_pattern(const tess_pattern *p, int32_t tile_rows) {
     struct lists_sums sums, estimate;
     lists_sum(&sums, &l);
     assert_true(sums.full_keys + sums.masked_keys == keys);
+    assert_true(sums.masked_groups == (double)x.groups);
     assert_int_equal(lists_estimate(&estimate, m, tile_rows, 1 << 20, &error), TESS_OK);
     assert_true(estimate.tiles == sums.tiles && estimate.full_keys == sums.full_keys &&
-                estimate.masked_keys == sums.masked_keys);
+                estimate.masked_keys == sums.masked_keys &&
+                estimate.masked_groups == sums.masked_groups);
     free(x.seen);
     free(x.taken);
     free(row);

@@ -256,27 +256,43 @@ static void printing_is_snprintf(void **state) {
     tess_pattern_free(pattern);
 }
 
-/* A fused CUDA plan of this version says that there is no kernel, or no CUDA. */
-static void cuda_says_so(void **state) {
+/* Plans for CUDA can be made and looked at on a machine without a device, in a build with CUDA. */
+static void cuda_plans_need_no_device(void **state) {
     (void)state;
+    static const struct {
+        tess_pipeline pipeline;
+        tess_type type;
+        int64_t d;
+        tess_stage stage;
+        const char *kernel;
+    } cases[] = {
+        {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32"},
+        {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d64"},
+        {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_d128"},
+        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d256"},
+        {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_wide"},
+        {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32"},
+    };
     tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
-    tess_problem problem = problem_make(64);
-    tess_target target = tess_target_init();
-    tess_error error = tess_error_init();
-    tess_plan *plan = NULL;
-    target.backend = TESS_CUDA;
-    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
-                     TESS_INVALID_ARGUMENT);
-    target.multiprocessors = 132;
-    target.architecture = 90;
-    tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
-    assert_int_equal(status, backend_get(TESS_CUDA) ? TESS_UNSUPPORTED : TESS_NO_CUDA);
-    assert_null(plan);
-    /* Staged plans can be made and looked at on a machine without a device. */
-    if (backend_get(TESS_CUDA)) {
-        problem.pipeline = TESS_STAGED;
-        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_OK);
-        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_SOFTMAX), "cuda_softmax_f32");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = problem_make(64);
+        tess_target target = tess_target_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.pipeline = cases[i].pipeline, problem.type = cases[i].type;
+        problem.d_qk = cases[i].d;
+        target.backend = TESS_CUDA;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         TESS_INVALID_ARGUMENT);
+        target.multiprocessors = 132, target.architecture = 90;
+        tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+        if (!backend_get(TESS_CUDA)) {
+            assert_int_equal(status, TESS_NO_CUDA);
+            assert_null(plan);
+            continue;
+        }
+        assert_int_equal(status, TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, cases[i].stage), cases[i].kernel);
         assert_true(tess_plan_image_size(plan) > 0);
         assert_true(tess_plan_print(plan, NULL, 0) > 0);
         tess_plan_free(plan);
@@ -284,11 +300,36 @@ static void cuda_says_so(void **state) {
         target.architecture = 75;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          TESS_UNSUPPORTED);
+        target.backend = (tess_backend)7;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         TESS_INVALID_ARGUMENT);
     }
-    target.backend = (tess_backend)7;
-    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
-                     TESS_INVALID_ARGUMENT);
     tess_pattern_free(pattern);
+}
+
+/* The tile's height follows from what the lists would cost: whole tiles for large blocks, and not
+ * the tallest where few rows share a key. */
+static void cuda_heights_follow_the_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, lowest, highest;
+    } cases[] = {{"random(0.1,1)", 128, 128, 128},
+                 {"dense", 64, 128, 128},
+                 {"random(0.1,1)", 32, 32, 32},
+                 {"random(0.02,1)", 8, 16, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
 }
 
 /* Values that do not fit 64 bits are refused, not wrapped. */
@@ -341,7 +382,8 @@ int main(void) {
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(threads_do_not_change_the_schedule),
         cmocka_unit_test(printing_is_snprintf),
-        cmocka_unit_test(cuda_says_so),
+        cmocka_unit_test(cuda_plans_need_no_device),
+        cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(huge_values_are_refused),
         cmocka_unit_test(queries_answer),
     };

@@ -2,14 +2,15 @@
  * The CUDA backend's table: kernels, the plan's image, devices. The runtime is linked statically,
  * so one library serves machines with and without a driver: without one every call says so.
  */
+#include "attention.h"
 #include "launch.h"
 #include "status.h"
 
 #include <math.h>
 #include <stdio.h>
 
-static tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
-                               const char *argument, const char *call) {
+tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
+                        const char *argument, const char *call) {
     int absent = code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice;
     cudaGetLastError(); /* so that a caller's own check does not find our error */
     return error_set(error, absent ? TESS_NO_CUDA : TESS_CUDA_ERROR, function, argument, "%s: %s",
@@ -152,22 +153,34 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
 
 static size_t cuda_image_size(const struct kernel_args *args) {
     struct carve carve = {0};
+    if (args->problem->pipeline == TESS_FUSED)
+        return attention_image_size(args);
     cuda_image(&carve, args);
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
+tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaStream_t stream,
+                              tess_error *error) {
+    for (size_t i = 0; i < count; i++) {
+        cudaError_t code = parts[i].count ? cudaMemcpyAsync(parts[i].to, parts[i].from,
+                                                            (size_t)parts[i].count * parts[i].size,
+                                                            cudaMemcpyHostToDevice, stream)
+                                          : cudaSuccess;
+        if (code != cudaSuccess)
+            return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
+    }
+    return TESS_OK;
+}
+
 static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
                                      tess_error *error) {
+    if (args->problem->pipeline == TESS_FUSED)
+        return attention_image_upload(args, image, error);
     const struct bcsr *m = args->bcsr;
     const struct cuda_params p = params_of(args, image);
     const struct cuda_image *to = &p.image;
     const int64_t heads = args->problem->batch * args->problem->heads_q;
-    const struct {
-        void *to;
-        const void *from;
-        int64_t count;
-        size_t size;
-    } parts[] = {
+    const struct cuda_part parts[] = {
         {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
         {to->col_idx, m->col_idx, m->n_tiles, sizeof *to->col_idx},
         {to->band_entry, m->band_entry, m->n_bands, sizeof *to->band_entry},
@@ -178,14 +191,10 @@ static tess_status cuda_image_upload(const struct kernel_args *args, void *image
         {to->list_of, args->list_of, heads, sizeof *to->list_of},
         {to->values_offset, args->values_offset, heads, sizeof *to->values_offset},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        cudaError_t code = parts[i].count ? cudaMemcpyAsync(parts[i].to, parts[i].from,
-                                                            (size_t)parts[i].count * parts[i].size,
-                                                            cudaMemcpyHostToDevice, args->stream)
-                                          : cudaSuccess;
-        if (code != cudaSuccess)
-            return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
-    }
+    tess_status status =
+        cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
+    if (status)
+        return status;
     cudaError_t code = to->partial
                            ? cudaMemsetAsync(to->partial, 0,
                                              (size_t)m->n_tiles * sizeof *to->partial, args->stream)
@@ -233,8 +242,37 @@ static size_t workspace_none(const struct kernel_args *args) {
         return code == cudaSuccess ? TESS_OK                                                       \
                                    : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
     }
+#define CUDA_ATTENTION(name, type, head, way, ...)                                                 \
+    static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
+        const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;             \
+        return refused(target, d > head ? "its heads have at most " #head " dims" : TAKES_##type); \
+    }                                                                                              \
+    static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
+        (void)target, (void)rows;                                                                  \
+        return WORKERS_##way(head);                                                                \
+    }                                                                                              \
+    static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
+        const struct attention_params p = attention_params_of(args);                               \
+        cudaError_t code = cuda_##name(&p, args->stream);                                          \
+        return code == cudaSuccess ? TESS_OK                                                       \
+                                   : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
+    }
+
+/* Blocks of tensor-core kernels stay for several items, which are dealt among them; the others have
+ * a block for each. */
+static int32_t blocks_of_all(const tess_target *target, int32_t blocks) {
+    const int64_t all = (int64_t)target->multiprocessors * blocks;
+    return all < 1 << 20 ? (int32_t)all : 1 << 20;
+}
+#define WORKERS_mma(head) blocks_of_all(target, ATTENTION_BLOCKS(head, rows))
+#define WORKERS_fma(head) 1
+
 #include "instances.def"
 #undef CUDA_KERNEL
+#undef CUDA_ATTENTION
+
+/* Rows of a query tile of fused kernels. */
+static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
@@ -245,8 +283,19 @@ static const struct kernel kernels[] = {
      .refuses = name_##_refuses,                                                                   \
      .workspace = workspace_none,                                                                  \
      .run = name_##_run},
+#define CUDA_ATTENTION(name_, type, head, way, ...)                                                \
+    {.name = "cuda_" #name_,                                                                       \
+     .stage = TESS_STAGE_ATTENTION,                                                                \
+     .tile_rows = way##_rows,                                                                      \
+     .cost = {__VA_ARGS__},                                                                        \
+     .workers = name_##_workers,                                                                   \
+     .unusable = kernel_unusable,                                                                  \
+     .refuses = name_##_refuses,                                                                   \
+     .workspace = attention_workspace,                                                             \
+     .run = name_##_run},
 #include "instances.def"
 #undef CUDA_KERNEL
+#undef CUDA_ATTENTION
 };
 
 const struct backend *cuda_kernels(void) {

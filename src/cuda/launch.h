@@ -28,9 +28,24 @@ struct cuda_params {
     float q_scale, score_scale;
 };
 
+/* An array of an image and where it comes from. */
+struct cuda_part {
+    void *to;
+    const void *from;
+    int64_t count;
+    size_t size;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What both images ask of the table (kernels_cuda.c): copies in the order of the stream, and a CUDA
+ * error as a status. */
+tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaStream_t stream,
+                              tess_error *error);
+tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
+                        const char *argument, const char *call);
 
 /* Fills `partial` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
@@ -38,8 +53,10 @@ cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 /* cuda_NAME: one launch function for each kernel. */
 #define CUDA_KERNEL(name, ...)                                                                     \
     cudaError_t cuda_##name(const struct cuda_params *p, cudaStream_t stream);
+#define CUDA_ATTENTION(...)
 #include "instances.def"
 #undef CUDA_KERNEL
+#undef CUDA_ATTENTION
 
 #ifdef __cplusplus
 }

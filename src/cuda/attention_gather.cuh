@@ -1,0 +1,196 @@
+/*
+ * Fused attention: how listed keys get into shared memory. A step is KEYS places of a tile's
+ * granules; each warp gathers KEYS / WARPS rows of K and of V, whatever the granules are, and puts
+ * the row masks beside them where a granule of the step has one. Places that hold no key get zeros,
+ * and a mask without rows.
+ */
+#ifndef TESSERA_CUDA_ATTENTION_GATHER_CUH
+#define TESSERA_CUDA_ATTENTION_GATHER_CUH
+
+#include "attention.h"
+#include "device/convert.cuh"
+#include "device/copy_ring.cuh"
+#include "device/ldmatrix.cuh"
+#include "device/warp.cuh"
+
+/* Where the rows of one (batch, head) of a tensor begin. */
+template <class T>
+static __device__ __forceinline__ char *attention_head(const struct view &view, int32_t b,
+                                                       int32_t h) {
+    return reinterpret_cast<char *>(static_cast<T *>(view.data) + b * view.stride[0] +
+                                    h * view.stride[1]);
+}
+
+/* 16 bytes of a row of elements that are not aligned, or not to be taken as they are. */
+template <class T>
+static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
+                                                          float scale) {
+    union {
+        T x[16 / sizeof(T)];
+        uint4 all;
+    } piece;
+    piece.all = {0, 0, 0, 0};
+    const T *elements = reinterpret_cast<const T *>(from);
+#pragma unroll
+    for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+        if (i * (int)sizeof(T) < bytes)
+            from_f32(&piece.x[i], to_f32(elements[i]) * scale);
+    return piece.all;
+}
+
+/* How rows get from a tensor into a panel. */
+struct attention_manner {
+    int64_t step;  /* bytes from row to row */
+    int32_t bytes; /* of a row */
+    bool copied;   /* 16 bytes at a time; else element by element, times `scale` */
+    float scale;
+};
+
+template <class T>
+static __device__ __forceinline__ struct attention_manner
+attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
+                    float scale) {
+    return {view.stride[2] * (int64_t)sizeof(T), d * (int32_t)sizeof(T), p.copied && scale == 1,
+            scale};
+}
+
+/*
+ * ROWS rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart. Lane l
+ * names, in key[i], the row that goes to 32 i + l, -1 for zeros. Done after ring_wait.
+ */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_gather(uint32_t to, const char *from, const struct attention_manner &manner,
+                 const int32_t (&key)[(ROWS + 31) / 32]) {
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    bool inside[SEGMENTS];
+    from += 16 * piece;
+#pragma unroll
+    for (int s = 0; s < SEGMENTS; s++)
+        inside[s] = (8 * s + piece) * 16 < manner.bytes;
+    if (manner.copied) {
+        asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+        to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+#pragma unroll
+        for (int i = 0; i < ROWS; i += 4) {
+            const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
+            const char *row = from + (uint64_t)(uint32_t)max(k, 0) * (uint32_t)manner.step;
+            const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
+#pragma unroll
+            for (int s = 0; s < SEGMENTS; s++)
+                if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
+                    ring_copy_16(at + 128 * s, row + 128 * s, k >= 0 && inside[s]);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int row = sub; row < ROWS; row += 4) {
+        int32_t k = __shfl_sync(WARP_ALL, key[0], row % 32);
+#pragma unroll
+        for (int i = 1; i < (ROWS + 31) / 32; i++) {
+            const int32_t other = __shfl_sync(WARP_ALL, key[i], row % 32);
+            k = row / 32 == i ? other : k;
+        }
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++) {
+            uint4 x = {0, 0, 0, 0};
+            if (k >= 0 && inside[s])
+                x = attention_load_16<T>(from + k * manner.step + 128 * s,
+                                         manner.bytes - (8 * s + piece) * 16, manner.scale);
+            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, 8 * s + piece), x);
+        }
+    }
+}
+
+/* Rows 64 w ... 64 w + 63 that list key c of a band. */
+static __device__ __forceinline__ uint64_t attention_band(const struct granule_mask &mask,
+                                                          int32_t c, int w) {
+    const int64_t first = (int64_t)c - mask.u.band.hi - 64 * w;
+    const int64_t last = (int64_t)c - mask.u.band.lo - 64 * w;
+    if (first > last || first > 63 || last < 0)
+        return 0;
+    return (~(uint64_t)0 << (first < 0 ? 0 : first)) &
+           (~(uint64_t)0 >> (last > 63 ? 0 : 63 - last));
+}
+
+/* ---- what is known of the keys of coming steps, in shared memory ---- */
+
+#define ATTENTION_JOBS 4 /* items in flight: being computed, filled and looked up, and the next */
+
+/* keys, masks: of the granules of a step, which stand there one step before the gather needs them.
+ * words: the row masks of a stage's places. */
+template <int KEYS, int WORDS> struct attention_lists {
+    struct granule_mask masks[2][KEYS];
+    uint64_t words[2][KEYS][WORDS];
+    struct granule_item jobs[ATTENTION_JOBS];
+    const char *k[ATTENTION_JOBS], *v[ATTENTION_JOBS]; /* of the jobs that are looked up */
+    int32_t keys[2][KEYS];
+};
+
+/* Fetches the item that comes as `job`. */
+template <int KEYS, int WORDS>
+static __device__ __forceinline__ void
+attention_fetch_job(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+                    int job, int64_t item) {
+    const int at = (int)threadIdx.x;
+    if (at < (int)sizeof(struct granule_item) / 8)
+        ring_copy_8(shared_address(&lists.jobs[job]) + 8 * at,
+                    reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+}
+
+/* Fetches the granules of a job's step that begins at place `step`; by THREADS threads. */
+template <int KEYS, int WORDS, int THREADS>
+static __device__ __forceinline__ void
+attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+               int slot, const struct granule_item &item, uint32_t step) {
+    const int32_t first = (int32_t)(step >> p.granule_bits);
+#pragma unroll
+    for (int i = 0; i < KEYS; i += THREADS) {
+        const int at = i + (int)threadIdx.x;
+        if (at >= KEYS >> p.granule_bits)
+            break;
+        if (first + at >= item.count) {
+            lists.keys[slot][at] = -1;
+            continue;
+        }
+        ring_copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at);
+        if (first + at >= item.whole)
+            ring_copy_16(shared_address(&lists.masks[slot][at]),
+                         p.image.masks + item.mask + (first + at - item.whole), true);
+    }
+}
+
+/* The key at place `row` of a step, -1 where there is none, and where the step is `masked` its row
+ * mask into a stage. */
+template <int KEYS, int WORDS>
+static __device__ __forceinline__ int32_t
+attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+              int slot, const struct granule_item &item, uint32_t step, int row, bool masked) {
+    const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
+    const int32_t first = lists.keys[slot][at];
+    if (!masked)
+        return first + offset;
+    uint64_t(&words)[WORDS] = lists.words[slot][row];
+    const bool whole = (int32_t)(step >> p.granule_bits) + at < item.whole;
+    const struct granule_mask &mask = lists.masks[slot][at];
+    const bool none = first < 0 || (!whole && offset >= mask.count);
+    if (none || whole || mask.kind == GRANULE_ALL) {
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            words[w] = none ? 0 : ~(uint64_t)0;
+    } else if (mask.kind == LIST_BAND) {
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            words[w] = attention_band(mask, offset, w);
+    } else {
+        const uint64_t *from =
+            p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            ring_copy_8(shared_address(&words[w]), from + w);
+    }
+    return none ? -1 : first + offset;
+}
+
+#endif

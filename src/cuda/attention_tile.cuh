@@ -1,0 +1,303 @@
+/*
+ * Fused attention for 16-bit types, what one warp computes: scores of its R rows with the keys of a
+ * stage, softmax, values. Scores, weights and sums stay in its registers, as fragments (mma.cuh).
+ *
+ * Where a key of the stage has a mask, the warp passes over those groups of 8 keys that none of its
+ * rows lists: it computes with the groups that are left, wherever they stand.
+ */
+#ifndef TESSERA_CUDA_ATTENTION_TILE_CUH
+#define TESSERA_CUDA_ATTENTION_TILE_CUH
+
+#include "attention_gather.cuh"
+#include "attention_store.cuh"
+#include "device/mma.cuh"
+
+/* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
+ * listed. */
+#define ATTENTION_MASKED_GROUPS 4
+
+/* D dims, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
+template <int D, int R, int WARPS, int KEYS> struct attention_shape {
+    static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
+    static constexpr int ROW = (2 * D + 127) / 128 * 128; /* bytes */
+    static constexpr int PANEL = KEYS * ROW;
+    static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
+    /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
+     * for fewer. */
+    static constexpr int GROUPS = R * D > 2048 ? 4 : 8;
+    static constexpr int K = M * ROW, V = K + 2 * PANEL, LISTS = V + 2 * PANEL;
+    static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
+};
+
+/* Fragments of a warp's rows: row lane / 4 + 8 i, i in 0 ... R / 8 - 1. */
+template <int D, int R> struct attention_state {
+    float o[R / 16][D / 8][4];
+    float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
+};
+
+/* Weights are exp2(s - m) times 2^this, which O and l share: f16 has no room for small ones. */
+static __device__ __forceinline__ constexpr float attention_raise(__half) {
+    return 8.0f;
+}
+static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16) {
+    return 0.0f;
+}
+
+/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling):
+ * O is then seldom multiplied, and weights stay below 2^16. */
+#define ATTENTION_LAG 7.0f
+
+static __device__ __forceinline__ float attention_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ uint32_t attention_pack(float low, float high, __half) {
+    uint32_t x;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+static __device__ __forceinline__ uint32_t attention_pack(float low, float high, __nv_bfloat16) {
+    uint32_t x;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
+/* Groups of 8 keys that are computed together. Where ALL of a panel are, they stand in order and
+ * the struct is not looked at; else the j-th is at the j-th nibble, and the first n count. */
+struct attention_groups {
+    uint32_t at;
+    int n;
+};
+
+template <bool ALL>
+static __device__ __forceinline__ int attention_group(const struct attention_groups &groups,
+                                                      int j) {
+    return ALL ? j : (int)(groups.at >> 4 * j & 15);
+}
+
+/* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                 const struct attention_groups &groups) {
+    const int lane = warp_lane();
+    q += (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
+    k += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8 % 2);
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[i][j][e] = 0;
+#pragma unroll
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t a[R / 16][4];
+#pragma unroll
+        for (int i = 0; i < R / 16; i++)
+            ldmatrix(a[i], panel_piece_after(q, d) + (uint32_t)(16 * i * ROW));
+#pragma unroll
+        for (int j = 0; j < GROUPS; j += 2) {
+            /* Lanes 0 ... 15 name rows of group j, the others of group j + 1. */
+            const int first = attention_group<ALL>(groups, j);
+            const int second = attention_group<ALL>(groups, j + 1);
+            uint32_t b[4];
+            ldmatrix(b, panel_piece_after(k, d) +
+                            (uint32_t)(8 * ROW * (lane < 16 ? first : second)));
+#pragma unroll
+            for (int i = 0; i < R / 16; i++) {
+                mma_add(s[i][j], a[i], b, T());
+                mma_add(s[i][j + 1], a[i], b + 2, T());
+            }
+        }
+    }
+}
+
+/* Scores of rows that do not list the key become -Inf, whatever they are. masks: this warp's 32-bit
+ * words, STRIDE bytes apart; shift: its first row's bit. */
+template <int R, int GROUPS, int STRIDE>
+static __device__ __forceinline__ void
+attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
+                      const struct attention_groups &groups) {
+    const int row = shift + warp_lane() / 4, column = warp_lane() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        const uint32_t at =
+            masks + (uint32_t)((8 * attention_group<false>(groups, j) + column) * STRIDE);
+        uint32_t word[2] = {0, 0};
+        if (j < groups.n) {
+            word[0] = shared_load_4(at) >> row;
+            word[1] = shared_load_4(at + STRIDE) >> row;
+        }
+#pragma unroll
+        for (int i = 0; i < R / 16; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!(word[e % 2] & 1u << (16 * i + 8 * (e / 2))))
+                    s[i][j][e] = -INFINITY;
+    }
+}
+
+/* Moves a row's maximum if the scores ask for it; answers the factor of what was summed before. */
+static __device__ __forceinline__ float attention_move(float &m, float top) {
+    const float before = m;
+    m = top > m + ATTENTION_LAG ? top : m;
+    return attention_exp2(before - attention_base(m));
+}
+
+/* Scores to weights, as 16-bit fragments; the state's maxima move, and O and l with them. */
+template <class T, int D, int R, int GROUPS>
+static __device__ __forceinline__ void
+attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GROUPS][4],
+                  struct attention_state<D, R> &state, float scale) {
+    float top[R / 8], base[R / 8];
+    bool moves = false;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const int i = r / 2, e = r % 2 * 2;
+        top[r] = fmaxf(s[i][0][e], s[i][0][e + 1]);
+#pragma unroll
+        for (int j = 1; j < GROUPS; j++)
+            top[r] = fmaxf(top[r], fmaxf(s[i][j][e], s[i][j][e + 1]));
+        top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 1));
+        top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 2));
+        top[r] *= scale;
+        moves |= top[r] > state.m[r] + ATTENTION_LAG;
+    }
+    if (__any_sync(WARP_ALL, moves)) {
+#pragma unroll
+        for (int r = 0; r < R / 8; r++) {
+            const int i = r / 2, e = r % 2 * 2;
+            const float factor = attention_move(state.m[r], top[r]);
+            state.l[r] *= factor;
+#pragma unroll
+            for (int d = 0; d < D / 8; d++) {
+                state.o[i][d][e] *= factor;
+                state.o[i][d][e + 1] *= factor;
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        base[r] = attention_base(state.m[r]) - attention_raise(T());
+#pragma unroll
+    for (int j = 0; j < GROUPS; j += 2) {
+#pragma unroll
+        for (int r = 0; r < R / 8; r++) {
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                x[e] = attention_exp2(
+                    fmaf(s[r / 2][j + e / 2][r % 2 * 2 + e % 2], scale, -base[r]));
+            weights[r / 2][j][r % 2] = attention_pack(x[0], x[1], T());
+            weights[r / 2][j + 1][r % 2] = attention_pack(x[2], x[3], T());
+            state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
+        }
+    }
+}
+
+/* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_values(struct attention_state<D, R> &state,
+                 const uint32_t (&weights)[R / 16][GROUPS][2], uint32_t v,
+                 const struct attention_groups &groups) {
+    const int lane = warp_lane();
+    v += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 16);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j += 2) {
+        const int first = attention_group<ALL>(groups, j);
+        const int second = attention_group<ALL>(groups, j + 1);
+        const uint32_t from = v + (uint32_t)(8 * ROW * (lane / 8 % 2 ? second : first));
+        uint32_t a[R / 16][4];
+#pragma unroll
+        for (int i = 0; i < R / 16; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                a[i][e] = weights[i][j + e / 2][e % 2];
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            ldmatrix_transposed(b, panel_piece_after(from, d));
+#pragma unroll
+            for (int i = 0; i < R / 16; i++) {
+                mma_add(state.o[i][2 * d], a[i], b, T());
+                mma_add(state.o[i][2 * d + 1], a[i], b + 2, T());
+            }
+        }
+    }
+}
+
+/* The next groups of a step whose bits, BITS of each, are set; takes them out. */
+template <int GROUPS, int BITS>
+static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
+    struct attention_groups groups = {0, 0};
+    uint32_t group = 0;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        if (left) {
+            group = (uint32_t)(__ffs((int)left) - 1) / BITS;
+            groups.n = j + 1;
+        }
+        left &= left - 1;
+        groups.at |= group << 4 * j;
+    }
+    return groups;
+}
+
+/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. */
+template <int R, int KEYS, int STRIDE>
+static __device__ __forceinline__ uint32_t attention_listed(uint32_t masks, int shift) {
+    constexpr int EACH = KEYS / 32;
+    constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
+    uint32_t any = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        any |= shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
+    uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & (R == 32 ? ~0u : 0xffffu)) != 0);
+#pragma unroll
+    for (int i = 1; i < 8 / EACH; i *= 2)
+        lanes |= lanes >> i;
+    return lanes & GROUP;
+}
+
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
+ * where all rows list all keys. */
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void
+attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint32_t v,
+               uint32_t masks, float scale) {
+    using shape = attention_shape<D, R, WARPS, KEYS>;
+    constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
+    if (!masks) {
+        constexpr int GROUPS = shape::GROUPS;
+#pragma unroll 1
+        for (int key = 0; key < KEYS; key += 8 * GROUPS) {
+            const uint32_t at = (uint32_t)(key * ROW);
+            float s[R / 16][GROUPS][4];
+            uint32_t weights[R / 16][GROUPS][2];
+            attention_scores<T, D, R, GROUPS, ROW, true>(s, q, k + at, {});
+            attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
+            attention_values<T, D, R, GROUPS, ROW, true>(state, weights, v + at, {});
+        }
+        return;
+    }
+    constexpr int GROUPS = ATTENTION_MASKED_GROUPS;
+    const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
+    const uint32_t words = masks + (uint32_t)(first / 32 * 4);
+    uint32_t left = attention_listed<R, KEYS, STRIDE>(words, shift);
+#pragma unroll 1
+    while (left) {
+        float s[R / 16][GROUPS][4];
+        uint32_t weights[R / 16][GROUPS][2];
+        const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
+        attention_scores<T, D, R, GROUPS, ROW, false>(s, q, k, groups);
+        attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
+        attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
+        attention_values<T, D, R, GROUPS, ROW, false>(state, weights, v, groups);
+    }
+}
+
+#endif

@@ -1,0 +1,5 @@
+#include "attention_fma.cuh"
+
+cudaError_t cuda_attention_f16_wide(const struct attention_params *p, cudaStream_t stream) {
+    return attention_fma_launch<__half>(p, stream);
+}

@@ -1,0 +1,243 @@
+/* Granules: one walk over each tile's runs that both counts and fills. */
+#include "granules.h"
+
+#include "deal.h"
+#include "status.h"
+
+#include <stdlib.h>
+
+/* The largest size is taken that adds at most one place in this many to the listed keys. */
+#define GRANULE_SLACK 32
+
+static int64_t ceil_to(int64_t n, int64_t size) {
+    return (n + size - 1) / size * size;
+}
+
+/* The granule size for these lists. */
+static int32_t size_choose(const struct lists *lists) {
+    int64_t keys = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+        keys += lists->keys[T];
+    int32_t size = GRANULE_MAX;
+    for (; size > 1; size /= 2) {
+        int64_t places = 0;
+        for (int64_t i = 0; i < lists->n_full; i++)
+            places += ceil_to(lists->full[i].count, size);
+        for (int64_t i = 0; i < lists->n_masked; i++)
+            places += ceil_to(lists->masked[i].count, size);
+        if (places - keys <= keys / GRANULE_SLACK)
+            break;
+    }
+    return size;
+}
+
+/* Where granules go; with keys NULL they are only counted. */
+struct granule_sink {
+    int32_t *keys;
+    struct granule_mask *masks;
+    int64_t n, n_masks;
+};
+
+static void emit(struct granule_sink *s, int64_t key, const struct granule_mask *mask) {
+    if (s->keys)
+        s->keys[s->n] = (int32_t)key;
+    s->n++;
+    if (!mask)
+        return;
+    if (s->keys)
+        s->masks[s->n_masks] = *mask;
+    s->n_masks++;
+}
+
+static void cut_masked(struct granule_sink *s, const struct lists *lists, int kind,
+                       const struct list_masked *run, int32_t size) {
+    for (int64_t at = 0; at < run->count; at += size) {
+        int64_t count = run->count - at < size ? run->count - at : size;
+        struct granule_mask mask = {.count = (int16_t)count, .kind = (int16_t)kind};
+        if (kind == LIST_BAND)
+            mask.u.band.lo = run->u.band.lo - (int32_t)at,
+            mask.u.band.hi = run->u.band.hi - (int32_t)at;
+        else
+            mask.u.word = run->u.word + (kind == LIST_BITS ? at * lists->words : 0);
+        emit(s, run->key + at, &mask);
+    }
+}
+
+static void cut_tile(struct granule_sink *s, const struct lists *lists, int64_t T, int32_t size) {
+    for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++)
+        for (int64_t at = 0; at + size <= lists->full[i].count; at += size)
+            emit(s, lists->full[i].key + at, NULL);
+    for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++) {
+        int32_t rest = lists->full[i].count % size;
+        struct granule_mask mask = {.count = (int16_t)rest, .kind = GRANULE_ALL};
+        if (rest)
+            emit(s, (int64_t)lists->full[i].key + lists->full[i].count - rest, &mask);
+    }
+    const int64_t *ptr = lists->masked_ptr + LIST_MASKED_KINDS * T;
+    for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
+        for (int64_t i = ptr[kind]; i < ptr[kind + 1]; i++)
+            cut_masked(s, lists, kind, &lists->masked[i], size);
+}
+
+/* Counts into ptr[T + 1] and mask_ptr[T + 1]; or fills, when those hold places. */
+static void cut_all(struct granules *out, const struct lists *lists, int fill) {
+    int64_t n = lists->n_lists * lists->tiles;
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t T = 0; T < n; T++) {
+        struct granule_sink sink = {0};
+        if (fill) {
+            sink.keys = out->keys + out->ptr[T];
+            sink.masks = out->masks + out->mask_ptr[T];
+        }
+        cut_tile(&sink, lists, T, out->size);
+        if (!fill) {
+            out->ptr[T + 1] = sink.n;
+            out->mask_ptr[T + 1] = sink.n_masks;
+        }
+    }
+}
+
+/* Granules [begin, end) of a tile of `count` that part `part` of `parts` computes. */
+static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, int64_t *begin,
+                     int64_t *end) {
+    schedule_part(count * size, part, parts, begin, end);
+    *begin /= size;
+    *end /= size;
+}
+
+static struct granule_item item_make(const struct granules *g, const struct lists *lists,
+                                     const struct granule_rules *rules, int32_t batch_head,
+                                     int32_t tile, int32_t part, int32_t parts) {
+    int64_t T = rules->list_of[batch_head] * lists->tiles + tile;
+    int64_t head = batch_head % rules->heads_q;
+    int64_t count = g->ptr[T + 1] - g->ptr[T];
+    int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
+    int64_t begin, end;
+    part_cut(count, g->size, part, parts, &begin, &end);
+    int64_t masked = begin > whole ? begin - whole : 0;
+    int64_t here = (end < whole ? end : whole) - begin;
+    return (struct granule_item){
+        .first = g->ptr[T] + begin,
+        .mask = g->mask_ptr[T] + masked,
+        .slot = -1,
+        .count = (int32_t)(end - begin),
+        .whole = here > 0 ? (int32_t)here : 0,
+        .batch = (int32_t)(batch_head / rules->heads_q),
+        .head = (int32_t)head,
+        .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
+        .row = (int32_t)lists->tile_row[tile],
+        .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
+        .parts = parts,
+    };
+}
+
+static int64_t prefix_sum(int64_t *ptr, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        ptr[i + 1] += ptr[i];
+    return ptr[n];
+}
+
+/* An array of at least one element, so that NULL always means that memory ran out. */
+static void *array_make(int64_t count, size_t size) {
+    return calloc((size_t)count + 1, size);
+}
+
+/* Keys that an item takes as long as, apart from its own. */
+#define GRANULE_ITEM_KEYS 128
+
+/* Deals the items: place[i] is where item i of the schedule goes. */
+static int items_deal(struct granules *out, const struct granule_item *items, int64_t *place) {
+    int32_t *worker = array_make(out->n_items, sizeof *worker);
+    int64_t *cost = array_make(out->n_items, sizeof *cost);
+    int failed = !worker || !cost;
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        cost[i] = (int64_t)items[i].count * out->size + GRANULE_ITEM_KEYS;
+    failed = failed || deal(worker, cost, out->n_items, out->workers);
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        out->worker_ptr[worker[i] + 1]++;
+    if (!failed)
+        prefix_sum(out->worker_ptr, out->workers);
+    for (int64_t i = 0; i < out->n_items && !failed; i++)
+        place[i] = out->worker_ptr[worker[i]]++;
+    for (int32_t w = out->workers; w > 0 && !failed; w--)
+        out->worker_ptr[w] = out->worker_ptr[w - 1];
+    out->worker_ptr[0] = 0;
+    free(worker);
+    free(cost);
+    return failed ? -1 : 0;
+}
+
+/* Zero, or -1 when memory ran out. */
+static int items_fill(struct granules *out, const struct lists *lists,
+                      const struct schedule *schedule, const struct granule_rules *rules) {
+    struct granule_item *items = array_make(out->n_items, sizeof *items);
+    int64_t *place = array_make(out->n_items, sizeof *place);
+    int failed = !items || !place;
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
+        const struct work_item *w = &schedule->items[i];
+        items[i] = item_make(out, lists, rules, w->batch_head, w->tile, w->part, w->parts);
+        items[i].slot = w->slot;
+    }
+    failed = failed || items_deal(out, items, place);
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++)
+        out->items[place[i]] = items[i];
+    for (int64_t i = 0; i < schedule->n_merges; i++) {
+        const struct merge_item *m = &schedule->merges[i];
+        out->merges[i] = item_make(out, lists, rules, m->batch_head, m->tile, 0, m->parts);
+        out->merges[i].slot = m->first_slot;
+    }
+    free(items);
+    free(place);
+    return failed ? -1 : 0;
+}
+
+static int granules_build(struct granules *out, const struct lists *lists,
+                          const struct schedule *schedule, const struct granule_rules *rules) {
+    int64_t tiles = lists->n_lists * lists->tiles;
+    out->ptr = array_make(tiles, sizeof *out->ptr);
+    out->mask_ptr = array_make(tiles, sizeof *out->mask_ptr);
+    out->items = array_make(out->n_items, sizeof *out->items);
+    out->merges = array_make(out->n_merges, sizeof *out->merges);
+    out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
+    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges || !out->worker_ptr)
+        return -1;
+    cut_all(out, lists, 0);
+    out->n = prefix_sum(out->ptr, tiles);
+    out->n_masks = prefix_sum(out->mask_ptr, tiles);
+    out->keys = array_make(out->n, sizeof *out->keys);
+    out->masks = array_make(out->n_masks, sizeof *out->masks);
+    if (!out->keys || !out->masks)
+        return -1;
+    cut_all(out, lists, 1);
+    return items_fill(out, lists, schedule, rules);
+}
+
+tess_status granules_make(struct granules *out, const struct lists *lists,
+                          const struct schedule *schedule, const struct granule_rules *rules,
+                          tess_error *error) {
+    *out = (struct granules){.size = size_choose(lists),
+                             .n_items = schedule->n_items,
+                             .n_merges = schedule->n_merges,
+                             .workers = rules->workers};
+    if (granules_build(out, lists, schedule, rules))
+        return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
+                         "out of memory while cutting %lld query tiles into granules",
+                         (long long)(lists->n_lists * lists->tiles));
+    return TESS_OK;
+}
+
+void granules_free(struct granules *g) {
+    free(g->ptr);
+    free(g->mask_ptr);
+    free(g->keys);
+    free(g->masks);
+    free(g->items);
+    free(g->merges);
+    free(g->worker_ptr);
+    *g = (struct granules){0};
+}
+
+size_t granules_memory(const struct granules *g) {
+    return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
+           (size_t)(g->n_items + g->n_merges) * sizeof *g->items;
+}

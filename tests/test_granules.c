@@ -1,0 +1,214 @@
+/*
+ * Granules against the pattern itself: the items of a plan, expanded again, must list for every head
+ * and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's size,
+ * the splits and the number of workers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "deal.h"
+#include "granules.h"
+
+#define HEADS 4
+#define HEADS_KV 2
+
+/* What a test packs, cuts and looks at. */
+struct cut {
+    tess_pattern *pattern;
+    struct lists lists;
+    struct schedule schedule;
+    struct granules granules;
+    int64_t list_of[HEADS];
+};
+
+static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
+                     int64_t block_kv, int32_t tile_rows, int32_t workers) {
+    tess_error error = tess_error_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
+    shape.heads = HEADS_KV;
+    if (tess_pattern_from_spec(&c->pattern, spec, &shape, &error))
+        fail_msg("%s: %s", spec, error.message);
+    for (int h = 0; h < HEADS; h++)
+        c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
+    const struct schedule_rules rules = {
+        .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
+    const struct granule_rules granule_rules = {c->list_of, HEADS, HEADS_KV, workers};
+    assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
+    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of, HEADS,
+                                   &rules, &error),
+                     TESS_OK);
+    assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
+                     TESS_OK);
+    assert_true(granules_memory(&c->granules) > 0);
+}
+
+static void cut_free(struct cut *c) {
+    granules_free(&c->granules);
+    schedule_free(&c->schedule);
+    lists_free(&c->lists);
+    tess_pattern_free(c->pattern);
+}
+
+/* Whether row r of its tile lists key c of a granule with this mask. */
+static int listed(const struct lists *l, const struct granule_mask *mask, int64_t r, int64_t c) {
+    if (mask->kind == GRANULE_ALL)
+        return 1;
+    if (mask->kind == LIST_BAND)
+        return mask->u.band.lo <= c - r && c - r <= mask->u.band.hi;
+    int64_t word = mask->u.word + (mask->kind == LIST_BITS ? c * l->words : 0);
+    assert_true(word >= 0 && word + l->words <= l->n_words);
+    return (int)(l->words_of_rows[word + r / 64] >> (r % 64) & 1);
+}
+
+/* Adds what an item lists to seen[head][query][key]. */
+static void expand(const struct cut *c, const struct granule_item *item, unsigned char *seen) {
+    const struct granules *g = &c->granules;
+    const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
+    assert_true(item->whole >= 0 && item->whole <= item->count);
+    assert_int_equal(item->head_kv, item->head / (HEADS / HEADS_KV));
+    for (int32_t i = 0; i < item->count; i++) {
+        const struct granule_mask all = {.count = (int16_t)g->size, .kind = GRANULE_ALL};
+        const struct granule_mask *mask =
+            i < item->whole ? &all : &g->masks[item->mask + i - item->whole];
+        const int64_t first = g->keys[item->first + i];
+        assert_true(mask->count >= 1 && mask->count <= g->size);
+        assert_true(first >= 0 && first + mask->count <= n_kv);
+        for (int64_t k = 0; k < mask->count; k++) {
+            int any = 0;
+            for (int64_t r = 0; r < item->rows; r++) {
+                if (!listed(&c->lists, mask, r, k))
+                    continue;
+                unsigned char *at = &seen[(item->head * n_q + item->row + r) * n_kv + first + k];
+                assert_int_equal(*at, 0); /* each key once */
+                *at = 1;
+                any = 1;
+            }
+            assert_true(any); /* no key that no row lists */
+        }
+    }
+}
+
+static void check(const struct cut *c) {
+    const struct granules *g = &c->granules;
+    const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
+    unsigned char *seen = calloc((size_t)(HEADS * n_q * n_kv), 1);
+    int64_t *row = malloc((size_t)n_kv * sizeof *row);
+    assert_non_null(seen);
+    assert_non_null(row);
+    assert_int_equal(g->worker_ptr[0], 0);
+    assert_int_equal(g->worker_ptr[g->workers], g->n_items);
+    for (int64_t i = 0; i < g->n_items; i++)
+        expand(c, &g->items[i], seen);
+    for (int64_t h = 0; h < HEADS; h++)
+        for (int64_t i = 0; i < n_q; i++) {
+            int64_t n, found = 0;
+            assert_int_equal(tess_pattern_row(c->pattern, 0, c->list_of[h], i, row, n_kv, &n, NULL),
+                             TESS_OK);
+            for (int64_t k = 0; k < n_kv; k++)
+                found += seen[(h * n_q + i) * n_kv + k];
+            assert_int_equal(found, n);
+            for (int64_t k = 0; k < n; k++)
+                assert_true(seen[(h * n_q + i) * n_kv + row[k]]);
+        }
+    free(seen);
+    free(row);
+}
+
+static void items_list_the_pattern(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block_q, block_kv;
+    } patterns[] = {
+        {"dense", 64, 64},           {"causal", 64, 64},         {"window(70,3)", 128, 128},
+        {"random(0.3,1)", 8, 8},     {"random(0.3,2)", 5, 7},    {"random(0.2,3)", 1, 1},
+        {"random(0.2,4)", 192, 1},   {"global_grid(9)", 16, 16}, {"bigbird(16,4,2,5)", 32, 32},
+        {"longformer(20,3)", 4, 64}, {"random(0,6)", 16, 16},
+    };
+    static const int32_t rows[] = {8, 16, 64, 128};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            struct cut c;
+            cut_make(&c, patterns[p].spec, 300, 305, patterns[p].block_q, patterns[p].block_kv,
+                     rows[r], r % 2 ? 1 : 7);
+            check(&c);
+            cut_free(&c);
+        }
+}
+
+/* One number for 64 keys of whole blocks, one for each single column. */
+static void sizes_follow_the_runs(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block_kv;
+        int32_t size;
+    } cases[] = {{"dense", 64, 64},       {"causal", 128, 64},      {"random(0.3,1)", 16, 16},
+                 {"random(0.3,1)", 8, 8}, {"random(0.05,1)", 1, 1}, {"window(127,0)", 64, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        cut_make(&c, cases[i].spec, 2048, 2048, 64, cases[i].block_kv, 64, 1);
+        assert_int_equal(c.granules.size, cases[i].size);
+        cut_free(&c);
+    }
+}
+
+/* The parts of a split tile take its slots in their order, and its merge names them all. */
+static void merges_name_their_parts(void **state) {
+    (void)state;
+    struct cut c;
+    cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11);
+    const struct granules *g = &c.granules;
+    unsigned char *slot = calloc((size_t)c.schedule.n_slots, 1);
+    assert_true(g->n_merges > 0);
+    for (int64_t m = 0; m < g->n_merges; m++)
+        for (int64_t i = 0; i < g->n_items; i++) {
+            const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
+            if (item->head != merge->head || item->row != merge->row)
+                continue;
+            assert_int_equal(item->parts, merge->parts);
+            assert_int_equal(item->rows, merge->rows);
+            assert_true(item->slot >= merge->slot && item->slot < merge->slot + merge->parts);
+            assert_false(slot[item->slot]);
+            slot[item->slot] = 1;
+        }
+    for (int64_t s = 0; s < c.schedule.n_slots; s++)
+        assert_true(slot[s]);
+    free(slot);
+    cut_free(&c);
+}
+
+/* In order, each to whoever is free first: nobody ends later than the others by more than an item.
+ */
+static void work_is_dealt_evenly(void **state) {
+    (void)state;
+    enum { ITEMS = 1000, WORKERS = 37 };
+    int64_t cost[ITEMS], load[WORKERS] = {0};
+    int32_t worker[ITEMS];
+    for (int64_t i = 0; i < ITEMS; i++)
+        cost[i] = 1 + i * 7919 % 500;
+    assert_int_equal(deal(worker, cost, ITEMS, WORKERS), 0);
+    for (int64_t i = 0; i < ITEMS; i++) {
+        for (int w = 0; w < WORKERS; w++)
+            assert_true(load[worker[i]] < load[w] ||
+                        (load[worker[i]] == load[w] && worker[i] <= w));
+        load[worker[i]] += cost[i];
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_list_the_pattern),
+        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
