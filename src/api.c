@@ -184,6 +184,7 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
          {"lse", TESS_F32, {p->batch, p->heads_q, p->n_q, 1}, sizeof(float), 1}},
     };
     *out = plan_args(plan);
+    out->function = function;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         if (!(uses & tensors[i].use) || (tensors[i].use == USES_LSE && !a.lse))
             continue;

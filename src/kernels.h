@@ -45,6 +45,7 @@ struct view {
  * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
  * time (SEMANTICS: unlisted keys). */
 struct kernel_args {
+    const char *function; /* that the caller called, for errors */
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse;

@@ -73,8 +73,13 @@ struct lane {
     struct lab_buffer workspace;
 };
 
+/* cudaStreamPerThread: the default stream of the thread that names it. */
+#define STREAM_PER_THREAD ((tess_stream)0x2)
+
+/* stream NULL: one of its own. */
 static void lane_make(struct lane *lane, const struct lab_planned *p, const struct lab_tensor *o,
-                      const struct lab_tensor *lse, const tess_arguments *inputs) {
+                      const struct lab_tensor *lse, const tess_arguments *inputs,
+                      tess_stream stream) {
     size_t size = tess_plan_workspace_size(p->plan);
     lane->arguments = *inputs;
     lab_mirror_make(&lane->mirror, TESS_CUDA);
@@ -85,16 +90,19 @@ static void lane_make(struct lane *lane, const struct lab_planned *p, const stru
     lane->arguments.workspace = lab_mirror_add(&lane->mirror, &lane->workspace);
     lane->arguments.workspace_size = size;
     assert_non_null(lane->arguments.workspace);
-    assert_null(lab_device_stream_make(TESS_CUDA, &lane->stream));
+    lane->stream = stream;
+    if (!stream)
+        assert_null(lab_device_stream_make(TESS_CUDA, &lane->stream));
 }
 
 static void lane_free(struct lane *lane) {
-    lab_device_stream_free(TESS_CUDA, lane->stream);
+    if (lane->stream != STREAM_PER_THREAD)
+        lab_device_stream_free(TESS_CUDA, lane->stream);
     lab_mirror_free(&lane->mirror);
     lab_buffer_free(&lane->workspace);
 }
 
-/* Two streams run one plan at once, again and again: always the same bits. */
+/* Two streams, one the thread's default, run one plan at once, again and again: always the same bits. */
 static void repeats(const char *text, tess_pipeline pipeline) {
     struct lab_work w;
     struct lab_planned p;
@@ -119,8 +127,8 @@ static void repeats(const char *text, tess_pipeline pipeline) {
     assert_int_equal(lab_mirror_tensor(&inputs, &w.v, &v), 0);
     a.q = &q, a.k = &k, a.v = &v;
     a.image = p.place, a.image_size = p.image.size;
-    lane_make(&lanes[0], &p, &w.o, &w.lse, &a);
-    lane_make(&lanes[1], &p, &w.o2, &w.lse2, &a);
+    lane_make(&lanes[0], &p, &w.o, &w.lse, &a, NULL);
+    lane_make(&lanes[1], &p, &w.o2, &w.lse2, &a, STREAM_PER_THREAD);
     for (int i = 0; i < REPEATS; i++) {
         for (int l = 0; l < 2; l++)
             assert_int_equal(tess_run(p.plan, &lanes[l].arguments, NULL, lanes[l].stream), TESS_OK);

@@ -239,8 +239,9 @@ static size_t workspace_none(const struct kernel_args *args) {
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
         const struct cuda_params p = params_of(args, (char *)(uintptr_t)args->image);              \
         cudaError_t code = cuda_##name(&p, args->stream);                                          \
-        return code == cudaSuccess ? TESS_OK                                                       \
-                                   : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
+        return code == cudaSuccess                                                                 \
+                   ? TESS_OK                                                                       \
+                   : cuda_failed(error, code, args->function, NULL, "cuda_" #name);                \
     }
 #define CUDA_ATTENTION(name, type, head, way, ...)                                                 \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
@@ -254,8 +255,9 @@ static size_t workspace_none(const struct kernel_args *args) {
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
         const struct attention_params p = attention_params_of(args);                               \
         cudaError_t code = cuda_##name(&p, args->stream);                                          \
-        return code == cudaSuccess ? TESS_OK                                                       \
-                                   : cuda_failed(error, code, "tess_run", NULL, "cuda_" #name);    \
+        return code == cudaSuccess                                                                 \
+                   ? TESS_OK                                                                       \
+                   : cuda_failed(error, code, args->function, NULL, "cuda_" #name);                \
     }
 
 /* Blocks of tensor-core kernels stay for several items, which are dealt among them; the others have
