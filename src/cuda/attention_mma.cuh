@@ -33,6 +33,7 @@ attention_store_o(uint32_t through, const struct attention_params &p,
                   const struct attention_state<D, R> &state) {
     const int lane = warp_lane();
     char *o = attention_head<T>(p.o, item.batch, item.head);
+    __syncwarp(); /* all lanes have read their part of Q */
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const float factor = state.l[r] == 0 ? 0.0f : 1 / state.l[r];
