@@ -47,7 +47,7 @@ watch_clocks() {
     local watcher=$!
     "${@:2}"
     local status=$?
-    kill $watcher
+    kill $watcher 2>/dev/null # it may have ended by itself
     wait $watcher 2>/dev/null
     # idle seconds, in which the host plans, say nothing about the kernels
     awk -F', ' -v name="$1" '$3 > 200 {

@@ -242,7 +242,9 @@ printf '#!/bin/sh\necho "==ERROR== none"\n' >bin/ncu
 PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/none.csv n=3,d=4 >std 2>err
 [ $? -eq 1 ] && grep -q ERROR err && [ ! -e out/none.csv ] || fail 'ncu.sh without a kernel'
 # A stage and an output folder: of that, what is of another commit is removed, and nothing else.
-mkdir stage results
+# In a copy without results of its own, which would be taken over.
+mkdir -p stage results copy/bench/results
+cp -r "$repository/bench/gpu.sh" "$repository/bench/sweeps" copy/bench
 cat >stage/tessera <<'END'
 #!/bin/sh
 [ "$1" = info ] && echo 'cuda 0: a device' && exit
@@ -255,7 +257,7 @@ printf '#!/bin/sh\n' >bin/nvidia-smi
 chmod +x stage/tessera bin/nvidia-smi
 echo new >stage/commit
 gpu_goes() {
-    PATH=$work/bin:$PATH OUT=$work/results "$repository/bench/gpu.sh" "$work/stage" 450 stages \
+    PATH=$work/bin:$PATH OUT=$work/results "$work/copy/bench/gpu.sh" "$work/stage" 450 stages \
         >std 2>err ||
         fail "gpu.sh: status $?"
 }

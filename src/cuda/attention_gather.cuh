@@ -10,7 +10,7 @@
 #include "attention.h"
 #include "device/convert.cuh"
 #include "device/copy_ring.cuh"
-#include "device/ldmatrix.cuh"
+#include "device/swizzle.cuh"
 #include "device/warp.cuh"
 
 /* Where the rows of one (batch, head) of a tensor begin. */

@@ -43,7 +43,7 @@ attention_store_o(uint32_t through, const struct attention_params &p,
             const float *x = state.o[r / 2][d] + r % 2 * 2;
             const bool empty = state.l[r] == 0;
             shared_store_4(row + panel_piece(lane / 4, d) + (uint32_t)(lane % 4 * 4),
-                           empty ? 0 : attention_pack(x[0] * factor, x[1] * factor, T()));
+                           empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T()));
         }
     }
     __syncwarp();

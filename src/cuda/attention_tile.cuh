@@ -53,17 +53,6 @@ static __device__ __forceinline__ float attention_exp2(float x) {
     return y;
 }
 
-static __device__ __forceinline__ uint32_t attention_pack(float low, float high, __half) {
-    uint32_t x;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-static __device__ __forceinline__ uint32_t attention_pack(float low, float high, __nv_bfloat16) {
-    uint32_t x;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
-    return x;
-}
-
 /* Groups of 8 keys that are computed together. Where ALL of a panel are, they stand in order and
  * the struct is not looked at; else the j-th is at the j-th nibble, and the first n count. */
 struct attention_groups {
@@ -97,14 +86,14 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
         uint32_t a[R / 16][4];
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
-            ldmatrix(a[i], panel_piece_after(q, d) + (uint32_t)(16 * i * ROW));
+            mma_load(a[i], panel_piece_after(q, d) + (uint32_t)(16 * i * ROW));
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
             /* Lanes 0 ... 15 name rows of group j, the others of group j + 1. */
             const int first = attention_group<ALL>(groups, j);
             const int second = attention_group<ALL>(groups, j + 1);
             uint32_t b[4];
-            ldmatrix(b, panel_piece_after(k, d) +
+            mma_load(b, panel_piece_after(k, d) +
                             (uint32_t)(8 * ROW * (lane < 16 ? first : second)));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
@@ -191,8 +180,8 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
             for (int e = 0; e < 4; e++)
                 x[e] = attention_exp2(
                     fmaf(s[r / 2][j + e / 2][r % 2 * 2 + e % 2], scale, -base[r]));
-            weights[r / 2][j][r % 2] = attention_pack(x[0], x[1], T());
-            weights[r / 2][j + 1][r % 2] = attention_pack(x[2], x[3], T());
+            weights[r / 2][j][r % 2] = mma_pack(x[0], x[1], T());
+            weights[r / 2][j + 1][r % 2] = mma_pack(x[2], x[3], T());
             state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
         }
     }
@@ -220,7 +209,7 @@ attention_values(struct attention_state<D, R> &state,
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            ldmatrix_transposed(b, panel_piece_after(from, d));
+            mma_load_transposed(b, panel_piece_after(from, d));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
                 mma_add(state.o[i][2 * d], a[i], b, T());

@@ -49,13 +49,6 @@ template <class T, int M, int N> struct spmm_mma_shared {
     int32_t key[2][PANEL16_KEYS]; /* -1: not read; in the order of panel16_place */
 };
 
-static __device__ __forceinline__ constexpr float spmm_mma_scale(__half) {
-    return 4096.0f;
-}
-static __device__ __forceinline__ constexpr float spmm_mma_scale(__nv_bfloat16) {
-    return 1.0f;
-}
-
 template <class T>
 static __device__ __forceinline__ struct spmm_mma_unit<T>
 spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t row, int32_t dim) {
@@ -141,7 +134,7 @@ static __device__ __forceinline__ void
 spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *weight,
                   const T *v, int row, int dim) {
     typedef spmm_mma_shape<M, N> shape;
-    constexpr float scale = spmm_mma_scale(T());
+    constexpr float scale = spmm_scale(T());
     const int lane = warp_lane_here();
     const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
     const uint32_t at_v =
@@ -192,7 +185,7 @@ static __device__ __forceinline__ void
 spmm_mma_store(const typename spmm_mma_shape<M, N>::sums &sum, const uint32_t *any,
                const struct strip &s, const head_view<T> &o, int64_t row, int32_t dim) {
     typedef spmm_mma_shape<M, N> shape;
-    constexpr float scale = 1 / spmm_mma_scale(T());
+    constexpr float scale = 1 / spmm_scale(T());
     const int lane = warp_lane();
 #pragma unroll
     for (int i = 0; i < shape::ROWS / 8; i++) {
