@@ -38,5 +38,8 @@ function(tessera_cpu_level level)
     tessera_room(tessera_cpu_${level} SOURCES ${LEVEL_STEMS} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
     target_compile_options(tessera_cpu_${level} PRIVATE -O3 -ffp-contract=fast ${LEVEL_FLAGS})
+    if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
+        target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all)
+    endif()
     target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:tessera_cpu_${level}>)
 endfunction()

@@ -38,6 +38,7 @@ static void right_within_the_bounds(void **state) {
         "h=1,n=300,d=20,block=192x1,pattern=random(0.3,6),dtype=f16",
         "h=1,n=140,d=6,block=128x32,pattern=dilated(4,9)+global(2),fill=large",
         "h=1,n=140,d=24,block=16x16,pattern=segments(30,1,9),fill=huge",
+        "h=1,n=40,d=32,dv=16,dtype=bf16,pattern=dense,fill=large,scale=1e8",
         "h=1,n=90,d=24,block=4x4,pattern=strided(5,7),fill=subnormal",
         "h=1,n=120,d=24,block=8x16,pattern=window(9,9),fill=nank",
         "h=1,n=120,d=24,block=8x16,pattern=window(9,9),fill=nanv",

@@ -16,6 +16,9 @@
 
 #include "tile.h"
 
+/* What was written before this is in memory after it: compilers do not know that tiles read it. */
+#define AMX_MEMORY __asm__ volatile("" ::: "memory")
+
 /* What the matrix unit needs of a thread's scratch. */
 struct amx {
     uint32_t *qp, *pt;
@@ -42,6 +45,7 @@ static inline void amx_begin(void) {
         config[16 + 2 * tile] = 64;
         config[48 + tile] = 16;
     }
+    AMX_MEMORY;
     _tile_loadconfig(config);
 }
 
@@ -154,6 +158,7 @@ static inline const char *amx_keys(const struct cpu_head *k, const int32_t *key,
 /* Products of 32 keys with 2 vectors of queries (1: the second of each is left out). */
 V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const char *const *k,
                               const int64_t *stride, int64_t d, float *st) {
+    AMX_MEMORY;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -206,6 +211,14 @@ V_INLINE vf amx_exp2(vf x) {
     return (vf)_mm512_maskz_scalef_ps(keep, (__m512)p, (__m512)x);
 }
 
+/* Rounded by itself, as the maximum was: were the base subtracted from the exact product, a row of
+ * scores past 2^24 would not have 1 as its largest weight. */
+V_INLINE vf amx_scaled(const float *s, float factor) {
+    vf x = v_load(s) * factor;
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 /* pt = 2^(st * factor - base) of n keys, 0 from n to the next multiple of 32; and the sums. */
 V_INLINE void amx_weigh_body(uint32_t *pt, const float *st, int32_t n, float factor, const vf *base,
                              const int vectors, vf *sum) {
@@ -219,9 +232,9 @@ V_INLINE void amx_weigh_body(uint32_t *pt, const float *st, int32_t n, float fac
     for (int32_t j = 0; j < n; j += 2)
         V_FOR(v, vectors) {
             const float *s = st + (j * vectors + v) * CPU_LANES;
-            vf x = amx_exp2(v_load(s) * factor - base[v]), y = {0};
+            vf x = amx_exp2(amx_scaled(s, factor) - base[v]), y = {0};
             if (j + 1 < n)
-                y = amx_exp2(v_load(s + vectors * CPU_LANES) * factor - base[v]);
+                y = amx_exp2(amx_scaled(s + vectors * CPU_LANES, factor) - base[v]);
             sum[v] += x + y;
             __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
             _mm512_store_si512(pt + (j / 2 * vectors + v) * CPU_LANES,
@@ -245,6 +258,7 @@ V_INLINE void amx_values_step(const uint16_t *vt, const uint32_t *pt, int64_t wi
                               int across, int32_t n, float *ot) {
     const int64_t size = width * 4;
     float *below = down ? ot + 16 * width : ot;
+    AMX_MEMORY;
     _tile_loadd(0, ot, size);
     _tile_loadd(1, below, size);
     if (across) {

@@ -36,9 +36,10 @@ struct softmax_group {
     double *sum_of_warp;
 };
 
-/* For groups of more than a warp: all threads of this one. Barriers are numbered from 0. */
+/* For groups of more than a warp: all threads of this one. Barrier 0 is __syncthreads', which other
+ * groups may have reached. */
 static __device__ __forceinline__ void softmax_wait(const struct softmax_group &g) {
-    asm volatile("bar.sync %0, %1;" ::"r"((int)threadIdx.x / g.lanes), "r"(g.lanes) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / g.lanes), "r"(g.lanes) : "memory");
 }
 
 static __device__ __forceinline__ float softmax_max(const struct softmax_group &g, float x) {
