@@ -26,7 +26,7 @@ static int kernel_check(const tess_kernel_info *kernel) {
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct lab_case c;
-        struct lab_work work;
+        struct lab_work work = {0};
         struct lab_outcome outcome = {.verdict = LAB_FAILED};
         char why[LAB_WHY] = "";
         int fused = kernel->stage == TESS_STAGE_ATTENTION;

@@ -39,13 +39,6 @@ template <int WIDTH> static __device__ __forceinline__ int panel_f32_at(int row,
     return row * WIDTH + (c ^ (row & 1) << 4);
 }
 
-/* Whether rows of the head are made of aligned pieces of 8 elements. */
-template <class T>
-static __device__ __forceinline__ bool panel16_aligned(const struct cuda_params &p,
-                                                       const head_view<T> &head) {
-    return p.alignment >= 16 && head.d % 8 == 0;
-}
-
 /* Elements d ... d + 7 of a row (-1: none) of the head one by one, 0 where there is no element. */
 template <class T>
 static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<T> &head,

@@ -312,42 +312,31 @@ static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t
 }
 
 /*
- * An instance and the height of block rows that it is for, at most. Filled from an H200 (one head,
- * d = 768, f32, random blocks, tess_sddmm by events, median of 3; N, keep): height 1, row 7.4 ms,
- * gather 11.1 ms (16384, .05); height 2, gather 4.3 ms, row 7.5 ms (32768, .01). Above, an instance
- * has the tiles that its rows fill: 5.0 ms at 8, 3.7 ms at 32 (32768, .05).
+ * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_sddmm by
+ * events, median of 3; N, keep): height 1, row 7.4 ms, gather 11.1 ms (16384, .05); height 2,
+ * gather 4.3 ms, row 7.5 ms (32768, .01). Above, an instance has the tiles that its rows fill:
+ * 5.0 ms at 8, 3.7 ms at 32 (32768, .05).
  */
-struct sddmm_mapping {
-    int64_t height;
-    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
-};
-
-static inline cudaError_t sddmm_launch_of(const struct sddmm_mapping *mapping,
-                                          const struct cuda_params *p, cudaStream_t stream) {
-    while (p->height > mapping->height)
-        mapping++;
-    return mapping->launch(p, stream);
-}
 
 /* The mappings that every type has for low block rows. */
 template <class T>
 static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
-    static const struct sddmm_mapping mappings[] = {
+    static const struct blocks_mapping mappings[] = {
         {1, sddmm_row_launch<T>},
         {INT64_MAX, sddmm_gather_launch<T, 1>},
     };
-    return sddmm_launch_of(mappings, p, stream);
+    return blocks_launch_of(mappings, p, stream);
 }
 
 template <class T>
 static cudaError_t sddmm_launch(const struct cuda_params *p, cudaStream_t stream) {
-    static const struct sddmm_mapping mappings[] = {
+    static const struct blocks_mapping mappings[] = {
         {1, sddmm_row_launch<T>},
         {8, sddmm_gather_launch<T, 1>},
         {16, sddmm_gather_launch<T, 2>},
         {INT64_MAX, sddmm_gather_launch<T, 4>},
     };
-    return sddmm_launch_of(mappings, p, stream);
+    return blocks_launch_of(mappings, p, stream);
 }
 
 #endif

@@ -59,8 +59,7 @@ static __host__ __device__ __forceinline__ int sddmm_mma_queries(int panels) {
     return panels <= SDDMM_MMA_RESIDENT ? panels : SDDMM_MMA_STAGES;
 }
 
-/* What is applied to an operand that holds queries, exactly, and what to the sums: f16 sums cannot
- * leave the range, and small f16 elements would lose bits. */
+/* What is applied to an operand that holds queries, as sddmm_scale_q does to words. */
 static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4], const struct cuda_params &,
                                                        __half) {
 }
@@ -75,15 +74,6 @@ static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&a)[4],
         a[i] = *reinterpret_cast<uint32_t *>(&two);
     }
 }
-static __device__ __forceinline__ float sddmm_mma_score_scale(const struct cuda_params &p,
-                                                              __half) {
-    return p.q_scale * p.score_scale;
-}
-static __device__ __forceinline__ float sddmm_mma_score_scale(const struct cuda_params &p,
-                                                              __nv_bfloat16) {
-    return p.score_scale;
-}
-
 /* Chunks first ... end - 1 of a strip. */
 template <class T>
 static __device__ __forceinline__ struct sddmm_mma_run<T>
@@ -97,7 +87,7 @@ sddmm_mma_run_of(const struct cuda_params &p, const struct strip &strip, int64_t
     run.panels = (p.d_qk + PANEL16_WIDTH - 1) / PANEL16_WIDTH;
     run.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
     run.k = head_of<T>(p, p.k, strip.b, strip.h / p.heads_per_kv, p.d_qk);
-    run.aligned = panel16_aligned(p, run.k);
+    run.aligned = words_whole<T>(p.alignment, p.d_qk);
     return run;
 }
 
@@ -296,7 +286,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M>::sums &sum, const struct sddmm_mma_
                  float *space, const struct cuda_params &p, int chunk, int row, int column) {
     typedef sddmm_mma_shape<M> shape;
     const struct sddmm_mma_run<T> &run = s.run;
-    const float scale = sddmm_mma_score_scale(p, T());
+    const float scale = sddmm_scale(p, T());
 #pragma unroll
     for (int i = 0; i < shape::ROWS / 16; i++)
 #pragma unroll

@@ -21,7 +21,6 @@
 #include "device/grid.cuh"
 #include "device/words.cuh"
 #include "mma_units.cuh"
-#include "spmm_empty.cuh"
 #include "spmm_row.cuh"
 #include "strip_share.cuh"
 
@@ -378,42 +377,31 @@ static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t 
 }
 
 /*
- * An instance and the height of block rows that it is for, at most. Filled from an H200 (one head,
- * d = 768, f32, random blocks, tess_spmm by events, median of 3; N, keep): height 1, row 7.6 ms,
- * gather 9.6 ms (16384, .05); height 2, gather 3.6 ms, row 7.2 ms (32768, .01). Above, an instance
- * has the tiles that its rows fill: 3.8 ms at 8, 2.7 ms at 32 (32768, .05).
+ * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_spmm by
+ * events, median of 3; N, keep): height 1, row 7.6 ms, gather 9.6 ms (16384, .05); height 2, gather
+ * 3.6 ms, row 7.2 ms (32768, .01). Above, an instance has the tiles that its rows fill: 3.8 ms at
+ * 8, 2.7 ms at 32 (32768, .05).
  */
-struct spmm_mapping {
-    int64_t height;
-    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
-};
-
-static inline cudaError_t spmm_launch_of(const struct spmm_mapping *mapping,
-                                         const struct cuda_params *p, cudaStream_t stream) {
-    while (p->height > mapping->height)
-        mapping++;
-    return mapping->launch(p, stream);
-}
 
 /* The mappings that every type has for low block rows. */
 template <class T>
 static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
-    static const struct spmm_mapping mappings[] = {
+    static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<T>},
         {INT64_MAX, spmm_gather_launch<T, 1>},
     };
-    return spmm_launch_of(mappings, p, stream);
+    return blocks_launch_of(mappings, p, stream);
 }
 
 template <class T>
 static cudaError_t spmm_launch(const struct cuda_params *p, cudaStream_t stream) {
-    static const struct spmm_mapping mappings[] = {
+    static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<T>},
         {8, spmm_gather_launch<T, 1>},
         {16, spmm_gather_launch<T, 2>},
         {INT64_MAX, spmm_gather_launch<T, 4>},
     };
-    return spmm_launch_of(mappings, p, stream);
+    return blocks_launch_of(mappings, p, stream);
 }
 
 #endif

@@ -57,7 +57,7 @@ spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t
     unit.row = row;
     unit.dim = dim;
     unit.v = head_of<T>(p, p.v, strip.b, strip.h / p.heads_per_kv, p.d_v);
-    unit.aligned_v = panel16_aligned(p, unit.v);
+    unit.aligned_v = words_whole<T>(p.alignment, p.d_v);
     unit.aligned_weights = strip_aligned(strip);
     return unit;
 }
@@ -272,18 +272,13 @@ static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_
                               sizeof(struct spmm_mma_shared<T, M, N>), p, stream);
 }
 
-template <class T>
-static cudaError_t spmm_mma_launch_low(const struct cuda_params *p, cudaStream_t stream) {
-    return spmm_empty_launch<T>(spmm_launch_low<T>(p, stream), p, stream);
-}
-
 /* A tile as high as the block row. On an H200 (b=1,h=16,n=16384,d=128,dtype=bf16, a tenth of the
  * blocks) tiles of 128, 64, 32 and 16 rows take 0.69, 0.73, 1.19 and 1.62 ms for the same number of
  * weights, each at blocks of its own size: values are gathered once for all of a tile's rows. */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct cuda_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {
-        {8, 0, spmm_mma_launch_low<T>},
+        {8, 0, spmm_launch_low<T>},
         {16, sizeof(struct spmm_mma_shared<T, 16, N>), spmm_mma_launch_tile<T, 16, N>},
         {32, sizeof(struct spmm_mma_shared<T, 32, N>), spmm_mma_launch_tile<T, 32, N>},
         {64, sizeof(struct spmm_mma_shared<T, 64, N>), spmm_mma_launch_tile<T, 64, N>},

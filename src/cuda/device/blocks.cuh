@@ -1,4 +1,5 @@
-/* Launching a block for each unit of work, where a loop over units would cost registers. */
+/* Launching a block for each unit of work, where a loop over units would cost registers, and the
+ * instance that a block row's height asks for. */
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
@@ -22,6 +23,19 @@ static inline cudaError_t blocks_launch(void (*kernel)(const struct cuda_params)
                     (units + BLOCKS_ACROSS - 1) / BLOCKS_ACROSS);
     void *arguments[] = {(void *)p};
     return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), arguments, 0, stream);
+}
+
+/* An instance, and the height of block rows that it is for, at most; tables end with INT64_MAX. */
+struct blocks_mapping {
+    int64_t height;
+    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+};
+
+static inline cudaError_t blocks_launch_of(const struct blocks_mapping *mapping,
+                                           const struct cuda_params *p, cudaStream_t stream) {
+    while (p->height > mapping->height)
+        mapping++;
+    return mapping->launch(p, stream);
 }
 
 #endif
