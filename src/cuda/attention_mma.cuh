@@ -21,6 +21,7 @@ static __device__ __forceinline__ void attention_load_q(uint32_t to,
                                                         int first) {
     const int row = first + warp_lane();
     const int32_t key[1] = {row < item.rows ? item.row + row : -1};
+    __syncwarp(); /* all lanes have read what stood there */
     attention_gather<T, D, R, ROW>(to, attention_head<T>(p.q, item.batch, item.head),
                                    attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale), key);
 }
