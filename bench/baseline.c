@@ -36,7 +36,8 @@ static void result_make(struct bench_result *r, const struct comparing *x, tess_
     if (tess_device_describe(backend, 0, &device, NULL) == TESS_OK)
         memcpy(r->device, device.name, sizeof r->device);
     if (backend == TESS_CUDA)
-        r->copy_gbs = x->ours->copy_gbs, r->matmul_tflops = x->ours->matmul_tflops;
+        r->copy_gbs = x->ours->copy_gbs, r->cache_gbs = x->ours->cache_gbs,
+        r->matmul_tflops = x->ours->matmul_tflops;
 }
 
 static int add(const struct comparing *x, const struct bench_result *r) {
@@ -58,7 +59,7 @@ static const char *time_dense(struct bench_result *r, struct bench_dense *d,
     const char *why = bench_time(&times, clock, &work);
     if (why)
         return why;
-    r->ms = times.ms, r->ms_min = times.min, r->ms_max = times.max, r->runs = times.runs;
+    bench_result_take(r, &times);
     const struct {
         double *ms;
         int stages, layer, asked;
@@ -107,8 +108,8 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     struct bench_dense dense = {0};
     char why[LAB_WHY];
     int status = BENCH_DONE;
-    const char *broken =
-        bench_clock_make(&clock, kind->backend, x->manner->timing, x->manner->seconds);
+    const char *broken = bench_clock_make(&clock, kind->backend, x->manner->timing,
+                                          x->manner->seconds, x->manner->noise);
     bench_setting_spoil(x->s, x->manner->layer);
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
@@ -146,6 +147,7 @@ static bool take_times(struct bench_result *r, const struct comparing *x) {
         {"ms", &r->ms},
         {"ms_min", &r->ms_min},
         {"ms_max", &r->ms_max},
+        {"noise", &r->noise},
         {"sddmm_ms", &r->stage_ms[0]},
         {"softmax_ms", &r->stage_ms[1]},
         {"spmm_ms", &r->stage_ms[2]},

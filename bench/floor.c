@@ -3,14 +3,17 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "gemm.h"
 #include "lab/half.h"
 #include "lab/rng.h"
+#include "read.h"
 #include "timing.h"
 
 enum { MATRIX = 8192 };
-static const size_t COPY_SIZE = (size_t)1 << 30;
+static const size_t COPY_SIZE = (size_t)1 << 30, CACHED_SIZE = (size_t)16 << 20;
+enum { CACHED_PASSES = 64 };
 static const double SECONDS = 0.05;
 
 struct copy {
@@ -21,6 +24,26 @@ struct copy {
 static const char *copy_run(void *what, tess_stream stream) {
     const struct copy *c = what;
     return lab_device_copy(TESS_CUDA, c->to, c->from, COPY_SIZE, stream);
+}
+
+static const char *read_run(void *zeros, tess_stream stream) {
+    return bench_read_cached(zeros, CACHED_SIZE, CACHED_PASSES, stream);
+}
+
+/* The L2 cache's rate, by zeros that lie in it. */
+static const char *measure_cache(struct bench_limits *l, struct bench_clock *clock, void *memory) {
+    const struct bench_work reading = {read_run, memory};
+    struct bench_times times;
+    void *zeros = calloc(1, CACHED_SIZE);
+    if (!zeros)
+        return "out of memory";
+    const char *why = lab_device_to_device(TESS_CUDA, memory, zeros, CACHED_SIZE);
+    free(zeros);
+    if (!why)
+        why = bench_time(&times, clock, &reading);
+    if (!why)
+        l->cache_gbs = 1e-6 * (double)CACHED_SIZE * CACHED_PASSES / times.ms;
+    return why;
 }
 
 static const char *gemm_run(void *what, tess_stream stream) {
@@ -53,6 +76,8 @@ static const char *measure(struct bench_limits *l, struct bench_clock *clock, ch
         why = bench_time(&times, clock, &copying);
     if (!why)
         l->copy_gbs = 2e-6 * (double)COPY_SIZE / times.ms;
+    if (!why)
+        why = measure_cache(l, clock, memory);
     for (int t = TESS_F32; t <= TESS_BF16 && !why; t++) {
         size_t size = (size_t)MATRIX * MATRIX * tess_type_size((tess_type)t);
         struct bench_gemm g = {.rows = MATRIX, .columns = MATRIX, .depth = MATRIX};
@@ -75,11 +100,11 @@ const char *bench_limits_measure(struct bench_limits *limits) {
     if (limits->measured)
         return NULL;
     limits->measured = 1;
-    limits->copy_gbs = NAN;
+    limits->copy_gbs = limits->cache_gbs = NAN;
     for (int t = 0; t < 3; t++)
         limits->matmul_tflops[t] = NAN;
     char *memory = lab_device_alloc(TESS_CUDA, 2 * COPY_SIZE);
-    const char *why = bench_clock_make(&clock, TESS_CUDA, BENCH_HOT, SECONDS);
+    const char *why = bench_clock_make(&clock, TESS_CUDA, BENCH_HOT, SECONDS, 0);
     if (!memory)
         why = "out of device memory for measuring the limits";
     if (!why)
@@ -90,13 +115,14 @@ const char *bench_limits_measure(struct bench_limits *limits) {
 }
 
 double bench_floor_ms(const struct bench_limits *limits, const tess_problem *p, tess_stage stage,
-                      int64_t pairs, int64_t values, int64_t tiles) {
+                      const struct bench_amounts *a) {
     const double element = (double)tess_type_size(p->type);
     const double rows = (double)(p->batch * p->heads_q * p->n_q);
     const double keys = (double)(p->batch * p->heads_kv * p->n_kv);
     const double q = rows * (double)p->d_qk * element, o = rows * (double)p->d_v * element;
     const double k = keys * (double)p->d_qk * element, v = keys * (double)p->d_v * element;
-    const double between = 4 * (double)values, lists = 4 * (double)tiles;
+    const double between = 4 * (double)a->values, lists = 4 * (double)a->tiles;
+    const double gathered = (double)a->keys * (double)(p->d_qk + p->d_v) * element;
     const struct {
         double bytes;
         int64_t dims;
@@ -110,6 +136,7 @@ double bench_floor_ms(const struct bench_limits *limits, const tess_problem *p, 
     if (costs[stage].dims == 0)
         return move;
     double compute =
-        2e-9 * (double)costs[stage].dims * (double)pairs / limits->matmul_tflops[p->type];
-    return isnan(move) || isnan(compute) ? NAN : fmax(move, compute);
+        2e-9 * (double)costs[stage].dims * (double)a->pairs / limits->matmul_tflops[p->type];
+    double gather = a->keys ? 1e-6 * gathered / limits->cache_gbs : 0;
+    return isnan(move + compute + gather) ? NAN : fmax(fmax(move, compute), gather);
 }

@@ -8,7 +8,16 @@
 struct bench_limits {
     int measured;
     double copy_gbs;         /* GB/s read plus written by a copy in device memory */
+    double cache_gbs;        /* GB/s read from the L2 cache */
     double matmul_tflops[3]; /* by tess_type, of cuBLAS */
+};
+
+/* What a plan has to do, over all heads. */
+struct bench_amounts {
+    int64_t pairs;
+    int64_t tiles;  /* of the pattern's lists */
+    int64_t values; /* staged: BCSR values between the stages */
+    int64_t keys;   /* fused: gathered, each once for each query tile that lists it */
 };
 
 /* Measures the current CUDA device unless that was done. Answers NULL, or why not; a library that
@@ -16,12 +25,12 @@ struct bench_limits {
 const char *bench_limits_measure(struct bench_limits *limits);
 
 /*
- * The least milliseconds that a stage of this plan can take: useful FLOPs over the matrix rate of
- * the type, or bytes over the copy rate, each input read once and each output written once.
- * values: how many BCSR values lie between the stages. Without values, for a fused plan, the stage
- * is TESS_STAGE_ATTENTION. NAN when a rate is not known.
+ * The least milliseconds that a stage of a plan can take: useful FLOPs over the matrix rate of the
+ * type, or bytes over the copy rate, each input read once and each output written once; and for
+ * TESS_STAGE_ATTENTION the keys that its query tiles gather over the rate of the L2 cache. NAN when
+ * a rate is not known.
  */
 double bench_floor_ms(const struct bench_limits *limits, const tess_problem *problem,
-                      tess_stage stage, int64_t pairs, int64_t values, int64_t tiles);
+                      tess_stage stage, const struct bench_amounts *amounts);
 
 #endif

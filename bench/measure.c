@@ -16,7 +16,13 @@ void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     for (int i = 0; i < BENCH_STAGES; i++)
         r->stage_ms[i] = r->stage_over_floor[i] = NAN;
     r->projection_ms = r->layer_ms = r->over_floor = NAN;
-    r->speedup = r->layer_speedup = r->copy_gbs = r->matmul_tflops = NAN;
+    r->speedup = r->layer_speedup = r->copy_gbs = r->cache_gbs = r->matmul_tflops = r->noise = NAN;
+}
+
+void bench_result_take(struct bench_result *r, const struct bench_times *times) {
+    r->ms = times->ms, r->ms_min = times->min, r->ms_max = times->max;
+    r->runs = times->runs, r->noise = times->noise;
+    r->throttle = times->throttle;
 }
 
 /* What a measurement goes through, step by step. */
@@ -145,8 +151,7 @@ static const char *time_all(struct measuring *m) {
     const char *why = bench_time(&times, &m->clock, &attention);
     if (why)
         return why;
-    m->r->ms = times.ms, m->r->ms_min = times.min, m->r->ms_max = times.max;
-    m->r->runs = times.runs;
+    bench_result_take(m->r, &times);
     for (int i = 0; i < BENCH_STAGES && m->place.values && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
     if (!why && m->manner->layer)
@@ -167,24 +172,32 @@ static void name_kernels(struct bench_result *r, const tess_plan *plan) {
 }
 
 /* A floor is of bytes that cross device memory; in a warm cache they need not. */
-static void set_beside_limits(struct measuring *m, const struct bench_limits *limits) {
+static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
+                              const struct bench_limits *limits) {
     struct bench_result *r = m->r;
     tess_problem problem = lab_case_problem(&r->c, m->pipeline);
     tess_pattern_info info = tess_pattern_info_init();
     if (!limits->measured || r->c.backend != TESS_CUDA)
         return;
-    r->copy_gbs = limits->copy_gbs;
+    r->copy_gbs = limits->copy_gbs, r->cache_gbs = limits->cache_gbs;
     r->matmul_tflops = limits->matmul_tflops[r->c.type];
     if (m->clock.timing != BENCH_COLD ||
         tess_pattern_describe(m->s->pattern, &info, NULL) != TESS_OK)
         return;
-    int64_t values = tess_plan_values_count(m->plan), first = TESS_STAGE_ATTENTION, last = first;
-    int64_t tiles = info.full_tiles + info.band_tiles + info.bitmask_tiles;
+    int64_t first = TESS_STAGE_ATTENTION, last = first;
+    const struct bench_amounts amounts = {
+        .pairs = r->pairs,
+        .tiles = info.full_tiles + info.band_tiles + info.bitmask_tiles,
+        .values = tess_plan_values_count(m->plan),
+        .keys = m->pipeline == TESS_STAGED ? 0
+                                           : plan->packed_keys * (problem.batch * problem.heads_q) /
+                                                 (info.batch * info.heads),
+    };
     double floor = 0;
     if (m->pipeline == TESS_STAGED)
         first = TESS_STAGE_SDDMM, last = TESS_STAGE_SPMM;
     for (int64_t s = first; s <= last; s++) {
-        double ms = bench_floor_ms(limits, &problem, (tess_stage)s, r->pairs, values, tiles);
+        double ms = bench_floor_ms(limits, &problem, (tess_stage)s, &amounts);
         if (m->pipeline == TESS_STAGED)
             r->stage_over_floor[s - first] = r->stage_ms[s - first] / ms;
         floor += ms;
@@ -198,8 +211,8 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     tess_backend backend = (tess_backend)m->r->c.backend;
     tess_plan_info info = tess_plan_info_init();
     int status = BENCH_BAD;
-    const char *broken =
-        bench_clock_make(&m->clock, backend, m->manner->timing, m->manner->seconds);
+    const char *broken = bench_clock_make(&m->clock, backend, m->manner->timing, m->manner->seconds,
+                                          m->manner->noise);
     bench_setting_spoil(m->s, m->manner->layer);
     const char *no_place = bench_place_make(&m->place, m->s, m->plan, backend,
                                             m->manner->stages && m->pipeline == TESS_STAGED);
@@ -224,7 +237,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
     m->r->tflops = 2.0 * (double)(m->s->c.d + m->s->c.dv) * (double)info.pairs / (m->r->ms * 1e9);
-    set_beside_limits(m, limits);
+    set_beside_limits(m, &info, limits);
     return status;
 }
 

@@ -44,9 +44,12 @@ struct bench_result {
     double projection_ms, layer_ms; /* projections alone; with the attention after them */
     double over_floor, stage_over_floor[BENCH_STAGES];
     double speedup, layer_speedup; /* a baseline's times over ours */
-    double copy_gbs, matmul_tflops;
+    double copy_gbs, cache_gbs, matmul_tflops;
+    double noise; /* bench_times */
+    struct bench_throttle throttle;
 };
 void bench_result_make(struct bench_result *r, const struct bench_setting *s);
+void bench_result_take(struct bench_result *r, const struct bench_times *times);
 
 /* A setting's tensors in the memory of a backend, and what a plan's runs are handed. */
 struct bench_place {

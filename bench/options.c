@@ -9,7 +9,16 @@
 
 #include "baseline.h"
 
-enum { KEY_HOT = 0x100, KEY_STAGES, KEY_LAYER, KEY_REPLAY, KEY_BASELINE, KEY_AGAINST, KEY_LIMIT };
+enum {
+    KEY_UNTIL = 0x100,
+    KEY_HOT,
+    KEY_STAGES,
+    KEY_LAYER,
+    KEY_REPLAY,
+    KEY_BASELINE,
+    KEY_AGAINST,
+    KEY_LIMIT
+};
 
 int bench_refuse(const char *format, ...) {
     va_list arguments;
@@ -26,6 +35,10 @@ int bench_refuse(const char *format, ...) {
 static const struct argp_option manner_table[] = {
     {NULL, 0, NULL, 0, "How a case is measured; on a line of a sweep too, before the case:", 1},
     {"seconds", 't', "X", 0, "Time for each measurement (default 0.5), at least 5 runs", 0},
+    {"repeat-until", KEY_UNTIL, "X", 0,
+     "Longer, up to ten times, until the noise is X at most (0.01: medians of five stretches of "
+     "the runs lie within 1 %)",
+     0},
     {"hot", KEY_HOT, NULL, 0, "CUDA: leave the L2 cache as it is between runs", 0},
     {"replay", KEY_REPLAY, NULL, 0, "CUDA: replays of a graph of the runs, the cache warm", 0},
     {"stages", KEY_STAGES, NULL, 0, "Staged: each stage by itself too", 0},
@@ -37,10 +50,10 @@ static const struct argp_option manner_table[] = {
      0},
     {0}};
 
-static error_t set_seconds(double *seconds, const char *text, const char *name, double max) {
+static error_t set_number(double *number, const char *text, const char *name, double max) {
     char *end;
-    *seconds = strtod(text, &end);
-    if (end == text || *end || !(*seconds >= 0 && *seconds <= max)) {
+    *number = strtod(text, &end);
+    if (end == text || *end || !(*number >= 0 && *number <= max)) {
         bench_refuse("--%s %s: a number from 0 to %g is needed", name, text, max);
         return EINVAL;
     }
@@ -73,7 +86,9 @@ static error_t parse_manner(int key, char *text, struct argp_state *state) {
         state->err_stream = NULL; /* one line, getopt's own, is enough */
         return 0;
     case 't':
-        return set_seconds(&manner->seconds, text, "seconds", 3600);
+        return set_number(&manner->seconds, text, "seconds", 3600);
+    case KEY_UNTIL:
+        return set_number(&manner->noise, text, "repeat-until", 1);
     case KEY_HOT:
         manner->timing = BENCH_HOT;
         return 0;
@@ -170,7 +185,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         o->resume = true;
         return 0;
     case KEY_LIMIT:
-        return set_seconds(&o->time_limit, text, "time-limit", 1e6);
+        return set_number(&o->time_limit, text, "time-limit", 1e6);
     case KEY_AGAINST:
         return set_once(&o->against, text, "against");
     case ARGP_KEY_ARGS:

@@ -12,6 +12,7 @@ enum { BENCH_DONE = 0, BENCH_FAILED = 1, BENCH_BAD = 2 };
 /* How a case is measured. */
 struct bench_manner {
     double seconds;
+    double noise; /* 0: not bounded */
     enum bench_timing timing;
     bool stages, layer;
     unsigned baselines; /* bit i: bench_baseline_word(i) */

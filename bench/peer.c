@@ -20,7 +20,8 @@ struct trial {
 
 static const char *trial_make(struct trial *t, const struct bench_manner *manner) {
     const struct lab_case *c = &t->s->c;
-    const char *why = bench_clock_make(&t->clock, TESS_CUDA, manner->timing, manner->seconds);
+    const char *why =
+        bench_clock_make(&t->clock, TESS_CUDA, manner->timing, manner->seconds, manner->noise);
     const char *no_place = bench_place_make(&t->place, t->s, NULL, TESS_CUDA, 0);
     if (!why)
         why = no_place;
@@ -80,10 +81,8 @@ static const char *try_type(struct bench_result *r, struct trial *t, tess_type t
     const struct bench_work work = {bench_peer_run, peer};
     if (!why)
         why = bench_time(&times, &t->clock, &work);
-    if (!why) {
-        r->ms = times.ms, r->ms_min = times.min, r->ms_max = times.max;
-        r->runs = times.runs;
-    }
+    if (!why)
+        bench_result_take(r, &times);
     bench_peer_free(peer);
     return why;
 }

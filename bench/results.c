@@ -5,6 +5,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "commit.h"
+
+static const double NOISY = 0.05;
+
 int bench_rows_make(struct bench_rows *rows) {
     rows->array = json_array();
     return rows->array ? 0 : -1;
@@ -50,11 +54,13 @@ int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]) {
             here[backend].name[0] = '\0';
     json_array_foreach(rows->array, i, row) {
         const char *version = json_string_value(json_object_get(row, "version"));
+        const char *commit = json_string_value(json_object_get(row, "commit"));
         const char *device = json_string_value(json_object_get(row, "device"));
-        if (!version || !device || !*device || strcmp(version, tess_version()) != 0 ||
+        if (!version || !commit || !device || !*device || strcmp(version, tess_version()) != 0 ||
+            strcmp(commit, BENCH_COMMIT) != 0 ||
             (strcmp(device, here[0].name) != 0 && strcmp(device, here[1].name) != 0)) {
-            snprintf(why, LAB_WHY, "a measurement of version %.40s on '%.100s'",
-                     version ? version : "?", device ? device : "?");
+            snprintf(why, LAB_WHY, "a measurement of version %.40s, commit %.46s, on '%.100s'",
+                     version ? version : "?", commit ? commit : "?", device ? device : "?");
             return -1;
         }
     }
@@ -85,6 +91,8 @@ static json_t *case_text(const struct lab_case *c) {
 static json_t *object(const struct bench_result *r) {
     const struct lab_case *c = &r->c;
     static const char *const lists[] = {"q", "kv", "1"};
+    char throttled[BENCH_THROTTLE_TEXT];
+    bench_throttle_text(throttled, &r->throttle);
     const struct {
         const char *name;
         json_t *value;
@@ -110,6 +118,7 @@ static json_t *object(const struct bench_result *r) {
         {"ms", real(r->ms)},
         {"ms_min", real(r->ms_min)},
         {"ms_max", real(r->ms_max)},
+        {"noise", real(r->noise)},
         {"plan_ms", real(r->plan_ms)},
         {"upload_ms", real(r->upload_ms)},
         {"runs", json_integer(r->runs)},
@@ -125,12 +134,16 @@ static json_t *object(const struct bench_result *r) {
         {"softmax_over_floor", real(r->stage_over_floor[1])},
         {"spmm_over_floor", real(r->stage_over_floor[2])},
         {"copy_gbs", real(r->copy_gbs)},
+        {"cache_gbs", real(r->cache_gbs)},
         {"matmul_tflops", real(r->matmul_tflops)},
         {"speedup", real(r->speedup)},
         {"layer_speedup", real(r->layer_speedup)},
         {"note", json_string(r->note)},
         {"device", json_string(r->device)},
+        {"sm_mhz", r->throttle.sm_mhz ? json_integer(r->throttle.sm_mhz) : json_null()},
+        {"throttled", json_string(throttled)},
         {"version", json_string(tess_version())},
+        {"commit", json_string(BENCH_COMMIT)},
     };
     json_t *o = json_object();
     int failed = !o;
@@ -196,6 +209,17 @@ void bench_print_head(FILE *out) {
             "TFLOP/s", "case");
 }
 
+/* What takes from a measurement's worth. */
+static void print_doubts(FILE *out, const struct bench_result *r) {
+    char throttled[BENCH_THROTTLE_TEXT];
+    bench_throttle_text(throttled, &r->throttle);
+    if (r->noise > NOISY)
+        fprintf(out, "%10s  noisy: stretches of its runs differ by %.0f %%\n", "", 100 * r->noise);
+    if (throttled[0])
+        fprintf(out, "%10s  throttled by %s: SM clock down to %u MHz\n", "", throttled,
+                r->throttle.sm_mhz);
+}
+
 static void print_part(FILE *out, const char *name, double ms, double over_floor) {
     if (isnan(ms))
         return;
@@ -216,6 +240,7 @@ void bench_print(FILE *out, const struct bench_result *r) {
     fprintf(out, "%10.4g %10.4g %10.4g %6lld %10.4g %9.4g  %s%s%s\n", r->ms, r->ms_min, r->ms_max,
             (long long)r->runs, isnan(r->plan_ms) ? 0 : r->plan_ms, r->tflops,
             ours ? "" : r->kernel, ours ? "" : ": ", text);
+    print_doubts(out, r);
     if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup))
         return;
     fprintf(out, "%10s", "");
@@ -233,7 +258,8 @@ void bench_print(FILE *out, const struct bench_result *r) {
 }
 
 void bench_print_limits(FILE *out, const struct bench_limits *limits) {
-    fprintf(out, "limits: copy %.0f GB/s, matmul", limits->copy_gbs);
+    fprintf(out, "limits: copy %.0f GB/s, L2 cache %.0f GB/s, matmul", limits->copy_gbs,
+            limits->cache_gbs);
     for (int t = TESS_F32; t <= TESS_BF16; t++)
         fprintf(out, " %s %.1f", tess_type_name((tess_type)t), limits->matmul_tflops[t]);
     fprintf(out, " TFLOP/s\n");

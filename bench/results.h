@@ -19,7 +19,7 @@ void bench_rows_free(struct bench_rows *rows);
 /* What an earlier run left in a file; no file is no rows. Answers 0, or -1 and why. */
 int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]);
 
-/* 0 when all rows are of this version and of devices of this machine: others are not to stand
+/* 0 when all rows are of this commit and of devices of this machine: others are not to stand
  * beside what is measured here. Else -1 and which is not. */
 int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]);
 

@@ -1,12 +1,13 @@
 /* How long work takes. */
 #include "timing.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "lab/timer.h"
 
-enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000 };
-static const double SLOW_SECONDS = 1, BURST_MS = 1;
+enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000, STRETCHES = 5 };
+static const double SLOW_SECONDS = 1, BURST_MS = 1, PATIENCE = 10;
 
 const char *bench_timing_name(enum bench_timing timing) {
     static const char *const names[] = {"cold", "hot", "replay"};
@@ -14,11 +15,12 @@ const char *bench_timing_name(enum bench_timing timing) {
 }
 
 const char *bench_clock_make(struct bench_clock *clock, tess_backend backend,
-                             enum bench_timing timing, double seconds) {
+                             enum bench_timing timing, double seconds, double noise) {
     memset(clock, 0, sizeof *clock);
     clock->backend = backend;
     clock->timing = backend == TESS_CPU ? BENCH_HOT : timing;
     clock->seconds = seconds;
+    clock->noise = noise;
     const char *why = lab_device_timer_make(&clock->timer, backend);
     return why ? why : lab_device_stream_make(backend, &clock->stream);
 }
@@ -31,6 +33,27 @@ void bench_clock_free(struct bench_clock *clock) {
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Of x in any order, which it sorts. */
+static double median(double *x, int64_t count) {
+    qsort(x, (size_t)count, sizeof *x, ascending);
+    return count % 2 ? x[count / 2] : 0.5 * (x[count / 2 - 1] + x[count / 2]);
+}
+
+/* bench_times.noise of runs in the order in which they were made. */
+static double noise_of(const double *ms, int64_t runs) {
+    double sorted[MOST_RUNS], low = INFINITY, high = 0;
+    if (runs < STRETCHES)
+        return NAN;
+    memcpy(sorted, ms, (size_t)runs * sizeof *ms);
+    for (int s = 0; s < STRETCHES; s++) {
+        const int64_t begin = runs * s / STRETCHES, end = runs * (s + 1) / STRETCHES;
+        const double x = median(sorted + begin, end - begin);
+        low = fmin(low, x);
+        high = fmax(high, x);
+    }
+    return (high - low) / median(sorted, runs);
 }
 
 /* `count` runs, or replays of the graph where there is one, in *ms together. */
@@ -58,6 +81,14 @@ static const char *choose_count(int64_t *count, struct bench_clock *clock, void 
     return why;
 }
 
+static int wants_more(const struct bench_clock *clock, const double *ms, int64_t runs,
+                      int64_t least, double seconds) {
+    if (runs < least || seconds < clock->seconds)
+        return 1;
+    return least > 1 && clock->noise > 0 && seconds < PATIENCE * clock->seconds &&
+           noise_of(ms, runs) > clock->noise;
+}
+
 static const char *time_runs(struct bench_times *times, struct bench_clock *clock,
                              const struct bench_work *work, void *graph) {
     double all[MOST_RUNS], ms, began = lab_seconds();
@@ -67,18 +98,21 @@ static const char *time_runs(struct bench_times *times, struct bench_clock *cloc
         why = choose_count(&count, clock, graph);
     if (lab_seconds() - began > SLOW_SECONDS)
         least = 1;
+    memset(&times->throttle, 0, sizeof times->throttle);
     began = lab_seconds();
-    while (!why && runs < MOST_RUNS && (runs < least || lab_seconds() - began < clock->seconds)) {
+    while (!why && runs < MOST_RUNS && wants_more(clock, all, runs, least, lab_seconds() - began)) {
         why = time_burst(&ms, clock, work, graph, count);
         all[runs++] = ms / (double)count;
+        if (clock->backend == TESS_CUDA)
+            bench_throttle_look(&times->throttle);
     }
     if (why)
         return why;
-    qsort(all, (size_t)runs, sizeof *all, ascending);
     times->runs = runs;
+    times->noise = noise_of(all, runs);
+    times->ms = median(all, runs);
     times->min = all[0];
     times->max = all[runs - 1];
-    times->ms = runs % 2 ? all[runs / 2] : 0.5 * (all[runs / 2 - 1] + all[runs / 2]);
     return NULL;
 }
 

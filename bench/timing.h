@@ -3,6 +3,7 @@
 #define BENCH_TIMING_H
 
 #include "lab/device.h"
+#include "throttle.h"
 
 /* COLD: nothing is left in the L2 cache before each run. HOT: it is as the run before left it.
  * REPLAY: a CUDA graph of the work, replayed many times between two events, so that neither the
@@ -14,13 +15,14 @@ struct bench_clock {
     tess_backend backend;
     enum bench_timing timing;
     double seconds; /* to spend on each bench_time */
+    double noise;   /* longer, up to 10 times, until that is this at most; 0: whatever it is */
     struct lab_device_timer timer;
     tess_stream stream;
 };
 
 /* Answers NULL, or why not; needs its free in either case. */
 const char *bench_clock_make(struct bench_clock *clock, tess_backend backend,
-                             enum bench_timing timing, double seconds);
+                             enum bench_timing timing, double seconds, double noise);
 void bench_clock_free(struct bench_clock *clock);
 
 /* What is timed: gives the stream its work and answers NULL, or why not. */
@@ -32,6 +34,10 @@ struct bench_work {
 struct bench_times {
     double ms, min, max; /* of one run: median, fastest, slowest */
     int64_t runs;        /* REPLAY: bursts of replays, each giving one mean */
+    /* How far the medians of five equal stretches of the runs lie apart, over ms: noise that comes
+     * in stretches too. NAN for fewer than five runs. */
+    double noise;
+    struct bench_throttle throttle; /* CUDA */
 };
 
 /* After a run that warms up, at least 5 runs and about the clock's seconds of them; a single one

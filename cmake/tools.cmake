@@ -37,20 +37,26 @@ add_library(tool_files STATIC
 target_include_directories(tool_files INTERFACE tools)
 target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::JANSSON)
 
-# Dense kernels for the benchmark alone; cuBLAS and cuSPARSE are looked for when it runs.
-set(bench_dense bench/cuda/dense_none.c)
+# Kernels for the benchmark alone; cuBLAS, cuSPARSE and NVML are looked for when it runs.
+set(bench_kernels bench/cuda/none.c)
 if(TESSERA_WITH_CUDA)
-    tessera_room(bench_cuda SOURCES bench/cuda/dense.cu INCLUDES include bench)
+    tessera_room(bench_cuda SOURCES bench/cuda/dense.cu bench/cuda/read.cu INCLUDES include bench)
     target_compile_options(bench_cuda PRIVATE ${TESSERA_CUDA_OPTIONS})
     target_include_directories(bench_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    set(bench_dense $<TARGET_OBJECTS:bench_cuda>)
+    set(bench_kernels $<TARGET_OBJECTS:bench_cuda>)
 endif()
 
+add_custom_target(bench_commit
+    COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D OUT=${PROJECT_BINARY_DIR}/commit/commit.h
+        -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake
+    BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
     bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
     bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
     bench/options.c bench/peer.c bench/peer_check.c bench/place.c bench/results.c bench/sample.c
-    bench/sparse.c bench/timing.c ${bench_dense})
+    bench/sparse.c bench/throttle.c bench/timing.c ${bench_kernels})
+add_dependencies(bench bench_commit)
+target_include_directories(bench PRIVATE ${PROJECT_BINARY_DIR}/commit)
 target_include_directories(bench PUBLIC bench)
 target_link_libraries(bench PRIVATE tessera_warnings
     PUBLIC lab PkgConfig::JANSSON ${CMAKE_DL_LIBS})

@@ -57,6 +57,16 @@ printf '%s\n' null null number null number >wanted
 shows wanted field speedup
 printf '%s\n' hot hot hot hot hot >wanted
 shows wanted field timing
+# Noise takes five runs; a bound that cannot be met makes ten times as many.
+good bench --seconds 0.01 "n=256,d=64,$small" --json out/b.json
+few=$("$built/read_files" numbers out/b.json runs)
+printf '%s\n' number >wanted
+shows wanted field noise
+good bench --seconds 0.01 --repeat-until 1e-9 "n=256,d=64,$small" --json out/b.json
+checks=$((checks + 2))
+[ "$("$built/read_files" numbers out/b.json runs)" -gt $((2 * few)) ] || fail 'not repeated until'
+[ "$(field commit)" != text ] && [ "$(field commit | wc -c)" -gt 6 ] || fail 'no commit'
+refused --repeat-until bench --repeat-until 2 "n=8,d=4,$small"
 # What is not here is named, and no error.
 if "$tessera" info | grep -q '^cuda *none'; then
     good bench --seconds 0 --baseline tiled,cublas,cusparse "n=16,d=4,$small" --json out/b.json
@@ -158,7 +168,7 @@ checks=$((checks + 1))
     [ "$(sed 's/"[^"]*"//g' out/r2.csv | awk -F, '{ print NF }' | sort -u | wc -l)" -eq 1 ] ||
     fail 'lines of one CSV have different numbers of cells'
 # What another version or machine measured is read, but not continued.
-for field in version device; do
+for field in version commit device; do
     sed "s/\"$field\": \"[^\"]*/&-/" r.json >out/r.json
     refused "out/r.json has a measurement of version" bench --resume "${cases[@]}" --json out/r.json
     good bench --resume --json out/r.json

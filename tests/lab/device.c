@@ -32,6 +32,11 @@ static const char *host_synchronize(void) {
     return NULL;
 }
 
+static const char *host_bus(char text[LAB_BUS_TEXT]) {
+    *text = '\0';
+    return "the CPU is on no bus";
+}
+
 static const char *host_stream_make(tess_stream *stream) {
     *stream = NULL;
     return NULL;
@@ -90,6 +95,7 @@ static const struct device_calls device_host = {
     .to_host = host_copy,
     .copy = host_copy_on,
     .synchronize = host_synchronize,
+    .bus = host_bus,
     .stream_make = host_stream_make,
     .stream_free = host_stream_free,
     .graph_begin = host_graph_begin,
@@ -181,6 +187,11 @@ const char *lab_device_copy(tess_backend backend, void *to, const void *from, si
 const char *lab_device_synchronize(tess_backend backend) {
     const struct device_calls *calls = calls_of(backend);
     return calls ? calls->synchronize() : no_device;
+}
+
+const char *lab_device_bus(tess_backend backend, char text[LAB_BUS_TEXT]) {
+    const struct device_calls *calls = calls_of(backend);
+    return calls ? calls->bus(text) : no_device;
 }
 
 const char *lab_device_stream_make(tess_backend backend, tess_stream *stream) {

@@ -36,6 +36,10 @@ const char *lab_device_copy(tess_backend backend, void *to, const void *from, si
 /* Waits for all work given to the device, and tells of a failure in it. */
 const char *lab_device_synchronize(tess_backend backend);
 
+/* The device on its bus, as the driver's tools name it. The CPU is on none. */
+#define LAB_BUS_TEXT 32
+const char *lab_device_bus(tess_backend backend, char text[LAB_BUS_TEXT]);
+
 /* A stream that does not wait for the default one. The CPU's is NULL. */
 const char *lab_device_stream_make(tess_backend backend, tess_stream *stream);
 void lab_device_stream_free(tess_backend backend, tess_stream stream);

@@ -12,6 +12,7 @@ struct device_calls {
     const char *(*to_host)(void *host, const void *device, size_t size);
     const char *(*copy)(void *to, const void *from, size_t size, tess_stream stream);
     const char *(*synchronize)(void);
+    const char *(*bus)(char text[LAB_BUS_TEXT]);
     const char *(*stream_make)(tess_stream *stream);
     void (*stream_free)(tess_stream stream);
     const char *(*graph_begin)(tess_stream stream);

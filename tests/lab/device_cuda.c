@@ -51,6 +51,12 @@ static const char *cuda_copy(void *to, const void *from, size_t size, tess_strea
     return words(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream));
 }
 
+static const char *cuda_bus(char text[LAB_BUS_TEXT]) {
+    int device = 0;
+    const char *why = words(cudaGetDevice(&device));
+    return why ? why : words(cudaDeviceGetPCIBusId(text, LAB_BUS_TEXT, device));
+}
+
 static const char *cuda_stream_make(tess_stream *stream) {
     return words(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
 }
@@ -139,6 +145,7 @@ const struct device_calls device_cuda = {
     .to_host = cuda_to_host,
     .copy = cuda_copy,
     .synchronize = cuda_synchronize,
+    .bus = cuda_bus,
     .stream_make = cuda_stream_make,
     .stream_free = cuda_stream_free,
     .graph_begin = cuda_graph_begin,

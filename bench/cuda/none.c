@@ -1,5 +1,6 @@
-/* Builds without CUDA: no dense kernels. */
+/* Builds without CUDA: no kernels. */
 #include "gemm.h"
+#include "read.h"
 
 static const char none[] = "no CUDA in this build";
 
@@ -15,5 +16,10 @@ const char *bench_gemm_small_tiles(const struct bench_gemm *g, tess_stream strea
 
 const char *bench_softmax_device(const struct bench_softmax *s, tess_stream stream) {
     (void)s, (void)stream;
+    return none;
+}
+
+const char *bench_read_cached(void *zeros, size_t size, int passes, tess_stream stream) {
+    (void)zeros, (void)size, (void)passes, (void)stream;
     return none;
 }
