@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 2
 stage=$(realpath "${1:-.stage}") || exit 2
 end=$((SECONDS + ${2:-450}))
 shift $(($# < 2 ? $# : 2))
-[ $# -gt 0 ] || set -- stages modes blocked_dynamic ncu
+[ $# -gt 0 ] || set -- stages modes blocked_dynamic granularity keep length heads columns threads ncu
 out=${OUT:-bench/results}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$stage:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -51,6 +51,8 @@ target_link_libraries(bench_fails PRIVATE tessera_warnings bench
 add_test(NAME bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench.sh $<TARGET_FILE:tessera_tool>)
 add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(tool bench PROPERTIES TIMEOUT 300)
+add_test(NAME plots COMMAND ${PROJECT_SOURCE_DIR}/tests/plots.sh $<TARGET_FILE:tessera_tool>)
+set_tests_properties(plots PROPERTIES SKIP_RETURN_CODE 77)
 
 add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/manual.sh $<TARGET_FILE:tessera_tool>
     ${PROJECT_SOURCE_DIR}/docs/man/tessera.1)

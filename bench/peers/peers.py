@@ -11,7 +11,9 @@ where the pattern is dense or causal). Times are medians of interleaved rounds; 
 replay of a captured graph, with whatever the round before left in the L2 cache.
 """
 import argparse
+import csv
 import json
+import pathlib
 import statistics
 import sys
 import time
@@ -27,6 +29,8 @@ DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", patt
 KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Two right answers, each rounded and summed in its own order: relative, over a whole tensor.
+FIELDS = ("case", "kernel", "device", "commit", "pairs", "difference", "ms", "ms_min", "ms_max", "runs", "tflops",
+          "tbps", "absent")
 TOLERANCE = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.2e-2}
 
 
@@ -258,6 +262,7 @@ def main():
     p.add_argument("--rounds", type=int, default=15, help="interleaved rounds of each case")
     p.add_argument("--sweep", help="a file of cases, one a line, # begins a comment")
     p.add_argument("--json", help="where the rows go, as one array")
+    p.add_argument("--csv", help="where they go as CSV")
     p.add_argument("case", nargs="*")
     a = p.parse_args()
     for name in a.peers.split(","):
@@ -271,8 +276,11 @@ def main():
     except ValueError as why:
         p.error(str(why))
     library, rows, wrong = tessera.Library(a.library), [], 0
+    beside = pathlib.Path(a.library).parent / "commit"  # tools/gpu_stage.sh leaves it
+    commit = beside.read_text().strip() if beside.exists() else "unknown"
     for line, case in zip(lines, cases):
         for row in measure(library, case, a.device, a.peers.split(","), a.rounds):
+            row["commit"] = commit
             rows.append(row)
             wrong += row.get("absent", "").startswith("WRONG")
             rate = f"{row['tflops']:7.1f} Tflop/s" if "tflops" in row else f"{row.get('tbps', 0):7.2f} TB/s"
@@ -283,6 +291,11 @@ def main():
     if a.json:
         with open(a.json, "w") as f:
             json.dump(rows, f, indent=1)
+    if a.csv:
+        with open(a.csv, "w", newline="") as f:
+            writer = csv.DictWriter(f, FIELDS, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
     return 1 if wrong else 0
 
 

@@ -1,0 +1,30 @@
+# Times beside other libraries', a panel for each case.
+cases = system(sprintf("awk -F '\\t' 'NR > 1 && !seen[$1]++ { print $1 }' '%s'", csv))
+set multiplot layout 1, words(cases) margins 0.09, 0.98, 0.12, 0.82 spacing 0.07 \
+    title 'Time beside other libraries, the same tensors and pattern'
+kernels = 'fused staged flex cudnn_dense flash2_dense'
+names = '"Tessera, fused" "Tessera, staged" FlexAttention "cuDNN, dense" "FlashAttention-2, dense"'
+which(text) = strstrt(text, '+') ? 'staged' : strstrt(text, '_attention') ? 'fused' : text
+set style fill solid
+set boxwidth 0.8
+set yrange [0:*]
+set offsets 0, 0, graph 0.08, 0
+set xrange [0.4:5.6]
+unset xtics
+unset key
+set ylabel 'time (ms)'
+do for [k = 1:5] {
+    here = k < 3 || system(sprintf("grep -c '%s' '%s'", word(kernels, k), csv)) > 0
+    if (here) { set label k '■ '.word(names, k) at screen 0.09 + 0.185 * (k - 1), 0.05 tc rgb colour[k] font ',12' }
+}
+do for [c = 1:words(cases)] {
+    cut = strstrt(word(cases, c), ',block=')
+    set title substr(word(cases, c), 1, cut)."\n".substr(word(cases, c), cut + 1, 1000) font ',12' noenhanced
+    plot for [k = 1:5] csv using (is("case", word(cases, c)) && which(stringcolumn("kernel")) eq word(kernels, k) ? \
+            k : NaN):(number("ms")) with boxes lc rgb colour[k], \
+        for [k = 1:5] csv using (is("case", word(cases, c)) && which(stringcolumn("kernel")) eq word(kernels, k) ? \
+            k : NaN):(number("ms")):(sprintf('%.3g', number("ms"))) with labels offset 0, 0.7 font ',12'
+    set ylabel ''
+    unset label
+}
+unset multiplot
