@@ -1,0 +1,25 @@
+#!/bin/bash
+# Programs linked with an earlier library of the same SOVERSION go on working: the functions and
+# types of tessera.h are held against tests/package/tessera.abi, which abidw read off the first.
+#   tests/package/abi.sh [CC]            exit status 77 (skipped) without abidiff
+#   tests/package/abi.sh --write [CC]    writes tessera.abi anew: for a new SOVERSION, or when fields
+#                                        were appended to structs that begin with their size
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+write=
+[ "${1-}" != --write ] || { write=1; shift; }
+command -v abidiff >/dev/null || { echo 'abi: needs abidiff (package abigail-tools)'; exit 77; }
+
+# The hall has all that is exported; with what debuggers are told, so unlike what is shipped.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"${1:-cc}" -g -fPIC -shared -fvisibility=hidden -fopenmp -I include -I src src/*.c \
+    -o "$folder/libtessera.so" || exit 1
+recorded=tests/package/tessera.abi
+if [ -n "$write" ]; then
+    abidw --no-corpus-path --no-comp-dir-path --drop-private-types \
+        --headers-dir include --out-file $recorded "$folder/libtessera.so"
+    exit
+fi
+# 4: something differs, 8: it breaks programs; functions that are new are neither.
+abidiff --no-added-syms $recorded "$folder/libtessera.so"
