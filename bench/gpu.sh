@@ -2,17 +2,19 @@
 # All measurements that need a GPU, from a folder that tools/gpu_stage.sh made:
 #   bench/gpu.sh [STAGE [SECONDS [NAME...]]]     (default .stage, 450 seconds, every sweep)
 #
-# NAME is a sweep of bench/sweeps, or ncu. Files go to $OUT when it is set, else to bench/results.
-# What bench/results has, of the same commit, is kept and only what it lacks is measured, so a run
-# that the time cuts short is continued by another, once its files lie in bench/results. Each sweep writes NAME.json
-# and NAME.csv; machine.txt says what they were measured on and how fast its clocks ran meanwhile.
+# NAME is a sweep of bench/sweeps, peers (PyTorch's, of bench/peers/cases.txt) or ncu. Files go to
+# $OUT when it is set, else to bench/results. What bench/results has, of the same commit, is kept and
+# only what it lacks is measured, so a run that the time cuts short is continued by another, once its
+# files lie in bench/results. Each sweep writes NAME.json and NAME.csv; machine.txt says what they
+# were measured on and how fast its clocks ran meanwhile.
 # Exit status: 0 all is measured, 1 a step failed, 2 no device, 3 something is left for another run.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 stage=$(realpath "${1:-.stage}") || exit 2
 end=$((SECONDS + ${2:-450}))
 shift $(($# < 2 ? $# : 2))
-[ $# -gt 0 ] || set -- stages modes blocked_dynamic granularity keep length heads columns threads ncu
+[ $# -gt 0 ] || set -- readme stages modes keep granularity columns heads length threads peers \
+    blocked_dynamic ncu
 out=${OUT:-bench/results}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$stage:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -24,7 +26,7 @@ if "$tessera" info | grep -q '^cuda *none'; then
 fi
 commit="commit $(cat "$stage/commit")"
 # Only files of these names are this script's to copy and to remove.
-names=(machine.txt ncu.csv)
+names=(machine.txt ncu.csv peers.json peers.csv)
 for sweep in bench/sweeps/*.txt; do
     names+=("$(basename "$sweep" .txt)".{json,csv})
 done
@@ -83,6 +85,14 @@ for name; do
         [ ! -s "$out/ncu.csv" ] || continue
         [ $((end - SECONDS)) -gt 60 ] || { left=1; continue; }
         bench/ncu.sh "$tessera" "$out/ncu.csv" || failed=1
+        continue
+    fi
+    if [ "$name" = peers ]; then
+        [ ! -s "$out/peers.csv" ] || continue
+        [ $((end - SECONDS)) -gt 150 ] || { left=1; continue; }
+        watch_clocks peers python3 bench/peers/peers.py --library "$stage/libtessera.so" \
+            --sweep bench/peers/cases.txt --rounds 7 --json "$out/peers.json" \
+            --peers tessera_fused,tessera_staged,cudnn_dense,flex --csv "$out/peers.csv" || failed=1
         continue
     fi
     # the last case that is begun may take a while

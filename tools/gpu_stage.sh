@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Gathers what tests/gpu.sh runs on a machine that builds nothing: tools/gpu_stage.sh [BUILD [STAGE]]
 #
-# Copies the program and the tests that meet a device from a build folder (default build/release),
-# and the shared libraries that they need beyond glibc, stripped, into a folder (default .stage), and
+# Copies the program, the library and the tests that meet a device from a build folder (default
+# build/release), and the shared libraries that they need beyond glibc, stripped, into a folder (default .stage), and
 # writes beside them the commit that they are of.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,6 +22,7 @@ libraries=$(ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
     grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so')
 # shellcheck disable=SC2086 # no library's path has a space
 cp -L "${programs[@]}" $libraries "$stage"
+[ ! -e "$build/libtessera.so" ] || cp -L "$build/libtessera.so" "$stage"
 strip --strip-unneeded "$stage"/*
 git describe --always --dirty --abbrev=40 --exclude '*' >"$stage/commit"
 du -sh "$stage" | sed 's/^/gpu_stage: /'
