@@ -18,7 +18,7 @@ function(tessera_test name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule granules plan api pattern spec)
+foreach(name status lists schedule granules plan api pattern pattern_check spec)
     tessera_test(${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)
@@ -28,6 +28,7 @@ endforeach()
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(lab)
+tessera_test(output)
 tessera_test(files LINK tool_files)
 tessera_test(properties SOURCES tests/support.c)
 tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})

@@ -15,7 +15,6 @@
 #include "lab/device.h"
 #include "lab/fill.h"
 #include "lab/half.h"
-#include "lab/output.h"
 #include "lab/timer.h"
 
 /* ---- case strings ---- */
@@ -595,42 +594,7 @@ static void work_refuses_bad_spec(void **state) {
     lab_work_free(&w);
 }
 
-/* ---- output files, time, devices ---- */
-
-static void output_appears_whole(void **state) {
-    (void)state;
-    char folder[] = "/tmp/tessera-lab-XXXXXX", path[64], why[LAB_WHY] = "", line[16] = "";
-    struct lab_output out;
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/x", folder);
-
-    assert_int_equal(lab_output_open(&out, path, why), 0);
-    fputs("partial", out.file);
-    assert_int_equal(access(path, F_OK), -1);
-    lab_output_abandon(&out);
-    assert_int_equal(access(path, F_OK), -1);
-
-    assert_int_equal(lab_output_open(&out, path, why), 0);
-    fputs("whole", out.file);
-    assert_int_equal(lab_output_commit(&out, why), 0);
-    lab_output_abandon(&out);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_non_null(fgets(line, sizeof line, file));
-    fclose(file);
-    assert_string_equal(line, "whole");
-
-    assert_int_equal(lab_output_open(&out, folder, why), -1);
-    assert_non_null(strstr(why, "folder"));
-    assert_int_equal(lab_output_open(&out, "/dev/null", why), -1);
-    assert_int_equal(lab_output_open(&out, "", why), -1);
-    strcat(path, "/y");
-    assert_int_equal(lab_output_open(&out, path, why), -1);
-    assert_non_null(strstr(why, "does not exist"));
-    path[strlen(path) - 2] = '\0';
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0); /* nothing else was left */
-}
+/* ---- time, devices ---- */
 
 static void device_and_timer(void **state) {
     (void)state;
@@ -685,7 +649,6 @@ int main(void) {
         cmocka_unit_test(check_runs),
         cmocka_unit_test(check_sees_wrong_pattern),
         cmocka_unit_test(work_refuses_bad_spec),
-        cmocka_unit_test(output_appears_whole),
         cmocka_unit_test(device_and_timer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

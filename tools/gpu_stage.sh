@@ -2,8 +2,8 @@
 # Gathers what tests/gpu.sh runs on a machine that builds nothing: tools/gpu_stage.sh [BUILD [STAGE]]
 #
 # Copies the program, the library and the tests that meet a device from a build folder (default
-# build/release), and the shared libraries that they need beyond glibc, stripped, into a folder (default .stage), and
-# writes beside them the commit that they are of.
+# build/release), and the shared libraries that they need beyond glibc, stripped, into a folder
+# (default .stage), and writes beside them the commit that they are of.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
