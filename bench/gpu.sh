@@ -92,7 +92,7 @@ for name; do
         [ $((end - SECONDS)) -gt 150 ] || { left=1; continue; }
         watch_clocks peers python3 bench/peers/peers.py --library "$stage/libtessera.so" \
             --sweep bench/peers/cases.txt --rounds 7 --json "$out/peers.json" \
-            --peers tessera_fused,tessera_staged,cudnn_dense,flex --csv "$out/peers.csv" || failed=1
+            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer --csv "$out/peers.csv" || failed=1
         continue
     fi
     # the last case that is begun may take a while

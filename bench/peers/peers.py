@@ -4,7 +4,7 @@
     python3 bench/peers/peers.py --library build/release/libtessera.so --json out.json CASE...
 
 A case is a line of `tessera bench`. On CUDA: cuDNN's and FlashAttention-2's dense attention and
-FlexAttention over the identical pattern, taken from Tessera's own lists. On the CPU: PyTorch's
+FlexAttention and FlashInfer over the identical pattern, taken from Tessera's own lists. On the CPU: PyTorch's
 attention. What is not installed, or refuses a case, is named with its reason. Peers that compute the
 case's pattern are checked against Tessera's answer before anything is timed (dense ones are checked
 where the pattern is dense or causal). Times are medians of interleaved rounds; on CUDA each is the
@@ -166,8 +166,33 @@ def flex(library, work):
     return run
 
 
+def flashinfer(library, work):
+    from flashinfer import BlockSparseAttentionWrapper
+
+    c = work.case
+    listed, partial = work.pattern.blocks()
+    if partial.any() or c["n"] % c["block_q"] or c["nkv"] % c["block_kv"]:
+        raise RuntimeError("whole blocks only")
+    if c["b"] > 1 or len(listed) > 1:
+        raise RuntimeError("one list for all heads only (lists=1)")
+    rows, columns = (torch.from_numpy(x).to(torch.int32) for x in listed[0].nonzero())
+    begin = torch.zeros(listed.shape[1] + 1, dtype=torch.int32)
+    begin[1:] = torch.bincount(rows, minlength=listed.shape[1]).cumsum(0)
+    wrapper = BlockSparseAttentionWrapper(torch.empty(128 << 20, dtype=torch.uint8, device=work.device))
+    wrapper.plan(begin.to(work.device), columns.to(work.device), c["n"], c["nkv"], c["block_q"],
+                 c["block_kv"], c["h"], c["hkv"], c["d"], q_data_type=work.q.dtype)
+    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (work.q, work.k, work.v))
+
+    def run():
+        return wrapper.run(q, k, v).transpose(0, 1)[None]
+
+    run.exact = True
+    return run
+
+
 PEERS = {"tessera_fused": ours("fused"), "tessera_staged": ours("staged"),
-         "cudnn_dense": dense("CUDNN_ATTENTION"), "flash2_dense": dense("FLASH_ATTENTION"), "flex": flex}
+         "cudnn_dense": dense("CUDNN_ATTENTION"), "flash2_dense": dense("FLASH_ATTENTION"), "flex": flex,
+         "flashinfer": flashinfer}
 
 
 # ---- timing ----
