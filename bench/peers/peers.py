@@ -4,8 +4,8 @@
     python3 bench/peers/peers.py --library build/release/libtessera.so --json out.json CASE...
 
 A case is a line of `tessera bench`. On CUDA: cuDNN's and FlashAttention-2's dense attention and
-FlexAttention and FlashInfer over the identical pattern, taken from Tessera's own lists. On the CPU: PyTorch's
-attention. What is not installed, or refuses a case, is named with its reason. Peers that compute the
+FlexAttention and FlashInfer over the identical pattern, taken from Tessera's own lists. On the CPU:
+PyTorch's attention. What is not installed, or refuses a case, is named with its reason. Peers that compute the
 case's pattern are checked against Tessera's answer before anything is timed (dense ones are checked
 where the pattern is dense or causal). Times are medians of interleaved rounds; on CUDA each is the
 replay of a captured graph, with whatever the round before left in the L2 cache.
