@@ -88,10 +88,10 @@ static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
         bits = u > bits ? u : bits;
     }
     double most = (double)cpu_f32_of_bits(bits) * fabs(scale);
-    if (most == 0 || !isfinite(most))
+    if ((most >= 0x1p-30 && most < 0x1p101) || most == 0 || !isfinite(most))
         return 0;
     int exponent = ilogb(most);
-    return exponent > 100 ? exponent - 100 : exponent < -30 ? exponent + 30 : 0;
+    return exponent > 0 ? exponent - 100 : exponent + 30;
 }
 
 /* A vector of lanes from rows of d floats, `stride` apart, to a column, or back. */
@@ -132,10 +132,10 @@ static inline double cpu_load_query(float *out, const struct cpu_head *q, int64_
                                     double scale) {
     cpu_row_to_f32(out, q->data + row * q->stride, q->type, d);
     int shift = cpu_row_shift(out, d, scale);
-    double row_scale = ldexp(scale, -shift);
+    double row_scale = shift ? ldexp(scale, -shift) : scale;
     for (int64_t i = 0; i < d; i++)
         out[i] = (float)(row_scale * (double)out[i]);
-    return shift > 127 ? 0x1p127 : ldexp(1, shift);
+    return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
 }
 
 /* qt and factor of rows first ... first + rows - 1, times scale; lanes without a row hold 0. row is
