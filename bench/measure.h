@@ -45,6 +45,7 @@ struct bench_result {
     double over_floor, stage_over_floor[BENCH_STAGES];
     double speedup, layer_speedup; /* a baseline's times over ours */
     double copy_gbs, matmul_tflops;
+    double peak_tflops; /* CPU: bench_peak_tflops of the kernel's level */
 };
 void bench_result_make(struct bench_result *r, const struct bench_setting *s);
 

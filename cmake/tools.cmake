@@ -37,7 +37,7 @@ add_library(tool_files STATIC
 target_include_directories(tool_files INTERFACE tools)
 target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::JANSSON)
 
-# Dense kernels for the benchmark alone; cuBLAS and cuSPARSE are looked for when it runs.
+# Dense kernels for the benchmark alone; cuBLAS, cuSPARSE and OpenBLAS are looked for when it runs.
 set(bench_dense bench/cuda/dense_none.c)
 if(TESSERA_WITH_CUDA)
     tessera_room(bench_cuda SOURCES bench/cuda/dense.cu INCLUDES include bench)
@@ -49,8 +49,8 @@ endif()
 add_library(bench STATIC
     bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
     bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
-    bench/options.c bench/peer.c bench/peer_check.c bench/place.c bench/results.c bench/sample.c
-    bench/sparse.c bench/timing.c ${bench_dense})
+    bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c bench/place.c
+    bench/results.c bench/sample.c bench/sparse.c bench/timing.c ${bench_dense})
 target_include_directories(bench PUBLIC bench)
 target_link_libraries(bench PRIVATE tessera_warnings
     PUBLIC lab PkgConfig::JANSSON ${CMAKE_DL_LIBS})

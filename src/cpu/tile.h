@@ -193,13 +193,16 @@ static inline void cpu_load_halves(float *restrict out, const void *data, tess_t
 }
 
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */
-static inline void cpu_gather(const float **row, const struct cpu_head *head, const int32_t *key,
-                              int32_t n, int64_t d, float *buffer) {
-    const char *data = head->data;
+static inline void cpu_gather(const float **restrict row, const struct cpu_head *head,
+                              const int32_t *restrict key, int32_t n, int64_t d, float *buffer) {
+    const char *const data = head->data;
     const int64_t stride = head->stride;
-    for (int32_t j = 0; j < n && head->type == TESS_F32; j++)
-        row[j] = (const float *)(const void *)(data + key[j] * stride);
-    for (int32_t j = 0; j < n && head->type != TESS_F32; j++) {
+    if (head->type == TESS_F32) {
+        for (int32_t j = 0; j < n; j++)
+            row[j] = (const float *)(const void *)(data + key[j] * stride);
+        return;
+    }
+    for (int32_t j = 0; j < n; j++) {
         cpu_load_halves(buffer + j * d, data + key[j] * stride, head->type, d);
         row[j] = buffer + j * d;
     }
