@@ -10,6 +10,7 @@ static const size_t SCORES_SIZE = (size_t)16 << 30;
 
 static const struct bench_dense_kind kinds[] = {
     {"naive_cpu", "naive_cpu", TESS_CPU, 1, bench_gemm_naive, bench_softmax_naive},
+    {"openblas", "dense_openblas", TESS_CPU, 1, bench_gemm_openblas, bench_softmax_host},
     {"naive_gpu", "naive_gpu", TESS_CUDA, 1, bench_gemm_small_tiles, bench_softmax_device},
     {"tiled", "dense_tiled", TESS_CUDA, 1, bench_gemm_tiled, bench_softmax_device},
     {"cublas", "dense_cublas", TESS_CUDA, 0, bench_gemm_cublas, bench_softmax_device},

@@ -44,6 +44,10 @@ const char *bench_gemm_small_tiles(const struct bench_gemm *g, tess_stream strea
 #define BENCH_SOFTMAX_COLUMNS 32768
 const char *bench_softmax_device(const struct bench_softmax *s, tess_stream stream);
 
+/* The CPU's threads, the products by OpenBLAS where it is; f32 (openblas.c). */
+const char *bench_gemm_openblas(const struct bench_gemm *g, tess_stream stream);
+const char *bench_softmax_host(const struct bench_softmax *s, tess_stream stream);
+
 /* One thread of the CPU, by the book; f32 (naive.c). */
 const char *bench_gemm_naive(const struct bench_gemm *g, tess_stream stream);
 const char *bench_softmax_naive(const struct bench_softmax *s, tess_stream stream);

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 2
 stage=$(realpath "${1:-.stage}") || exit 2
 end=$((SECONDS + ${2:-450}))
 shift $(($# < 2 ? $# : 2))
-[ $# -gt 0 ] || set -- readme stages modes keep granularity columns heads length threads peers \
+[ $# -gt 0 ] || set -- readme stages modes keep granularity columns heads length threads cpu peers \
     blocked_dynamic ncu
 out=${OUT:-bench/results}
 mkdir -p "$out"

@@ -1,4 +1,4 @@
-/* CUDA's libraries, found when they are first needed: the program starts, and the library builds,
+/* Libraries of others, found when they are first needed: the program starts, and the library builds,
  * without them. */
 #ifndef BENCH_LIBRARY_H
 #define BENCH_LIBRARY_H

@@ -45,7 +45,8 @@ struct bench_result {
     double over_floor, stage_over_floor[BENCH_STAGES];
     double speedup, layer_speedup; /* a baseline's times over ours */
     double copy_gbs, cache_gbs, matmul_tflops;
-    double noise; /* bench_times */
+    double peak_tflops; /* CPU: bench_peak_tflops of the kernel's level */
+    double noise;       /* bench_times */
     struct bench_throttle throttle;
 };
 void bench_result_make(struct bench_result *r, const struct bench_setting *s);

@@ -136,6 +136,8 @@ static json_t *object(const struct bench_result *r) {
         {"copy_gbs", real(r->copy_gbs)},
         {"cache_gbs", real(r->cache_gbs)},
         {"matmul_tflops", real(r->matmul_tflops)},
+        {"peak_tflops", real(r->peak_tflops)},
+        {"peak_share", real(r->tflops / r->peak_tflops)},
         {"speedup", real(r->speedup)},
         {"layer_speedup", real(r->layer_speedup)},
         {"note", json_string(r->note)},
@@ -241,7 +243,7 @@ void bench_print(FILE *out, const struct bench_result *r) {
             (long long)r->runs, isnan(r->plan_ms) ? 0 : r->plan_ms, r->tflops,
             ours ? "" : r->kernel, ours ? "" : ": ", text);
     print_doubts(out, r);
-    if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup))
+    if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup) && isnan(r->peak_tflops))
         return;
     fprintf(out, "%10s", "");
     for (int i = 0; i < BENCH_STAGES; i++)
@@ -250,6 +252,9 @@ void bench_print(FILE *out, const struct bench_result *r) {
     print_part(out, "layer", r->layer_ms, NAN);
     if (!isnan(r->over_floor))
         fprintf(out, "  all %.2f x floor", r->over_floor);
+    if (!isnan(r->peak_tflops))
+        fprintf(out, "  %.1f %% of the peak, %.4g TFLOP/s", 100 * r->tflops / r->peak_tflops,
+                r->peak_tflops);
     if (!isnan(r->speedup))
         fprintf(out, "  ours is %.2f x as fast", r->speedup);
     if (!isnan(r->layer_speedup))

@@ -37,7 +37,7 @@ add_library(tool_files STATIC
 target_include_directories(tool_files INTERFACE tools)
 target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::JANSSON)
 
-# Kernels for the benchmark alone; cuBLAS, cuSPARSE and NVML are looked for when it runs.
+# Kernels for the benchmark alone; cuBLAS, cuSPARSE, OpenBLAS and NVML are looked for when it runs.
 set(bench_kernels bench/cuda/none.c)
 if(TESSERA_WITH_CUDA)
     tessera_room(bench_cuda SOURCES bench/cuda/dense.cu bench/cuda/read.cu INCLUDES include bench)
@@ -53,8 +53,8 @@ add_custom_target(bench_commit
 add_library(bench STATIC
     bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
     bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
-    bench/options.c bench/peer.c bench/peer_check.c bench/place.c bench/results.c bench/sample.c
-    bench/sparse.c bench/throttle.c bench/timing.c ${bench_kernels})
+    bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c bench/place.c
+    bench/results.c bench/sample.c bench/sparse.c bench/throttle.c bench/timing.c ${bench_kernels})
 add_dependencies(bench bench_commit)
 target_include_directories(bench PRIVATE ${PROJECT_BINARY_DIR}/commit)
 target_include_directories(bench PUBLIC bench)

@@ -561,8 +561,8 @@ TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
 
 /* The best instruction-set level that this machine's CPU kernels use: "amx" (bf16 attention alone;
  * all else then uses the next), "avx512", "avx2", "neon" or "portable". The environment variable
- * TESSERA_ISA forces a level by name; for a name that does not exist or that the machine
- * lacks this is "none", and planning for the CPU answers TESS_UNSUPPORTED. */
+ * TESSERA_ISA forces a level by name (amx: with avx512 for all else); for a name that does not exist
+ * or that the machine lacks this is "none", and planning for the CPU answers TESS_UNSUPPORTED. */
 TESS_API const char *tess_cpu_isa(void);
 
 /* The kernels compiled in, numbered from 0. `unusable` says why this machine (on CUDA: the

@@ -57,6 +57,11 @@ printf '%s\n' null null number null number >wanted
 shows wanted field speedup
 printf '%s\n' hot hot hot hot hot >wanted
 shows wanted field timing
+if [ "$(uname -m)" = x86_64 ]; then # whose levels have loops of multiply-adds
+    printf '%s\n' number number null number null >wanted
+    shows wanted field peak_share
+    says ' % of the peak, '
+fi
 # Noise takes five runs; a bound that cannot be met makes ten times as many.
 good bench --seconds 0.01 "n=256,d=64,$small" --json out/b.json
 few=$("$built/read_files" numbers out/b.json runs)
@@ -83,6 +88,14 @@ if "$tessera" info | grep -q '^cuda *none'; then
 fi
 good bench --seconds 0 --baseline naive_cpu "n=16,d=4,dtype=bf16,$small" --json out/b.json
 says 'naive_cpu: f32 only'
+# Where OpenBLAS is, its answers are held against the oracle before it is timed.
+good bench --seconds 0 --baseline openblas "b=2,h=4,hkv=2,n=40,nkv=33,d=8,dv=5,scale=0.5,$small" \
+    --json out/b.json
+if [ "$(field note | tail -1)" ]; then
+    says 'dense_openblas: libopenblas.so.0 is not here'
+else
+    says 'ours is '
+fi
 # Times of dense attention are taken from a row of the same sizes, whatever the pattern.
 good bench --seconds 0 --baseline naive_cpu "n=40,d=4,pattern=causal,$small" \
     "n=40,d=4,block=8x8,pattern=window(3,3),$small" "n=40,d=4,fill=subnormal,$small" \

@@ -36,9 +36,9 @@ draws() {
         grep -qF -- "$word" "figures/$name.svg" || fail "$name.svg lacks '$word'"
     done
 }
-good bench --seconds 0 "h=2,n=64,d=8,block=8x8,pattern=random(0.125,1),threads=1,backend=cpu" \
+good bench --seconds 0 "h=2,n=64,d=8,block=8x8,pattern=random(0.1,1),threads=1,backend=cpu" \
     "h=2,n=64,d=64,pattern=dense,threads=2,backend=cpu" --json threads.json --csv threads.csv
-draws threads 'The CPU in f32' 'GFLOP/s' 'threads' 'D = 64, dense' "commit $("$built/read_files" field \
+draws threads 'The CPU over threads' 'GFLOP/s' 'threads' 'D = 64, dense' "commit $("$built/read_files" field \
     threads.json commit | head -n 1 | cut -c 1-10)"
 printf 'h=1,n={64,128,256},d=8,pattern=window(3,3),backend=cpu,pipeline=fused\n' >sweep.txt
 good bench --seconds 0 --sweep sweep.txt --json length.json --csv length.csv

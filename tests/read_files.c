@@ -68,6 +68,13 @@ static void check_measurement(const json_t *o) {
         stop("%g runs", number(o, "runs"));
     if (fabs(number(o, "tflops") - flops / (ms * 1e9)) > 0.01 * number(o, "tflops"))
         stop("tflops is %g instead of %g", number(o, "tflops"), flops / (ms * 1e9));
+    if (json_is_real(json_object_get(o, "peak_tflops"))) {
+        double share = number(o, "tflops") / number(o, "peak_tflops");
+        if (!(share > 0 && share < 1.5)) /* 1 but for what disturbs clocks */
+            stop("the CPU reaches %g of its peak", share);
+        if (fabs(number(o, "peak_share") - share) > 0.01 * share)
+            stop("peak_share is %g instead of %g", number(o, "peak_share"), share);
+    }
     printf("%.0fx%.0f %s %s %s %s %.0f\n", number(o, "n"), number(o, "nkv"), text(o, "pattern"),
            text(o, "dtype"), text(o, "backend"), text(o, "pipeline"), number(o, "pairs"));
 }

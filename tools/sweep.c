@@ -159,6 +159,9 @@ struct lab_case sweep_case(uint64_t seed, int64_t number) {
         c.n = 1 + below(&r, 20), c.nkv = 500 + below(&r, 2000);
     c.d = dim(&r, number);
     c.dv = chance(&r, 0.5) ? c.d : dim(&r, number + 1);
+    if (c.type == TESS_BF16 &&
+        chance(&r, 0.5)) /* AMX multiplies whole tiles, and takes no others */
+        c.d = (c.d + 31) / 32 * 32, c.dv = (c.dv + 15) / 16 * 16;
     c.seed = (uint64_t)below(&r, 1000000);
     shrink(&c, 4e6);
     if (strchr(form, 'D') && c.nkv < 3)

@@ -5,11 +5,14 @@
  *
  *     K            16 keys x 32 dims, as they lie            times
  *     qp           [d_qk / 2][width] pairs of dims           gives st
- *     vt           [d_v][CPU_KEYS]                           times
+ *     vt           [keys / 32][d_v][32]                      times
  *     pt           [CPU_KEYS / 2][width] pairs of weights    gives ot, in the panels of micro.h
  *
  * Queries stay as they are stored: the scale is applied to the sums. Weights are rounded to bf16
  * once.
+ *
+ * vt of a whole tensor is made before all else where tiles would make it for the same keys again
+ * and again; what it lacks (keys that do not lie side by side) is made for each superblock.
  */
 #ifndef TESSERA_CPU_AMX_H
 #define TESSERA_CPU_AMX_H
@@ -19,11 +22,25 @@
 /* What was written before this is in memory after it: compilers do not know that tiles read it. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
 
+#define AMX_KEYS 32 /* of a step: a tile's products */
+
 /* What the matrix unit needs of a thread's scratch. */
 struct amx {
     uint32_t *qp, *pt;
     uint16_t *k; /* keys that do not lie side by side [CPU_KEYS][d_qk] */
     uint16_t *vt;
+};
+
+/* vt of all heads' values, or from one head on; groups 0: of none. */
+struct amx_store {
+    uint16_t *vt;   /* [batch * heads_kv][groups][d_v][AMX_KEYS] */
+    uint8_t *tiny;  /* [batch * heads_kv][groups]: not fit for the matrix unit */
+    int64_t groups; /* whole ones of a head's keys */
+};
+
+/* Where vt of a superblock's steps stands. */
+struct amx_values {
+    const uint16_t *vt[CPU_KEYS / AMX_KEYS];
 };
 
 /* What scores are multiplied by. Without its sign, which the queries take. */
@@ -36,6 +53,35 @@ static inline void amx_take(struct carve *c, const struct problem *p, size_t lan
     a->pt = carve_take(c, CPU_KEYS / 2 * CPU_GROUP, sizeof *a->pt);
     a->k = carve_take_panel(c, CPU_KEYS, (size_t)p->d_qk, sizeof *a->k);
     a->vt = carve_take_panel(c, CPU_KEYS, (size_t)p->d_v, sizeof *a->vt);
+}
+
+/* Whether values are worth packing before all else: runs are long, and tiles list a key of V twice
+ * and more. */
+static inline int amx_store_pays(const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    const struct lists *lists = args->lists;
+    double keys = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+        keys += (double)lists->keys[T];
+    return keys >= 64.0 * (double)(lists->n_full + lists->n_masked) &&
+           keys * (double)p->heads_q >=
+               2.0 * (double)lists->n_lists * (double)(p->heads_kv * p->n_kv);
+}
+
+static inline void amx_store_take(struct carve *c, const struct kernel_args *args,
+                                  struct amx_store *s) {
+    const struct problem *p = args->problem;
+    const size_t heads = (size_t)(p->batch * p->heads_kv);
+    s->groups = amx_store_pays(args) ? p->n_kv / AMX_KEYS : 0;
+    s->vt =
+        carve_take_panel(c, heads * (size_t)s->groups, (size_t)p->d_v * AMX_KEYS, sizeof *s->vt);
+    s->tiny = carve_take_panel(c, heads, (size_t)s->groups, sizeof *s->tiny);
+}
+
+/* From head h of the values' on. */
+static inline struct amx_store amx_store_of(const struct amx_store *s, int64_t head, int64_t d) {
+    const int64_t skip = head * s->groups;
+    return (struct amx_store){s->vt + skip * d * AMX_KEYS, s->tiny + skip, s->groups};
 }
 
 /* All eight tiles are 16 rows of 64 bytes. */
@@ -113,40 +159,73 @@ V_INLINE __m512i amx_turn(uint16_t *vt, const char *const *row, int64_t i, const
     V_FOR(k, 16) {
         const int64_t dim = k / 4 * 8 + half * 4 + k % 4;
         if (dim < dims)
-            v_store((float *)(void *)(vt + (i + dim) * CPU_KEYS), pair[k]);
+            v_store((float *)(void *)(vt + (i + dim) * AMX_KEYS), pair[k]);
     }
     return least;
 }
 
-/* vt of n keys and whole steps, where the last key stands again. Answers 0 where values are so small
- * that products with weights may be flushed to zero. */
-static inline int amx_load_values(const struct amx *a, const struct cpu_head *v, const int32_t *key,
-                                  int32_t n, int64_t d) {
-    const char *row[CPU_KEYS];
+/* vt of the values of 32 rows. Answers 0 where they are so small that products with weights may be
+ * flushed to zero. */
+static inline int amx_pack(uint16_t *vt, const char *const *row, int64_t d) {
     const __m512i limit = _mm512_set1_epi16((127 - 40) << 7);
     __m512i least = _mm512_set1_epi16(-1);
-    for (int32_t j = 0; j < cpu_round_up(n, 32); j++)
-        row[j] = v->data + key[j < n ? j : n - 1] * v->stride;
-    for (int32_t j = 0; j < n; j += 32) {
-        int64_t i = 0;
-        for (; i + 32 <= d; i += 32) {
-            least = amx_turn(a->vt + j, row + j, i, 32, 0, least);
-            least = amx_turn(a->vt + j, row + j, i, 32, 1, least);
-        }
-        if (i < d) {
-            least = amx_turn(a->vt + j, row + j, i, 16, 0, least);
-            least = amx_turn(a->vt + j, row + j, i, 16, 1, least);
-        }
+    int64_t i = 0;
+    for (; i + 32 <= d; i += 32) {
+        least = amx_turn(vt, row, i, 32, 0, least);
+        least = amx_turn(vt, row, i, 32, 1, least);
+    }
+    if (i < d) {
+        least = amx_turn(vt, row, i, 16, 0, least);
+        least = amx_turn(vt, row, i, 16, 1, least);
     }
     return !_mm512_cmplt_epu16_mask(least, limit);
+}
+
+/* Fills groups first ... first + n - 1 of a head's store. */
+static inline void amx_store_fill(const struct amx_store *s, const struct cpu_head *v,
+                                  int64_t first, int64_t n, int64_t d) {
+    const char *row[AMX_KEYS];
+    for (int64_t group = first; group < first + n; group++) {
+        for (int64_t j = 0; j < AMX_KEYS; j++)
+            row[j] = v->data + (group * AMX_KEYS + j) * v->stride;
+        s->tiny[group] = !amx_pack(s->vt + group * d * AMX_KEYS, row, d);
+    }
+}
+
+/* Whether n keys lie side by side. */
+V_INLINE int amx_together(const int32_t *key, int n) {
+    int together = 1;
+    for (int j = 1; j < n; j++)
+        together &= key[j] == key[0] + j;
+    return together;
+}
+
+/* vt of n keys and whole steps, where the last key stands again. Answers 0 where some are not fit
+ * for the matrix unit. */
+static inline int amx_load_values(const struct amx *a, const struct amx_store *store,
+                                  const struct cpu_head *v, const int32_t *key, int32_t n,
+                                  int64_t d, struct amx_values *out) {
+    const char *row[AMX_KEYS];
+    int fit = 1;
+    for (int32_t j = 0; j < n; j += AMX_KEYS) {
+        if (store->groups && n - j >= AMX_KEYS && key[j] % AMX_KEYS == 0 &&
+            amx_together(key + j, AMX_KEYS)) {
+            out->vt[j / AMX_KEYS] = store->vt + key[j] * d;
+            fit &= !store->tiny[key[j] / AMX_KEYS];
+            continue;
+        }
+        for (int32_t i = j; i < j + AMX_KEYS; i++)
+            row[i - j] = v->data + key[i < n ? i : n - 1] * v->stride;
+        fit &= amx_pack(a->vt + j * d, row, d);
+        out->vt[j / AMX_KEYS] = a->vt + j * d;
+    }
+    return fit;
 }
 
 /* 16 keys from key[0] on, as rows: in place, or copied to `copy`. */
 static inline const char *amx_keys(const struct cpu_head *k, const int32_t *key, int64_t d,
                                    uint16_t *copy, int64_t *stride) {
-    int together = 1;
-    for (int j = 1; j < 16; j++)
-        together &= key[j] == key[0] + j;
+    const int together = amx_together(key, 16);
     *stride = together ? k->stride : 2 * d;
     if (together)
         return k->data + key[0] * k->stride;
@@ -202,13 +281,8 @@ static inline void amx_scores(const struct amx *a, int vectors, const struct cpu
 
 /* 2^x as v_exp2, to 3e-6 of it: bf16 keeps 4e-3. */
 V_INLINE vf amx_exp2(vf x) {
-    const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    vf r = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    vf p = v_fma(v_set(0.0134267099f), r, v_set(0.0522424355f));
-    p = v_fma(p, r, v_set(0.241280228f));
-    p = v_fma(p, r, v_set(0.693044841f));
-    p = v_fma(p, r, v_set(1.0f));
-    return (vf)_mm512_maskz_scalef_ps(keep, (__m512)p, (__m512)x);
+    static const float c[] = {1.0f, 0.693044841f, 0.241280228f, 0.0522424355f, 0.0134267099f};
+    return v_exp2_by(x, c, 4);
 }
 
 /* Rounded by itself, as the maximum was: were the base subtracted from the exact product, a row of
@@ -252,10 +326,10 @@ static inline void amx_weigh(const struct amx *a, const float *st, int32_t n, fl
         amx_weigh_body(a->pt, st, n, factor, base, vectors, sum);
 }
 
-/* Adds outputs of 32 dims for 2 vectors of queries (down, across 0: the second of each is left
+/* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is left
  * out). */
-V_INLINE void amx_values_step(const uint16_t *vt, const uint32_t *pt, int64_t width, int down,
-                              int across, int32_t n, float *ot) {
+V_INLINE void amx_values_step(const struct amx_values *values, int64_t i, const uint32_t *pt,
+                              int64_t width, int down, int across, int32_t n, float *ot) {
     const int64_t size = width * 4;
     float *below = down ? ot + 16 * width : ot;
     AMX_MEMORY;
@@ -265,13 +339,14 @@ V_INLINE void amx_values_step(const uint16_t *vt, const uint32_t *pt, int64_t wi
         _tile_loadd(2, ot + CPU_LANES, size);
         _tile_loadd(3, below + CPU_LANES, size);
     }
-    for (int32_t j = 0; j < n; j += 32) {
+    for (int32_t j = 0; j < n; j += AMX_KEYS) {
+        const uint16_t *vt = values->vt[j / AMX_KEYS] + i * AMX_KEYS;
         const uint32_t *p = pt + j / 2 * width;
-        _tile_loadd(4, vt + j, 2 * CPU_KEYS);
+        _tile_loadd(4, vt, 2 * AMX_KEYS);
         _tile_loadd(6, p, size);
         _tile_dpbf16ps(0, 4, 6);
         if (down) {
-            _tile_loadd(5, vt + 16 * CPU_KEYS + j, 2 * CPU_KEYS);
+            _tile_loadd(5, vt + 16 * AMX_KEYS, 2 * AMX_KEYS);
             _tile_dpbf16ps(1, 5, 6);
         }
         if (across) {
@@ -291,8 +366,8 @@ V_INLINE void amx_values_step(const uint16_t *vt, const uint32_t *pt, int64_t wi
 }
 
 /* ot = alpha * ot + vt pt. */
-static inline void amx_values(const struct amx *a, int vectors, int32_t n, int64_t d,
-                              const vf *alpha, float *ot) {
+static inline void amx_add_values(const struct amx *a, const struct amx_values *values, int vectors,
+                                  int32_t n, int64_t d, const vf *alpha, float *ot) {
     const int64_t width = vectors * CPU_LANES;
     int raised = 0;
     for (int v = 0; v < vectors; v++)
@@ -304,8 +379,8 @@ static inline void amx_values(const struct amx *a, int vectors, int32_t n, int64
         }
     for (int64_t i = 0; i < d; i += 32)
         for (int v = 0; v < vectors; v += 2)
-            amx_values_step(a->vt + i * CPU_KEYS, a->pt + v * CPU_LANES, width, i + 16 < d,
-                            v + 1 < vectors, n, ot + i * width + v * CPU_LANES);
+            amx_values_step(values, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors, n,
+                            ot + i * width + v * CPU_LANES);
 }
 
 #endif

@@ -31,6 +31,9 @@ struct job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
+#if defined(__AMX_BF16__)
+    struct amx_store store;
+#endif
 };
 
 /* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
@@ -74,6 +77,9 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
+#if defined(__AMX_BF16__)
+    amx_store_take(c, args, &job->store);
+#endif
 }
 
 size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
@@ -104,8 +110,11 @@ struct item {
     struct state state;
     int64_t b, h, first, rows;
     int few, shifted; /* few rows; some factor is not 1 */
-    int matrix;       /* scores and outputs are from the matrix unit, where values are not tiny */
     int folded;       /* the state holds something */
+#if defined(__AMX_BF16__)
+    int matrix; /* scores and outputs are from the matrix unit, where values are not tiny */
+    struct amx_store store;
+#endif
 };
 
 /* ---- one superblock ---- */
@@ -195,7 +204,8 @@ static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct
     const struct scratch *s = &it->s;
     const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
     vf top[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS], sum[CPU_VECTORS];
-    if (!amx_load_values(&s->amx, v, keys->key, keys->n, p->d_v))
+    struct amx_values values;
+    if (!amx_load_values(&s->amx, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
     amx_scores(&s->amx, vectors, k, keys->key, keys->n, p->d_qk, s->st);
     if (keys->masked)
@@ -211,7 +221,7 @@ static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct
         float *l = s->near.l + i * CPU_LANES;
         v_store(l, v_fma(alpha[i], v_load(l), sum[i]));
     }
-    amx_values(&s->amx, vectors, keys->n, p->d_v, alpha, s->near.ot);
+    amx_add_values(&s->amx, &values, vectors, keys->n, p->d_v, alpha, s->near.ot);
     return 1;
 }
 #endif
@@ -281,10 +291,13 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
                       .first = args->lists->tile_row[work->tile]};
     it.rows = args->lists->tile_row[work->tile + 1] - it.first;
     struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
+    it.few = cpu_few(p, it.rows);
 #if defined(__AMX_BF16__)
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
+    it.few &= !it.matrix;
+    it.store = amx_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
 #endif
-    it.few = !it.matrix && cpu_few(p, it.rows);
     it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.few)
         for (int64_t r = 0; r < it.rows; r++)
@@ -352,6 +365,23 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
 }
 
+#if defined(__AMX_BF16__)
+#define STORE_GROUPS 8 /* at a time */
+
+static void store_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct problem *p = job->args->problem;
+    const int64_t groups = job->store.groups;
+    const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
+    const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
+    struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
+    struct amx_store store = amx_store_of(&job->store, head, p->d_v);
+    (void)thread;
+    amx_store_fill(&store, &v, first, groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS,
+                   p->d_v);
+}
+#endif
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
 #if defined(__AMX_BF16__)
     amx_begin();
@@ -385,6 +415,12 @@ tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *erro
     struct carve c = {.base = args->workspace};
     struct job job;
     job_take(&c, args, &job);
+#if defined(__AMX_BF16__)
+    cpu_for_each(args->problem->threads,
+                 args->problem->batch * args->problem->heads_kv *
+                     ((job.store.groups + STORE_GROUPS - 1) / STORE_GROUPS),
+                 store_run, &job);
+#endif
     cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &job);
     cpu_for_each(args->problem->threads, args->schedule->n_merges, merge_run, &job);
     return TESS_OK;

@@ -2,7 +2,7 @@
  * The CPU backend's tables: levels, kernels, and the one device.
  *
  * The best level that this machine has is used. The environment variable TESSERA_ISA forces a level
- * by name; a name that is unknown, or that this machine lacks, leaves no kernel usable, so that
+ * by name (amx: with avx512 for all that the matrix unit has no kernel for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that
  * plans are refused with the reason rather than made for another level.
  */
 #define _DEFAULT_SOURCE /* syscall */
@@ -40,14 +40,21 @@ static int avx512_present(void) {
            __builtin_cpu_supports("avx512vl");
 }
 
-/* Linux gives a process the registers of AMX when it asks, and it may ask again. */
+/* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. */
+enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* of arch_prctl */
+
 static int amx_present(void) {
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* of arch_prctl */
-    enum { BITS = 1 << 22 | 1 << 24 };                    /* of cpuid: AMX-BF16, AMX-TILE */
+    enum { BITS = 1 << 22 | 1 << 24 }; /* of cpuid: AMX-BF16, AMX-TILE */
     unsigned a, b, c, d;
+    uint64_t supported = 0;
     return avx512_present() && __builtin_cpu_supports("avx512bf16") &&
            __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BITS) == BITS &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+           syscall(SYS_arch_prctl, AMX_SUPPORTED, &supported) == 0 &&
+           (supported >> AMX_TILE_DATA & 1);
+}
+
+static int amx_permitted(void) {
+    return syscall(SYS_arch_prctl, AMX_REQUEST, AMX_TILE_DATA) == 0;
 }
 #elif defined(__aarch64__)
 static int neon_present(void) { /* every one of them has it */
@@ -80,11 +87,20 @@ static int level_forced(void) {
     return level;
 }
 
+/* The level that computes what this one has no kernel for. */
+static int level_rest(int level) {
+#if defined(__x86_64__)
+    if (level == LEVEL_amx)
+        return LEVEL_avx512;
+#endif
+    return level;
+}
+
 static const char *level_unusable(int level) {
     int forced = level_forced();
     if (forced == LEVELS)
         return "TESSERA_ISA names a level that this build does not have";
-    if (forced >= 0 && forced != level)
+    if (forced >= 0 && forced != level && level_rest(forced) != level)
         return "TESSERA_ISA names another level";
     return levels[level].present() ? NULL : "this machine lacks the instructions";
 }
@@ -122,7 +138,10 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
         return "AMX needs d_qk in multiples of 32 and d_v of 16";
     if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
         return "AMX needs |scale| * log2(e) between 2^-6 and 2^30";
-    return amx_refuses(p, target);
+    const char *why = amx_refuses(p, target);
+    if (!why && !amx_permitted()) /* asked last: a plan with AMX is about to be made */
+        return "Linux refuses this process the registers of AMX";
+    return why;
 }
 #endif
 

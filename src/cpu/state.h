@@ -38,48 +38,37 @@ static inline void state_clear(const struct state *s, float *low, int64_t lanes,
     memset(low, 0, (size_t)(lanes * d) * sizeof *low);
 }
 
-/* to + low = to + low and a part with maxima m and outputs ot together. Answers, in a and a_part,
- * what the sums of a vector of lanes are multiplied by. */
-static inline void outputs_merge(const struct state *to, float *low, const float *m, float *ot,
-                                 int64_t lanes, int64_t lane, int64_t d, vf *a, vf *a_part) {
-    vf m_to = v_load(to->m + lane), m_part = v_load(m + lane), top = v_max(m_part, m_to);
-    *a = v_exp2(m_to - base_of(top));
-    *a_part = v_exp2(m_part - base_of(top));
-    v_store(to->m + lane, top);
-    int64_t width;
-    float *o = cpu_column(to->ot, lanes, lane, d, &width);
-    float *rest = cpu_column(low, lanes, lane, d, &width);
-    const float *part = cpu_column(ot, lanes, lane, d, &width);
-    for (int64_t i = 0; i < d * width; i += width) {
-        vf x = *a * v_load(o + i), y = *a * v_load(rest + i) + *a_part * v_load(part + i);
-        vf sum = x + y;
-        v_store(o + i, sum);
-        v_store(rest + i, y - (sum - x));
+/* to + low = to + low and a part together. */
+static inline void state_merge(const struct state *to, float *low, const struct state *part,
+                               int64_t lanes, int64_t d) {
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        vf m_to = v_load(to->m + lane), m_part = v_load(part->m + lane), top = v_max(m_part, m_to);
+        vf a = v_exp2(m_to - base_of(top)), a_part = v_exp2(m_part - base_of(top));
+        v_store(to->m + lane, top);
+        int64_t width;
+        float *o = cpu_column(to->ot, lanes, lane, d, &width);
+        float *rest = cpu_column(low, lanes, lane, d, &width);
+        const float *o_part = cpu_column(part->ot, lanes, lane, d, &width);
+        for (int64_t i = 0; i < d * width; i += width) {
+            vf x = a * v_load(o + i), y = a * v_load(rest + i) + a_part * v_load(o_part + i);
+            vf sum = x + y;
+            v_store(o + i, sum);
+            v_store(rest + i, y - (sum - x));
+        }
+        for (int i = 0; i < CPU_LANES; i++)
+            to->l[lane + i] =
+                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
     }
 }
 
 /* Moves what is near to the state. */
 static inline void near_fold(const struct state *to, float *low, const struct near *part,
                              int64_t lanes, int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf a, a_part;
-        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * (double)part->l[lane + i];
-    }
+    double l[CPU_TILE_ROWS];
+    for (int64_t i = 0; i < lanes; i++)
+        l[i] = (double)part->l[i];
+    state_merge(to, low, &(struct state){part->m, part->ot, l}, lanes, d);
     near_clear(part, lanes, d);
-}
-
-static inline void state_merge(const struct state *to, float *low, const struct state *part,
-                               int64_t lanes, int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf a, a_part;
-        outputs_merge(to, low, part->m, part->ot, lanes, lane, d, &a, &a_part);
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
-    }
 }
 
 static inline void low_add(const struct state *s, const float *low, int64_t n) {

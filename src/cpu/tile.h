@@ -88,10 +88,10 @@ static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
         bits = u > bits ? u : bits;
     }
     double most = (double)cpu_f32_of_bits(bits) * fabs(scale);
-    if (most == 0 || !isfinite(most))
+    if ((most >= 0x1p-30 && most < 0x1p101) || most == 0 || !isfinite(most))
         return 0;
     int exponent = ilogb(most);
-    return exponent > 100 ? exponent - 100 : exponent < -30 ? exponent + 30 : 0;
+    return exponent > 0 ? exponent - 100 : exponent + 30;
 }
 
 /* A vector of lanes from rows of d floats, `stride` apart, to a column, or back. */
@@ -132,10 +132,10 @@ static inline double cpu_load_query(float *out, const struct cpu_head *q, int64_
                                     double scale) {
     cpu_row_to_f32(out, q->data + row * q->stride, q->type, d);
     int shift = cpu_row_shift(out, d, scale);
-    double row_scale = ldexp(scale, -shift);
+    double row_scale = shift ? ldexp(scale, -shift) : scale;
     for (int64_t i = 0; i < d; i++)
         out[i] = (float)(row_scale * (double)out[i]);
-    return shift > 127 ? 0x1p127 : ldexp(1, shift);
+    return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
 }
 
 /* qt and factor of rows first ... first + rows - 1, times scale; lanes without a row hold 0. row is
@@ -193,13 +193,16 @@ static inline void cpu_load_halves(float *restrict out, const void *data, tess_t
 }
 
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */
-static inline void cpu_gather(const float **row, const struct cpu_head *head, const int32_t *key,
-                              int32_t n, int64_t d, float *buffer) {
-    const char *data = head->data;
+static inline void cpu_gather(const float **restrict row, const struct cpu_head *head,
+                              const int32_t *restrict key, int32_t n, int64_t d, float *buffer) {
+    const char *const data = head->data;
     const int64_t stride = head->stride;
-    for (int32_t j = 0; j < n && head->type == TESS_F32; j++)
-        row[j] = (const float *)(const void *)(data + key[j] * stride);
-    for (int32_t j = 0; j < n && head->type != TESS_F32; j++) {
+    if (head->type == TESS_F32) {
+        for (int32_t j = 0; j < n; j++)
+            row[j] = (const float *)(const void *)(data + key[j] * stride);
+        return;
+    }
+    for (int32_t j = 0; j < n; j++) {
         cpu_load_halves(buffer + j * d, data + key[j] * stride, head->type, d);
         row[j] = buffer + j * d;
     }

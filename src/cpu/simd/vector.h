@@ -152,17 +152,23 @@ V_INLINE vf v_pick(uint32_t bits, vf a, vf b) {
  * Elsewhere adding 1.5 * 2^23 rounds x to an integer in the low bits of the sum, 127 more makes it
  * an exponent field: 2^r on [-1/2, 1/2].
  */
-V_INLINE vf v_exp2(vf x) {
 #if CPU_LANES == 16
+/* By a polynomial of any degree, c[degree] first. */
+V_INLINE vf v_exp2_by(vf x, const float *c, const int degree) {
     const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     vf r = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    vf p = v_fma(v_set(0.000215659849f), r, v_set(0.00124822883f));
-    p = v_fma(p, r, v_set(0.00967377517f));
-    p = v_fma(p, r, v_set(0.0554861836f));
-    p = v_fma(p, r, v_set(0.240229085f));
-    p = v_fma(p, r, v_set(0.693147063f));
-    p = v_fma(p, r, v_set(1.0f));
+    vf p = v_set(c[degree]);
+    V_FOR(i, degree) {
+        p = v_fma(p, r, v_set(c[degree - 1 - i]));
+    }
     return (vf)_mm512_maskz_scalef_ps(keep, (__m512)p, (__m512)x);
+}
+#endif
+V_INLINE vf v_exp2(vf x) {
+#if CPU_LANES == 16
+    static const float c[] = {1.0f,           0.693147063f,   0.240229085f,   0.0554861836f,
+                              0.00967377517f, 0.00124822883f, 0.000215659849f};
+    return v_exp2_by(x, c, 6);
 #else
     const vf magic = v_set(12582912.0f + 127.0f);
     vf t = x + magic;
