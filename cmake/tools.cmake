@@ -47,10 +47,10 @@ if(TESSERA_WITH_CUDA)
 endif()
 
 add_library(bench STATIC
-    bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
-    bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
-    bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c bench/place.c
-    bench/results.c bench/sample.c bench/sparse.c bench/timing.c ${bench_dense})
+    bench/against.c bench/baseline.c bench/bench.c bench/blocks.c bench/cases.c bench/cublas.c
+    bench/cusparse.c bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c
+    bench/naive.c bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c
+    bench/place.c bench/results.c bench/sample.c bench/sparse.c bench/timing.c ${bench_dense})
 target_include_directories(bench PUBLIC bench)
 target_link_libraries(bench PRIVATE tessera_warnings
     PUBLIC lab PkgConfig::JANSSON ${CMAKE_DL_LIBS})
