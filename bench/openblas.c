@@ -96,9 +96,17 @@ CLONES static float row_weigh(float *x, int64_t n, float top) {
 }
 
 CLONES static float row_top(const float *x, int64_t n) {
-    float top = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; j++)
+    enum { LANES = 32 };
+    float lane[LANES], top = -INFINITY;
+    int64_t j = 0;
+    for (int i = 0; i < LANES; i++)
+        lane[i] = top;
+    for (; j + LANES <= n; j += LANES)
+        for (int i = 0; i < LANES; i++)
+            lane[i] = x[j + i] > lane[i] ? x[j + i] : lane[i];
+    for (int i = 0; i < LANES; i++)
+        top = lane[i] > top ? lane[i] : top;
+    for (; j < n; j++)
         top = x[j] > top ? x[j] : top;
     return top;
 }
