@@ -4,14 +4,19 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "blocks.h"
 #include "peer.h"
 #include "sample.h"
 
 const char *bench_baseline_word(int number) {
     const struct bench_dense_kind *dense = bench_dense_kind(number);
+    static const char *const more[] = {"cusparse", "openblas_blocks", NULL};
+    int kinds = 0;
     if (dense)
         return dense->word;
-    return number > 0 && bench_dense_kind(number - 1) ? "cusparse" : NULL;
+    while (bench_dense_kind(kinds))
+        kinds++;
+    return number < kinds + 2 ? more[number - kinds] : NULL;
 }
 
 /* What the measurements of one case share. */
@@ -77,9 +82,21 @@ static const char *time_dense(struct bench_result *r, struct bench_dense *d,
     return why;
 }
 
-/* Holds sampled rows of a run that was fetched against dense attention in double precision. */
-static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
+/* Holds sampled rows of a run that was fetched against the definition in double precision. */
+static int check_outputs(const struct comparing *x, const tess_pattern *pattern,
+                         char why[LAB_WHY]) {
     struct lab_oracle oracle;
+    int status = BENCH_DONE;
+    if (bench_sample_make(&oracle, x->s, pattern)) {
+        snprintf(why, LAB_WHY, "out of memory for the oracle");
+        status = BENCH_BAD;
+    } else if (bench_sample_check(&oracle, x->s, 0, why))
+        status = BENCH_FAILED;
+    lab_oracle_free(&oracle);
+    return status;
+}
+
+static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
     tess_pattern *dense = NULL;
     tess_pattern_shape shape = lab_case_shape(&x->s->c);
     shape.batch = shape.heads = 1, shape.block_q = shape.block_kv = 128;
@@ -89,13 +106,7 @@ static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
         snprintf(why, LAB_WHY, "out of memory for the oracle's pattern");
         return BENCH_BAD;
     }
-    int status = BENCH_DONE;
-    if (bench_sample_make(&oracle, x->s, dense)) {
-        snprintf(why, LAB_WHY, "out of memory for the oracle");
-        status = BENCH_BAD;
-    } else if (bench_sample_check(&oracle, x->s, 0, why))
-        status = BENCH_FAILED;
-    lab_oracle_free(&oracle);
+    int status = check_outputs(x, dense, why);
     tess_pattern_free(dense);
     return status;
 }
@@ -182,6 +193,57 @@ static int compare_dense(const struct comparing *x, const struct bench_dense_kin
     return add(x, &r);
 }
 
+/* ---- products of blocks ---- */
+
+/* Into *r: times, or a note why there are none. Answers BENCH_FAILED, or BENCH_BAD, as a dense
+ * baseline does. */
+static int measure_blocks(struct bench_result *r, const struct comparing *x) {
+    struct bench_clock clock;
+    struct bench_place place;
+    struct bench_blocks blocks = {0};
+    const struct bench_work work = {bench_blocks_run, &blocks};
+    struct bench_times times;
+    char why[LAB_WHY];
+    int status = BENCH_DONE;
+    const char *broken = bench_clock_make(&clock, TESS_CPU, x->manner->timing, x->manner->seconds);
+    bench_setting_spoil(x->s, 0);
+    const char *no_place = bench_place_make(&place, x->s, NULL, TESS_CPU, 0);
+    broken = broken ? broken : no_place;
+    if (!broken)
+        broken = bench_blocks_make(&blocks, x->s, &place);
+    if (!broken)
+        broken = bench_blocks_run(&blocks, clock.stream);
+    if (!broken)
+        broken = lab_mirror_fetch(&place.tensors);
+    if (!broken)
+        status = check_outputs(x, x->s->pattern, why);
+    if (!broken && status == BENCH_DONE)
+        broken = bench_time(&times, &clock, &work);
+    if (broken)
+        snprintf(r->note, sizeof r->note, "%s", broken);
+    else if (status == BENCH_DONE)
+        r->ms = times.ms, r->ms_min = times.min, r->ms_max = times.max, r->runs = times.runs;
+    else
+        bench_refuse("%s: %s", r->kernel, why);
+    bench_blocks_free(&blocks);
+    bench_place_free(&place);
+    bench_clock_free(&clock);
+    return status;
+}
+
+static int compare_blocks(const struct comparing *x) {
+    const struct lab_case *c = &x->s->c;
+    struct bench_result r;
+    result_make(&r, x, TESS_CPU, "blocks", "blocks_openblas");
+    r.pairs = x->ours->pairs;
+    int status = measure_blocks(&r, x);
+    if (status != BENCH_DONE)
+        return status;
+    r.tflops = 2.0 * (double)(c->d + c->dv) * (double)r.pairs / (r.ms * 1e9);
+    r.speedup = r.ms / x->ours->ms;
+    return add(x, &r);
+}
+
 /* ---- cuSPARSE ---- */
 
 static int compare_peer(const struct comparing *x, const struct bench_peer_kind *kind) {
@@ -208,5 +270,7 @@ int bench_baselines(struct bench_rows *rows, struct bench_setting *s,
     for (int k = 0; bench_peer_kind(k) && status == BENCH_DONE; k++)
         if (manner->baselines >> i & 1)
             status = compare_peer(&x, bench_peer_kind(k));
+    if (status == BENCH_DONE && manner->baselines >> (i + 1) & 1)
+        status = compare_blocks(&x);
     return status;
 }

@@ -1,25 +1,19 @@
-/*
- * Dense steps on the CPU by OpenBLAS, which is loaded when first asked for: products of all its
- * threads (OMP_NUM_THREADS sets how many), and a softmax of as many. Its types as CBLAS has them,
- * declared here because the library may be absent where this is built.
- */
+/* Dense steps on the CPU: products of OpenBLAS's threads (OMP_NUM_THREADS sets how many), and a
+ * softmax of as many. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
+#include "openblas.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gemm.h"
 #include "library.h"
 
-enum { ROW_MAJOR = 101, NO_TRANSPOSE = 111, TRANSPOSE = 112 };
-
-/* With blasint of 32 bits, as distributions build it. */
 static struct {
     int tried;
     const char *why; /* it cannot be used */
     char words[BENCH_LIBRARY_WHY];
-    void (*gemm)(int, int, int, int, int, int, float, const float *, int, const float *, int, float,
-                 float *, int);
+    struct bench_openblas entry;
 } openblas;
 
 /* A library older than the processor would take it for one of 2004 and be five times slower than it
@@ -35,24 +29,34 @@ static void name_core(void) {
 
 static const char *load(void) {
     static const char *const names[] = {"libopenblas.so.0", "libopenblas.so", NULL};
-    const struct bench_entry entries[] = {{"cblas_sgemm", &openblas.gemm}};
+    const struct bench_entry entries[] = {
+        {"cblas_sgemm", &openblas.entry.sgemm},
+        {"openblas_set_num_threads", &openblas.entry.set_threads},
+    };
     name_core();
-    return bench_library_load(names, entries, 1, openblas.words);
+    return bench_library_load(names, entries, sizeof entries / sizeof *entries, openblas.words);
 }
 
-const char *bench_gemm_openblas(const struct bench_gemm *g, tess_stream stream) {
-    (void)stream;
+const char *bench_openblas_load(struct bench_openblas *out) {
     if (!openblas.tried) {
         openblas.tried = 1;
         openblas.why = load();
     }
-    for (int64_t p = 0; p < g->count && !openblas.why; p++)
-        openblas.gemm(ROW_MAJOR, NO_TRANSPOSE, g->b_transposed ? TRANSPOSE : NO_TRANSPOSE,
-                      (int)g->rows, (int)g->columns, (int)g->depth, g->alpha,
-                      (const float *)g->a + p * g->next_a, (int)g->row_a,
-                      (const float *)g->b + p * g->next_b, (int)g->row_b, 0,
-                      (float *)g->c + p * g->next_c, (int)g->row_c);
+    *out = openblas.entry;
     return openblas.why;
+}
+
+const char *bench_gemm_openblas(const struct bench_gemm *g, tess_stream stream) {
+    struct bench_openblas blas;
+    const char *why = bench_openblas_load(&blas);
+    (void)stream;
+    for (int64_t p = 0; p < g->count && !why; p++)
+        blas.sgemm(BLAS_ROW_MAJOR, BLAS_AS_IT_IS, g->b_transposed ? BLAS_TRANSPOSED : BLAS_AS_IT_IS,
+                   (int)g->rows, (int)g->columns, (int)g->depth, g->alpha,
+                   (const float *)g->a + p * g->next_a, (int)g->row_a,
+                   (const float *)g->b + p * g->next_b, (int)g->row_b, 0,
+                   (float *)g->c + p * g->next_c, (int)g->row_c);
+    return why;
 }
 
 /* ---- the softmax between the products ---- */
@@ -92,9 +96,17 @@ CLONES static float row_weigh(float *x, int64_t n, float top) {
 }
 
 CLONES static float row_top(const float *x, int64_t n) {
-    float top = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; j++)
+    enum { LANES = 32 };
+    float lane[LANES], top = -INFINITY;
+    int64_t j = 0;
+    for (int i = 0; i < LANES; i++)
+        lane[i] = top;
+    for (; j + LANES <= n; j += LANES)
+        for (int i = 0; i < LANES; i++)
+            lane[i] = x[j + i] > lane[i] ? x[j + i] : lane[i];
+    for (int i = 0; i < LANES; i++)
+        top = lane[i] > top ? lane[i] : top;
+    for (; j < n; j++)
         top = x[j] > top ? x[j] : top;
     return top;
 }
@@ -105,12 +117,14 @@ CLONES static void row_scale(float *x, int64_t n, float factor) {
         x[j] *= factor;
 }
 
+void bench_softmax_row(float *x, int64_t n) {
+    row_scale(x, n, 1 / row_weigh(x, n, row_top(x, n)));
+}
+
 const char *bench_softmax_host(const struct bench_softmax *s, tess_stream stream) {
     (void)stream;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < s->rows; i++) {
-        float *x = s->scores + i * s->next;
-        row_scale(x, s->columns, 1 / row_weigh(x, s->columns, row_top(x, s->columns)));
-    }
+    for (int64_t i = 0; i < s->rows; i++)
+        bench_softmax_row(s->scores + i * s->next, s->columns);
     return NULL;
 }

@@ -45,9 +45,8 @@ static const struct argp_option manner_table[] = {
     {"layer", KEY_LAYER, NULL, 0,
      "CUDA, f32, one head: also with the projections of tokens to Q, K and V before it", 0},
     {"baseline", KEY_BASELINE, "LIST", 0,
-     "What it is compared with, of naive_cpu, openblas, naive_gpu, tiled, cublas, cusparse; "
-     "implies "
-     "--stages",
+     "What it is compared with, of naive_cpu, openblas, naive_gpu, tiled, cublas, cusparse, "
+     "openblas_blocks; implies --stages",
      0},
     {0}};
 

@@ -66,14 +66,13 @@ LOOP_OF(loop_portable, "sse2", __m128, _mm_set1_ps, _mm_cvtss_f32)
 /* Four tiles of sums over two pairs of operands, all zero. The process has been given the registers
  * by the plan whose kernel this is about. */
 PEAK("amx-tile,amx-bf16") static float loop_amx(int64_t n) {
-    struct {
-        uint8_t palette, row, zero[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int tile = 0; tile < 8; tile++)
-        config.bytes[tile] = 64, config.rows[tile] = 16;
-    _tile_loadconfig(&config);
+    _Alignas(64) uint8_t config[64] = {1};
+    for (int tile = 0; tile < 8; tile++) {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = 16;
+    }
+    __asm__ volatile("" ::: "memory"); /* compilers do not know that all of it is read */
+    _tile_loadconfig(config);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

@@ -38,6 +38,22 @@ tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allo
 tessera_test(cuda)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
+# The AMX level on processors without its unit: its kernel and the table of levels stand here in the
+# place of the library's.
+if(TARGET tessera_cpu_amx)
+    tessera_room(amx_emulated SOURCES src/cpu/attention.c INCLUDES include src src/cpu)
+    target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
+    target_compile_options(amx_emulated PRIVATE
+        $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>
+        -include ${PROJECT_SOURCE_DIR}/tests/amx_emulated.h)
+    add_executable(amx tests/amx.c src/cpu/kernels_cpu.c $<TARGET_OBJECTS:amx_emulated>)
+    target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED)
+    target_include_directories(amx PRIVATE src src/cpu)
+    target_link_libraries(amx PRIVATE tessera_warnings lab)
+    add_test(NAME amx COMMAND amx)
+    set_tests_properties(amx PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+endif()
+
 # The program, from the outside; make_files makes the files that it is given, read_files reads those
 # that it wrote, verify_fails and bench_fails are a verify and a bench that find faults.
 add_executable(make_files tests/make_files.c)

@@ -51,10 +51,11 @@ add_custom_target(bench_commit
         -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake
     BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
-    bench/against.c bench/baseline.c bench/bench.c bench/cases.c bench/cublas.c bench/cusparse.c
-    bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c bench/naive.c
-    bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c bench/place.c
-    bench/results.c bench/sample.c bench/sparse.c bench/throttle.c bench/timing.c ${bench_kernels})
+    bench/against.c bench/baseline.c bench/bench.c bench/blocks.c bench/cases.c bench/cublas.c
+    bench/cusparse.c bench/dense.c bench/floor.c bench/layer.c bench/library.c bench/measure.c
+    bench/naive.c bench/openblas.c bench/options.c bench/peak.c bench/peer.c bench/peer_check.c
+    bench/place.c bench/results.c bench/sample.c bench/sparse.c bench/throttle.c
+    bench/timing.c ${bench_kernels})
 add_dependencies(bench bench_commit)
 target_include_directories(bench PRIVATE ${PROJECT_BINARY_DIR}/commit)
 target_include_directories(bench PUBLIC bench)

@@ -96,6 +96,14 @@ if [ "$(field note | tail -1)" ]; then
 else
     says 'ours is '
 fi
+for shape in "n=40,nkv=32,block=8x16" "n=24,block=8x8,dtype=f16" "n=20,block=8x8"; do
+    good bench --seconds 0 --baseline openblas_blocks --json out/b.json \
+        "b=2,h=4,hkv=2,$shape,d=8,dv=5,pattern=random(0.4,1),lists=kv,scale=0.5,$small"
+    field note | tail -1
+done >all
+printf '%s\n' '' 'f32 only' 'whole and full tiles only' >wanted
+checks=$((checks + 1))
+sed 's/^libopenblas.so.0 is not here$//' all | cmp -s wanted - || { cp all err; fail 'blocks_openblas'; }
 # Times of dense attention are taken from a row of the same sizes, whatever the pattern.
 good bench --seconds 0 --baseline naive_cpu "n=40,d=4,pattern=causal,$small" \
     "n=40,d=4,block=8x8,pattern=window(3,3),$small" "n=40,d=4,fill=subnormal,$small" \

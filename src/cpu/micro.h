@@ -95,7 +95,7 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
                               int64_t first, const int vectors, const int dims, const vf *alpha,
                               float *restrict ot) {
     const int64_t width = vectors * CPU_LANES;
-    vf sum[CPU_STEP_MAX][CPU_VECTORS];
+    vf sum[CPU_DIMS_MAX][CPU_VECTORS];
     V_FOR(i, dims) {
         V_FOR(v, vectors) {
             sum[i][v] = (vf){0};
@@ -168,14 +168,14 @@ typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
     }
 #define CPU_SHAPE(vectors)                                                                         \
     CPU_SCORES(vectors, CPU_STEP_##vectors)                                                        \
-    CPU_VALUES(vectors, CPU_STEP_##vectors, step)                                                  \
+    CPU_VALUES(vectors, CPU_DIMS_##vectors, step)                                                  \
     CPU_VALUES(vectors, 4, four)                                                                   \
     CPU_VALUES(vectors, 1, one)                                                                    \
     CPU_WEIGH(vectors)
 #define CPU_SHAPE_ROW(vectors)                                                                     \
     {                                                                                              \
         CPU_STEP_##vectors, cpu_scores_##vectors, cpu_weigh_##vectors, {                           \
-            {CPU_STEP_##vectors, cpu_values_##vectors##_step}, {4, cpu_values_##vectors##_four}, { \
+            {CPU_DIMS_##vectors, cpu_values_##vectors##_step}, {4, cpu_values_##vectors##_four}, { \
                 1, cpu_values_##vectors##_one                                                      \
             }                                                                                      \
         }                                                                                          \

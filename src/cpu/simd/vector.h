@@ -13,8 +13,8 @@
 #endif
 
 /*
- * Lanes of a vector, and the shapes of the micro-kernels: CPU_STEP_n rows (keys, or dims of an
- * output) by n vectors of queries, n up to CPU_VECTORS. The accumulators have to fit the registers
+ * Lanes of a vector, and the shapes of the micro-kernels: CPU_STEP_n keys, or CPU_DIMS_n dims of an
+ * output, by n vectors of queries, n up to CPU_VECTORS. The accumulators have to fit the registers
  * beside n operands and a broadcast, and be enough to keep the multipliers busy over their latency.
  */
 #if defined(__AVX512F__)
@@ -47,6 +47,12 @@
 #define CPU_LANE_BITS 1, 2, 4, 8
 #endif
 #define CPU_STEP_MAX 8
+/* Dims of an output: as keys, but that one vector's sums need no pointers, so that more fit. */
+#define CPU_DIMS_1 (CPU_LANES == 16 ? 16 : CPU_STEP_1)
+#define CPU_DIMS_2 CPU_STEP_2
+#define CPU_DIMS_3 CPU_STEP_3
+#define CPU_DIMS_4 CPU_STEP_4
+#define CPU_DIMS_MAX 16
 #define CPU_FEW_WAYS 4 /* see few.h */
 #define CPU_GROUP (CPU_VECTORS * CPU_LANES)
 

@@ -1,0 +1,54 @@
+/*
+ * The AMX level against the oracle on processors without a matrix unit, which amx_emulated.h stands
+ * for. Exit 77 where AVX-512 or its bf16 is missing. `tessera verify` holds the real unit.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "lab/check.h"
+
+#define KERNEL "cpu_attention_amx"
+
+static const char *const cases[] = {
+    "h=2,hkv=1,n=300,d=64,pattern=dense", /* values packed before all else */
+    "h=4,hkv=2,b=2,n=257,d=32,dv=80,pattern=causal,threads=3",
+    "h=2,n=400,d=128,block=64x64,pattern=window(150,20),part=128,layout=bnhd",
+    "h=1,n=290,d=64,block=64x32,pattern=dense,fill=positive",
+    "h=1,n=290,d=64,block=32x32,pattern=dense,fill=subnormal",
+    "h=2,n=300,d=64,pattern=dense,fill=nanv",
+    "h=2,n=300,d=64,block=128x128,pattern=random(0.6,2),fill=nank",
+    "h=2,n=300,d=32,dv=16,pattern=dense,fill=inf",
+    "h=2,n=300,d=32,dv=16,pattern=dense,fill=huge",
+    "h=2,n=130,d=96,dv=48,block=8x8,pattern=random(0.2,3),lists=kv", /* for each superblock */
+    "h=1,n=140,d=32,dv=16,block=1x1,pattern=random(0.2,4),tile=64",
+    "h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5",
+    "h=1,n=3,nkv=3000,d=64,dv=64,pattern=dense,fill=positive",
+    "h=1,n=60,nkv=500,d=512,dv=16,pattern=dense,layout=padded",
+};
+
+int main(void) {
+    int failed = 0;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512bf16")) {
+        printf("skipped: no AVX-512 with bf16\n");
+        return 77;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct lab_case c;
+        struct lab_work work = {0};
+        struct lab_outcome outcome = {.verdict = LAB_FAILED};
+        char why[LAB_WHY] = "", text[LAB_CASE_TEXT];
+        snprintf(text, sizeof text, "%s,dtype=bf16,backend=cpu,pipeline=fused", cases[i]);
+        if (lab_case_parse(&c, text, why) || lab_work_make(&work, &c, why))
+            snprintf(outcome.message, sizeof outcome.message, "%s", why);
+        else
+            lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, KERNEL);
+        if (outcome.verdict != LAB_PASSED) {
+            printf("FAILED %s: %s\n", text, outcome.message);
+            failed++;
+        }
+        lab_work_free(&work);
+    }
+    printf("%s: %d failures\n", KERNEL, failed);
+    return failed != 0;
+}
