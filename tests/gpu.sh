@@ -58,6 +58,20 @@ fi
 
 verify=("$tessera" verify --backend cuda)
 step 'verify, 400 cases' 120 "${verify[@]}" --quick
+# What rounding, truncation and subnormal numbers would spoil, and runs of many short strips.
+staged=backend=cuda,pipeline=staged
+long=$staged,h=1,n=64,nkv=1000,d=1024,pattern=dense
+short=$staged,h=1,n=64,nkv=1000,d=64,pattern=dense
+hard=(
+    $short,fill=tiny,block={32x32,8x8,1x1}
+    $short,fill=tiny,dtype={f16,bf16},block={64x64,32x32,8x8,1x1}
+    $long,fill=cancel,dtype={f16,bf16},block={128x128,32x32,8x8}
+    $staged,h=1,n=64,nkv=1000,d={128,256},pattern=dense,fill=cancel,dtype=bf16,block={64x64,16x16}
+    $long,fill=cancel,block={32x32,1x1}
+    $short,fill=top,dtype=f16,block={64x64,32x32,8x8,1x1}
+    $staged,h=8,n=8192,d={64,128,192},dtype=bf16,pattern='blockdiag(64)',block=64x64
+    $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16})
+step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
@@ -90,7 +104,10 @@ reduced=("$tessera" verify
     backend=cuda,h=1,n=70,d=24,dv=96,block=32x32,pattern=causal
     backend=cuda,h=1,n=70,d=24,dv=96,dtype=f16,block=32x32,pattern=causal
     backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,block=64x64,pattern=dense,fill=nanv
-    backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,dtype=bf16,block=64x64,pattern=dense)
+    backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,dtype=bf16,block=64x64,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=3,nkv=40000,d=8,dtype=f16,block=4x4,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=130,nkv=2000,d=72,dtype=bf16,block=128x128,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=130,nkv=700,d=264,dv=16,dtype=f16,block=64x64,pattern=causal)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck initcheck synccheck; do
     if [ -n "$sanitizer" ]; then

@@ -20,15 +20,25 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
     }
 }
 
-static __device__ __forceinline__ int64_t image_chunks_of(const struct cuda_params &p,
-                                                          int64_t item) {
-    const struct work_item w = p.image.items[item];
-    const int64_t *row = p.image.row_ptr + p.image.list_of[w.batch_head] * (p.rows + 1) + w.tile;
-    return ((row[1] - row[0]) * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
+static __global__ void __launch_bounds__(IMAGE_THREADS)
+    image_strips(const __grid_constant__ struct cuda_params p) {
+    const int64_t step = (int64_t)gridDim.x * IMAGE_THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * IMAGE_THREADS + threadIdx.x; i < p.n_items; i += step) {
+        const int32_t head = p.image.items[i].batch_head, row = p.image.items[i].tile;
+        const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[head] * (p.rows + 1);
+        const int64_t entry = row_ptr[row], before = (entry - row_ptr[0]) * p.block_q * p.block_kv;
+        p.image.strips[i] = {entry, p.image.values_offset[head] + before, row_ptr[row + 1] - entry,
+                             head, row};
+    }
 }
 
-/* chunks[n_items + 1], by one block: each thread sums consecutive items, then the sums are added
- * up, then each thread writes its own. */
+static __device__ __forceinline__ int64_t image_chunks_of(const struct cuda_params &p,
+                                                          int64_t item) {
+    return (p.image.strips[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
+}
+
+/* chunks[n_items + 1], from the strips, by one block: each thread sums consecutive items, then the
+ * sums are added up, then each thread writes its own. */
 static __global__ void __launch_bounds__(IMAGE_THREADS)
     image_chunks(const __grid_constant__ struct cuda_params p) {
     __shared__ int64_t sums[IMAGE_THREADS];
@@ -53,6 +63,8 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
 static inline cudaError_t image_derive(const struct cuda_params *p, cudaStream_t stream) {
     cudaError_t code = grid_launch(image_partial, p->n_bands + p->n_bitmasks, IMAGE_THREADS,
                                    IMAGE_THREADS, p, stream);
+    if (!code)
+        code = grid_launch(image_strips, p->n_items, IMAGE_THREADS, IMAGE_THREADS, p, stream);
     return code ? code : grid_launch(image_chunks, 1, 1, IMAGE_THREADS, p, stream);
 }
 

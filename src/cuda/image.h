@@ -8,6 +8,15 @@
 /* Columns of a strip (the tiles of a block row side by side) that one unit of SDDMM computes. */
 #define CUDA_CHUNK 128
 
+/* Where the strip of an item is: what would else be found by three loads, each of which needs the
+ * one before. */
+struct strip_place {
+    int64_t entry;  /* its first tile */
+    int64_t values; /* its first value */
+    int64_t tiles;
+    int32_t batch_head, row; /* b * heads_q + h, block row */
+};
+
 struct cuda_image {
     int64_t *row_ptr; /* these six as in struct bcsr */
     int32_t *col_idx;
@@ -18,9 +27,10 @@ struct cuda_image {
     int64_t *partial;        /* [n_tiles] 0: full, i + 1: band i, -1 - i: bitmask i; NULL where all
                                  tiles are full */
     struct work_item *items; /* [n_items] one block row of one head each, longest first */
-    int64_t *chunks;         /* [n_items + 1] chunks of the strips of all items before */
-    int64_t *list_of;        /* [batch * heads_q] */
-    int64_t *values_offset;  /* [batch * heads_q] */
+    struct strip_place *strips; /* [n_items] */
+    int64_t *chunks;            /* [n_items + 1] chunks of the strips of all items before */
+    int64_t *list_of;           /* [batch * heads_q] */
+    int64_t *values_offset;     /* [batch * heads_q] */
 };
 
 static inline int64_t cuda_image_words(const struct bcsr *m) {
@@ -43,6 +53,7 @@ static inline struct cuda_image cuda_image(struct carve *c, const struct kernel_
     if (n_partial)
         i.partial = (int64_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int64_t));
     i.items = (struct work_item *)carve_take(c, items, sizeof(struct work_item));
+    i.strips = (struct strip_place *)carve_take(c, items, sizeof(struct strip_place));
     i.chunks = (int64_t *)carve_take(c, items + 1, sizeof(int64_t));
     i.list_of = (int64_t *)carve_take(c, heads, sizeof(int64_t));
     i.values_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));

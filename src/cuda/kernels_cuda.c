@@ -144,6 +144,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
         .shared = args->target->shared_memory_per_block,
+        .multiprocessors = args->target->multiprocessors,
+        .architecture = args->target->architecture,
         .q_scale = (float)ldexp(1, power),
         .score_scale = (float)ldexp(fraction, exponent - power),
     };

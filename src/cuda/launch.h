@@ -21,8 +21,9 @@ struct cuda_params {
     int32_t heads_q;
     int32_t heads_per_kv; /* query heads of one key/value head */
     int32_t d_qk, d_v;
-    int32_t alignment; /* bytes, of rows of q, k, v and o */
-    int64_t shared;    /* bytes of shared memory of a block at most */
+    int32_t alignment;                     /* bytes, of rows of q, k, v and o */
+    int64_t shared;                        /* bytes of shared memory of a block at most */
+    int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two, 1 at most, which costs no accuracy and
      * keeps sums in range whose scaled size is. */
     float q_scale, score_scale;
@@ -47,7 +48,7 @@ tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaS
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call);
 
-/* Fills `partial` and `chunks` of an image whose other parts are in place. */
+/* Fills `partial`, `strips` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 
 /* cuda_NAME: one launch function for each kernel. */

@@ -12,13 +12,18 @@
 #ifndef TESSERA_CUDA_PANEL16_CUH
 #define TESSERA_CUDA_PANEL16_CUH
 
+#include "device/architecture.cuh"
 #include "device/copy.cuh"
 #include "device/mma.cuh"
 #include "strip.cuh"
 
+/* Whether tiles of 64 rows and more are multiplied by warpgroups, which read operands from the
+ * panels as they stand. What a launch has to know does not depend on it. */
+#define PANEL16_GROUPS ARCHITECTURE_GROUPS
+
 #define PANEL16_WIDTH 64   /* elements of a row */
 #define PANEL16_STRIDE 128 /* bytes of a row */
-#define PANEL16_KEYS 1024  /* columns of a strip whose keys are looked up at a time */
+#define PANEL16_KEYS 512   /* columns of a strip whose keys are looked up at a time */
 
 /* Where in its 16 column c stands: 4t + 2h + e at 8h + 2t + e. */
 static __device__ __forceinline__ int panel16_place(int c) {
@@ -30,6 +35,18 @@ static __device__ __forceinline__ int panel16_place(int c) {
  * further it is PANEL16_STRIDE bytes more for each. */
 static __device__ __forceinline__ uint32_t panel16_at(uint32_t panel, int row, int piece) {
     return panel + row * PANEL16_STRIDE + ((piece ^ (row & 7)) << 4);
+}
+
+/* Where a panel is, for a product's descriptor: in a cluster, addresses name the block, too, which
+ * descriptors have no room for. */
+static __device__ __forceinline__ uint32_t panel16_described(const void *panel) {
+    return shared_address(panel) & 0x3ffff;
+}
+
+/* What this thread has written to panels may be read by warpgroups' products, after a barrier. */
+static __device__ __forceinline__ void panel16_show(void) {
+    if (PANEL16_GROUPS)
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* Floats in shared memory, rows of WIDTH (32 or 64): where column c of row r stands, so that two

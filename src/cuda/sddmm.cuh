@@ -27,6 +27,8 @@
 #define SDDMM_COLUMNS 32 /* of a warp */
 #define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
 #define SDDMM_SPAN_MAX 16
+#define SDDMM_FEW 8 /* warps of a multiprocessor that are few: as many as an instance for them has
+                     * registers for */
 
 /* ---- units ---- */
 
@@ -250,10 +252,12 @@ static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
 
 /* ---- the kernel ---- */
 
-template <class T, int TILES, bool WHOLE>
-static __global__ void __launch_bounds__(SDDMM_THREADS, TILES == 4 && !WHOLE ? 2 : 3)
+/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
+ * fetch more at a time, as far as registers allow. */
+template <class T, int TILES, bool WHOLE, bool FEW>
+static __global__ void __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) ? 2 : 3)
     sddmm_gather(const __grid_constant__ struct cuda_params p) {
-    constexpr int ROWS = 8 * TILES, AHEAD = TILES == 1 ? 2 : 1;
+    constexpr int ROWS = 8 * TILES, AHEAD = FEW ? 4 : TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
     __shared__ struct strip strips[SDDMM_THREADS / 32];
     struct strip &s = strips[warp];
@@ -294,6 +298,7 @@ static __global__ void __launch_bounds__(SDDMM_THREADS, TILES == 4 && !WHOLE ? 2
         }
         if (sddmm_store<TILES>(sum, p, s, row, at, end, sddmm_scale(p, T())))
             sddmm_mend<T, TILES>(p, s, row, at, end);
+        __syncwarp(); /* tensor cores want all lanes together */
     }
 }
 
@@ -306,8 +311,11 @@ static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t
         p->n_items + ((p->columns / CUDA_CHUNK + p->n_items) >> sddmm_span_log2(*p));
     const int64_t width = p->columns / p->n_items; /* of a strip on average */
     const int warps = width <= SDDMM_COLUMNS ? 1 : width <= 2 * SDDMM_COLUMNS ? 2 : 4;
-    return blocks_launch(words_whole<T>(p->alignment, p->d_qk) ? sddmm_gather<T, TILES, true>
-                                                               : sddmm_gather<T, TILES, false>,
+    const bool few = p->n_items * row_units * warps <= SDDMM_FEW * p->multiprocessors;
+    return blocks_launch(!words_whole<T>(p->alignment, p->d_qk)
+                             ? sddmm_gather<T, TILES, false, false>
+                         : few ? sddmm_gather<T, TILES, true, (TILES < 4)>
+                               : sddmm_gather<T, TILES, true, false>,
                          places * row_units, 32 * warps, p, stream);
 }
 

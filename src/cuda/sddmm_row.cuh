@@ -71,7 +71,8 @@ static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS, 6)
                     key = c.key;
             }
             float score = sddmm_row_scores(query, k, key, 0, p.q_scale, 0.0f);
-            score = sddmm_row_scores(query, k, key, 16, p.q_scale, score);
+            if (from + 16 < end)
+                score = sddmm_row_scores(query, k, key, 16, p.q_scale, score);
             if (x < end)
                 s.values[unit.row * s.width + x] =
                     key < 0 ? -INFINITY : score * p.score_scale;

@@ -281,7 +281,7 @@ static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_
     } y;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        from_f32(&y.element[i], x[i]);
+        from_f32(&y.element[i], mean_in_range(x[i], T()));
     if (whole && left > 0)
         *reinterpret_cast<uint4 *>(out) = y.all;
 #pragma unroll

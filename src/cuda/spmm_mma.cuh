@@ -1,10 +1,11 @@
 /*
  * Stage 3 for 16-bit types on tensor cores, where a block row has enough queries to fill a tile.
  *
- * A block takes M rows of one strip and N dims. Weights, as they are, and gathered values pass
- * through a ring, SPMM_MMA_KEYS keys a step; weights are rounded to the storage type as operands
- * are made of them. f16 has no room for small ones, so they are scaled up by a power of two: they
- * are 1 at most. A step is
+ * A block takes M rows of one strip and N dims; where that makes too few blocks, those of a cluster
+ * share its keys, and the first of them adds up what they have, in their order. Weights, as they
+ * are, and gathered values pass through a ring, SPMM_MMA_KEYS keys a step; weights are rounded to
+ * the storage type as operands are made of them. f16 has no room for small ones, so they
+ * are scaled up by a power of two: they are 1 at most. A step is
  *
  *   part[M, N] += weight[M, 64] v[64, N]      and every CUDA_CHUNK keys   sum += part, part = 0
  *
@@ -15,16 +16,20 @@
 #ifndef TESSERA_CUDA_SPMM_MMA_CUH
 #define TESSERA_CUDA_SPMM_MMA_CUH
 
+#include "device/cluster.cuh"
 #include "panel16.cuh"
+#include "sm90/wgmma.cuh"
 #include "spmm.cuh"
 
-#define SPMM_MMA_KEYS 64 /* of a step */
+#define SPMM_MMA_KEYS 64   /* of a step */
+#define SPMM_MMA_CLUSTER 4 /* blocks that share a strip's keys at most */
 
 /* How the warps of a block share M x N. */
 template <int M, int N> struct spmm_mma_shape {
-    static constexpr int ROWS = M > 64 ? 32 : 16; /* of a warp */
+    static constexpr bool GROUPS = PANEL16_GROUPS && M >= 64;
+    static constexpr int ROWS = M >= 64 && !GROUPS ? 32 : 16; /* of a warp */
     static constexpr int WARPS_M = M / ROWS;
-    static constexpr int WARPS_N = M > 16 ? 2 : 4;
+    static constexpr int WARPS_N = GROUPS ? 1 : M > 16 ? 2 : 4;
     static constexpr int DIMS = N / WARPS_N;
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int STAGES = M > 64 ? 4 : 3;
@@ -33,11 +38,12 @@ template <int M, int N> struct spmm_mma_shape {
     typedef float sums[ROWS / 16][DIMS / 8][4];
 };
 
-/* A block's rows and dims; in shared memory, which spares registers. */
+/* A block's rows, dims and columns; in shared memory, which spares registers. */
 template <class T> struct spmm_mma_unit {
     struct strip strip;
     int64_t row; /* first row */
     int32_t dim; /* first dim */
+    int64_t column, width; /* first column of the strip's, and how many */
     head_view<T> v;
     bool aligned_v, aligned_weights;
 };
@@ -56,13 +62,17 @@ spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t
     unit.strip = strip;
     unit.row = row;
     unit.dim = dim;
+    const int64_t chunks = (strip.width + CUDA_CHUNK - 1) / CUDA_CHUNK;
+    const int rank = cluster_rank(), blocks = cluster_size();
+    unit.column = chunks * rank / blocks * CUDA_CHUNK;
+    unit.width = min(chunks * (rank + 1) / blocks * CUDA_CHUNK, strip.width) - unit.column;
     unit.v = head_of<T>(p, p.v, strip.b, strip.h / p.heads_per_kv, p.d_v);
     unit.aligned_v = words_whole<T>(p.alignment, p.d_v);
     unit.aligned_weights = strip_aligned(strip);
     return unit;
 }
 
-/* Window `number` of the strip's keys: columns PANEL16_KEYS at a time. */
+/* Window `number` of the unit's keys: columns PANEL16_KEYS at a time. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T, M, N> &s,
                                                         const struct cuda_params &p,
@@ -72,8 +82,8 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < PANEL16_KEYS; i += spmm_mma_shape<M, N>::THREADS) {
         int32_t key = -1;
-        if (from + i < unit.strip.width) {
-            const struct column c = column_of(p, unit.strip, from + i);
+        if (from + i < unit.width) {
+            const struct column c = column_of(p, unit.strip, unit.column + from + i);
             if (column_lists_any(p, c, unit.row, rows))
                 key = c.key;
         }
@@ -81,19 +91,19 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
     }
 }
 
-/* Weights of SPMM_MMA_KEYS columns from column x on, PIECE at a time; 0 past the strip's end. What
- * stands for rows that are not there is undefined. */
+/* Weights of SPMM_MMA_KEYS columns from the unit's column x on, PIECE at a time; 0 past its end.
+ * What stands for rows that are not there is undefined. */
 template <class T, int M, int N, int PIECE>
-static __device__ __forceinline__ void spmm_mma_fetch_weights(float *to,
+static __device__ __forceinline__ void spmm_mma_fetch_pieces(float *to,
                                                               const struct spmm_mma_unit<T> &unit,
                                                               int64_t x) {
     constexpr int PIECES = SPMM_MMA_KEYS / PIECE, STEP = spmm_mma_shape<M, N>::THREADS / PIECES;
     const int row = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
     const int64_t width = unit.strip.width, left = unit.strip.rows - unit.row - row;
-    const bool wanted = x + column < width;
+    const bool wanted = x + column < unit.width;
     const float *from = unit.strip.values;
     if (wanted)
-        from += (unit.row + row) * width + x + column;
+        from += (unit.row + row) * width + unit.column + x + column;
     const uint32_t at = shared_address(to + panel_f32_at<SPMM_MMA_KEYS>(row, column));
 #pragma unroll
     for (int i = 0; i < M / STEP; i++) {
@@ -106,26 +116,48 @@ static __device__ __forceinline__ void spmm_mma_fetch_weights(float *to,
     }
 }
 
-/* Starts to fetch what step `step` multiplies, if there is one. One batch of copies. */
+/* Starts to fetch what step `step` multiplies, if there is one: weights, and values. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_fetch(struct spmm_mma_shared<T, M, N> &s,
-                                                      const struct cuda_params &p, int64_t step,
-                                                      int stage) {
+static __device__ __forceinline__ void
+spmm_mma_fetch_weights(struct spmm_mma_shared<T, M, N> &s, int64_t step, int stage) {
+    const struct spmm_mma_unit<T> &unit = s.unit;
+    const int64_t x = step * SPMM_MMA_KEYS;
+    if (x >= unit.width)
+        return;
+    if (unit.aligned_weights)
+        spmm_mma_fetch_pieces<T, M, N, 4>(s.weight[stage], unit, x);
+    else
+        spmm_mma_fetch_pieces<T, M, N, 1>(s.weight[stage], unit, x);
+}
+template <class T, int M, int N>
+static __device__ __forceinline__ void spmm_mma_fetch_values(struct spmm_mma_shared<T, M, N> &s,
+                                                             const struct cuda_params &p,
+                                                             int64_t step, int stage) {
     constexpr int WINDOW = PANEL16_KEYS / SPMM_MMA_KEYS;
     const struct spmm_mma_unit<T> &unit = s.unit;
     const int64_t x = step * SPMM_MMA_KEYS;
-    if (x < unit.strip.width) {
-        const int at = (int)(step % WINDOW), window = (int)(step / WINDOW & 1);
-        if (at == 0 && x + PANEL16_KEYS < unit.strip.width)
-            spmm_mma_look_up(s, p, step / WINDOW + 1);
-        if (unit.aligned_weights)
-            spmm_mma_fetch_weights<T, M, N, 4>(s.weight[stage], unit, x);
-        else
-            spmm_mma_fetch_weights<T, M, N, 1>(s.weight[stage], unit, x);
-        panel16_gather<T, SPMM_MMA_KEYS, N / PANEL16_WIDTH, spmm_mma_shape<M, N>::THREADS>(
-            s.v[stage], unit.v, s.key[window] + at * SPMM_MMA_KEYS, unit.dim, unit.aligned_v);
+    if (x >= unit.width)
+        return;
+    const int at = (int)(step % WINDOW), window = (int)(step / WINDOW & 1);
+    if (at == 0 && x + PANEL16_KEYS < unit.width)
+        spmm_mma_look_up(s, p, step / WINDOW + 1);
+    panel16_gather<T, SPMM_MMA_KEYS, N / PANEL16_WIDTH, spmm_mma_shape<M, N>::THREADS>(
+        s.v[stage], unit.v, s.key[window] + at * SPMM_MMA_KEYS, unit.dim, unit.aligned_v);
+}
+
+/* Weights of 16 keys as an operand, the first of whose rows stands at `from` and the other 8 rows
+ * on; any[0 ... 1] gets the bits of all weights of each. */
+template <class T>
+static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint32_t *any,
+                                                        const float *from, T) {
+    constexpr float scale = spmm_scale(T());
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float4 x = *reinterpret_cast<const float4 *>(from + 8 * i * SPMM_MMA_KEYS);
+        to[i] = mma_pack(x.x * scale, x.y * scale, T());
+        to[i + 2] = mma_pack(x.z * scale, x.w * scale, T());
+        any[i] |= to[i] | to[i + 2];
     }
-    copy_batch();
 }
 
 /* part += weight v: a warp's rows and dims. any[i] gets the bits of all weights of row 8i + g. */
@@ -134,7 +166,6 @@ static __device__ __forceinline__ void
 spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *weight,
                   const T *v, int row, int dim) {
     typedef spmm_mma_shape<M, N> shape;
-    constexpr float scale = spmm_scale(T());
     const int lane = warp_lane_here();
     const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
     const uint32_t at_v =
@@ -144,14 +175,9 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
     for (int k = 0; k < SPMM_MMA_KEYS; k += 16) {
         uint32_t a[shape::ROWS / 16][4];
 #pragma unroll
-        for (int i = 0; i < shape::ROWS / 8; i++) {
-            const float4 x = *reinterpret_cast<const float4 *>(weight + (at_weight ^ k) +
-                                                               8 * i * SPMM_MMA_KEYS);
-            uint32_t(&to)[4] = a[i / 2];
-            to[i % 2] = mma_pack(x.x * scale, x.y * scale, T());
-            to[i % 2 + 2] = mma_pack(x.z * scale, x.w * scale, T());
-            any[i] |= to[i % 2] | to[i % 2 + 2];
-        }
+        for (int i = 0; i < shape::ROWS / 16; i++)
+            spmm_mma_operand(a[i], any + 2 * i,
+                             weight + (at_weight ^ k) + 16 * i * SPMM_MMA_KEYS, T());
 #pragma unroll
         for (int j = 0; j < shape::DIMS / 8; j += 2) {
             uint32_t b[4]; /* of two tiles */
@@ -163,6 +189,32 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
             }
         }
     }
+}
+
+/* The same by warpgroups: begins, and waits until it is done. */
+template <class T, int M, int N>
+static __device__ __forceinline__ void
+spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *weight,
+               const T *v, int row) {
+    float(&flat)[N / 2] = reinterpret_cast<float(&)[N / 2]>(part);
+    const int lane = warp_lane_here();
+    const int at_weight = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
+    uint32_t a[SPMM_MMA_KEYS / 16][4];
+#pragma unroll
+    for (int k = 0; k < SPMM_MMA_KEYS; k += 16) {
+        spmm_mma_operand(a[k / 16], any, weight + (at_weight ^ k), T());
+        product_fence();
+        product_columns_of(flat, a[k / 16],
+                           product_columns(panel16_described(v) + k * PANEL16_STRIDE,
+                                           SPMM_MMA_KEYS * PANEL16_STRIDE),
+                           1, T());
+    }
+    product_group();
+}
+template <int M, int N>
+static __device__ __forceinline__ void spmm_mma_end(typename spmm_mma_shape<M, N>::sums &part) {
+    product_wait<0>();
+    product_pin(reinterpret_cast<float(&)[N / 2]>(part));
 }
 
 /* Two outputs side by side. */
@@ -200,10 +252,47 @@ spmm_mma_store(const typename spmm_mma_shape<M, N>::sums &sum, const uint32_t *a
         for (int j = 0; j < shape::DIMS / 8; j++) {
             const int32_t d = dim + 8 * j + lane % 4 * 2;
             const float *two = sum[i / 2][j] + i % 2 * 2;
-            spmm_mma_store_two(out + d, o.d - d, o.vector, weights ? two[0] * scale : 0.0f,
-                               weights ? two[1] * scale : 0.0f);
+            spmm_mma_store_two(out + d, o.d - d, o.vector,
+                               weights ? mean_in_range(two[0] * scale, T()) : 0.0f,
+                               weights ? mean_in_range(two[1] * scale, T()) : 0.0f);
         }
     }
+}
+
+/* The sums of the cluster's blocks to the first, by way of `space`, where this one's panels have
+ * been. Answers whether this is the first. */
+template <class T, int M, int N>
+static __device__ __forceinline__ bool spmm_mma_merge(typename spmm_mma_shape<M, N>::sums &sum,
+                                                      uint32_t *any, float *space) {
+    typedef spmm_mma_shape<M, N> shape;
+    constexpr int SUMS = shape::ROWS / 16 * shape::DIMS / 8 * 4, BITS = shape::ROWS / 8;
+    static_assert((SUMS + BITS) * shape::THREADS * sizeof(float) <=
+                      sizeof(struct spmm_mma_shared<T, M, N>),
+                  "a block's sums have room where its panels have been");
+    const int rank = cluster_rank();
+    float *from = &sum[0][0][0];
+    space += threadIdx.x;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        if (rank > 0)
+            space[i * shape::THREADS] = from[i];
+#pragma unroll
+    for (int i = 0; i < BITS; i++)
+        if (rank > 0)
+            space[(SUMS + i) * shape::THREADS] = __uint_as_float(any[i]);
+    cluster_wait();
+#pragma unroll 1
+    for (int other = 1; rank == 0 && other < cluster_size(); other++) {
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            from[i] += cluster_load(&space[i * shape::THREADS], other);
+#pragma unroll
+        for (int i = 0; i < BITS; i++)
+            any[i] |= __float_as_uint(cluster_load(&space[(SUMS + i) * shape::THREADS], other));
+    }
+    cluster_wait();
+    return rank == 0;
 }
 
 template <class T, int M, int N>
@@ -214,11 +303,15 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     constexpr int AHEAD = shape::STAGES - 1;
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS, dim = warp % shape::WARPS_N * shape::DIMS;
-    const int64_t steps = (unit.strip.width + SPMM_MMA_KEYS - 1) / SPMM_MMA_KEYS;
+    const int64_t steps = (unit.width + SPMM_MMA_KEYS - 1) / SPMM_MMA_KEYS;
+    for (int step = 0; step < AHEAD; step++)
+        spmm_mma_fetch_weights(s, step, step);
     spmm_mma_look_up(s, p, 0);
     __syncthreads();
-    for (int step = 0; step < AHEAD; step++)
-        spmm_mma_fetch(s, p, step, step);
+    for (int step = 0; step < AHEAD; step++) {
+        spmm_mma_fetch_values(s, p, step, step);
+        copy_batch();
+    }
     typename shape::sums sum = {};
     uint32_t any[shape::ROWS / 8] = {};
     int stage = 0;
@@ -226,9 +319,19 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
         typename shape::sums part = {};
         do {
             copy_wait<AHEAD - 1>();
+            if constexpr (shape::GROUPS)
+                panel16_show();
             __syncthreads();
-            spmm_mma_fetch(s, p, step + AHEAD, stage == 0 ? AHEAD : stage - 1);
-            spmm_mma_multiply<T, M, N>(part, any, s.weight[stage], s.v[stage], row, dim);
+            if constexpr (shape::GROUPS)
+                spmm_mma_begin<T, M, N>(part, any, s.weight[stage], s.v[stage], row);
+            const int free = stage == 0 ? AHEAD : stage - 1;
+            spmm_mma_fetch_weights(s, step + AHEAD, free);
+            spmm_mma_fetch_values(s, p, step + AHEAD, free);
+            copy_batch();
+            if constexpr (shape::GROUPS)
+                spmm_mma_end<M, N>(part);
+            else
+                spmm_mma_multiply<T, M, N>(part, any, s.weight[stage], s.v[stage], row, dim);
             stage = stage == AHEAD ? 0 : stage + 1;
         } while (++step < steps && step % (CUDA_CHUNK / SPMM_MMA_KEYS) != 0);
 #pragma unroll
@@ -239,26 +342,29 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
                 for (int e = 0; e < 4; e++)
                     sum[i][j][e] += part[i][j][e];
     }
+    if (cluster_size() > 1 && !spmm_mma_merge<T, M, N>(sum, any, &s.weight[0][0]))
+        return;
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
     spmm_mma_store<T, M, N>(sum, any, unit.strip, o, unit.row + row, unit.dim + dim);
 }
 
-/* Units of one row of tiles stand together. */
+/* Units of one row of tiles stand together; a cluster is one unit's. */
 template <class T, int M, int N>
 static __global__ void
 __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
     spmm_mma(const __grid_constant__ struct cuda_params p) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(1024) unsigned char memory[];
     struct spmm_mma_shared<T, M, N> &s =
         *reinterpret_cast<struct spmm_mma_shared<T, M, N> *>(memory);
     const int64_t row_units = (p.height + M - 1) / M, dim_units = (p.d_v + N - 1) / N;
-    const int64_t of_rows = blockIdx.x / dim_units, item = of_rows / row_units;
+    const uint32_t number = blockIdx.x / cluster_size();
+    const int64_t of_rows = number / dim_units, item = of_rows / row_units;
     const int64_t row = (of_rows - item * row_units) * M;
     const struct strip strip = strip_of(p, item);
     if (row >= strip.rows)
         return;
     if (threadIdx.x == 0)
-        s.unit = spmm_mma_unit_of<T>(p, strip, row, (int32_t)(blockIdx.x % dim_units) * N);
+        s.unit = spmm_mma_unit_of<T>(p, strip, row, (int32_t)(number % dim_units) * N);
     __syncthreads();
     spmm_mma_compute<T, M, N>(s, p);
 }
@@ -268,13 +374,22 @@ __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
 template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    return grid_launch_units(spmm_mma<T, M, N>, units, spmm_mma_shape<M, N>::THREADS,
-                              sizeof(struct spmm_mma_shared<T, M, N>), p, stream);
+    /* With one head of that and cold, clusters of 1, 2 and 4 take 61, 54 and 92 us at blocks of
+     * 128, 62, 58 and 92 us at 64. */
+    const int64_t held = (int64_t)p->multiprocessors * spmm_mma_shape<M, N>::BLOCKS;
+    const int64_t chunks = p->columns / CUDA_CHUNK;
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
+    int cluster = 1;
+    while (cluster < most && 2 * cluster * units < 3 * held && chunks >= 4 * cluster * p->n_items)
+        cluster *= 2;
+    return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
+                          spmm_mma_shape<M, N>::THREADS, sizeof(struct spmm_mma_shared<T, M, N>), p,
+                          stream);
 }
 
-/* A tile as high as the block row. On an H200 (b=1,h=16,n=16384,d=128,dtype=bf16, a tenth of the
- * blocks) tiles of 128, 64, 32 and 16 rows take 0.69, 0.73, 1.19 and 1.62 ms for the same number of
- * weights, each at blocks of its own size: values are gathered once for all of a tile's rows. */
+/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), --hot)
+ * tiles of 128, 64 and 32 rows take 0.58, 0.68 and 1.23 ms for the same number of weights, each at
+ * blocks of its own size: values are gathered once for all of a tile's rows. */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct cuda_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {

@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, 6)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (part == 0 && dim + i < p.d_v)
-                from_f32(out + dim + i, of_dim[i]);
+                from_f32(out + dim + i, mean_in_range(of_dim[i], T()));
     }
 }
 

@@ -20,17 +20,15 @@ struct strip {
 
 static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
                                                         int64_t number) {
-    const int32_t bh = p.image.items[number].batch_head, row = p.image.items[number].tile;
-    const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[bh] * (p.rows + 1);
+    const struct strip_place at = p.image.strips[number];
     struct strip s;
-    s.b = bh / p.heads_q;
-    s.h = bh % p.heads_q;
-    s.entry = row_ptr[row];
-    s.first = row * p.block_q;
+    s.b = at.batch_head / p.heads_q;
+    s.h = at.batch_head - s.b * p.heads_q;
+    s.entry = at.entry;
+    s.first = at.row * p.block_q;
     s.rows = p.n_q - s.first < p.block_q ? p.n_q - s.first : p.block_q;
-    s.width = (row_ptr[row + 1] - s.entry) * p.block_kv;
-    s.values = p.values + p.image.values_offset[bh] +
-               (s.entry - row_ptr[0]) * p.block_q * p.block_kv;
+    s.width = at.tiles * p.block_kv;
+    s.values = p.values + at.values;
     return s;
 }
 

@@ -36,7 +36,10 @@ enum lab_fill {
     LAB_FILL_SUBNORMAL,
     LAB_FILL_NANK,
     LAB_FILL_NANV,
-    LAB_FILL_INF
+    LAB_FILL_INF,
+    LAB_FILL_TINY, /* these three are for cases that name them: verify's sweep does not draw them */
+    LAB_FILL_CANCEL,
+    LAB_FILL_TOP
 };
 
 struct lab_case {

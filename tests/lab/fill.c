@@ -22,6 +22,16 @@ static double strew(double x, uint64_t seed, uint64_t stream, uint64_t index, in
     return x * 0x1p-130;
 }
 
+/* Of Q and K: the first half of the dims adds to scores, the second takes it away again. */
+static double cancelling(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d) {
+    const int64_t half = c->d / 2;
+    if (d >= 2 * half)
+        return 0;
+    const uint64_t like = d < half ? index : index - (uint64_t)half;
+    const double x = 100 * fabs(lab_normal(c->seed, stream, like));
+    return stream == STREAM_K && d >= half ? -x : x;
+}
+
 /* Element `index` of a tensor, which is the d-th of its row; x is standard normal. */
 static double value(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d,
                     double x) {
@@ -43,6 +53,14 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         return stream == STREAM_Q ? clamp(4096 * x, 6e4) : x;
     case LAB_FILL_INF:
         return stream == STREAM_Q ? fabs(x) + 0.125 : x;
+    case LAB_FILL_TINY:
+        if (f16)
+            return stream == STREAM_V ? x : x * (stream == STREAM_Q ? 0x1p12 : 0x1p-16);
+        return x * (stream == STREAM_Q ? 0x1p118 : 0x1p-118);
+    case LAB_FILL_CANCEL:
+        return stream == STREAM_V ? x : cancelling(c, stream, index, d);
+    case LAB_FILL_TOP:
+        return stream == STREAM_Q ? 0 : stream == STREAM_K ? x : f16 ? 65504 : 1e30;
     case LAB_FILL_NORMAL:
     case LAB_FILL_NANK:
     case LAB_FILL_NANV:

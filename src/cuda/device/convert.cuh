@@ -27,6 +27,15 @@ static __device__ __forceinline__ void from_f32(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
+/* A mean of elements of a type, which is no larger than the largest of them, as an element of it:
+ * weights that are rounded up must not make f16's largest number infinite. */
+template <class T> static __device__ __forceinline__ float mean_in_range(float x, T) {
+    return x;
+}
+static __device__ __forceinline__ float mean_in_range(float x, __half) {
+    return isfinite(x) ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
+}
+
 /* A row of a tensor: 4 elements at a time where `vector` says that multiples of 4 are aligned. */
 template <class T> struct row_view {
     const T *data;

@@ -8,13 +8,16 @@
  * f32 is split into a high and a low part of 11 significant bits each, and the products of parts
  * are added (Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores, 2022). They
  * leave out low times low; where one product outweighs the others, it can be half of what an lse
- * may err. Infinities have no such parts and give NaN. Tensor cores truncate when they add, so sums
- * are short, and added up outside.
+ * may err. Low parts are held times 2^12, or those of elements under 2^-115 would lose bits as
+ * subnormals. Infinities have no such parts and give NaN. Tensor cores truncate when they add, so
+ * sums are short, and added up outside.
  */
 #ifndef TESSERA_CUDA_FRAGMENT_CUH
 #define TESSERA_CUDA_FRAGMENT_CUH
 
 #include "device/mma.cuh"
+
+#define FRAGMENT_LOW 4096.0f /* what low parts are held times */
 
 template <class T, int N> struct fragment {
     uint32_t word[N];
@@ -39,14 +42,15 @@ fragment_of(const uint32_t (&word)[N], float) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         f.high[i] = (word[i] + 0x1000u) & 0xffffe000u; /* to nearest */
-        f.low[i] = __float_as_uint(__uint_as_float(word[i]) - __uint_as_float(f.high[i]));
+        const float low = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
+        f.low[i] = __float_as_uint(low * FRAGMENT_LOW);
     }
     return f;
 }
 
 static __device__ __forceinline__ void fragment_mma_tf32(float (&c)[4], const uint32_t (&a)[4],
                                                          const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -71,18 +75,20 @@ template <bool ALL, int STEPS>
 static __device__ __forceinline__ void
 fragment_multiply(float (&sum)[4], const struct fragment<float, 4> (&a)[STEPS],
                   const struct fragment<float, 2> (&b)[STEPS]) {
-    float low[4] = {}, high[STEPS][4] = {};
+    float lowest[4] = {}, low[4] = {}, high[STEPS][4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         if (ALL)
-            fragment_mma_tf32(low, a[s].low, b[s].low);
+            fragment_mma_tf32(lowest, a[s].low, b[s].low);
         fragment_mma_tf32(low, a[s].low, b[s].high);
         fragment_mma_tf32(low, a[s].high, b[s].low);
         fragment_mma_tf32(high[s], a[s].high, b[s].high);
     }
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        float part = low[e];
+        if (ALL)
+            low[e] = fmaf(lowest[e], 1 / FRAGMENT_LOW, low[e]);
+        float part = low[e] * (1 / FRAGMENT_LOW);
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             part += high[s][e];

@@ -5,6 +5,8 @@
  *   a[0 ... 3]  rows g, g + 8, g, g + 8 and columns 2t, 2t, 2t + 8, 2t + 8, and the column after
  *   b[0 ... 1]  column g and rows 2t, 2t + 8, and the row after
  *   c[0 ... 3]  rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1
+ *
+ * All lanes take part, so products are volatile: none moves to where lanes have parted.
  */
 #ifndef TESSERA_CUDA_MMA_CUH
 #define TESSERA_CUDA_MMA_CUH
@@ -13,14 +15,14 @@
 
 static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
                                                const uint32_t *b, __half) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
                                                const uint32_t *b, __nv_bfloat16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -1,0 +1,94 @@
+/* Blocks that run together and see each other's shared memory: clusters, from sm_90 on. Where there
+ * are none a block is alone. All threads of all blocks of the cluster take part. */
+#ifndef TESSERA_CUDA_CLUSTER_CUH
+#define TESSERA_CUDA_CLUSTER_CUH
+
+#include "device/architecture.cuh"
+#include "device/copy.cuh"
+#include "launch.h"
+
+#include <cuda_runtime.h>
+
+#define CLUSTER_ARCHITECTURE 90
+#define CLUSTER_MAX 8
+
+/* Blocks of the cluster, and this one's number. */
+static __device__ __forceinline__ int cluster_size(void) {
+    int size = 1;
+#if ARCHITECTURE_CLUSTERS
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+#endif
+    return size;
+}
+static __device__ __forceinline__ int cluster_rank(void) {
+    int rank = 0;
+#if ARCHITECTURE_CLUSTERS
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+/* A barrier that shows what each block has written to its shared memory. */
+static __device__ __forceinline__ void cluster_wait(void) {
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* What block `rank` has where this one has `at`. */
+static __device__ __forceinline__ float cluster_load(const float *at, int rank) {
+#if ARCHITECTURE_CLUSTERS
+    uint32_t there;
+    float x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(at)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+#else
+    return *at;
+#endif
+}
+static __device__ __forceinline__ double cluster_load(const double *at, int rank) {
+#if ARCHITECTURE_CLUSTERS
+    uint32_t there;
+    double x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(shared_address(at)), "r"(rank));
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(x) : "r"(there) : "memory");
+    return x;
+#else
+    return *at;
+#endif
+}
+
+/* Launches `blocks`, a multiple of `cluster`, of `shared` bytes of dynamic shared memory. */
+static inline cudaError_t cluster_launch(void (*kernel)(const struct cuda_params), int64_t blocks,
+                                         int cluster, int threads, size_t shared,
+                                         const struct cuda_params *p, cudaStream_t stream) {
+    if (blocks == 0)
+        return cudaSuccess;
+    if (blocks > INT32_MAX)
+        return cudaErrorInvalidConfiguration;
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (code != cudaSuccess)
+        return code;
+    void *arguments[] = {(void *)p};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = (unsigned)cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = cluster > 1;
+    return cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
+}
+
+#endif
