@@ -205,7 +205,8 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
     struct bench_times times;
     char why[LAB_WHY];
     int status = BENCH_DONE;
-    const char *broken = bench_clock_make(&clock, TESS_CPU, x->manner->timing, x->manner->seconds);
+    const char *broken =
+        bench_clock_make(&clock, TESS_CPU, x->manner->timing, x->manner->seconds, x->manner->noise);
     bench_setting_spoil(x->s, 0);
     const char *no_place = bench_place_make(&place, x->s, NULL, TESS_CPU, 0);
     broken = broken ? broken : no_place;
@@ -222,7 +223,7 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
     if (broken)
         snprintf(r->note, sizeof r->note, "%s", broken);
     else if (status == BENCH_DONE)
-        r->ms = times.ms, r->ms_min = times.min, r->ms_max = times.max, r->runs = times.runs;
+        bench_result_take(r, &times);
     else
         bench_refuse("%s: %s", r->kernel, why);
     bench_blocks_free(&blocks);
