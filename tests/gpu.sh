@@ -70,6 +70,7 @@ hard=(
     $long,fill=cancel,block={32x32,1x1}
     $short,fill=top,dtype=f16,block={64x64,32x32,8x8,1x1}
     $staged,h=8,n=8192,d={64,128,192},dtype=bf16,pattern='blockdiag(64)',block=64x64
+    $staged,h=1,n=40,nkv=40000,d=40,block={32x32,8x8},pattern='random(0.5,1)',fill=nanv
     $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16})
 step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do

@@ -537,6 +537,27 @@ static void fill_ranges(void **state) {
     lab_work_free(&w);
 }
 
+/* Large products that cancel; elements near the smallest normal numbers whose scores are of size 1;
+ * means of f16's largest number. */
+static void fill_extremes(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=1,n=300,d=16,pattern=dense,fill=cancel,seed=5,dtype=bf16");
+    for (int64_t x = 0; x < 300; x++)
+        assert_true(fabs(w.oracle.lse[x] - log(300)) < 1e-6 && w.oracle.size[x] > 1e4);
+    lab_work_free(&w);
+    exact_answer(&w, "h=1,n=300,d=16,pattern=dense,fill=tiny,seed=5");
+    for (int64_t i = 0; i < 300 * 16; i++)
+        assert_true(fabs(lab_get(w.k.view.data, TESS_F32, i)) < 0x1p-115);
+    for (int64_t x = 0; x < 300; x++)
+        assert_true(w.oracle.size[x] > 0.5 && w.oracle.size[x] < 20);
+    lab_work_free(&w);
+    exact_answer(&w, "h=1,n=300,d=16,pattern=dense,fill=top,seed=5,dtype=f16");
+    for (int64_t i = 0; i < 300 * 16; i++)
+        assert_true(lab_get(w.o.view.data, TESS_F16, i) == 65504);
+    lab_work_free(&w);
+}
+
 /* ---- checks of the library ---- */
 
 static void check_runs(void **state) {
@@ -646,6 +667,7 @@ int main(void) {
         cmocka_unit_test(compare_places_of_nan),
         cmocka_unit_test(fill_poisons_unlisted_keys),
         cmocka_unit_test(fill_ranges),
+        cmocka_unit_test(fill_extremes),
         cmocka_unit_test(check_runs),
         cmocka_unit_test(check_sees_wrong_pattern),
         cmocka_unit_test(work_refuses_bad_spec),

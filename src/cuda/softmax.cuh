@@ -22,10 +22,11 @@
 #define SOFTMAX_REST 2   /* pieces that are under way where a row is wider than its group holds */
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
-/* The elements that a group holds at least: no row has more than there are keys. */
+/* The elements that a group holds at least: no row has more than all blocks of keys. */
 static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cuda_params &p) {
     const int64_t mean = p.columns / p.n_items, wide = mean + mean / 8;
-    return wide < p.n_kv ? wide : p.n_kv;
+    const int64_t most = (p.n_kv + p.block_kv - 1) / p.block_kv * p.block_kv;
+    return wide < most ? wide : most;
 }
 
 /* Threads that hold `width` elements, HELD pieces each: of one block at most. */

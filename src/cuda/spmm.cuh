@@ -9,14 +9,16 @@
  * read, 16 bytes of 4 keys a lane. Dims are the 16 rows of the tensor core's tile and queries its 8
  * columns, so that 8 x 8 blocks fill it.
  *
- * A unit is 8 TILES rows of a strip by the dims of a few warps, computed by one block; where it has
- * more warps, they take turns at the keys and are added up in order. Units of the same dims stand
- * together: a slice of V for all keys is what L2 holds, not V.
+ * A unit is 8 TILES rows of a strip by the dims of a few warps, computed by one block, or by those
+ * of a cluster where there are few units; where it has more warps, they take turns at the keys and
+ * are added up in order. Units of the same dims stand together: a slice of V for all keys is what
+ * L2 holds, not V.
  */
 #ifndef TESSERA_CUDA_SPMM_CUH
 #define TESSERA_CUDA_SPMM_CUH
 
 #include "device/blocks.cuh"
+#include "device/cluster.cuh"
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
 #include "device/words.cuh"
@@ -25,6 +27,7 @@
 #include "strip_share.cuh"
 
 #define SPMM_THREADS 128
+#define SPMM_TURNS 4    /* of a warp at least before more blocks share a unit's keys */
 #define SPMM_COLUMNS 32 /* that a warp takes at a time: two products of 16 keys */
 
 /* 16-byte pieces of a key for every 4 lanes: two are worth their registers where they hold few dims
@@ -59,7 +62,7 @@ template <class T, int TILES> struct spmm_shared {
     static constexpr int count = sizeof(struct spmm_sums<T, TILES>) / sizeof(float);
     struct strip strip[SPMM_THREADS / 32];
     float sum[SPMM_THREADS / 32][count][32];
-    unsigned weighty[SPMM_THREADS / 32][32];
+    float weighty[SPMM_THREADS / 32][32]; /* its bits */
 };
 
 /* ---- weights ---- */
@@ -252,7 +255,8 @@ spmm_sweep(float (*sum)[32], const struct cuda_params &p, const struct strip &s,
 
 /* ---- results ---- */
 
-/* The sums of the warps that share the first's dims, lane by lane, in their order. */
+/* The sums of the warps that share this one's dims, those of the cluster's other blocks among them,
+ * lane by lane, in their order. */
 template <class T, int TILES>
 static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES> &sum,
                                                       const struct spmm_shared<T, TILES> &shared,
@@ -261,12 +265,14 @@ static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES>
     float *to = &sum.of[0][0][0][0];
     unsigned weighty = 0;
 #pragma unroll 1
-    for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
-        weighty |= shared.weighty[w][lane];
+    for (int block = 0; block < cluster_size(); block++)
+#pragma unroll 1
+        for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
+            weighty |= __float_as_uint(cluster_load(&shared.weighty[w][lane], block));
 #pragma unroll
-        for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
-            to[i] += shared.sum[w][i][lane];
-    }
+            for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
+                to[i] += cluster_load(&shared.sum[w][i][lane], block);
+        }
     return weighty;
 }
 
@@ -340,7 +346,8 @@ static __global__ void __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : TILES == 1 ?
     const int turns = (int)blockDim.x / 32 / dim_warps;
     struct strip &s = shared.strip[warp];
     const int64_t row_units = spmm_row_units<TILES>(p), of_slice = p.n_items * row_units;
-    const int64_t slice = blocks_unit() / of_slice, at = blocks_unit() - slice * of_slice;
+    const int64_t unit = blocks_unit() / cluster_size();
+    const int64_t slice = unit / of_slice, at = unit - slice * of_slice;
     const int64_t item = at / row_units, row = (at - item * row_units) * (8 * TILES);
     if (slice >= spmm_slices<T, TILES>(p))
         return;
@@ -351,29 +358,43 @@ static __global__ void __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : TILES == 1 ?
         ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
         warp_lane() / 4 * words_elements<T>();
     const head_view<T> v = head_of<T>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
-    shared.weighty[warp][warp_lane()] = spmm_sweep<T, TILES, WHOLE>(
-        shared.sum[warp], p, s, v, dim, row, warp / dim_warps, turns);
+    shared.weighty[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
+        shared.sum[warp], p, s, v, dim, row, cluster_rank() * turns + warp / dim_warps,
+        cluster_size() * turns));
     __syncthreads();
-    if (warp < dim_warps) {
+    if (cluster_size() > 1)
+        cluster_wait();
+    if (warp < dim_warps && cluster_rank() == 0) {
         struct spmm_sums<T, TILES> sum = {};
         const unsigned weighty = spmm_merge(sum, shared, dim_warps);
         spmm_results<T, TILES>(sum, weighty, p, s, row, dim);
     }
+    if (cluster_size() > 1)
+        cluster_wait(); /* until the first has read this one's sums */
 }
 
 /* ---- launching ---- */
 
 template <class T, int TILES>
 static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+    if (p->n_items == 0)
+        return cudaSuccess;
     const int64_t units = p->n_items * spmm_row_units<TILES>(*p) * spmm_slices<T, TILES>(*p);
     const int64_t turns = (p->columns / p->n_items + SPMM_COLUMNS - 1) / SPMM_COLUMNS;
     const int dim_warps = spmm_dim_warps<T, TILES>(p->d_v);
-    int warps = dim_warps;
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? CLUSTER_MAX : 1;
+    int warps = dim_warps, cluster = 1;
     while (2 * warps <= SPMM_THREADS / 32 && turns * dim_warps > warps)
         warps *= 2;
-    return blocks_launch(words_whole<T>(p->alignment, p->d_v) ? spmm_gather<T, TILES, true>
-                                                              : spmm_gather<T, TILES, false>,
-                         units, 32 * warps, p, stream);
+    while (cluster < most && cluster * units < p->multiprocessors &&
+           turns * dim_warps >= SPMM_TURNS * cluster * warps)
+        cluster *= 2;
+    const bool whole = words_whole<T>(p->alignment, p->d_v);
+    if (cluster > 1)
+        return cluster_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
+                              units * cluster, cluster, 32 * warps, 0, p, stream);
+    return blocks_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>, units,
+                         32 * warps, p, stream);
 }
 
 /*

@@ -30,6 +30,7 @@ static __device__ __forceinline__ int cluster_rank(void) {
 
 /* A barrier that shows what each block has written to its shared memory. */
 static __device__ __forceinline__ void cluster_wait(void) {
+    __syncwarp();
 #if ARCHITECTURE_CLUSTERS
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
