@@ -259,6 +259,10 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
 
 /* ---- items and merges ---- */
 
+static float lse_of(float m, double l) {
+    return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
+}
+
 /* Divides by the sums and writes rows first ... first + rows - 1 of head (b, h). */
 static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, int64_t first,
                         int64_t rows, const struct state *s, float *row) {
@@ -277,8 +281,7 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
     cpu_store_outputs(&o, first, rows, d, s->ot, row);
     struct cpu_lse lse = cpu_lse(&args->lse, b, h, first);
     for (int64_t r = 0; lse.data && r < rows; r++)
-        lse.data[r * lse.stride] =
-            s->l[r] == 0 ? -INFINITY : (float)(((double)s->m[r] + log2(s->l[r])) * LN_2);
+        lse.data[r * lse.stride] = lse_of(s->m[r], s->l[r]);
 }
 
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
@@ -327,12 +330,29 @@ static void item_fold(struct item *it) {
     it->folded = 1;
 }
 
+/* The same for few rows that were never folded, which stand as they are written. */
+static void few_finish(const struct item *it) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v;
+    struct cpu_head o = cpu_head(&args->o, args->problem->type, it->b, it->h);
+    struct cpu_lse lse = cpu_lse(&args->lse, it->b, it->h, it->first);
+    for (int64_t r = 0; r < it->rows; r++) {
+        const double l = (double)it->s.near.l[r];
+        const vf factor = v_set((float)(1 / l));
+        const vi empty = (vi)(factor == v_set(INFINITY));
+        float *row = it->s.near.ot + r * d;
+        for (int64_t i = 0; i < d; i += CPU_LANES)
+            v_store(row + i, v_select(empty, (vf){0}, v_load(row + i) * factor));
+        cpu_row_from_f32(o.data + (it->first + r) * o.stride, row, o.type, d);
+        if (lse.data)
+            lse.data[r * lse.stride] = lse_of(it->s.near.m[r], l);
+    }
+}
+
 /* An item that was never folded. */
 static void item_finish(const struct item *it) {
     const struct kernel_args *args = it->args;
     struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
-    if (it->few)
-        few_turn(it);
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
         seen.l[r] = (double)it->s.near.l[r];
     tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
@@ -356,7 +376,7 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {
-        item_finish(&it);
+        (it.few ? few_finish : item_finish)(&it);
         return;
     }
     item_fold(&it);

@@ -74,11 +74,28 @@ static inline int32_t least(int64_t a, int64_t b, int32_t c) {
     return ab < c ? (int32_t)ab : c;
 }
 
-/* Takes whole runs of at most CPU_KEYS_SLACK keys: they are common, and need no branch each. */
+#define WALK_SINGLES 16
+
+/* Whether the next WALK_SINGLES runs are of one key each. */
+static inline int walk_singles(const struct list_run *run) {
+    int32_t others = 0;
+    for (int i = 0; i < WALK_SINGLES; i++)
+        others |= run[i].count ^ 1;
+    return others == 0;
+}
+
+/* Takes whole runs of at most CPU_KEYS_SLACK keys: they are common, and need no branch each; of
+ * single keys many at a time. */
 static inline int32_t walk_short_runs(struct walk *w, struct cpu_keys *keys, int32_t n) {
     const struct list_run *run = w->lists->full + w->run;
     const struct list_run *const end = w->lists->full + w->end;
     const int32_t before = n, most = least(w->left + n, CPU_KEYS, CPU_KEYS);
+    while (end - run >= WALK_SINGLES && n + WALK_SINGLES <= most && walk_singles(run)) {
+        for (int i = 0; i < WALK_SINGLES; i++)
+            keys->key[n + i] = run[i].key;
+        run += WALK_SINGLES;
+        n += WALK_SINGLES;
+    }
     for (; run != end && run->count <= CPU_KEYS_SLACK && n + run->count <= most; run++) {
         for (int32_t i = 0; i < CPU_KEYS_SLACK; i++)
             keys->key[n + i] = run->key + i;
