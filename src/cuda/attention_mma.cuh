@@ -197,7 +197,7 @@ attention_keys(struct attention_rows<ROWS> &keys, struct attention_lists<KEYS, W
     keys.count = 0;
 #pragma unroll
     for (int i = 0; i < (ROWS + 31) / 32; i++) {
-        const int row = 32 * i + warp_lane();
+        const int row = 32 * i + warp_lane_here();
         keys.key[i] = -1;
         if (row < ROWS)
             keys.key[i] = attention_key(lists, p, stage, item, begin, first + row, masked);
