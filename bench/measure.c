@@ -111,7 +111,7 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
         snprintf(why, LAB_WHY, "%s", broken);
         return BENCH_BAD;
     }
-    if (m->s->c.fill >= LAB_FILL_NANK)
+    if (m->s->c.fill >= LAB_FILL_NANK && m->s->c.fill <= LAB_FILL_INF)
         return BENCH_DONE;
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
     if (bench_sample_make(&oracle, m->s, m->s->pattern)) {

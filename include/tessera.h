@@ -412,7 +412,7 @@ typedef struct tess_target {
     int32_t device;                  /* ordinal, CUDA */
     int32_t architecture;            /* CUDA: 10 * major + minor, e.g. 90 */
     int32_t multiprocessors;         /* CUDA */
-    int64_t shared_memory_per_block; /* CUDA: bytes, the largest that a kernel can ask for */
+    int64_t shared_memory_per_block; /* CUDA: bytes that a block can ask for, 0 = unknown */
     int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
 } tess_target;
 TESS_DEFINE_INIT(tess_target)

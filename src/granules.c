@@ -13,12 +13,11 @@ static int64_t ceil_to(int64_t n, int64_t size) {
     return (n + size - 1) / size * size;
 }
 
-/* The granule size for these lists. */
-static int32_t size_choose(const struct lists *lists) {
+/* The granule size for these lists, `size` at most. */
+static int32_t size_choose(const struct lists *lists, int32_t size) {
     int64_t keys = 0;
     for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
         keys += lists->keys[T];
-    int32_t size = GRANULE_MAX;
     for (; size > 1; size /= 2) {
         int64_t places = 0;
         for (int64_t i = 0; i < lists->n_full; i++)
@@ -193,7 +192,7 @@ static int items_fill(struct granules *out, const struct lists *lists,
 
 static int granules_build(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules) {
-    int64_t tiles = lists->n_lists * lists->tiles;
+    const int64_t tiles = out->tiles;
     out->ptr = array_make(tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(tiles, sizeof *out->mask_ptr);
     out->items = array_make(out->n_items, sizeof *out->items);
@@ -215,7 +214,8 @@ static int granules_build(struct granules *out, const struct lists *lists,
 tess_status granules_make(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules,
                           tess_error *error) {
-    *out = (struct granules){.size = size_choose(lists),
+    *out = (struct granules){.size = size_choose(lists, rules->size),
+                             .tiles = lists->n_lists * lists->tiles,
                              .n_items = schedule->n_items,
                              .n_merges = schedule->n_merges,
                              .workers = rules->workers};
@@ -239,5 +239,7 @@ void granules_free(struct granules *g) {
 
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
-           (size_t)(g->n_items + g->n_merges) * sizeof *g->items;
+           (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
+           (size_t)(g->tiles + 1) * (sizeof *g->ptr + sizeof *g->mask_ptr) +
+           ((size_t)g->workers + 1) * sizeof *g->worker_ptr;
 }

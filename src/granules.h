@@ -47,8 +47,9 @@ struct granule_item {
 
 struct granules {
     int32_t size;
+    int64_t tiles; /* of all lists */
     int64_t n, n_masks;
-    int64_t *ptr, *mask_ptr; /* [n_lists * tiles + 1] */
+    int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
@@ -63,6 +64,7 @@ struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int32_t workers; /* 1: all stand in the order of the schedule */
+    int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

@@ -78,13 +78,19 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
+    /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */
+    int32_t granule;
     /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
      * whoever is free takes the next. */
     int32_t (*workers)(const tess_target *target, int32_t rows);
+    /* Attention on a device: bytes of shared memory that a block takes for tiles of `rows` rows;
+     * NULL: none. */
+    int64_t (*shared)(int32_t rows);
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);
-    /* NULL if it computes this problem on this target, else why not, in words. */
+    /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
+     * not looked at: see plan_kernel_refuses. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
     /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
      * what the plan knows is set in the arguments. */

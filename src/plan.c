@@ -35,6 +35,20 @@ static const struct kernel *kernel_named(const struct backend *backend, const ch
     return NULL;
 }
 
+/* Whether the target's blocks have the shared memory that query tiles of `rows` rows take. */
+static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+    return !kernel->shared || plan->target.shared_memory_per_block == 0 ||
+           kernel->shared(rows) <= plan->target.shared_memory_per_block;
+}
+
+const char *plan_kernel_refuses(const tess_plan *plan, const struct kernel *kernel) {
+    int fits = !kernel->tile_rows;
+    for (const int32_t *rows = kernel->tile_rows; rows && *rows; rows++)
+        fits |= height_fits(plan, kernel, *rows);
+    return fits ? kernel->refuses(&plan->problem, &plan->target)
+                : "its blocks take more shared memory than the target's have";
+}
+
 /* The first kernel of the stage that does not refuse problem and target, which need not be this
  * machine; *reason is why the last one that was looked at does. */
 static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
@@ -44,7 +58,7 @@ static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
             continue;
-        const char *why = kernel->refuses(&plan->problem, &plan->target);
+        const char *why = plan_kernel_refuses(plan, kernel);
         if (!why)
             return kernel;
         *reason = why;
@@ -57,6 +71,24 @@ static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
         if (*r == rows)
             return 1;
     return 0;
+}
+
+/* Whether the kernel takes the height that the problem asks for. */
+static tess_status height_check(const tess_plan *plan, const struct kernel *kernel,
+                                tess_error *error) {
+    const int32_t rows = plan->problem.tile_rows;
+    if (!rows)
+        return TESS_OK;
+    if (!kernel_has_height(kernel, rows))
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "kernel %s has no query tiles of %d rows", kernel->name, (int)rows);
+    if (!height_fits(plan, kernel, rows))
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
+                         "the target's blocks have %lld",
+                         (int)rows, kernel->name, (long long)kernel->shared(rows),
+                         (long long)plan->target.shared_memory_per_block);
+    return TESS_OK;
 }
 
 static tess_status kernels_choose(tess_plan *plan, const char *name, tess_error *error) {
@@ -77,17 +109,12 @@ static tess_status kernels_choose(tess_plan *plan, const char *name, tess_error 
                              "no %s kernel of the %s backend computes this: %s",
                              tess_stage_name(stages[s]), plan->backend->name, reason);
     }
-    const struct kernel *attention = plan->kernels[TESS_STAGE_ATTENTION];
-    if (attention && plan->problem.tile_rows &&
-        !kernel_has_height(attention, plan->problem.tile_rows))
-        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "kernel %s has no query tiles of %d rows", attention->name,
-                         (int)plan->problem.tile_rows);
     if (!used)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "kernel %.64s computes %s, which the chosen pipeline does not contain",
                          name, tess_stage_name(forced->stage));
-    return TESS_OK;
+    const struct kernel *attention = plan->kernels[TESS_STAGE_ATTENTION];
+    return attention ? height_check(plan, attention, error) : TESS_OK;
 }
 
 /* ---- cost ---- */
@@ -145,22 +172,25 @@ static double staged_cost(const tess_plan *plan, double heads) {
 
 /* ---- lists ---- */
 
-/* The height that the problem asks for, else the cheapest of those that the kernel offers; 0 when
- * memory ran out. */
+/* The height that the problem asks for, else the cheapest of those that the kernel offers and that
+ * fit the target; 0 when memory ran out. */
 static int32_t height_choose(tess_plan *plan, const struct bcsr *m, double heads,
                              tess_error *error) {
-    const int32_t *rows = plan->kernels[TESS_STAGE_ATTENTION]->tile_rows;
-    int best = 0;
+    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+    int n = 0, best = 0;
     if (plan->problem.tile_rows)
         return plan->problem.tile_rows;
-    for (int i = 0; rows[i] && i < PLAN_HEIGHTS - 1; i++) {
+    for (const int32_t *rows = kernel->tile_rows; *rows && n < PLAN_HEIGHTS - 1; rows++) {
         struct lists_sums sums;
-        if (lists_estimate(&sums, m, rows[i], PLAN_SAMPLES, error))
+        if (!height_fits(plan, kernel, *rows))
+            continue;
+        if (lists_estimate(&sums, m, *rows, PLAN_SAMPLES, error))
             return 0;
-        plan->heights[i].rows = rows[i];
-        plan->heights[i].seconds = fused_cost(plan, &sums, heads, rows[i]);
-        if (plan->heights[i].seconds < plan->heights[best].seconds)
-            best = i;
+        plan->heights[n].rows = *rows;
+        plan->heights[n].seconds = fused_cost(plan, &sums, heads, *rows);
+        if (plan->heights[n].seconds < plan->heights[best].seconds)
+            best = n;
+        n++;
     }
     return plan->heights[best].rows;
 }
@@ -201,7 +231,8 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
         .list_of = plan->list_of,
         .heads_q = plan->problem.heads_q,
         .heads_kv = plan->problem.heads_kv,
-        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1};
+        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1,
+        .size = kernel->granule ? kernel->granule : GRANULE_MAX};
     if (!status && plan->backend->image_size)
         status =
             granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);

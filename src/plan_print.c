@@ -48,7 +48,7 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == plan->kernels[s] || other->stage != (tess_stage)s)
                 continue;
-            const char *why = other->refuses(&plan->problem, &plan->target);
+            const char *why = plan_kernel_refuses(plan, other);
             say(t, "            not %s: %s\n", other->name, why ? why : "comes after it");
         }
     }

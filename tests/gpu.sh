@@ -98,6 +98,8 @@ reduced=("$tessera" verify
     backend=cuda,h=2,n=70,d=16,block=1x1,pattern='random(0.2,1)',source=topk,fill=nanv
     backend=cuda,h=2,n=70,d=16,dtype=bf16,block=1x16,pattern='dilated(3,4)'
     backend=cuda,h=1,n=20,nkv=700,d=40,dtype=bf16,block=1x1,pattern='random(0.3,1)',part=128
+    backend=cuda,h=1,n=90,d=64,dtype=f16,block=8x8,pattern='random(0.4,1)',tile=16,fill=sink
+    backend=cuda,h=1,n=90,d=128,dtype=f16,block=64x64,pattern=causal,fill=extreme
     backend=cuda,h=1,n=140,d=136,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal',tile=128
     backend=cuda,h=1,n=3,nkv=2000,d=8,dtype=f16,block=4x4,pattern='random(0.5,1)'
     backend=cuda,h=1,n=70,d=24,dv=96,block=8x8,pattern='window(20,20)'

@@ -10,6 +10,7 @@
 
 #include "lab/check.h"
 #include "lab/device.h"
+#include "lab/half.h"
 #include "lab/run.h"
 
 enum { SKIPPED = 77, REPEATS = 500 };
@@ -49,6 +50,25 @@ static void checks(void **state) {
         "h=2,n=600,d=16,dtype=f16,pattern=random_row(0.4,3),block=2x2,source=mask",
         "h=2,n=130,d=48,pattern=segments(50,30)&causal,block=48x80,source=lists,fill=huge",
         "b=70,h=1000,hkv=1,n=2,d=1,pattern=causal,block=2x1,lists=1",
+        "h=2,n=300,d=64,dtype=f16,pattern=causal,block=64x64,fill=extreme",
+        "h=2,n=300,d=64,dtype=bf16,pattern=causal,block=64x64,fill=extreme",
+        "h=2,n=300,d=128,dtype=bf16,pattern=random(0.4,1),block=8x8,fill=extreme,part=128",
+        "h=1,n=200,d=32,dtype=f16,pattern=dense,fill=large,scale=1e5",
+        "h=1,n=200,d=128,dtype=bf16,pattern=dense,block=128x128,fill=large,scale=-1e8",
+        "h=2,n=300,d=64,dtype=f16,pattern=dense,block=64x64,fill=sink",
+        "h=2,n=700,d=128,dtype=f16,pattern=random(0.5,1),block=8x8,fill=sink,part=128",
+        "h=2,n=300,d=64,dtype=bf16,pattern=random(0.3,1),block=16x16,fill=sink",
+        "h=1,n=300,d=64,dtype=bf16,pattern=random(0.4,1),block=16x16,fill=inf",
+        "h=1,n=300,d=128,dtype=bf16,pattern=random(0.4,1),block=8x8,fill=nank",
+        "h=1,n=300,d=64,dtype=bf16,pattern=window(60,9),block=32x32,fill=nanv",
+        "h=1,n=70,nkv=1500,d=64,dtype=bf16,pattern=dense,block=64x64,fill=inf,part=128",
+        "h=1,n=70,nkv=1500,d=64,dtype=f16,pattern=random(0.2,1),block=8x1,fill=inf,part=128",
+        "h=1,n=200,d=200,dtype=bf16,pattern=causal,block=128x128,tile=8",
+        "h=1,n=200,d=256,dtype=f16,pattern=causal,block=128x128,tile=16",
+        "h=1,n=200,d=130,dv=256,dtype=bf16,pattern=causal,block=128x128,tile=32",
+        "h=1,n=200,d=256,dv=8,dtype=bf16,pattern=causal,block=128x128,tile=64",
+        "h=1,n=200,d=192,dv=128,dtype=f16,pattern=causal,block=128x128,tile=128",
+        "h=2,n=90,d=96,dv=80,dtype=bf16,pattern=causal,block=32x32,scale=-0.3",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
@@ -60,6 +80,59 @@ static void checks(void **state) {
             lab_check(&outcome, &w, TESS_CUDA, (tess_pipeline)pipeline, NULL);
             if (outcome.verdict != LAB_PASSED)
                 fail_msg("%s: %s", texts[i], outcome.message);
+            lab_work_free(&w);
+        }
+}
+
+/* Only the product of scale, query and key has to be in range. Each is what all dims of the one query
+ * and of the first of two keys hold; the other key is 0. */
+static void extreme_scales(void **state) {
+    (void)state;
+    static const struct {
+        tess_type type;
+        double scale, q, k;
+    } cases[] = {{TESS_F32, 1e30, 1e10, 1e-35},
+                 {TESS_F32, 1e30, 1e10, 0},
+                 {TESS_F32, 1e-30, 1e20, 1e12},
+                 {TESS_F32, 1e-42, 0.5, 2e38},
+                 {TESS_F32, 1e-42, 1e38, 1e33},
+                 {TESS_F32, 1, 1e-40, 1e38},
+                 {TESS_F32, -1e20, 1e19, 1e-38},
+                 {TESS_BF16, 1e30, 1e10, 1e-35},
+                 {TESS_BF16, 1e-30, 1e20, 1e12},
+                 {TESS_BF16, 1e-42, 0.5, 2e38},
+                 {TESS_BF16, 1e-42, 1e38, 1e33},
+                 {TESS_BF16, -1e20, 1e19, 1e-38},
+                 {TESS_BF16, 0x1p-7, 0x1.84p-124, 0x1p127},
+                 {TESS_BF16, 0x1p-12, 0x1.84p-118, 0x1p127},
+                 {TESS_F16, 1e30, 6e-8, 6e-8},
+                 {TESS_F16, 1e-42, 6e4, 6e4},
+                 {TESS_F16, 0x1p-12, 0x1.b34p-8, 6e4},
+                 {TESS_F16, -0x1p-12, 0x1.b34p-8, 6e4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            struct lab_work w;
+            struct lab_outcome outcome;
+            struct lab_case c;
+            char why[LAB_WHY];
+            if (lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline))
+                continue;
+            assert_int_equal(lab_case_parse(&c, "h=1,n=1,nkv=2,d=4,dv=1,pattern=dense", why), 0);
+            c.type = cases[i].type, c.scale = cases[i].scale;
+            assert_int_equal(lab_work_make(&w, &c, why), 0);
+            for (int64_t d = 0; d < 4; d++) {
+                lab_put(w.q.view.data, w.c.type, d, cases[i].q);
+                lab_put(w.k.view.data, w.c.type, d, cases[i].k);
+                lab_put(w.k.view.data, w.c.type, 4 + d, 0);
+            }
+            lab_oracle_free(&w.oracle);
+            assert_int_equal(lab_oracle_run(&w.oracle, &w.q.view, &w.k.view, &w.v.view, w.spec,
+                                            w.c.scale, NULL, 0),
+                             0);
+            lab_check(&outcome, &w, TESS_CUDA, (tess_pipeline)pipeline, NULL);
+            if (outcome.verdict != LAB_PASSED)
+                fail_msg("%s, scale %g, q %g, k %g: %s", tess_type_name(cases[i].type),
+                         cases[i].scale, cases[i].q, cases[i].k, outcome.message);
             lab_work_free(&w);
         }
 }
@@ -231,6 +304,7 @@ int main(void) {
         cmocka_unit_test(refusals),
         cmocka_unit_test(one_call),
         cmocka_unit_test(checks),
+        cmocka_unit_test(extreme_scales),
         cmocka_unit_test(repeats_have_the_same_bits),
     };
     if (!lab_device_available(TESS_CUDA)) {

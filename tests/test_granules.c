@@ -39,14 +39,20 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
         c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
     const struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
-    const struct granule_rules granule_rules = {c->list_of, HEADS, HEADS_KV, workers};
+    const struct granule_rules granule_rules = {c->list_of, HEADS, HEADS_KV, workers,
+                                                workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of, HEADS,
                                    &rules, &error),
                      TESS_OK);
     assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
                      TESS_OK);
-    assert_true(granules_memory(&c->granules) > 0);
+    const struct granules *g = &c->granules;
+    const int64_t tiles = c->lists.n_lists * c->lists.tiles;
+    assert_int_equal(granules_memory(g),
+                     (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
+                         g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
+                         (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
 }
 
 static void cut_free(struct cut *c) {

@@ -535,6 +535,23 @@ static void fill_ranges(void **state) {
     for (int64_t i = 0; i < 300 * 16; i++)
         assert_true(fabs(lab_get(w.k.view.data, TESS_F16, i)) < 0x1p-14);
     lab_work_free(&w);
+    exact_answer(&w, "h=1,n=300,d=16,fill=extreme,seed=5,dtype=f16");
+    for (int64_t x = 0; x < 300; x++)
+        assert_true(w.oracle.size[x] > 1e8 && w.oracle.size[x] < 1e10);
+    lab_work_free(&w);
+}
+
+/* Sinks take nearly all of each row's weight and leave nothing of it in the outputs. */
+static void fill_sinks(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=1,n=300,d=16,fill=sink,seed=5,scale=-0.5");
+    for (int64_t x = 0; x < 300; x++) {
+        assert_true(w.oracle.lse[x] > 18 && w.oracle.lse[x] < 28);
+        for (int64_t d = 0; d < 16; d++)
+            assert_true(fabs(w.oracle.o[16 * x + d]) < 0.1);
+    }
+    lab_work_free(&w);
 }
 
 /* Large products that cancel; elements near the smallest normal numbers whose scores are of size 1;
@@ -667,6 +684,7 @@ int main(void) {
         cmocka_unit_test(compare_places_of_nan),
         cmocka_unit_test(fill_poisons_unlisted_keys),
         cmocka_unit_test(fill_ranges),
+        cmocka_unit_test(fill_sinks),
         cmocka_unit_test(fill_extremes),
         cmocka_unit_test(check_runs),
         cmocka_unit_test(check_sees_wrong_pattern),

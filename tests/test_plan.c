@@ -332,6 +332,68 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
+/* A kernel, or a height of it, that takes more shared memory than the target's blocks have is not
+ * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
+static void cuda_plans_fit_shared_memory(void **state) {
+    (void)state;
+    static const struct {
+        int64_t shared, d, asked, rows; /* rows 0: refused */
+        const char *says;               /* the kernel, or of the refusal */
+    } cases[] = {{232448, 128, 0, 128, "cuda_attention_bf16_d128"},
+                 {101376, 128, 0, 64, "cuda_attention_bf16_d128"},
+                 {101376, 128, 128, 0, "query tiles of 128 rows"},
+                 {101376, 64, 0, 128, "cuda_attention_bf16_d64"},
+                 {232448, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
+                 {166912, 256, 64, 0, "query tiles of 64 rows"},
+                 {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
+                 {65536, 256, 0, 16, "cuda_attention_bf16_wide"},
+                 {0, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {16384, 64, 0, 0, "shared memory"}};
+    tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_problem problem = problem_make(1024);
+        tess_target target = tess_target_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.tile_rows = cases[i].asked;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 86;
+        target.shared_memory_per_block = cases[i].shared;
+        tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+        assert_int_equal(status, cases[i].rows ? TESS_OK : TESS_UNSUPPORTED);
+        if (cases[i].rows) {
+            assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].says);
+            assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        } else if (!strstr(error.message, cases[i].says)) {
+            fail_msg("'%s' does not say '%s'", error.message, cases[i].says);
+        }
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* scale * log2(e) has to be an f32. */
+static void cuda_scales_are_refused(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    for (int type = TESS_F32; type <= TESS_BF16 && backend_get(TESS_CUDA); type++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            tess_problem problem = problem_make(64);
+            tess_target target = tess_target_init();
+            tess_error error = tess_error_init();
+            tess_plan *plan = NULL;
+            problem.type = (tess_type)type, problem.pipeline = (tess_pipeline)pipeline;
+            problem.scale = -0x1.8p127;
+            target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+            tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+            assert_int_equal(status, pipeline == TESS_FUSED ? TESS_UNSUPPORTED : TESS_OK);
+            assert_true(status == TESS_OK || strstr(error.message, "2^127"));
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
 /* Values that do not fit 64 bits are refused, not wrapped. */
 static void huge_values_are_refused(void **state) {
     (void)state;
@@ -384,6 +446,8 @@ int main(void) {
         cmocka_unit_test(printing_is_snprintf),
         cmocka_unit_test(cuda_plans_need_no_device),
         cmocka_unit_test(cuda_heights_follow_the_lists),
+        cmocka_unit_test(cuda_plans_fit_shared_memory),
+        cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(huge_values_are_refused),
         cmocka_unit_test(queries_answer),
     };

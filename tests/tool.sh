@@ -353,6 +353,14 @@ good verify -n 30
 says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
 good verify -n 3 --list
 says 'pattern='
+good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable n=17,d=8,pipeline=fused
+says '  cpu_attention_portable             2 cases, worst error/bound '
+good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
+says '  cpu_attention_portable             1 cases, worst error/bound '
+for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
+    grep -Eq "^  $name +(ran in no case|skipped: )" std || fail "verify does not name $name"
+done
+checks=$((checks + 1))
 good verify n=16,d=8,seed=13 --threads 2
 says 'verify: 1 cases, 1 passed, 0 failed'
 # fails CASE: a verify with a planted fault finds it in the staged pipeline; the line to repeat it

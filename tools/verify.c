@@ -71,7 +71,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 /* What has been seen of one kernel. */
 struct tally {
     tess_kernel_info info;
-    int64_t runs;
+    int64_t cases, last; /* how many it ran in; the number of the last */
     double worst;
 };
 
@@ -79,6 +79,7 @@ struct verify {
     struct tally kernels[MAX_KERNELS];
     int64_t n_kernels;
     int64_t passed, failed, runs, refused;
+    bool asked[2][2];        /* [backend][pipeline]: by some case, and it is not skipped */
     char refusal[LAB_WHY];   /* the last one */
     const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
 };
@@ -122,7 +123,8 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
         if (t->info.backend != backend || !name || strcmp(name, t->info.name) != 0)
             continue;
         ran[t->info.stage] = name;
-        t->runs++;
+        t->cases += t->cases == 0 || t->last != v->passed + v->failed;
+        t->last = v->passed + v->failed;
         t->worst = outcome.worst > t->worst ? outcome.worst : t->worst;
     }
     if (outcome.verdict == LAB_PASSED)
@@ -181,9 +183,11 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     }
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline])
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline]) {
+                v->asked[backend][pipeline] = true;
                 ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
                                      number);
+            }
     lab_work_free(&work);
     v->passed += ok;
     v->failed += !ok;
@@ -226,13 +230,23 @@ static int cases_check(const struct options *o) {
     return EXIT_DONE;
 }
 
+/* What became of each kernel; nothing of those that no case asked for. */
+static void summary_of_kernels(const struct verify *v) {
+    for (int64_t k = 0; k < v->n_kernels; k++) {
+        const struct tally *t = &v->kernels[k];
+        int pipeline = t->info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        if (t->cases)
+            printf("  %-28s %7lld cases, worst error/bound %.3f\n", t->info.name,
+                   (long long)t->cases, t->worst);
+        else if (t->info.unusable)
+            printf("  %-28s skipped: %s\n", t->info.name, t->info.unusable);
+        else if (v->asked[t->info.backend][pipeline])
+            printf("  %-28s ran in no case\n", t->info.name);
+    }
+}
+
 static void summary(const struct verify *v, const struct options *o) {
-    for (int64_t k = 0; k < v->n_kernels; k++)
-        if (v->kernels[k].runs)
-            printf("  %-28s %7lld runs, worst error/bound %.3f\n", v->kernels[k].info.name,
-                   (long long)v->kernels[k].runs, v->kernels[k].worst);
-        else if (v->kernels[k].info.unusable)
-            printf("  %-28s skipped: %s\n", v->kernels[k].info.name, v->kernels[k].info.unusable);
+    summary_of_kernels(v);
     for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
             const char *lacks = v->lacks[backend][pipeline];

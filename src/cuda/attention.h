@@ -35,23 +35,35 @@ struct attention_params {
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
     bool copied;       /* rows of q, k and v can be copied 16 bytes at a time */
-    /* The scale is their product. q_scale is a power of two, negative where the scale is, and 1 for
-     * all but extreme scales: sums stay in range whose scaled size is, and maxima stay maxima. */
+    /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
+     * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that share
- * a multiprocessor: what registers and shared memory allow. */
+ * a multiprocessor: what registers and an H200's shared memory allow. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
-    ((head) > 128 ? 1 : (head) > 64 ? ((rows) > 32 ? 2 : 3) : (rows) > 64 ? 2 : (rows) > 32 ? 3 : 5)
+    ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
+     : (head) > 64 ? ((rows) > 32   ? 2                                                            \
+                      : (rows) > 16 ? 3                                                            \
+                                    : 5)                                                           \
+     : (rows) > 64 ? 2                                                                             \
+     : (rows) > 32 ? 3                                                                             \
+     : (rows) > 16 ? 5                                                                             \
+                   : 10)
+
+/* Keys of a granule of these kernels at most: a step of their lowest tiles. */
+#define ATTENTION_GRANULE 32
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* cuda_NAME: one launch function for each fused kernel. */
+/* For each fused kernel a launch function, cuda_NAME, and cuda_NAME_shared: the bytes of shared
+ * memory that a block takes for tiles of `rows` rows. */
 #define CUDA_ATTENTION(name, ...)                                                                  \
-    cudaError_t cuda_##name(const struct attention_params *p, cudaStream_t stream);
+    cudaError_t cuda_##name(const struct attention_params *p, cudaStream_t stream);                \
+    int64_t cuda_##name##_shared(int32_t rows);
 #define CUDA_KERNEL(...)
 #include "instances.def"
 #undef CUDA_KERNEL

@@ -57,14 +57,6 @@ size_t attention_workspace(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-/* The part of the scale that is folded into Q: its sign, and what of it could be too small for sums
- * that have not been scaled yet to stay in range. */
-static double scale_of_q(double scale) {
-    int exponent;
-    frexp(scale, &exponent);
-    return copysign(exponent < -8 ? ldexp(1, exponent < -100 ? -100 : exponent) : 1, scale);
-}
-
 /* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. */
 static bool rows_copied(const struct kernel_args *args) {
     const struct problem *p = args->problem;
@@ -79,7 +71,7 @@ static bool rows_copied(const struct kernel_args *args) {
 struct attention_params attention_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     struct carve carve = {.base = (char *)(uintptr_t)args->image};
-    const double q_scale = scale_of_q(p->scale);
+    const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
         .image = image_take(&carve, args),
         .q = args->q,

@@ -17,7 +17,7 @@
 #define FMA_KEYS 64  /* of a step */
 #define FMA_DIMS 128 /* of V, by one block */
 
-template <int M> struct attention_fma_shared {
+template <int M> struct attention_fma_block {
     float q[PANEL_K][M + 4];
     float k[PANEL_K][FMA_KEYS + 1];
     float p[FMA_KEYS][M + 4];
@@ -44,26 +44,26 @@ static __device__ __forceinline__ row_view<T> attention_row(const char *head,
             p.alignment >= 4 * (int32_t)sizeof(T)};
 }
 
-/* The keys of a step, and their row masks. */
+/* The keys of a step that begins with granule `begin`, and their row masks. */
 template <int M>
-static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_shared<M> &s,
+static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_block<M> &s,
                                                           const struct attention_params &p,
-                                                          uint32_t step, bool masked) {
+                                                          uint32_t begin, bool masked) {
     const struct granule_item &item = s.lists.jobs[0];
     __syncthreads();
-    attention_look<FMA_KEYS, 1, 4 * M>(s.lists, p, 0, item, step);
-    ring_wait();
+    attention_look<FMA_KEYS, 1, 4 * M>(s.lists, p, 0, item, begin);
+    copy_wait_all();
     __syncthreads();
     for (int row = (int)threadIdx.x; row < FMA_KEYS; row += 4 * M)
-        s.key[row] = attention_key(s.lists, p, 0, item, step, row, masked);
-    ring_wait();
+        s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked);
+    copy_wait_all();
     __syncthreads();
 }
 
 /* Dims d ... d + PANEL_K - 1 of the tile's queries and the step's keys; 0 where there is none. */
 template <class T, int M>
 static __device__ __forceinline__ void
-attention_fma_load(struct attention_fma_shared<M> &s, const struct attention_params &p, int32_t d) {
+attention_fma_load(struct attention_fma_block<M> &s, const struct attention_params &p, int32_t d) {
     const struct granule_item &item = s.lists.jobs[0];
     const char *q = attention_head<T>(p.q, item.batch, item.head);
     const char *k = attention_head<T>(p.k, item.batch, item.head_kv);
@@ -93,7 +93,7 @@ attention_fma_load(struct attention_fma_shared<M> &s, const struct attention_par
 /* Dims dim ... of V, of PANEL_K keys from number `from` of the step. */
 template <class T, int M>
 static __device__ __forceinline__ void
-attention_fma_values(struct attention_fma_shared<M> &s, const struct attention_params &p, int from,
+attention_fma_values(struct attention_fma_block<M> &s, const struct attention_params &p, int from,
                      int32_t dim) {
     const struct granule_item &item = s.lists.jobs[0];
     const char *v = attention_head<T>(p.v, item.batch, item.head_kv);
@@ -111,7 +111,7 @@ attention_fma_values(struct attention_fma_shared<M> &s, const struct attention_p
 /* Scores of columns lane and lane + 32 to weights, in p; listed: this lane's 8 rows, a bit each. */
 template <int M>
 static __device__ __forceinline__ void
-attention_fma_softmax(struct attention_fma_shared<M> &s, struct attention_fma_state &state,
+attention_fma_softmax(struct attention_fma_block<M> &s, struct attention_fma_state &state,
                       float (&sum)[PANEL_ROWS][2], const uint32_t (&listed)[2], float scale) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS, lane = warp_lane();
 #pragma unroll
@@ -144,7 +144,7 @@ attention_fma_softmax(struct attention_fma_shared<M> &s, struct attention_fma_st
 /* o = factor * o + part, and what rounding takes from the sum to low (Knuth's two-sum). */
 template <int M>
 static __device__ __forceinline__ void
-attention_fma_add(struct attention_fma_shared<M> &s, struct attention_fma_state &state,
+attention_fma_add(struct attention_fma_block<M> &s, struct attention_fma_state &state,
                   const float (&part)[PANEL_ROWS][FMA_DIMS / 32]) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS, lane = warp_lane();
 #pragma unroll
@@ -164,7 +164,7 @@ attention_fma_add(struct attention_fma_shared<M> &s, struct attention_fma_state 
 /* Rows of this warp that list columns lane and lane + 32. */
 template <int M>
 static __device__ __forceinline__ void attention_fma_listed(uint32_t (&listed)[2],
-                                                            const struct attention_fma_shared<M> &s,
+                                                            const struct attention_fma_block<M> &s,
                                                             bool masked) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS;
 #pragma unroll
@@ -175,13 +175,14 @@ static __device__ __forceinline__ void attention_fma_listed(uint32_t (&listed)[2
 
 template <class T, int M>
 static __device__ __forceinline__ void
-attention_fma_step(struct attention_fma_shared<M> &s, const struct attention_params &p,
-                   struct attention_fma_state &state, uint32_t step, int32_t dim) {
+attention_fma_step(struct attention_fma_block<M> &s, const struct attention_params &p,
+                   struct attention_fma_state &state, uint32_t begin, int32_t dim) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS, lane = warp_lane();
-    const bool masked = step + FMA_KEYS > (uint32_t)s.lists.jobs[0].whole << p.granule_bits;
+    const bool masked =
+        begin + (FMA_KEYS >> p.granule_bits) > (uint32_t)s.lists.jobs[0].whole;
     float sum[PANEL_ROWS][2] = {};
     uint32_t listed[2];
-    attention_fma_keys(s, p, step, masked);
+    attention_fma_keys(s, p, begin, masked);
     attention_fma_listed(listed, s, masked);
     const bool any = __any_sync(WARP_ALL, (listed[0] | listed[1]) != 0);
     for (int32_t d = 0; d < p.d_qk; d += PANEL_K) {
@@ -212,7 +213,7 @@ attention_fma_step(struct attention_fma_shared<M> &s, const struct attention_par
 /* This warp's rows, to the outputs or to a slot. */
 template <class T, int M>
 static __device__ __forceinline__ void
-attention_fma_finish(const struct attention_fma_shared<M> &s, const struct attention_params &p,
+attention_fma_finish(const struct attention_fma_block<M> &s, const struct attention_params &p,
                      const struct attention_fma_state &state, int32_t dim) {
     const struct granule_item &item = s.lists.jobs[0];
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS, lane = warp_lane();
@@ -248,12 +249,12 @@ template <class T, int M>
 static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
     attention_fma(const __grid_constant__ struct attention_params p) {
     extern __shared__ __align__(16) char memory[];
-    auto &s = *reinterpret_cast<struct attention_fma_shared<M> *>(memory);
+    auto &s = *reinterpret_cast<struct attention_fma_block<M> *>(memory);
     const int32_t dim = (int32_t)blockIdx.y * FMA_DIMS;
     for (int64_t i = blockIdx.x; i < p.n_items; i += gridDim.x) {
         __syncthreads();
         attention_fetch_job(s.lists, p, 0, i);
-        ring_wait();
+        copy_wait_all();
         __syncthreads();
         const struct granule_item &item = s.lists.jobs[0];
         struct attention_fma_state state = {};
@@ -264,10 +265,9 @@ static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
             for (int j = 0; j < FMA_DIMS / 32; j++)
                 s.low[row][warp_lane() + 32 * j] = 0;
         }
-        const uint32_t end = (uint32_t)item.count << p.granule_bits;
 #pragma unroll 1
-        for (uint32_t step = 0; step < end; step += FMA_KEYS)
-            attention_fma_step<T>(s, p, state, step, dim);
+        for (uint32_t at = 0; at < (uint32_t)item.count; at += FMA_KEYS >> p.granule_bits)
+            attention_fma_step<T>(s, p, state, at, dim);
         attention_fma_finish<T>(s, p, state, dim);
     }
 }
@@ -275,7 +275,7 @@ static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
 template <class T, int M>
 static cudaError_t attention_fma_launch_tile(const struct attention_params *p,
                                              cudaStream_t stream) {
-    const int shared = (int)sizeof(struct attention_fma_shared<M>);
+    const int shared = (int)sizeof(struct attention_fma_block<M>);
     void (*kernel)(const struct attention_params) = attention_fma<T, M>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -283,6 +283,11 @@ static cudaError_t attention_fma_launch_tile(const struct attention_params *p,
                 : attention_launch(kernel, dim3(attention_blocks(p->n_items),
                                                 (p->d_v + FMA_DIMS - 1) / FMA_DIMS),
                                    4 * M, shared, p, stream);
+}
+
+static inline int64_t attention_fma_shared(int32_t rows) {
+    return rows <= 16 ? sizeof(struct attention_fma_block<16>)
+                      : sizeof(struct attention_fma_block<64>);
 }
 
 template <class T>

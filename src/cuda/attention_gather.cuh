@@ -9,7 +9,7 @@
 
 #include "attention.h"
 #include "device/convert.cuh"
-#include "device/copy_ring.cuh"
+#include "device/copy.cuh"
 #include "device/swizzle.cuh"
 #include "device/warp.cuh"
 
@@ -40,9 +40,10 @@ static __device__ __forceinline__ uint4 attention_load_16(const char *from, int3
 
 /* How rows get from a tensor into a panel. */
 struct attention_manner {
-    int64_t step;  /* bytes from row to row */
-    int32_t bytes; /* of a row */
-    bool copied;   /* 16 bytes at a time; else element by element, times `scale` */
+    int64_t stride; /* bytes from row to row */
+    uint32_t step;  /* the same, where rows are copied */
+    int32_t bytes;  /* of a row */
+    bool copied;    /* 16 bytes at a time; else element by element, times `scale` */
     float scale;
 };
 
@@ -50,40 +51,69 @@ template <class T>
 static __device__ __forceinline__ struct attention_manner
 attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
                     float scale) {
-    return {view.stride[2] * (int64_t)sizeof(T), d * (int32_t)sizeof(T), p.copied && scale == 1,
-            scale};
+    return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
+            d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/*
- * ROWS rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart. Lane l
- * names, in key[i], the row that goes to 32 i + l, -1 for zeros. Done after ring_wait.
- */
+/* Which ROWS rows of a tensor a warp gathers. Lane l names, in key[i], the one that goes to row
+ * 32 i + l of the panel, -1 for zeros. A run: they are consecutive, `count` from `first` on. */
+template <int ROWS> struct attention_rows {
+    int32_t key[(ROWS + 31) / 32];
+    bool run;
+    int32_t first, count;
+};
+
+/* Each warp instruction copies a segment, 128 bytes, of four rows. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void
-attention_gather(uint32_t to, const char *from, const struct attention_manner &manner,
-                 const int32_t (&key)[(ROWS + 31) / 32]) {
+attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
+                    const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-    bool inside[SEGMENTS];
     from += 16 * piece;
+    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
 #pragma unroll
-    for (int s = 0; s < SEGMENTS; s++)
-        inside[s] = (8 * s + piece) * 16 < manner.bytes;
-    if (manner.copied) {
-        asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
-        to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    for (int i = 0; i < ROWS; i += 4) {
+        const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
+        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * manner.step;
+        const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-            const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
-            const char *row = from + (uint64_t)(uint32_t)max(k, 0) * (uint32_t)manner.step;
-            const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
-#pragma unroll
-            for (int s = 0; s < SEGMENTS; s++)
-                if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
-                    ring_copy_16(at + 128 * s, row + 128 * s, k >= 0 && inside[s]);
-        }
-        return;
+        for (int s = 0; s < SEGMENTS; s++)
+            if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
+                copy_16_of_line(at + 128 * s, row + 128 * s,
+                                k >= 0 && 128 * s + 16 * piece < manner.bytes);
     }
+}
+
+/* The same for a run, whose rows need no looking up. */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
+                   int32_t first, int32_t count) {
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    const int32_t left = count - sub;
+    from += (uint64_t)(uint32_t)(max(first, 0) + sub) * manner.step + 16 * piece;
+    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+#pragma unroll
+    for (int i = 0; i < ROWS; i += 4) {
+        const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
+                copy_16_of_line(at + 128 * s, from + 128 * s,
+                                i < left && 128 * s + 16 * piece < manner.bytes);
+        from += 4 * (uint64_t)manner.step;
+    }
+}
+
+/* The same element by element. */
+template <class T, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_copy_elements(uint32_t to, const char *from, const struct attention_manner &manner,
+                        const int32_t (&key)[(ROWS + 31) / 32]) {
+    const int piece = warp_lane_here() % 8, sub = warp_lane_here() / 8;
 #pragma unroll 1
     for (int row = sub; row < ROWS; row += 4) {
         int32_t k = __shfl_sync(WARP_ALL, key[0], row % 32);
@@ -92,15 +122,29 @@ attention_gather(uint32_t to, const char *from, const struct attention_manner &m
             const int32_t other = __shfl_sync(WARP_ALL, key[i], row % 32);
             k = row / 32 == i ? other : k;
         }
-#pragma unroll
-        for (int s = 0; s < SEGMENTS; s++) {
+#pragma unroll 1
+        for (int c = piece; c < ROW / 16; c += 8) {
+            const int32_t bytes = manner.bytes - 16 * c;
             uint4 x = {0, 0, 0, 0};
-            if (k >= 0 && inside[s])
-                x = attention_load_16<T>(from + k * manner.step + 128 * s,
-                                         manner.bytes - (8 * s + piece) * 16, manner.scale);
-            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, 8 * s + piece), x);
+            if (k >= 0 && bytes > 0)
+                x = attention_load_16<T>(from + k * manner.stride + 16 * c, bytes, manner.scale);
+            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, c), x);
         }
     }
+}
+
+/* Rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart, done after
+ * copy_wait_all. */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
+                                                        const struct attention_manner &manner,
+                                                        const struct attention_rows<ROWS> &rows) {
+    if (!manner.copied)
+        attention_copy_elements<T, ROWS, ROW>(to, from, manner, rows.key);
+    else if (rows.run)
+        attention_copy_run<T, DIMS, ROWS, ROW>(to, from, manner, rows.first, rows.count);
+    else
+        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, rows.key);
 }
 
 /* Rows 64 w ... 64 w + 63 that list key c of a band. */
@@ -135,44 +179,43 @@ attention_fetch_job(struct attention_lists<KEYS, WORDS> &lists, const struct att
                     int job, int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
-        ring_copy_8(shared_address(&lists.jobs[job]) + 8 * at,
+        copy_8(shared_address(&lists.jobs[job]) + 8 * at,
                     reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
 }
 
-/* Fetches the granules of a job's step that begins at place `step`; by THREADS threads. */
+/* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-               int slot, const struct granule_item &item, uint32_t step) {
-    const int32_t first = (int32_t)(step >> p.granule_bits);
+               int slot, const struct granule_item &item, uint32_t first) {
 #pragma unroll
     for (int i = 0; i < KEYS; i += THREADS) {
-        const int at = i + (int)threadIdx.x;
+        const uint32_t at = (uint32_t)i + threadIdx.x;
         if (at >= KEYS >> p.granule_bits)
             break;
-        if (first + at >= item.count) {
+        if (first + at >= (uint32_t)item.count) {
             lists.keys[slot][at] = -1;
             continue;
         }
-        ring_copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at);
-        if (first + at >= item.whole)
-            ring_copy_16(shared_address(&lists.masks[slot][at]),
-                         p.image.masks + item.mask + (first + at - item.whole), true);
+        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+        if (first + at >= (uint32_t)item.whole)
+            copy_16_of_line(shared_address(&lists.masks[slot][at]),
+                            p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
     }
 }
 
-/* The key at place `row` of a step, -1 where there is none, and where the step is `masked` its row
- * mask into a stage. */
+/* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
+ * where the step is `masked` its row mask into a stage. */
 template <int KEYS, int WORDS>
 static __device__ __forceinline__ int32_t
 attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-              int slot, const struct granule_item &item, uint32_t step, int row, bool masked) {
+              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     const int32_t first = lists.keys[slot][at];
     if (!masked)
         return first + offset;
     uint64_t(&words)[WORDS] = lists.words[slot][row];
-    const bool whole = (int32_t)(step >> p.granule_bits) + at < item.whole;
+    const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
     const struct granule_mask &mask = lists.masks[slot][at];
     const bool none = first < 0 || (!whole && offset >= mask.count);
     if (none || whole || mask.kind == GRANULE_ALL) {
@@ -188,7 +231,7 @@ attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention
             p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
 #pragma unroll
         for (int w = 0; w < WORDS; w++)
-            ring_copy_8(shared_address(&words[w]), from + w);
+            copy_8(shared_address(&words[w]), from + w);
     }
     return none ? -1 : first + offset;
 }

@@ -19,113 +19,142 @@ static __device__ __forceinline__ void attention_load_q(uint32_t to,
                                                         const struct attention_params &p,
                                                         const struct granule_item &item,
                                                         int first) {
-    const int row = first + warp_lane();
-    const int32_t key[1] = {row < item.rows ? item.row + row : -1};
+    const int row = first + warp_lane_here();
+    const struct attention_rows<R> rows = {{row < item.rows ? item.row + row : -1},
+                                           true,
+                                           item.row + first,
+                                           item.rows - first};
     __syncwarp(); /* all lanes have read what stood there */
     attention_gather<T, D, R, ROW>(to, attention_head<T>(p.q, item.batch, item.head),
-                                   attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale), key);
+                                   attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale), rows);
 }
 
-/* This warp's rows of O, rounded, through its own rows of Q's place. */
-template <class T, int D, int R, int ROW>
+/* Word w of lane l of four neighbours to word l of lane w. */
+static __device__ __forceinline__ void attention_transpose(uint32_t (&word)[4]) {
+    const int lane = warp_lane_here();
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2) {
+        const bool high = lane & step;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t &a = word[step == 1 ? 2 * i : i], &b = word[step == 1 ? 2 * i + 1 : i + 2];
+            const uint32_t x = __shfl_xor_sync(WARP_ALL, high ? a : b, step);
+            a = high ? x : a;
+            b = high ? b : x;
+        }
+    }
+}
+
+/* The first `left` of 16 bytes of a row of O. */
+static __device__ __forceinline__ void attention_store_some(char *to, uint4 x, int32_t left) {
+#pragma unroll 1
+    for (int at = 0; at < min(left, 16); at += 2) {
+        *reinterpret_cast<uint16_t *>(to + at) = (uint16_t)x.x;
+        x = {__funnelshift_r(x.x, x.y, 16), __funnelshift_r(x.y, x.z, 16),
+             __funnelshift_r(x.z, x.w, 16), x.w >> 16};
+    }
+}
+
+/* This warp's rows of O, rounded: four lanes hold 64 bytes of a row, each 16 when they have
+ * exchanged them. WHOLE: they can be stored 16 at a time. */
+template <class T, int D, int R, bool WHOLE>
 static __device__ __forceinline__ void
-attention_store_o(uint32_t through, const struct attention_params &p,
-                  const struct granule_item &item, int first,
+attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
                   const struct attention_state<D, R> &state) {
-    const int lane = warp_lane();
-    char *o = attention_head<T>(p.o, item.batch, item.head);
-    __syncwarp(); /* all lanes have read their part of Q */
+    const int lane = warp_lane_here();
+    char *const o = attention_head<T>(p.o, item.batch, item.head) + lane % 4 * 16;
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
-        const float factor = state.l[r] == 0 ? 0.0f : 1 / state.l[r];
-        const uint32_t row = through + (uint32_t)((lane / 4 + 8 * r) * ROW);
+        const bool empty = state.l[r] == 0;
+        const float factor = empty ? 0.0f : 1 / state.l[r];
+        const int row = first + lane / 4 + 8 * r;
+        char *const to = o + (item.row + row) * p.o.stride[2] * (int64_t)sizeof(T);
 #pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const float *x = state.o[r / 2][d] + r % 2 * 2;
-            const bool empty = state.l[r] == 0;
-            shared_store_4(row + panel_piece(lane / 4, d) + (uint32_t)(lane % 4 * 4),
-                           empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T()));
+        for (int d = 0; d < D / 8; d += 4) {
+            uint32_t word[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *x = state.o[r / 2][d + i] + r % 2 * 2;
+                word[i] = empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T());
+            }
+            attention_transpose(word);
+            const uint4 x = {word[0], word[1], word[2], word[3]};
+            if (WHOLE && row < item.rows)
+                *reinterpret_cast<uint4 *>(to + 16 * d) = x;
+            if (!WHOLE && row < item.rows)
+                attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * (d + lane % 4));
         }
     }
-    __syncwarp();
-    constexpr int PIECES = D / 8;
-#pragma unroll 1
-    for (int i = lane; i < R * PIECES; i += 32) {
-        const int row = i / PIECES, piece = i % PIECES, left = p.d_v * 2 - 16 * piece;
-        if (first + row >= item.rows || left <= 0)
-            continue;
-        const uint4 x = shared_load_16(through + (uint32_t)(row * ROW) + panel_piece(row, piece));
-        char *to = o + (item.row + first + row) * p.o.stride[2] * 2 + 16 * piece;
-        if (left >= 16 && p.alignment >= 16) {
-            *reinterpret_cast<uint4 *>(to) = x;
-        } else {
-            const uint32_t word[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                if (2 * e < left)
-                    reinterpret_cast<uint16_t *>(to)[e] = (uint16_t)(word[e / 2] >> 16 * (e % 2));
-        }
-    }
-    __syncwarp();
 }
 
 /* This warp's rows of a partial result. */
 template <int D, int R>
 static __device__ __forceinline__ void
 attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<D, R> &state, float raise) {
+                     const struct attention_state<D, R> &state, float lower) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
-    const int lane = warp_lane();
+    const int lane = warp_lane_here();
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const int row = first + lane / 4 + 8 * r;
         if (row >= item.rows)
             continue;
         if (lane % 4 == 0) {
-            slot.m[row] = state.m[r] - raise;
-            slot.l[row] = state.l[r];
+            slot.m[row] = state.m[r];
+            slot.l[row] = state.l[r] * lower;
         }
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const int dim = 8 * d + lane % 4 * 2;
             if (dim < p.slot_dims)
                 *reinterpret_cast<float2 *>(&slot.o[(int64_t)row * p.slot_dims + dim]) = {
-                    state.o[r / 2][d][r % 2 * 2], state.o[r / 2][d][r % 2 * 2 + 1]};
+                    state.o[r / 2][d][r % 2 * 2] * lower,
+                    state.o[r / 2][d][r % 2 * 2 + 1] * lower};
         }
     }
 }
 
-template <class T, int D, int R, int ROW>
+template <class T, int D, int R>
 static __device__ __forceinline__ void
-attention_finish(uint32_t through, const struct attention_params &p,
-                 const struct granule_item &item, int first, struct attention_state<D, R> &state) {
+attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
+                 struct attention_state<D, R> &state) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
     }
     if (item.parts > 1) {
-        attention_store_part<D, R>(p, item, first, state, attention_raise(T()));
+        attention_store_part<D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
-        const int row = first + warp_lane() / 4 + 8 * r;
-        if (warp_lane() % 4 == 0 && row < item.rows)
+        const int row = first + warp_lane_here() / 4 + 8 * r;
+        if (warp_lane_here() % 4 == 0 && row < item.rows)
             attention_store_lse(p, item.batch, item.head, item.row + row,
-                                state.m[r] - attention_raise(T()), state.l[r]);
+                                state.m[r], state.l[r] * attention_lower<T>());
     }
-    attention_store_o<T, D, R, ROW>(through, p, item, first, state);
+    if (p.d_v == D && p.alignment >= 16)
+        attention_store_o<T, D, R, true>(p, item, first, state);
+    else
+        attention_store_o<T, D, R, false>(p, item, first, state);
 }
 
 /* ---- the whole ---- */
 
-/* A step of a block's work: of its job-th item, from place `at` on. */
+/* A step of a block's work: of its job-th item, from granule `at` on. */
 struct attention_cursor {
     uint32_t at;
     int32_t job;
-    bool masked; /* a granule of the step has a mask */
 };
+
+/* Whether a granule of a step has a mask. */
+template <int KEYS>
+static __device__ __forceinline__ bool attention_masked(const struct attention_params &p,
+                                                        const struct granule_item &item,
+                                                        const struct attention_cursor &step) {
+    return step.at + (KEYS >> p.granule_bits) > (uint32_t)item.whole;
+}
 
 /* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
 template <class T, int THREADS>
@@ -158,6 +187,24 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
     }
 }
 
+/* Looks up each of this warp's keys of a step, from place `first` on. Those of a run that are there
+ * come before those that are not. */
+template <int ROWS, int KEYS, int WORDS>
+static __device__ __forceinline__ void
+attention_keys(struct attention_rows<ROWS> &keys, struct attention_lists<KEYS, WORDS> &lists,
+               const struct attention_params &p, int stage, const struct granule_item &item,
+               uint32_t begin, int first, bool masked) {
+    keys.count = 0;
+#pragma unroll
+    for (int i = 0; i < (ROWS + 31) / 32; i++) {
+        const int row = 32 * i + warp_lane_here();
+        keys.key[i] = -1;
+        if (row < ROWS)
+            keys.key[i] = attention_key(lists, p, stage, item, begin, first + row, masked);
+        keys.count += __popc(__ballot_sync(WARP_ALL, keys.key[i] >= 0));
+    }
+}
+
 /* Gathers this warp's rows of a step into a stage. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
@@ -167,24 +214,27 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     using shape = attention_shape<D, R, WARPS, KEYS>;
     constexpr int ROWS = KEYS / WARPS;
     static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
+    static_assert(KEYS % ATTENTION_GRANULE == 0, "steps are whole granules");
     const int job = step.job & (ATTENTION_JOBS - 1);
     const struct granule_item &item = lists.jobs[job];
     const int first = (int)threadIdx.x / 32 * ROWS;
     const uint32_t rows = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
-    int32_t key[(ROWS + 31) / 32];
-#pragma unroll
-    for (int i = 0; i < (ROWS + 31) / 32; i++)
-        if (ROWS >= 32 || warp_lane() < ROWS)
-            key[i] = attention_key(lists, p, stage, item, step.at, first + 32 * i + warp_lane(),
-                                   step.masked);
+    const bool masked = attention_masked<KEYS>(p, item, step);
+    const int size = 1 << p.granule_bits;
+    struct attention_rows<ROWS> keys = {{}, ROWS <= size, 0, ROWS};
+    if (keys.run)
+        keys.first = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
+    if (masked || !keys.run || !p.copied)
+        attention_keys<ROWS>(keys, lists, p, stage, item, step.at, first, masked);
     attention_gather<T, D, ROWS, shape::ROW>(rows + shape::K, lists.k[job],
-                                             attention_manner_of<T>(p, p.k, p.d_qk, 1), key);
+                                             attention_manner_of<T>(p, p.k, p.d_qk, 1), keys);
     attention_gather<T, D, ROWS, shape::ROW>(rows + shape::V, lists.v[job],
-                                             attention_manner_of<T>(p, p.v, p.d_v, 1), key);
+                                             attention_manner_of<T>(p, p.v, p.d_v, 1), keys);
 }
 
 template <int D, int R>
 static __device__ __forceinline__ void attention_clear(struct attention_state<D, R> &state) {
+    asm volatile("" ::: "memory"); /* a branch around it, not a choice for each of its numbers */
     state = {};
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
@@ -207,48 +257,51 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const uint32_t rows = shared + (uint32_t)(first * shape::ROW);
     const int32_t jobs =
         (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - p.image.worker_ptr[blockIdx.x]);
-    struct attention_cursor compute = {0, -1, false}, fill = {0, -1, false}, look = {0, 0, false};
+    struct attention_cursor compute = {0, -1}, fill = {0, -1}, look = {0, 0};
     struct attention_state<D, R> state;
     if (jobs)
         attention_fetch_job(lists, p, 0, p.image.worker_ptr[blockIdx.x]);
-    attention_clear(state);
 #pragma unroll 1
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
-        ring_wait();
+        copy_wait_all();
         __syncthreads();
         if ((uint32_t)fill.job < (uint32_t)jobs)
             attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
-        uint32_t places = 0; /* of the item that is looked up */
+        const uint32_t span = KEYS >> p.granule_bits;
+        uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
             const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
             attention_look_up<T, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look, jobs);
-            look.masked = look.at + KEYS > (uint32_t)looked.whole << p.granule_bits;
-            places = (uint32_t)looked.count << p.granule_bits;
+            count = (uint32_t)looked.count;
         }
         if (compute.job >= 0) {
+            if (compute.at == 0)
+                attention_clear(state);
+            const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
             attention_step<T, D, R, WARPS, KEYS>(
                 state, rows, panel + shape::K, panel + shape::V,
-                compute.masked ? shared_address(lists.words[stage]) : 0, p.score_scale);
-            if (fill.job != compute.job) {
-                attention_finish<T, D, R, shape::ROW>(
-                    rows, p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first, state);
-                attention_clear(state);
-            }
+                attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
+                p.score_scale);
         }
-        if (fill.job != compute.job && fill.job < jobs)
-            attention_load_q<T, D, R, shape::ROW>(
-                rows, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)], first);
+        if (fill.job != compute.job) {
+            if (fill.job < jobs) /* on the way while the outputs are stored */
+                attention_load_q<T, D, R, shape::ROW>(
+                    rows, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)], first);
+            if (compute.job >= 0)
+                attention_finish<T, D, R>(
+                    p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first, state);
+        }
         compute = fill;
         fill = look;
-        look.at += KEYS;
-        if (look.at >= places)
-            look = {0, min(look.job + 1, jobs), false};
+        look.at += span;
+        if (look.at >= count)
+            look = {0, min(look.job + 1, jobs)};
     }
 }
 
 template <class T, int D, int R, int WARPS, int KEYS>
-static cudaError_t attention_mma_launch_tile(const struct attention_params *p,
+static cudaError_t attention_mma_launch_one(const struct attention_params *p,
                                              cudaStream_t stream) {
     using shape = attention_shape<D, R, WARPS, KEYS>;
     void (*kernel)(const struct attention_params) =
@@ -261,22 +314,46 @@ static cudaError_t attention_mma_launch_tile(const struct attention_params *p,
                                    stream);
 }
 
-/* The tile's height decides: tall tiles take 32 rows to a warp, which halves what passes from
- * shared memory for each product; for D > 128 their sums would not fit the registers. */
+/* A kernel for tiles of up to `rows` rows. */
+struct attention_tile {
+    int32_t rows;
+    bool thin;      /* for lists most of whose granules have a mask; else for the others, or any */
+    int64_t shared; /* bytes of shared memory of a block */
+    cudaError_t (*launch)(const struct attention_params *p, cudaStream_t stream);
+};
+
+template <class T, int D, int R, int WARPS, int KEYS>
+static constexpr struct attention_tile attention_tile_of(bool thin) {
+    return {R * WARPS, thin, attention_shape<D, R, WARPS, KEYS>::BYTES,
+            attention_mma_launch_one<T, D, R, WARPS, KEYS>};
+}
+
+/* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
+ * for D > 128 their sums would not fit the registers. A low one takes short steps: it is a warp that
+ * waits, and the more of them fit a multiprocessor the better. */
+template <class T, int D>
+static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
+    constexpr int R = D > 128 ? 16 : 32, THIN_R = D > 64 ? R : 16, KEYS = D > 64 ? 64 : 128;
+    constexpr struct attention_tile tiles[] = {
+        attention_tile_of<T, D, 16, 1, 32>(false),
+        attention_tile_of<T, D, 16, 2, 64>(false),
+        attention_tile_of<T, D, 16, 4, 64>(false),
+        attention_tile_of<T, D, THIN_R, 128 / THIN_R, KEYS>(true),
+        attention_tile_of<T, D, R, 128 / R, KEYS>(false),
+    };
+    int i = 0;
+    while (tiles[i].rows < rows || (tiles[i].thin && !thin))
+        i++;
+    return tiles[i];
+}
+
+template <class T, int D> static int64_t attention_mma_shared(int32_t rows) {
+    return attention_tile_for<T, D>(rows, false).shared;
+}
+
 template <class T, int D>
 static cudaError_t attention_mma_launch(const struct attention_params *p, cudaStream_t stream) {
-    constexpr int R = D > 128 ? 16 : 32, THIN_R = D > 64 ? R : 16, TALL_KEYS = D > 64 ? 64 : 128;
-    cudaError_t code;
-    if (p->tile_rows <= 16)
-        code = attention_mma_launch_tile<T, D, 16, 1, 64>(p, stream);
-    else if (p->tile_rows == 32)
-        code = attention_mma_launch_tile<T, D, 16, 2, 64>(p, stream);
-    else if (p->tile_rows == 64)
-        code = attention_mma_launch_tile<T, D, 16, 4, 64>(p, stream);
-    else if (p->thin)
-        code = attention_mma_launch_tile<T, D, THIN_R, 128 / THIN_R, TALL_KEYS>(p, stream);
-    else
-        code = attention_mma_launch_tile<T, D, R, 128 / R, TALL_KEYS>(p, stream);
+    cudaError_t code = attention_tile_for<T, D>(p->tile_rows, p->thin).launch(p, stream);
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 

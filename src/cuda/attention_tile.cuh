@@ -24,7 +24,7 @@ template <int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
      * for fewer. */
-    static constexpr int GROUPS = R * D > 2048 ? 4 : 8;
+    static constexpr int GROUPS = R * D > 2048 || KEYS < 64 ? 4 : 8;
     static constexpr int K = M * ROW, V = K + 2 * PANEL, LISTS = V + 2 * PANEL;
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
 };
@@ -35,17 +35,36 @@ template <int D, int R> struct attention_state {
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
 
-/* Weights are exp2(s - m) times 2^this, which O and l share: f16 has no room for small ones. */
+/*
+ * Weights are exp2(s - m) times 2^raise, which O and l share until they leave the registers. m
+ * follows a row's maximum only when it is left behind by more than the lag (Dao's lazy
+ * rescaling): O is then seldom multiplied, and weights stay below 2^(raise + lag).
+ *
+ * f16 has no room for small weights: below 2^-14 they lose bits, below 2^-25 they are 0. So they
+ * are raised as far as the largest number, just below 2^16, lets them. What remains: a weight
+ * smaller than e^-19 of its row's largest is off by up to 2^-39 of that one.
+ */
 static __device__ __forceinline__ constexpr float attention_raise(__half) {
-    return 8.0f;
+    return 14.0f;
+}
+static __device__ __forceinline__ constexpr float attention_lag(__half) {
+    return 1.75f;
 }
 static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16) {
     return 0.0f;
 }
+static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
+    return 7.0f;
+}
 
-/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling):
- * O is then seldom multiplied, and weights stay below 2^16. */
-#define ATTENTION_LAG 7.0f
+/* 2^-raise */
+template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
+    return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
+}
+
+/* Up to here a product of score and scale that is not rounded and a maximum that is differ by less
+ * than 2^-4, which weights have room for. */
+#define ATTENTION_FAR 0x1p20f
 
 static __device__ __forceinline__ float attention_exp2(float x) {
     float y;
@@ -115,11 +134,9 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
     for (int j = 0; j < GROUPS; j++) {
         const uint32_t at =
             masks + (uint32_t)((8 * attention_group<false>(groups, j) + column) * STRIDE);
-        uint32_t word[2] = {0, 0};
-        if (j < groups.n) {
-            word[0] = shared_load_4(at) >> row;
-            word[1] = shared_load_4(at + STRIDE) >> row;
-        }
+        uint32_t word[2] = {shared_load_4(at) >> row, shared_load_4(at + STRIDE) >> row};
+        if (j >= groups.n) /* the last one again */
+            word[0] = word[1] = 0;
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -129,11 +146,52 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
     }
 }
 
-/* Moves a row's maximum if the scores ask for it; answers the factor of what was summed before. */
-static __device__ __forceinline__ float attention_move(float &m, float top) {
-    const float before = m;
-    m = top > m + ATTENTION_LAG ? top : m;
-    return attention_exp2(before - attention_base(m));
+/* Whether a row's scores leave its maximum behind. */
+template <class T> static __device__ __forceinline__ bool attention_moves(float m, float top) {
+    return top - m > attention_lag(T());
+}
+
+/* Moves the maxima that the scores leave behind, and O and l with them. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_rescale(struct attention_state<D, R> &state,
+                                                         const float (&top)[R / 8]) {
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const int i = r / 2, e = r % 2 * 2;
+        const float before = state.m[r];
+        state.m[r] = attention_moves<T>(before, top[r]) ? top[r] : before;
+        const float factor = attention_exp2(before - attention_base(state.m[r]));
+        state.l[r] *= factor;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            state.o[i][d][e] *= factor;
+            state.o[i][d][e + 1] *= factor;
+        }
+    }
+}
+
+/* Whether a maximum of this thread's rows is far from 0. */
+template <int D, int R>
+static __device__ __forceinline__ bool attention_far(const struct attention_state<D, R> &state) {
+    float size = 0;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        size = fmaxf(size, fabsf(attention_base(state.m[r])));
+    return size >= ATTENTION_FAR;
+}
+
+/* Scaled scores less their maximum, products rounded as it is: so the largest weight is 1. */
+template <int GROUPS, int D, int R>
+static __device__ __forceinline__ void attention_near(float (&s)[R / 16][GROUPS][4],
+                                                      const struct attention_state<D, R> &state,
+                                                      float scale) {
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
+                s[r / 2][j][e] = __fmul_rn(s[r / 2][j][e], scale) - attention_base(state.m[r]);
 }
 
 /* Scores to weights, as 16-bit fragments; the state's maxima move, and O and l with them. */
@@ -153,24 +211,19 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
         top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 2));
         top[r] *= scale;
-        moves |= top[r] > state.m[r] + ATTENTION_LAG;
+        moves |= attention_moves<T>(state.m[r], top[r]);
     }
-    if (__any_sync(WARP_ALL, moves)) {
-#pragma unroll
-        for (int r = 0; r < R / 8; r++) {
-            const int i = r / 2, e = r % 2 * 2;
-            const float factor = attention_move(state.m[r], top[r]);
-            state.l[r] *= factor;
-#pragma unroll
-            for (int d = 0; d < D / 8; d++) {
-                state.o[i][d][e] *= factor;
-                state.o[i][d][e + 1] *= factor;
-            }
-        }
+    bool far = attention_far<D, R>(state);
+    if (__any_sync(WARP_ALL, moves || far)) {
+        attention_rescale<T>(state, top);
+        far = __any_sync(WARP_ALL, attention_far<D, R>(state));
+        if (far)
+            attention_near<GROUPS>(s, state, scale);
+        scale = far ? 1 : scale;
     }
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
-        base[r] = attention_base(state.m[r]) - attention_raise(T());
+        base[r] = (far ? 0.0f : attention_base(state.m[r])) - attention_raise(T());
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
@@ -236,16 +289,23 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
     return groups;
 }
 
-/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. */
+/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. `whole`: all
+ * rows list all keys. */
 template <int R, int KEYS, int STRIDE>
-static __device__ __forceinline__ uint32_t attention_listed(uint32_t masks, int shift) {
+static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
+                                                            int shift) {
     constexpr int EACH = KEYS / 32;
     constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
-    uint32_t any = 0;
+    constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
+    uint32_t any = 0, all = ~0u;
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        any |= shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
-    uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & (R == 32 ? ~0u : 0xffffu)) != 0);
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t word = shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
+        any |= word;
+        all &= word;
+    }
+    whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
+    uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
 #pragma unroll
     for (int i = 1; i < 8 / EACH; i *= 2)
         lanes |= lanes >> i;
@@ -260,7 +320,11 @@ attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint
                uint32_t masks, float scale) {
     using shape = attention_shape<D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
-    if (!masks) {
+    const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
+    const uint32_t words = masks + (uint32_t)(first / 32 * 4);
+    bool whole = true;
+    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE>(whole, words, shift) : 0;
+    if (whole) {
         constexpr int GROUPS = shape::GROUPS;
 #pragma unroll 1
         for (int key = 0; key < KEYS; key += 8 * GROUPS) {
@@ -274,9 +338,6 @@ attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint
         return;
     }
     constexpr int GROUPS = ATTENTION_MASKED_GROUPS;
-    const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
-    const uint32_t words = masks + (uint32_t)(first / 32 * 4);
-    uint32_t left = attention_listed<R, KEYS, STRIDE>(words, shift);
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];

@@ -113,13 +113,17 @@ static int64_t columns_of(const struct kernel_args *args) {
     return args->values_offset[last] / m->block_q + tiles * m->block_kv;
 }
 
+int cuda_scale_power(double scale, tess_type type) {
+    int exponent;
+    frexp(scale, &exponent);
+    return type == TESS_F16 || exponent >= -8 ? 0 : exponent < -141 ? -133 : exponent + 8;
+}
+
 static struct cuda_params params_of(const struct kernel_args *args, char *image) {
     const struct problem *p = args->problem;
     const struct bcsr *m = args->bcsr;
     struct carve carve = {.base = image};
-    int exponent;
-    const double fraction = frexp(p->scale, &exponent);
-    const int power = exponent < -100 ? -100 : exponent > 0 ? 0 : exponent;
+    const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
     return (struct cuda_params){
         .image = cuda_image(&carve, args),
         .q = args->q,
@@ -146,8 +150,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .shared = args->target->shared_memory_per_block,
         .multiprocessors = args->target->multiprocessors,
         .architecture = args->target->architecture,
-        .q_scale = (float)ldexp(1, power),
-        .score_scale = (float)ldexp(fraction, exponent - power),
+        .q_scale = (float)q_scale,
+        .score_scale = (float)(p->scale / q_scale),
     };
 }
 
@@ -233,6 +237,11 @@ static size_t workspace_none(const struct kernel_args *args) {
 #define TAKES_f16 problem->type == TESS_F16 ? NULL : "it computes f16 only"
 #define TAKES_bf16 problem->type == TESS_BF16 ? NULL : "it computes bf16 only"
 
+/* Fused kernels hold scale * log2(e). */
+static const char *scale_refused(const struct problem *problem) {
+    return fabs(problem->scale) > 0x1p127 ? "it computes scales of up to 2^127" : NULL;
+}
+
 #define CUDA_KERNEL(name, its_stage, takes, ...)                                                   \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
         (void)problem;                                                                             \
@@ -248,11 +257,13 @@ static size_t workspace_none(const struct kernel_args *args) {
 #define CUDA_ATTENTION(name, type, head, way, ...)                                                 \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
         const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;             \
-        return refused(target, d > head ? "its heads have at most " #head " dims" : TAKES_##type); \
+        const char *why = d > head ? "its heads have at most " #head " dims" : TAKES_##type;       \
+        const char *of_all = scale_refused(problem);                                               \
+        return refused(target, of_all ? of_all : why);                                             \
     }                                                                                              \
     static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
         (void)target, (void)rows;                                                                  \
-        return WORKERS_##way(head);                                                                \
+        return WORKERS_##way(head, cuda_##name##_shared(rows));                                    \
     }                                                                                              \
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
         const struct attention_params p = attention_params_of(args);                               \
@@ -264,12 +275,17 @@ static size_t workspace_none(const struct kernel_args *args) {
 
 /* Blocks of tensor-core kernels stay for several items, which are dealt among them; the others have
  * a block for each. */
-static int32_t blocks_of_all(const tess_target *target, int32_t blocks) {
-    const int64_t all = (int64_t)target->multiprocessors * blocks;
+static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t shared) {
+    /* A multiprocessor has a little more than one block can ask for, and keeps 1 KB of each. */
+    const int64_t fit = (target->shared_memory_per_block + 1024) / (shared + 1024);
+    const int64_t each = fit < 1 || fit > blocks ? blocks : fit;
+    const int64_t all = target->multiprocessors * each;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
-#define WORKERS_mma(head) blocks_of_all(target, ATTENTION_BLOCKS(head, rows))
-#define WORKERS_fma(head) 1
+#define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
+#define WORKERS_fma(head, shared) 1
+#define GRANULE_mma ATTENTION_GRANULE
+#define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
 #undef CUDA_KERNEL
@@ -293,6 +309,8 @@ static const struct kernel kernels[] = {
      .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
      .workers = name_##_workers,                                                                   \
+     .shared = cuda_##name_##_shared,                                                              \
+     .granule = GRANULE_##way,                                                                     \
      .unusable = kernel_unusable,                                                                  \
      .refuses = name_##_refuses,                                                                   \
      .workspace = attention_workspace,                                                             \

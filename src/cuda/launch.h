@@ -24,8 +24,7 @@ struct cuda_params {
     int32_t alignment;                     /* bytes, of rows of q, k, v and o */
     int64_t shared;                        /* bytes of shared memory of a block at most */
     int32_t multiprocessors, architecture; /* of the target */
-    /* The scale is their product. q_scale is a power of two, 1 at most, which costs no accuracy and
-     * keeps sums in range whose scaled size is. */
+    /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
 };
 
@@ -47,6 +46,14 @@ tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaS
                               tess_error *error);
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call);
+
+/*
+ * What of a scale is folded into Q, as a power of two that bf16 has: 0, or for scales below 2^-8
+ * what it takes to keep sums in range whose scaled size is. No more, since a product with Q may be
+ * subnormal: it errs by 2^-150 at most in f32 and 2^-134 in bf16, which a score feels as d * 2^-30
+ * and d * 2^-14 where K is as large as numbers are. Sums of f16 are always in range.
+ */
+int cuda_scale_power(double scale, tess_type type);
 
 /* Fills `partial`, `strips` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);

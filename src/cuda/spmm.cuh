@@ -72,7 +72,7 @@ static __device__ __forceinline__ constexpr float spmm_scale(float) {
     return 1.0f;
 }
 static __device__ __forceinline__ constexpr float spmm_scale(__half) {
-    return 4096.0f;
+    return 32768.0f;
 }
 static __device__ __forceinline__ constexpr float spmm_scale(__nv_bfloat16) {
     return 1.0f;

@@ -26,9 +26,9 @@ static const char *const pipeline_words[] = {"fused", "staged", NULL};
 static const char *const lists_words[] = {"q", "kv", "1", NULL};
 static const char *const source_words[] = {"spec", "mask", "topk", "lists", NULL};
 static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
-static const char *const fill_words[] = {"normal",    "positive", "large", "huge",
-                                         "subnormal", "nank",     "nanv",  "inf",
-                                         "tiny",      "cancel",   "top",   NULL};
+static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
+                                         "extreme", "sink",     "nank",  "nanv", "inf",
+                                         "tiny",    "cancel",   "top",   NULL};
 
 #define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
 static const struct key keys[] = {

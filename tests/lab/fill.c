@@ -51,6 +51,14 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         if (stream == STREAM_K)
             return clamp(x * 0x1p-16, 0x1.ff8p-15);
         return stream == STREAM_Q ? clamp(4096 * x, 6e4) : x;
+    case LAB_FILL_EXTREME:
+        return stream == STREAM_V ? x : f16 ? clamp(2e4 * x, 6e4) : 1e16 * x;
+    case LAB_FILL_SINK:
+        if (stream == STREAM_V)
+            return copysign(fmin(3e4 + 1e4 * fabs(x), 6e4), x);
+        if (d < c->d - 1)
+            return stream == STREAM_Q ? 0.25 * x : x;
+        return stream == STREAM_Q ? 4 : 0;
     case LAB_FILL_INF:
         return stream == STREAM_Q ? fabs(x) + 0.125 : x;
     case LAB_FILL_TINY:
@@ -83,6 +91,27 @@ static void fill_tensor(const struct lab_case *c, const tess_tensor *t, uint64_t
     }
 }
 
+static void fill_row(const tess_tensor *t, int64_t b, int64_t h, int64_t i, double x) {
+    for (int64_t d = 0; d < t->size[3]; d++)
+        lab_put(t->data, t->type, lab_row(t, b, h, i) + d, x);
+}
+
+/* Makes sinks of some keys, five or fewer: the last dim of a query is 4, that of other K 0. */
+static void sink_rows(const struct lab_case *c, const tess_tensor *k, const tess_tensor *v) {
+    const double scale = c->scale != 0 ? fabs(c->scale) : 1 / sqrt((double)c->d);
+    const int64_t step = k->size[2] / 4 + 2;
+    for (int64_t b = 0; b < k->size[0]; b++)
+        for (int64_t h = 0; h < k->size[1]; h++) {
+            uint64_t head = (uint64_t)(b * k->size[1] + h);
+            for (int64_t i = lab_below(c->seed, STREAM_ROWS, head, step); i < k->size[2];
+                 i += step) {
+                lab_put(k->data, k->type, lab_row(k, b, h, i) + c->d - 1,
+                        copysign(18 / (4 * scale), c->scale));
+                fill_row(v, b, h, i, 0);
+            }
+        }
+}
+
 /* What the r-th row of K or V gets into one of its elements; 0 for nothing. */
 static double row_poison(const struct lab_case *c, uint64_t r) {
     double u = lab_uniform(c->seed, STREAM_ROWS, 2 * r);
@@ -103,6 +132,8 @@ void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor 
     fill_tensor(c, v, STREAM_V);
     const tess_tensor *t = c->fill == LAB_FILL_NANV ? v : k;
     uint64_t r = 0;
+    if (c->fill == LAB_FILL_SINK)
+        sink_rows(c, k, v);
     for (int64_t b = 0; b < t->size[0]; b++)
         for (int64_t h = 0; h < t->size[1]; h++)
             for (int64_t i = 0; i < t->size[2]; i++, r++) {
@@ -111,11 +142,6 @@ void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor 
                 if (isnan(x) || isinf(x))
                     lab_put(t->data, t->type, lab_row(t, b, h, i) + d, x);
             }
-}
-
-static void fill_row(const tess_tensor *t, int64_t b, int64_t h, int64_t i, double x) {
-    for (int64_t d = 0; d < t->size[3]; d++)
-        lab_put(t->data, t->type, lab_row(t, b, h, i) + d, x);
 }
 
 /* Marks the keys that any query of a list sees. */

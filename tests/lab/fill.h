@@ -5,6 +5,8 @@
  *   large      normal, Q and K larger: scores to about 1e4 either way
  *   huge       V to 1e30 (f16: 6e4) either way
  *   subnormal  K subnormal and Q large (f16), or subnormals strewn over Q, K and V (f32, bf16)
+ *   extreme    Q and K so large that no score is near another: to 1e8 (f16) or 1e32 either way
+ *   sink       up to five keys outweigh the others by e^18, and their V is 0; other V large
  *   nank       normal, with NaN or Inf in some K rows that are listed
  *   nanv       normal, with NaN or Inf in some V rows that are listed
  *   inf        Q positive; some K rows give -Inf scores, few +Inf

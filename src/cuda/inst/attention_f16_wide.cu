@@ -3,3 +3,7 @@
 cudaError_t cuda_attention_f16_wide(const struct attention_params *p, cudaStream_t stream) {
     return attention_fma_launch<__half>(p, stream);
 }
+
+int64_t cuda_attention_f16_wide_shared(int32_t rows) {
+    return attention_fma_shared(rows);
+}
