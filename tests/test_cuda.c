@@ -54,6 +54,7 @@ static void checks(void **state) {
         "h=2,n=300,d=64,dtype=bf16,pattern=causal,block=64x64,fill=extreme",
         "h=2,n=300,d=128,dtype=bf16,pattern=random(0.4,1),block=8x8,fill=extreme,part=128",
         "h=1,n=200,d=32,dtype=f16,pattern=dense,fill=large,scale=1e5",
+        "h=1,n=200,d=32,dtype=f16,pattern=dense,block=64x64,fill=large,scale=600",
         "h=1,n=200,d=128,dtype=bf16,pattern=dense,block=128x128,fill=large,scale=-1e8",
         "h=2,n=300,d=64,dtype=f16,pattern=dense,block=64x64,fill=sink",
         "h=2,n=700,d=128,dtype=f16,pattern=random(0.5,1),block=8x8,fill=sink,part=128",

@@ -62,9 +62,9 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
 
-/* Up to here a product of score and scale that is not rounded and a maximum that is differ by less
- * than 2^-4, which weights have room for. */
-#define ATTENTION_FAR 0x1p20f
+/* Up to here a product of score and scale that is not rounded and a maximum that is, by itself or
+ * less the raise, differ by less than 2^-10. */
+#define ATTENTION_FAR 0x1p14f
 
 static __device__ __forceinline__ float attention_exp2(float x) {
     float y;
@@ -170,28 +170,31 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
     }
 }
 
-/* Whether a maximum of this thread's rows is far from 0. */
-template <int D, int R>
-static __device__ __forceinline__ bool attention_far(const struct attention_state<D, R> &state) {
-    float size = 0;
-#pragma unroll
-    for (int r = 0; r < R / 8; r++)
-        size = fmaxf(size, fabsf(attention_base(state.m[r])));
-    return size >= ATTENTION_FAR;
+/* Whether a maximum is far from 0. */
+static __device__ __forceinline__ bool attention_far(float m) {
+    return fabsf(attention_base(m)) >= ATTENTION_FAR;
 }
 
-/* Scaled scores less their maximum, products rounded as it is: so the largest weight is 1. */
-template <int GROUPS, int D, int R>
-static __device__ __forceinline__ void attention_near(float (&s)[R / 16][GROUPS][4],
-                                                      const struct attention_state<D, R> &state,
-                                                      float scale) {
+/* Scores to the exponents of their weights, as attention_softmax does in passing, but where a row's
+ * maximum is far products are rounded as it is: so its largest weight is 1. Row by row, so that
+ * none depends on others of the warp. */
+template <class T, int GROUPS, int D, int R>
+static __device__ __forceinline__ void attention_exponents(float (&s)[R / 16][GROUPS][4],
+                                                           const struct attention_state<D, R> &state,
+                                                           float scale) {
 #pragma unroll
-    for (int r = 0; r < R / 8; r++)
+    for (int r = 0; r < R / 8; r++) {
+        const float m = attention_base(state.m[r]);
+        const bool far = attention_far(m);
 #pragma unroll
         for (int j = 0; j < GROUPS; j++)
 #pragma unroll
-            for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
-                s[r / 2][j][e] = __fmul_rn(s[r / 2][j][e], scale) - attention_base(state.m[r]);
+            for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++) {
+                float &x = s[r / 2][j][e];
+                x = far ? __fmul_rn(x, scale) - m + attention_raise(T())
+                        : fmaf(x, scale, -(m - attention_raise(T())));
+            }
+    }
 }
 
 /* Scores to weights, as 16-bit fragments; the state's maxima move, and O and l with them. */
@@ -213,17 +216,24 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
         top[r] *= scale;
         moves |= attention_moves<T>(state.m[r], top[r]);
     }
-    bool far = attention_far<D, R>(state);
+    bool far = false;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        far |= attention_far(state.m[r]);
     if (__any_sync(WARP_ALL, moves || far)) {
         attention_rescale<T>(state, top);
-        far = __any_sync(WARP_ALL, attention_far<D, R>(state));
+        far = false;
+#pragma unroll
+        for (int r = 0; r < R / 8; r++)
+            far |= attention_far(state.m[r]);
+        far = __any_sync(WARP_ALL, far);
         if (far)
-            attention_near<GROUPS>(s, state, scale);
+            attention_exponents<T, GROUPS>(s, state, scale);
         scale = far ? 1 : scale;
     }
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
-        base[r] = (far ? 0.0f : attention_base(state.m[r])) - attention_raise(T());
+        base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
