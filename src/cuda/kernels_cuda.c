@@ -246,7 +246,8 @@ static size_t workspace_none(const struct kernel_args *args) {
 #define CUDA_ATTENTION(name, type, head, way, ...)                                                 \
     static const char *name##_refuses(const struct problem *problem, const tess_target *target) {  \
         const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;             \
-        return refused(target, d > head ? "its heads have at most " #head " dims" : TAKES_##type); \
+        const char *why = d > head ? "its heads have at most " #head " dims" : TAKES_##type;       \
+        return refused(target, why ? why : REFUSES_##way(problem, target));                        \
     }                                                                                              \
     static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
         (void)target, (void)rows;                                                                  \
@@ -266,6 +267,23 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks) {
     const int64_t all = (int64_t)target->multiprocessors * blocks;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
+/* What kernels of one way refuse beside that. */
+static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
+    if (target->architecture != 90)
+        return "the target's architecture is not 90 (compute capability 9.0)";
+    if (target->shared_memory_per_block < 227 * 1024)
+        return "the target's blocks have less than 227 KiB of shared memory";
+    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
+        return "its scale is not within 2^-8 ... 2^8";
+    return NULL;
+}
+#define REFUSES_sm90(problem, target) sm90_refuses(problem, target)
+#define REFUSES_mma(problem, target) NULL
+#define REFUSES_fma(problem, target) NULL
+
+#define WORKERS_sm90(head) blocks_of_all(target, 1)
 #define WORKERS_mma(head) blocks_of_all(target, ATTENTION_BLOCKS(head, rows))
 #define WORKERS_fma(head) 1
 
@@ -274,6 +292,7 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks) {
 #undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels. */
+static const int32_t sm90_rows[] = {128, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {

@@ -1,0 +1,5 @@
+#include "sm90/attention_sm90.cuh"
+
+cudaError_t cuda_attention_f16_sm90_d64(const struct attention_params *p, cudaStream_t stream) {
+    return attention_sm90_launch<__half, 64>(p, stream);
+}

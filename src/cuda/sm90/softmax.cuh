@@ -1,0 +1,196 @@
+/* Fused attention on Hopper: masks and softmax of a thread's scores, which are two rows, g and g + 8
+ * of its warp's 16, by 32 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+#ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
+#define TESSERA_CUDA_SM90_SOFTMAX_CUH
+
+#include "device/mma.cuh"
+#include "sm90/shape.cuh"
+
+/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling), so
+ * that O is seldom multiplied. Weights are exp2(s - m) times 2^raise, which O and l share: f16 has
+ * little room above 1, and less below. */
+static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
+    return 7.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__nv_bfloat16) {
+    return 0.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_lag(__half) {
+    return 1.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__half) {
+    return 14.0f;
+}
+
+/* Scaled scores past this are subtracted from each other, not fused with the scaling: the largest
+ * would not be 0 then, but the rounding of one product. */
+#define SM90_FAR 0x1p20f
+
+/* Two rows of a thread: maximum in base 2, and sum of its columns. */
+struct sm90_state {
+    float m[2], l[2];
+};
+
+static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
+    state.m[0] = state.m[1] = -INFINITY;
+    state.l[0] = state.l[1] = 0;
+}
+
+static __device__ __forceinline__ float sm90_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The largest of the four lanes that share a row; NaN is passed over. */
+static __device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
+}
+static __device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(WARP_ALL, x, 1);
+    return x + __shfl_xor_sync(WARP_ALL, x, 2);
+}
+
+/* ---- masks ---- */
+
+/* What this warp's 16 rows list of a step. Lane l knows of the places 64 i + 2 l and + 1: their row
+ * masks in the halves of rows[i], and in bits 2 i and 2 i + 1 of `dead` whether the place lies past
+ * the keys of its granule, where V may hold anything. */
+struct sm90_mask {
+    uint32_t rows[2];
+    uint32_t dead;
+};
+
+/* Rows first ... last that lie within 0 ... 15. */
+static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t last) {
+    const int low = (int)max(first, (int64_t)0), high = (int)min(last, (int64_t)15);
+    return first > 15 || last < 0 || low > high ? 0 : (2u << high) - (1u << low);
+}
+
+/* The row mask of one place, for rows `row` ... `row` + 15 of the tile. */
+static __device__ __forceinline__ uint32_t sm90_place_rows(const struct attention_params &p,
+                                                           const struct granule_item &item,
+                                                           int64_t place, int row, bool &dead) {
+    const int64_t g = place >> p.granule_bits;
+    const int32_t offset = (int32_t)place & ((1 << p.granule_bits) - 1);
+    dead = false;
+    if (g >= item.count)
+        return 0;
+    if (g < item.whole)
+        return 0xffff;
+    union {
+        int4 words;
+        struct granule_mask mask;
+    } load;
+    load.words = __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
+    const struct granule_mask mask = load.mask;
+    dead = offset >= mask.count;
+    if (dead)
+        return 0;
+    if (mask.kind == GRANULE_ALL)
+        return 0xffff;
+    if (mask.kind == LIST_BAND)
+        return sm90_row_range((int64_t)offset - mask.u.band.hi - row,
+                              (int64_t)offset - mask.u.band.lo - row);
+    const int64_t word =
+        mask.u.word + (mask.kind == LIST_BITS ? offset * (SM90_ROWS / 64) : 0) + row / 64;
+    const uint32_t half = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + word) +
+                                row % 64 / 32);
+    return half >> row % 32 & 0xffff;
+}
+
+static __device__ __forceinline__ void sm90_look_up_mask(struct sm90_mask &mask,
+                                                         const struct attention_params &p,
+                                                         const struct granule_item &item,
+                                                         int32_t step, int row) {
+    mask.dead = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int64_t place = ((int64_t)step << SM90_BITS) + 64 * i + 2 * warp_lane_here();
+        bool dead[2];
+        mask.rows[i] = sm90_place_rows(p, item, place, row, dead[0]);
+        mask.rows[i] |= sm90_place_rows(p, item, place + 1, row, dead[1]) << 16;
+        mask.dead |= ((uint32_t)dead[0] | (uint32_t)dead[1] << 1) << 2 * i;
+    }
+}
+
+/* Scores of rows that do not list the key become -Inf, whatever they are. */
+static __device__ __forceinline__ void sm90_apply_mask(float (&s)[64],
+                                                       const struct sm90_mask &mask) {
+    const int lane = warp_lane_here();
+    const uint32_t row = 1u << lane / 4;
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        const uint32_t rows = __shfl_sync(WARP_ALL, mask.rows[j / 8], 4 * (j % 8) + lane % 4);
+#pragma unroll
+        for (int e = 0; e < 4; e++) /* row g, columns 2t and 2t + 1; then row g + 8 */
+            if (!(rows & row << (16 * (e % 2) + 8 * (e / 2))))
+                s[4 * j + e] = -INFINITY;
+    }
+}
+
+/* ---- softmax ---- */
+
+/* Scores to weights, not rounded; maxima and sums move on. factor: of what was summed before. */
+template <class T>
+static __device__ __forceinline__ void sm90_softmax(float (&s)[64], struct sm90_state &state,
+                                                    float (&factor)[2], float scale) {
+    float base[2];
+    bool far = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float a = s[2 * h], b = s[2 * h + 1];
+#pragma unroll
+        for (int j = 1; j < 16; j++) {
+            a = fmaxf(a, s[4 * j + 2 * h]);
+            b = fmaxf(b, s[4 * j + 2 * h + 1]);
+        }
+        const float top = __fmul_rn(quad_max(fmaxf(a, b)), scale), before = state.m[h];
+        state.m[h] = top > before + sm90_lag(T()) ? top : before;
+        factor[h] =
+            state.m[h] == before ? 1 : sm90_exp2(before - attention_base(state.m[h]));
+        base[h] = attention_base(state.m[h]) - sm90_raise(T());
+        far |= fabsf(base[h]) > SM90_FAR;
+    }
+    if (__any_sync(WARP_ALL, far)) {
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
+        base[0] = base[1] = -sm90_raise(T());
+        scale = 1;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float a = 0, b = 0;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
+            x = sm90_exp2(fmaf(x, scale, -base[h]));
+            y = sm90_exp2(fmaf(y, scale, -base[h]));
+            a += x;
+            b += y;
+        }
+        state.l[h] = fmaf(state.l[h], factor[h], a + b);
+    }
+}
+
+/* Weights as an operand, rounded in pairs. */
+template <class T>
+static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[32], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
+}
+
+/* What was summed before, where a maximum of the warp has moved. */
+template <int N>
+static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
+    if (!__any_sync(WARP_ALL, factor[0] != 1 || factor[1] != 1))
+        return;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= factor[i / 2 % 2];
+}
+
+#endif
