@@ -35,11 +35,10 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_store_empty<T>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
-    } else if (warp_lane() == 0) {
-        if (warp == 0)
-            sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, &maps.k, begin, end);
-        else
-            sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, &maps.v, begin, end);
+    } else if (warp == 0) {
+        sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, &maps.k, begin, end);
+    } else {
+        sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, &maps.v, begin, end);
     }
 }
 

@@ -17,6 +17,7 @@ struct sm90_place {
     char *memory;
     uint32_t shared;
     int group;      /* 0 or 1: rows 64 group ... of the tile */
+    bool elected;   /* one thread of the warpgroup */
     uint32_t step;  /* whose scores come next, counted over all items */
     uint32_t job;   /* items taken */
     int32_t steps;  /* of the item taken last */
@@ -32,10 +33,6 @@ static __device__ __forceinline__ const struct granule_item &sm90_item(const sm9
                                                          sm90_shape<D>::ITEMS)[job % SM90_JOBS];
 }
 
-static __device__ __forceinline__ bool sm90_elected(void) {
-    return sm90_thread_here() == 0;
-}
-
 /* The index-th phase of a ring whose barriers begin at `full`. */
 template <int STAGES, int SOURCE>
 static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
@@ -44,8 +41,9 @@ static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) 
         proxy_fence(); /* threads copied what tensor cores read */
 }
 template <int STAGES>
-static __device__ __forceinline__ void sm90_release(uint32_t empty, uint32_t index) {
-    if (sm90_elected())
+static __device__ __forceinline__ void sm90_release(const sm90_place &at, uint32_t empty,
+                                                    uint32_t index) {
+    if (at.elected)
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
@@ -154,7 +152,7 @@ static __device__ __forceinline__ void sm90_first(sm90_tile<D> &tile, struct sm9
         sm90_look_up_mask(mask, p, sm90_item<D>(at, at.job - 1), 0, sm90_warp_row(at));
     product_wait<0>();
     product_pin(tile.s);
-    sm90_release<shape::STAGES>(at.shared + shape::K_EMPTY, at.step);
+    sm90_release<shape::STAGES>(at, at.shared + shape::K_EMPTY, at.step);
     sm90_mask_scores<SOURCE>(tile.s, at, mask, masked);
     sm90_clear(state);
     sm90_softmax<T>(tile.s, state, factor, scale);
@@ -163,9 +161,9 @@ static __device__ __forceinline__ void sm90_first(sm90_tile<D> &tile, struct sm9
 }
 
 /* Scores and softmax of step `step` of the item taken last, with P V of the step before: the
- * background of both is empty before and after. The weights are not rounded yet. */
+ * background of both is empty before and after. The weights are not rounded yet; answers as softmax. */
 template <class T, int D, int SOURCE>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ bool
 sm90_advance(sm90_tile<D> &tile, struct sm90_state &state, float (&factor)[2], sm90_place &at,
              const struct attention_params &p, int32_t step, int add, float scale) {
     using shape = sm90_shape<D>;
@@ -184,14 +182,19 @@ sm90_advance(sm90_tile<D> &tile, struct sm90_state &state, float (&factor)[2], s
         sm90_look_up_mask(mask, p, sm90_item<D>(at, at.job - 1), step, sm90_warp_row(at));
     product_wait<1>();
     product_pin(tile.s);
-    sm90_release<shape::STAGES>(at.shared + shape::K_EMPTY, at.step);
+    sm90_release<shape::STAGES>(at, at.shared + shape::K_EMPTY, at.step);
     sm90_mask_scores<SOURCE>(tile.s, at, mask, masked);
-    sm90_softmax<T>(tile.s, state, factor, scale);
+    const bool moved = sm90_softmax<T>(tile.s, state, factor, scale);
+#ifdef SM90_V1
+    if (state.l[0] + state.l[1] < 0)
+        asm volatile("trap;");
+#endif
     product_wait<0>();
     product_pin(tile.o);
     product_pin(tile.weights);
-    sm90_release<shape::STAGES>(at.shared + shape::V_EMPTY, at.step - 1);
+    sm90_release<shape::STAGES>(at, at.shared + shape::V_EMPTY, at.step - 1);
     at.step++;
+    return moved;
 }
 
 /* P V of the last step of all, with nothing to overlap. */
@@ -208,7 +211,7 @@ static __device__ __forceinline__ void sm90_drain(sm90_tile<D> &tile, const sm90
     product_wait<0>();
     product_pin(tile.o);
     product_pin(tile.weights);
-    sm90_release<shape::STAGES>(at.shared + shape::V_EMPTY, at.step - 1);
+    sm90_release<shape::STAGES>(at, at.shared + shape::V_EMPTY, at.step - 1);
 }
 
 /* ---- outputs ---- */
@@ -245,7 +248,7 @@ sm90_store_rows(const struct attention_params &p, const struct granule_item &ite
                 int first) {
     const int lane = warp_lane_here();
     const bool empty[2] = {state.l[0] == 0, state.l[1] == 0};
-    const float factor[2] = {empty[0] ? 0 : 1 / state.l[0], empty[1] ? 0 : 1 / state.l[1]};
+    const float factor[2] = {__fdividef(1, state.l[0]), __fdividef(1, state.l[1])};
     const uint32_t row = staged + (uint32_t)(lane % 16 * 128);
 #pragma unroll
     for (int j = 0; j < D / 8; j += 2) { /* lanes 16 ... 31 name the rows of columns 8 (j + 1) ... */
@@ -304,7 +307,7 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
     using shape = sm90_shape<D>;
     sm90_tile<D> tile;
     struct sm90_state state;
-    sm90_place at = {memory, shared, group, 0, 0, 0, 0, 0, false};
+    sm90_place at = {memory, shared, group, sm90_thread_here() == 0, 0, 0, 0, 0, 0, false};
     float factor[2];
     if (!sm90_take<D, SOURCE>(at, p.granule_bits))
         return;
@@ -316,11 +319,13 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         const int32_t steps = sm90_uniform(at.steps);
 #pragma unroll 1
         for (int32_t step = 1; step < steps; step++) {
-            sm90_advance<T, D, SOURCE>(tile, state, factor, at, p, step, step > 1, scale);
+            const bool moved = sm90_advance<T, D, SOURCE>(tile, state, factor, at, p, step,
+                                                          step > 1, scale);
             sm90_round<T>(tile.weights, tile.s);
-            sm90_rescale(tile.o, factor);
+            if (moved)
+                sm90_rescale(tile.o, factor);
         }
-        sm90_release<SM90_SLOTS>(shared + shape::Q_EMPTY, at.job - 1);
+        sm90_release<SM90_SLOTS>(at, shared + shape::Q_EMPTY, at.job - 1);
         if (!sm90_take<D, SOURCE>(at, p.granule_bits)) {
             sm90_drain<T, D, SOURCE>(tile, at, steps > 1);
             sm90_store<T, D>(p, at, at.job - 2, tile.o, state);

@@ -8,42 +8,58 @@
 
 #include "sm90/shape.cuh"
 
-/* O = 0 and lse = -Inf for those items of first ... last - 1 that have no keys; by `warps` warps of
+/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
+static __device__ __forceinline__ struct granule_item
+sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
+    struct granule_item item;
+    item.count = -1;
+    if (first + warp_lane() < end)
+        item = p.image.items[first + warp_lane()];
+    return item;
+}
+
+static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+
+/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
  * which this is one. */
 template <class T>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
-                                                        int64_t first, int64_t last, int warp,
+                                                        int64_t begin, int64_t end, int warp,
                                                         int warps) {
+    const int pieces = p.d_v / 8;
 #pragma unroll 1
-    for (int64_t i = first; i < last; i++) {
-        const struct granule_item &item = p.image.items[i];
-        if (item.count)
-            continue;
-        char *o = attention_head<T>(p.o, item.batch, item.head);
-        for (int row = warp; row < item.rows; row += warps) {
-            uint4 *to = reinterpret_cast<uint4 *>(
-                o + (item.row + row) * p.o.stride[2] * (int64_t)sizeof(T));
-            for (int piece = warp_lane(); piece < p.d_v / 8; piece += 32)
-                to[piece] = {0, 0, 0, 0};
-            if (warp_lane() == 0)
-                attention_store_lse(p, item.batch, item.head, item.row + row, -INFINITY, 0);
+    for (int64_t first = begin; first < end; first += 32) {
+        const struct granule_item items = sm90_look_at_items(p, first, end);
+        uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
+#pragma unroll 1
+        for (; empty; empty &= empty - 1) {
+            const int lane = __ffs((int)empty) - 1;
+            const int32_t batch = sm90_of_lane(items.batch, lane);
+            const int32_t head = sm90_of_lane(items.head, lane);
+            const int32_t row = sm90_of_lane(items.row, lane);
+            const int32_t rows = sm90_of_lane(items.rows, lane);
+            char *o = attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * 2;
+            for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
+                attention_store_lse(p, batch, head, row + i, -INFINITY, 0);
+            for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
+                *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 + i % pieces * 16) =
+                    uint4{0, 0, 0, 0};
         }
     }
 }
 
-/* Puts the job-th item where the computing warpgroups find it; by one thread. */
+/* Where the computing warpgroups find the job-th item. */
 template <int D>
-static __device__ __forceinline__ void
-sm90_hand_on(char *memory, uint32_t job, const struct granule_item &item) {
-    int64_t *to = reinterpret_cast<int64_t *>(memory + sm90_shape<D>::ITEMS) +
-                  job % SM90_JOBS * (sizeof item / 8);
-    const int64_t *from = reinterpret_cast<const int64_t *>(&item);
-#pragma unroll
-    for (int i = 0; i < (int)(sizeof item / 8); i++)
-        to[i] = __ldg(from + i);
+static __device__ __forceinline__ struct granule_item &sm90_item_of(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_item *>(memory + sm90_shape<D>::ITEMS)[job % SM90_JOBS];
 }
 
-/* The end: an item without keys, when its place is free. `writes`: of all that call this, one. */
+/* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
 template <int D>
 static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shared, uint32_t job,
                                                      bool writes) {
@@ -51,29 +67,36 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
     const uint32_t slot = 8 * ring_stage<SM90_SLOTS>(job);
     barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<SM90_SLOTS>(job) ^ 1);
     if (writes)
-        reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS].count = 0;
-    barrier_arrive(shared + shape::Q_FULL + slot);
+        sm90_item_of<D>(memory, job).count = 0;
 }
 
-/* ---- boxes, each fetched by one thread's word ---- */
+/* ---- boxes, by one warp for each ring ---- */
 
-/* Both halves of a tile: the boxes at rows `first` and `second`. */
+/* Both halves of a tile: the boxes at rows `first` and `second` of head (b, h). */
 template <int D>
 static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
                                                   uint32_t barrier, int32_t first, int32_t second,
-                                                  const struct granule_item &item, uint64_t policy,
-                                                  int head) {
+                                                  int32_t h, int32_t b, uint64_t policy) {
     using shape = sm90_shape<D>;
-    barrier_arrive_expect(barrier, shape::TILE);
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, shape::TILE);
 #pragma unroll
-    for (int i = 0; i < shape::PANELS; i++) {
-        const uint32_t panel = tile + i * shape::PANEL;
-        box_load(panel, map, barrier, 64 * i, first, head, item.batch, policy);
-        box_load(panel + shape::PANEL / 2, map, barrier, 64 * i, second, head, item.batch, policy);
+        for (int i = 0; i < shape::PANELS; i++) {
+            const uint32_t panel = tile + i * shape::PANEL;
+            box_load(panel, map, barrier, 64 * i, first, h, b, policy);
+            box_load(panel + shape::PANEL / 2, map, barrier, 64 * i, second, h, b, policy);
+        }
     }
+    __syncwarp();
 }
 
-/* Keys with the queries before them, or values; by one thread. */
+/* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
+static __device__ __forceinline__ int32_t sm90_keys(const struct attention_params &p, int64_t first,
+                                                    int32_t g, int32_t count) {
+    return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
+}
+
+/* Keys with the queries before them, or values. */
 template <int D, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
@@ -83,39 +106,61 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     uint32_t step = 0, job = 0;
-    box_prefetch_map(map);
+    if (warp_lane() == 0)
+        box_prefetch_map(map);
 #pragma unroll 1
-    for (int64_t i = begin; i < end; i++) {
-        const struct granule_item &item = p.image.items[i];
-        const int32_t count = __ldg(&item.count), head = __ldg(&item.head_kv);
-        const int32_t *keys = p.image.keys + __ldg(&item.first);
-        if (count == 0)
-            continue;
-        if (QUERIES) {
-            const uint32_t slot = ring_stage<SM90_SLOTS>(job);
-            barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
-            sm90_hand_on<D>(memory, job, item);
-            sm90_boxes<D>(shared + shape::Q + slot * shape::TILE, map_q,
-                          shared + shape::Q_FULL + 8 * slot, item.row, item.row + 64, item,
-                          BOX_ONCE, item.head);
-            job++;
-        }
-        /* A granule that is not there is one past the last key: zeros. */
-        int32_t first = __ldg(keys), second = 1 < count ? __ldg(keys + 1) : p.n_kv;
+    for (int64_t window = begin; window < end; window += 32) {
+        const struct granule_item items = sm90_look_at_items(p, window, end);
+        uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
+        int lane = max(__ffs((int)left) - 1, 0);
+        int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
+                                 sm90_of_lane(items.count, lane));
 #pragma unroll 1
-        for (int32_t g = 0; g < count; g += 2, step++) {
-            const uint32_t stage = ring_stage<shape::STAGES>(step);
-            const int32_t next = g + 2 < count ? __ldg(keys + g + 2) : 0;
-            const int32_t after = g + 3 < count ? __ldg(keys + g + 3) : p.n_kv;
-            barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-            sm90_boxes<D>(shared + TILES + stage * shape::TILE, map, shared + FULL + 8 * stage,
-                          first, second, item, BOX_AGAIN, head);
-            first = next;
-            second = after;
+        while (left) {
+            const int64_t first = sm90_of_lane(items.first, lane);
+            const int32_t count = sm90_of_lane(items.count, lane);
+            const int32_t b = sm90_of_lane(items.batch, lane);
+            const int32_t h = sm90_of_lane(items.head_kv, lane);
+            if (QUERIES) {
+                const uint32_t slot = ring_stage<SM90_SLOTS>(job);
+                const int32_t row = sm90_of_lane(items.row, lane);
+                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+                if (warp_lane() == lane)
+                    sm90_item_of<D>(memory, job) = items;
+                __syncwarp();
+                sm90_boxes<D>(shared + shape::Q + slot * shape::TILE, map_q,
+                              shared + shape::Q_FULL + 8 * slot, row, row + 64,
+                              sm90_of_lane(items.head, lane), b, BOX_ONCE);
+                job++;
+            }
+            /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
+            left &= left - 1;
+            lane = left ? __ffs((int)left) - 1 : lane;
+            const int64_t first_after = sm90_of_lane(items.first, lane);
+            const int32_t count_after = sm90_of_lane(items.count, lane);
+#pragma unroll 1
+            for (int32_t chunk = 0; chunk < count; chunk += 32) {
+                const int32_t after = chunk + 32 < count
+                                          ? sm90_keys(p, first, chunk + 32, count)
+                                          : sm90_keys(p, first_after, 0, count_after);
+                const int32_t granules = min(count - chunk, 32);
+#pragma unroll 1
+                for (int32_t g = 0; g < granules; g += 2, step++) {
+                    const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    const int32_t one = sm90_of_lane(keys, g), two = sm90_of_lane(keys, g + 1);
+                    barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+                    sm90_boxes<D>(shared + TILES + stage * shape::TILE, map,
+                                  shared + FULL + 8 * stage, one, two, h, b, BOX_AGAIN);
+                }
+                keys = after;
+            }
         }
     }
-    if (QUERIES)
-        sm90_hand_end<D>(memory, shared, job, true);
+    if (QUERIES) {
+        sm90_hand_end<D>(memory, shared, job, warp_lane() == 0);
+        if (warp_lane() == 0)
+            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job));
+    }
 }
 
 /* ---- copies of 16 bytes, by two warps to a tile, of which each has 64 rows ---- */
@@ -217,7 +262,7 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
                          sm90_rows_of<T>(p.q, item.batch, item.head, p.d_qk), query);
             barrier_arrive_copied(shared + full);
             if (first_thread) {
-                sm90_hand_on<D>(memory, job, item);
+                sm90_item_of<D>(memory, job) = item;
                 barrier_arrive(shared + full);
             }
             __syncwarp();
@@ -237,9 +282,11 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         }
     }
     if (QUERIES) {
+        const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job);
         sm90_hand_end<D>(memory, shared, job, first_thread);
+        barrier_arrive(full);
         if (first_thread)
-            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job));
+            barrier_arrive(full);
     }
     ring_wait();
 }

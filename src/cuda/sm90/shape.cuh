@@ -44,8 +44,8 @@
 #define SM90_BITS 7      /* log2 of it */
 #define SM90_THREADS 384 /* warpgroup 0 fetches, 1 and 2 compute */
 #define SM90_SLOTS 2     /* of Q */
-/* Items in shared memory: one is read until its O is out, by when its slot of Q may hold the item
- * after the next. */
+/* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
+ * the next. */
 #define SM90_JOBS 4
 
 /* Who fetches: boxes of 64 consecutive keys, for granules of that size; or copies of 16 bytes, for

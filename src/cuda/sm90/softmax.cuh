@@ -26,14 +26,19 @@ static __device__ __forceinline__ constexpr float sm90_raise(__half) {
  * would not be 0 then, but the rounding of one product. */
 #define SM90_FAR 0x1p20f
 
-/* Two rows of a thread: maximum in base 2, and sum of its columns. */
+/* Two rows of a thread: maximum in base 2, what is subtracted from scaled scores, and sum of this
+ * thread's columns. far: of any row of the warp. */
 struct sm90_state {
-    float m[2], l[2];
+    float m[2], base[2], l[2];
+    bool far;
 };
 
+/* Nothing has been seen yet. */
 static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
     state.m[0] = state.m[1] = -INFINITY;
+    state.base[0] = state.base[1] = 0;
     state.l[0] = state.l[1] = 0;
+    state.far = false;
 }
 
 static __device__ __forceinline__ float sm90_exp2(float x) {
@@ -132,12 +137,30 @@ static __device__ __forceinline__ void sm90_apply_mask(float (&s)[64],
 
 /* ---- softmax ---- */
 
-/* Scores to weights, not rounded; maxima and sums move on. factor: of what was summed before. */
+/* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
 template <class T>
-static __device__ __forceinline__ void sm90_softmax(float (&s)[64], struct sm90_state &state,
-                                                    float (&factor)[2], float scale) {
-    float base[2];
+static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float (&factor)[2],
+                                                 const float (&top)[2]) {
     bool far = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float before = state.m[h];
+        state.m[h] = top[h] > before + sm90_lag(T()) ? top[h] : before;
+        const float now = attention_base(state.m[h]);
+        factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
+        state.base[h] = now - sm90_raise(T());
+        state.l[h] *= factor[h];
+        far |= fabsf(now) > SM90_FAR;
+    }
+    state.far = __any_sync(WARP_ALL, far);
+}
+
+/* Scores to weights, not rounded; maxima and sums move on. Answers whether a maximum of the warp has
+ * moved: only then is factor set, by which earlier products are to be multiplied. */
+template <class T>
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_state &state,
+                                                    float (&factor)[2], float scale) {
+    float top[2], base[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float a = s[2 * h], b = s[2 * h + 1];
@@ -146,14 +169,15 @@ static __device__ __forceinline__ void sm90_softmax(float (&s)[64], struct sm90_
             a = fmaxf(a, s[4 * j + 2 * h]);
             b = fmaxf(b, s[4 * j + 2 * h + 1]);
         }
-        const float top = __fmul_rn(quad_max(fmaxf(a, b)), scale), before = state.m[h];
-        state.m[h] = top > before + sm90_lag(T()) ? top : before;
-        factor[h] =
-            state.m[h] == before ? 1 : sm90_exp2(before - attention_base(state.m[h]));
-        base[h] = attention_base(state.m[h]) - sm90_raise(T());
-        far |= fabsf(base[h]) > SM90_FAR;
+        top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
     }
-    if (__any_sync(WARP_ALL, far)) {
+    const bool moved = __any_sync(WARP_ALL, top[0] > state.m[0] + sm90_lag(T()) ||
+                                                top[1] > state.m[1] + sm90_lag(T()));
+    if (moved)
+        sm90_move<T>(state, factor, top);
+    base[0] = state.base[0];
+    base[1] = state.base[1];
+    if (state.far) {
 #pragma unroll
         for (int i = 0; i < 64; i++)
             s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
@@ -171,8 +195,9 @@ static __device__ __forceinline__ void sm90_softmax(float (&s)[64], struct sm90_
             a += x;
             b += y;
         }
-        state.l[h] = fmaf(state.l[h], factor[h], a + b);
+        state.l[h] += a + b;
     }
+    return moved;
 }
 
 /* Weights as an operand, rounded in pairs. */
@@ -183,11 +208,9 @@ static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[32], const
         weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
 }
 
-/* What was summed before, where a maximum of the warp has moved. */
+/* What was summed before a maximum moved. */
 template <int N>
 static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
-    if (!__any_sync(WARP_ALL, factor[0] != 1 || factor[1] != 1))
-        return;
 #pragma unroll
     for (int i = 0; i < N; i++)
         o[i] *= factor[i / 2 % 2];
