@@ -78,6 +78,9 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
+    /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
+     * that does not refuse, and takes the cheapest. Without it the first is taken. */
+    int weighed;
     /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
      * whoever is free takes the next. */
     int32_t (*workers)(const tess_target *target, int32_t rows);

@@ -275,6 +275,8 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
         return "the target's blocks have less than 227 KiB of shared memory";
     if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
         return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (problem->tile_rows && problem->tile_rows != 128)
+        return "its query tiles have 128 rows";
     if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
         return "its scale is not within 2^-8 ... 2^8";
     return NULL;
@@ -282,6 +284,11 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
 #define REFUSES_sm90(problem, target) sm90_refuses(problem, target)
 #define REFUSES_mma(problem, target) NULL
 #define REFUSES_fma(problem, target) NULL
+
+/* Hopper's are the fastest but for the thinnest of patterns. */
+#define WEIGHED_sm90 1
+#define WEIGHED_mma 0
+#define WEIGHED_fma 0
 
 #define WORKERS_sm90(head) blocks_of_all(target, 1)
 #define WORKERS_mma(head) blocks_of_all(target, ATTENTION_BLOCKS(head, rows))
@@ -309,6 +316,7 @@ static const struct kernel kernels[] = {
      .stage = TESS_STAGE_ATTENTION,                                                                \
      .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
+     .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \
      .unusable = kernel_unusable,                                                                  \
      .refuses = name_##_refuses,                                                                   \

@@ -5,31 +5,23 @@
 #include "sm90/softmax.cuh"
 #include "sm90/wgmma.cuh"
 
-/* A thread's part of its warpgroup's 64 rows. */
-template <int D> struct sm90_tile {
-    float s[64];          /* scores, then weights */
-    uint32_t weights[32]; /* rounded, of the step before */
-    float o[D / 2];
-};
-
-/* Where a computing warpgroup stands. */
+/* Where a computing warpgroup stands: at the step whose scores it has begun last. */
 struct sm90_place {
     char *memory;
     uint32_t shared;
-    int group;      /* 0 or 1: rows 64 group ... of the tile */
-    bool elected;   /* one thread of the warpgroup */
-    uint32_t step;  /* whose scores come next, counted over all items */
-    uint32_t job;   /* items taken */
-    int32_t steps;  /* of the item taken last */
-    int32_t whole;  /* its first steps, whose granules have no mask */
-    uint32_t dead;  /* of the step before (struct sm90_mask) */
-    bool some_dead; /* in any thread of the warpgroup */
+    int group;     /* 0 or 1: rows 64 group ... of the tile */
+    bool elected;  /* one thread of the warpgroup */
+    uint32_t step; /* counted over all items */
+    uint32_t job;  /* counted */
+    int32_t at;    /* the step in its item */
+    int32_t steps; /* of the item */
+    int32_t whole; /* its first steps, whose granules have no mask */
 };
 
 template <int D>
-static __device__ __forceinline__ const struct granule_item &sm90_item(const sm90_place &at,
+static __device__ __forceinline__ const struct granule_item &sm90_item(const sm90_place &place,
                                                                        uint32_t job) {
-    return reinterpret_cast<const struct granule_item *>(at.memory +
+    return reinterpret_cast<const struct granule_item *>(place.memory +
                                                          sm90_shape<D>::ITEMS)[job % SM90_JOBS];
 }
 
@@ -41,23 +33,30 @@ static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) 
         proxy_fence(); /* threads copied what tensor cores read */
 }
 template <int STAGES>
-static __device__ __forceinline__ void sm90_release(const sm90_place &at, uint32_t empty,
-                                                    uint32_t index) {
-    if (at.elected)
+static __device__ __forceinline__ void sm90_release(const sm90_place &place,
+                                                    uint32_t empty, uint32_t index) {
+    if (place.elected)
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
+}
+
+/* Its first row in the tile, of a warp. */
+static __device__ __forceinline__ int sm90_warp_row(const sm90_place &place) {
+    return place.group * 64 + sm90_thread_here() / 32 * 16;
 }
 
 /* ---- products ---- */
 
-/* s[64][128] = q[64][D] k[128][D]^T, in the background. */
-template <class T, int D>
-static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_place &at) {
+/* s[64][128] = q[64][D] k[128][D]^T of the step at `place`, in the background. */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_place &place) {
     using shape = sm90_shape<D>;
     const uint64_t q =
-        product_rows(at.shared + shape::Q +
-                     ring_stage<SM90_SLOTS>(at.job - 1) * shape::TILE + at.group * (64 * 128));
-    const uint64_t k =
-        product_rows(at.shared + shape::K + ring_stage<shape::STAGES>(at.step) * shape::TILE);
+        product_rows(place.shared + shape::Q + ring_stage<SM90_SLOTS>(place.job) * shape::TILE +
+                     place.group * (64 * 128));
+    const uint64_t k = product_rows(place.shared + shape::K +
+                                    ring_stage<shape::STAGES>(place.step) * shape::TILE);
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
+    product_pin(s);
     product_fence();
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
@@ -67,151 +66,46 @@ static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_pl
     product_group();
 }
 
-/* o[64][D] (+)= weights[64][128] v[128][D] of the step before, in the background. */
-template <class T, int D>
-static __device__ __forceinline__ void sm90_values(sm90_tile<D> &tile, const sm90_place &at,
-                                                   int add) {
-    using shape = sm90_shape<D>;
-    const uint64_t v = product_columns(
-        at.shared + shape::V + ring_stage<shape::STAGES>(at.step - 1) * shape::TILE, shape::PANEL);
-    product_fence();
-#pragma unroll
-    for (int i = 0; i < SM90_KEYS / 16; i++)
-        product_columns_of(tile.o, tile.weights + 4 * i, v + i * (16 * 128 / 16),
-                           i != 0 ? 1 : add, T());
-    product_group();
-}
-
-/* Zeros in the rows of V that no key of a granule fills: 0 times what they hold may not be 0. Each
- * warp has a quarter of the columns. */
-template <int D> static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &at) {
+/* Zeros in the rows of a step's V that no key of a granule fills: 0 times what they hold may not be
+ * 0. Each warp has a quarter of the columns. dead: as in sm90_mask. */
+template <int D>
+static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
+                                                       uint32_t dead) {
     using shape = sm90_shape<D>;
     constexpr int BYTES = D / 2; /* of a row, for each warp */
     const int column = sm90_thread_here() / 32 * BYTES;
-    const uint32_t v = at.shared + shape::V +
-                       ring_stage<shape::STAGES>(at.step - 1) * shape::TILE +
+    const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE +
                        (uint32_t)(column / 128 * shape::PANEL + column % 128);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        if (at.dead & 1u << i)
+        if (dead & 1u << i)
 #pragma unroll
             for (int piece = 0; piece < BYTES; piece += 16)
-                shared_store_16(v + (uint32_t)((i / 2 * 64 + 2 * warp_lane_here() + i % 2) * 128 + piece),
-                                {0, 0, 0, 0});
+                shared_store_16(
+                    v + (uint32_t)((i / 2 * 64 + 2 * warp_lane_here() + i % 2) * 128 + piece),
+                    {0, 0, 0, 0});
     proxy_fence();
-    warpgroup_sync(1 + at.group);
+    warpgroup_sync(1 + place.group);
 }
 
-/* ---- steps ---- */
-
-/* Takes the next item; false at the end. */
-template <int D, int SOURCE>
-static __device__ __forceinline__ bool sm90_take(sm90_place &at, int granule_bits) {
-    using shape = sm90_shape<D>;
-    sm90_wait<SM90_SLOTS, SOURCE>(at.shared + shape::Q_FULL, at.job);
-    const struct granule_item &item = sm90_item<D>(at, at.job);
-    const int64_t places = (int64_t)item.count << granule_bits;
-    at.steps = sm90_uniform((int)((places + SM90_KEYS - 1) >> SM90_BITS));
-    at.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> SM90_BITS));
-    at.job++;
-    return at.steps > 0;
-}
-
-/* Masks the scores of step `step` of the item taken last, where it has masks. */
-template <int SOURCE>
-static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64], sm90_place &at,
-                                                        const struct sm90_mask &mask, bool masked) {
-    at.some_dead = false;
-    if (!masked)
-        return;
-    sm90_apply_mask(s, mask);
-    if (SOURCE == SM90_BOXES) { /* copies leave zeros there */
-        at.dead = mask.dead;
-        at.some_dead = __any_sync(WARP_ALL, mask.dead != 0);
-    }
-}
-
-/* Its first row in the tile, of a warp. */
-static __device__ __forceinline__ int sm90_warp_row(const sm90_place &at) {
-    return at.group * 64 + sm90_thread_here() / 32 * 16;
-}
-
-/* Scores of an item's first step, with nothing to overlap. */
+/* o[64][D] (+)= weights[64][128] v[128][D] of step `step`, in the background. */
 template <class T, int D, int SOURCE>
-static __device__ __forceinline__ void sm90_first(sm90_tile<D> &tile, struct sm90_state &state,
-                                                  sm90_place &at,
-                                                  const struct attention_params &p, float scale) {
+static __device__ __forceinline__ void
+sm90_values(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place, uint32_t step,
+            const struct sm90_mask &mask, int add) {
     using shape = sm90_shape<D>;
-    struct sm90_mask mask;
-    float factor[2];
-    const bool masked = at.whole == 0;
-    sm90_wait<shape::STAGES, SOURCE>(at.shared + shape::K_FULL, at.step);
-    product_pin(tile.s);
-    sm90_scores<T, D>(tile.s, at);
-    if (masked)
-        sm90_look_up_mask(mask, p, sm90_item<D>(at, at.job - 1), 0, sm90_warp_row(at));
-    product_wait<0>();
-    product_pin(tile.s);
-    sm90_release<shape::STAGES>(at, at.shared + shape::K_EMPTY, at.step);
-    sm90_mask_scores<SOURCE>(tile.s, at, mask, masked);
-    sm90_clear(state);
-    sm90_softmax<T>(tile.s, state, factor, scale);
-    sm90_round<T>(tile.weights, tile.s);
-    at.step++;
-}
-
-/* Scores and softmax of step `step` of the item taken last, with P V of the step before: the
- * background of both is empty before and after. The weights are not rounded yet; answers as softmax. */
-template <class T, int D, int SOURCE>
-static __device__ __forceinline__ bool
-sm90_advance(sm90_tile<D> &tile, struct sm90_state &state, float (&factor)[2], sm90_place &at,
-             const struct attention_params &p, int32_t step, int add, float scale) {
-    using shape = sm90_shape<D>;
-    struct sm90_mask mask;
-    const bool masked = step >= at.whole;
-    sm90_wait<shape::STAGES, SOURCE>(at.shared + shape::K_FULL, at.step);
-    product_pin(tile.s);
-    product_pin(tile.o);
-    product_pin(tile.weights);
-    sm90_scores<T, D>(tile.s, at);
-    sm90_wait<shape::STAGES, SOURCE>(at.shared + shape::V_FULL, at.step - 1);
-    if (at.some_dead)
-        sm90_clear_dead<D>(at);
-    sm90_values<T, D>(tile, at, add);
-    if (masked)
-        sm90_look_up_mask(mask, p, sm90_item<D>(at, at.job - 1), step, sm90_warp_row(at));
-    product_wait<1>();
-    product_pin(tile.s);
-    sm90_release<shape::STAGES>(at, at.shared + shape::K_EMPTY, at.step);
-    sm90_mask_scores<SOURCE>(tile.s, at, mask, masked);
-    const bool moved = sm90_softmax<T>(tile.s, state, factor, scale);
-#ifdef SM90_V1
-    if (state.l[0] + state.l[1] < 0)
-        asm volatile("trap;");
-#endif
-    product_wait<0>();
-    product_pin(tile.o);
-    product_pin(tile.weights);
-    sm90_release<shape::STAGES>(at, at.shared + shape::V_EMPTY, at.step - 1);
-    at.step++;
-    return moved;
-}
-
-/* P V of the last step of all, with nothing to overlap. */
-template <class T, int D, int SOURCE>
-static __device__ __forceinline__ void sm90_drain(sm90_tile<D> &tile, const sm90_place &at,
-                                                  int add) {
-    using shape = sm90_shape<D>;
-    sm90_wait<shape::STAGES, SOURCE>(at.shared + shape::V_FULL, at.step - 1);
-    if (at.some_dead)
-        sm90_clear_dead<D>(at);
-    product_pin(tile.o);
-    product_pin(tile.weights);
-    sm90_values<T, D>(tile, at, add);
-    product_wait<0>();
-    product_pin(tile.o);
-    product_pin(tile.weights);
-    sm90_release<shape::STAGES>(at, at.shared + shape::V_EMPTY, at.step - 1);
+    const uint64_t v = product_columns(
+        place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE, shape::PANEL);
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, step);
+    if (SOURCE == SM90_BOXES && mask.some_dead) /* copies leave zeros there */
+        sm90_clear_dead<D>(place, step, mask.dead);
+    product_pin(o);
+    product_pin(weights);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < SM90_KEYS / 16; i++)
+        product_columns_of(o, weights + 4 * i, v + i * (16 * 128 / 16), i != 0 ? 1 : add, T());
+    product_group();
 }
 
 /* ---- outputs ---- */
@@ -221,7 +115,7 @@ static __device__ __forceinline__ void sm90_drain(sm90_tile<D> &tile, const sm90
 template <class T, int D>
 static __device__ __forceinline__ void
 sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[D / 2],
-                const struct sm90_state &state, int row) {
+                const float (&m)[2], const float (&l)[2], int row) {
     const struct attention_slot slot = attention_slot_of(p, number);
     const float lower = sm90_exp2(-sm90_raise(T()));
     const int column = warp_lane_here() % 4;
@@ -229,8 +123,8 @@ sm90_store_part(const struct attention_params &p, int64_t number, const float (&
     for (int h = 0; h < 2; h++) {
         float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + 2 * column;
         if (column == 0) {
-            slot.m[row + 8 * h] = state.m[h];
-            slot.l[row + 8 * h] = state.l[h] * lower;
+            slot.m[row + 8 * h] = m[h];
+            slot.l[row + 8 * h] = l[h] * lower;
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
@@ -244,12 +138,12 @@ sm90_store_part(const struct attention_params &p, int64_t number, const float (&
 template <class T, int D>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, const struct granule_item &item,
-                const float (&o)[D / 2], const struct sm90_state &state, uint32_t staged,
-                int first) {
-    const int lane = warp_lane_here();
-    const bool empty[2] = {state.l[0] == 0, state.l[1] == 0};
-    const float factor[2] = {__fdividef(1, state.l[0]), __fdividef(1, state.l[1])};
-    const uint32_t row = staged + (uint32_t)(lane % 16 * 128);
+                const float (&o)[D / 2], const float (&l)[2], uint32_t staged, int first) {
+    constexpr uint32_t PIECES = D / 8, AT_ONCE = 32 / PIECES; /* rows that a warp stores at a time */
+    const uint32_t lane = (uint32_t)warp_lane_here();
+    const bool empty[2] = {l[0] == 0, l[1] == 0};
+    const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};
+    const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
 #pragma unroll
     for (int j = 0; j < D / 8; j += 2) { /* lanes 16 ... 31 name the rows of columns 8 (j + 1) ... */
         uint32_t x[4];
@@ -258,86 +152,153 @@ sm90_store_rows(const struct attention_params &p, const struct granule_item &ite
             const float *at = o + 4 * j + 2 * e;
             x[e] = empty[e % 2] ? 0 : mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
         }
-        matrix_store(row + (uint32_t)(j / 8 * 16 * 128) + panel_piece(lane, j % 8 + lane / 16), x);
+        matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * 16 * 128), x);
     }
     __syncwarp();
-    constexpr int PIECES = D / 8;
-    char *to = attention_head<T>(p.o, item.batch, item.head);
+    const uint32_t piece = lane % PIECES, row = lane / PIECES;
+    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
+    char *to = attention_head<T>(p.o, item.batch, item.head) +
+               (item.row + first + (int)row) * step + 16 * piece;
+    const int rows = 8 * (int)piece < p.d_v ? item.rows - first - (int)row : 0;
+    const uint32_t from = staged + piece / 8 * (16 * 128) + row * 128;
 #pragma unroll
-    for (int i = lane; i < 16 * PIECES; i += 32) {
-        const int r = i / PIECES, piece = i % PIECES;
-        if (first + r < item.rows && 8 * piece < p.d_v)
-            *reinterpret_cast<uint4 *>(to + (item.row + first + r) * p.o.stride[2] * 2 +
-                                       16 * piece) =
-                shared_load_16(staged + (uint32_t)(piece / 8 * 16 * 128 + r * 128) +
-                               panel_piece(r, piece % 8));
-    }
+    for (uint32_t r = 0; r < 16; r += AT_ONCE)
+        if ((int)r < rows)
+            *reinterpret_cast<uint4 *>(to + r * step) =
+                shared_load_16(from + r * 128 + (piece % 8 ^ (row + r) % 8) * 16);
     __syncwarp();
 }
 
 /* The results of the job-th item. */
 template <class T, int D>
 static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
-                                                  const sm90_place &at, uint32_t job,
+                                                  const sm90_place &place, uint32_t job,
                                                   const float (&o)[D / 2],
-                                                  struct sm90_state &state) {
+                                                  const struct sm90_state &state) {
     using shape = sm90_shape<D>;
-    const struct granule_item &item = sm90_item<D>(at, job);
-    const int first = sm90_warp_row(at), row = first + warp_lane_here() / 4;
-    state.l[0] = quad_sum(state.l[0]);
-    state.l[1] = quad_sum(state.l[1]);
+    const struct granule_item &item = sm90_item<D>(place, job);
+    const int first = sm90_warp_row(place), h = warp_lane_here() % 4;
+    const int row = first + warp_lane_here() / 4;
+    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     if (sm90_uniform(item.parts) > 1) {
-        sm90_store_part<T, D>(p, item.slot, o, state, row);
+        sm90_store_part<T, D>(p, item.slot, o, state.m, l, row);
         return;
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        if (warp_lane_here() % 4 == 0 && row + 8 * h < item.rows)
-            attention_store_lse(p, item.batch, item.head, item.row + row + 8 * h,
-                                state.m[h] - sm90_raise(T()), state.l[h]);
-    sm90_store_rows<T, D>(p, item, o, state,
-                          at.shared + shape::O + (uint32_t)(first / 16 * (shape::TILE / 8)), first);
+    if (h < 2 && row + 8 * h < item.rows) /* two lanes of the four that share the rows */
+        attention_store_lse(p, item.batch, item.head, item.row + row + 8 * h,
+                            (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
+    sm90_store_rows<T, D>(p, item, o, l,
+                          place.shared + shape::O + (uint32_t)(first / 16 * (shape::TILE / 8)),
+                          first);
 }
 
-/* ---- all items ---- */
+/* ---- steps ---- */
+
+/* Goes on to the next item; false at the end. */
+template <int D, int SOURCE>
+static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_bits) {
+    using shape = sm90_shape<D>;
+    place.job++;
+    sm90_wait<SM90_SLOTS, SOURCE>(place.shared + shape::Q_FULL, place.job);
+    const struct granule_item &item = sm90_item<D>(place, place.job);
+    const int64_t places = (int64_t)item.count << granule_bits;
+    place.at = 0;
+    place.steps = sm90_uniform((int)((places + SM90_KEYS - 1) >> SM90_BITS));
+    place.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> SM90_BITS));
+    return place.steps > 0;
+}
+
+/* The first step of all, which has nothing to overlap with: scores and softmax. */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void
+sm90_first_step(float (&s)[64], uint32_t (&weights)[32], struct sm90_state &state,
+                struct sm90_mask &mask, const sm90_place &place, const struct attention_params &p,
+                float scale) {
+    using shape = sm90_shape<D>;
+    float factor[2];
+    const bool masked = place.whole == 0;
+    sm90_scores<T, D, SOURCE>(s, place);
+    mask.some_dead = false;
+    if (masked)
+        sm90_look_up_mask(mask, p, sm90_item<D>(place, place.job), 0, sm90_warp_row(place));
+    product_wait<0>();
+    product_pin(s);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    if (masked)
+        sm90_apply_mask(s, mask);
+    sm90_clear(state);
+    sm90_softmax<T>(s, state, factor, scale);
+    sm90_round<T>(weights, s);
+}
+
+/*
+ * The step at `place`: scores and softmax, with P V of the step before in the background, which is
+ * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and stored.
+ */
+template <class T, int D, int SOURCE, bool FIRST>
+static __device__ __forceinline__ void
+sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
+          struct sm90_mask &mask, bool add, const sm90_place &place,
+          const struct attention_params &p, float scale) {
+    using shape = sm90_shape<D>;
+    const bool masked = place.at >= place.whole;
+    const struct sm90_state done = state;
+    float factor[2];
+    product_pin(o);
+    sm90_scores<T, D, SOURCE>(s, place);
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, mask, add);
+    mask.some_dead = false;
+    if (masked)
+        sm90_look_up_mask(mask, p, sm90_item<D>(place, place.job), place.at, sm90_warp_row(place));
+    product_wait<1>();
+    product_pin(s);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    if (masked)
+        sm90_apply_mask(s, mask);
+    if (FIRST)
+        sm90_clear(state);
+    const bool moved = sm90_softmax<T>(s, state, factor, scale);
+    product_wait<0>();
+    product_pin(o);
+    product_pin(weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
+    sm90_round<T>(weights, s);
+    if (FIRST)
+        sm90_store<T, D>(p, place, place.job - 1, o, done);
+    else if (moved)
+        sm90_rescale(o, factor);
+}
 
 template <class T, int D, int SOURCE>
 static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
                                                     const struct attention_params &p, float scale) {
-    using shape = sm90_shape<D>;
-    sm90_tile<D> tile;
+    float s[64], o[D / 2];
+    uint32_t weights[32];
     struct sm90_state state;
-    sm90_place at = {memory, shared, group, sm90_thread_here() == 0, 0, 0, 0, 0, 0, false};
-    float factor[2];
-    if (!sm90_take<D, SOURCE>(at, p.granule_bits))
+    struct sm90_mask mask;
+    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
+    if (!sm90_take<D, SOURCE>(place, p.granule_bits))
         return;
-    sm90_first<T, D, SOURCE>(tile, state, at, p, scale);
+    sm90_first_step<T, D, SOURCE>(s, weights, state, mask, place, p, scale);
     for (;;) {
         /* Said again for each item: else they are taken for different numbers in each lane. */
-        at.step = (uint32_t)sm90_uniform((int)at.step);
-        at.job = (uint32_t)sm90_uniform((int)at.job);
-        const int32_t steps = sm90_uniform(at.steps);
+        place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
+        place.job = (uint32_t)sm90_uniform((int)place.job);
 #pragma unroll 1
-        for (int32_t step = 1; step < steps; step++) {
-            const bool moved = sm90_advance<T, D, SOURCE>(tile, state, factor, at, p, step,
-                                                          step > 1, scale);
-            sm90_round<T>(tile.weights, tile.s);
-            if (moved)
-                sm90_rescale(tile.o, factor);
+        for (place.at = 1; place.at < place.steps; place.at++, place.step++)
+            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, place.at > 1, place, p,
+                                           scale);
+        sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
+        const bool add = place.steps > 1;
+        if (!sm90_take<D, SOURCE>(place, p.granule_bits)) {
+            sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, mask, add);
+            break;
         }
-        sm90_release<SM90_SLOTS>(at, shared + shape::Q_EMPTY, at.job - 1);
-        if (!sm90_take<D, SOURCE>(at, p.granule_bits)) {
-            sm90_drain<T, D, SOURCE>(tile, at, steps > 1);
-            sm90_store<T, D>(p, at, at.job - 2, tile.o, state);
-            return;
-        }
-        struct sm90_state next;
-        sm90_clear(next);
-        sm90_advance<T, D, SOURCE>(tile, next, factor, at, p, 0, steps > 1, scale);
-        sm90_round<T>(tile.weights, tile.s);
-        sm90_store<T, D>(p, at, at.job - 2, tile.o, state);
-        state = next;
+        sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, add, place, p, scale);
     }
+    product_wait<0>();
+    product_pin(o);
+    sm90_store<T, D>(p, place, place.job - 1, o, state);
 }
 
 #endif

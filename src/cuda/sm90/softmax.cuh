@@ -61,10 +61,11 @@ static __device__ __forceinline__ float quad_sum(float x) {
 
 /* What this warp's 16 rows list of a step. Lane l knows of the places 64 i + 2 l and + 1: their row
  * masks in the halves of rows[i], and in bits 2 i and 2 i + 1 of `dead` whether the place lies past
- * the keys of its granule, where V may hold anything. */
+ * the keys of its granule, where V may hold anything. some_dead: of any lane, in all warps alike. */
 struct sm90_mask {
     uint32_t rows[2];
     uint32_t dead;
+    bool some_dead;
 };
 
 /* Rows first ... last that lie within 0 ... 15. */
@@ -73,51 +74,47 @@ static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t
     return first > 15 || last < 0 || low > high ? 0 : (2u << high) - (1u << low);
 }
 
-/* The row mask of one place, for rows `row` ... `row` + 15 of the tile. */
-static __device__ __forceinline__ uint32_t sm90_place_rows(const struct attention_params &p,
-                                                           const struct granule_item &item,
-                                                           int64_t place, int row, bool &dead) {
-    const int64_t g = place >> p.granule_bits;
-    const int32_t offset = (int32_t)place & ((1 << p.granule_bits) - 1);
-    dead = false;
-    if (g >= item.count)
-        return 0;
-    if (g < item.whole)
-        return 0xffff;
-    union {
-        int4 words;
-        struct granule_mask mask;
-    } load;
-    load.words = __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    const struct granule_mask mask = load.mask;
-    dead = offset >= mask.count;
-    if (dead)
-        return 0;
-    if (mask.kind == GRANULE_ALL)
-        return 0xffff;
-    if (mask.kind == LIST_BAND)
-        return sm90_row_range((int64_t)offset - mask.u.band.hi - row,
-                              (int64_t)offset - mask.u.band.lo - row);
-    const int64_t word =
-        mask.u.word + (mask.kind == LIST_BITS ? offset * (SM90_ROWS / 64) : 0) + row / 64;
-    const uint32_t half = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + word) +
-                                row % 64 / 32);
-    return half >> row % 32 & 0xffff;
-}
-
+/* Looks up the masks of the places of step `step` of an item, for rows `row` ... `row` + 15: first all
+ * that is known of their granules, then all row masks, so that each is waited for once. */
 static __device__ __forceinline__ void sm90_look_up_mask(struct sm90_mask &mask,
                                                          const struct attention_params &p,
                                                          const struct granule_item &item,
                                                          int32_t step, int row) {
+    const int64_t first = ((int64_t)step << SM90_BITS) + 2 * warp_lane_here();
+    const int32_t size = 1 << p.granule_bits;
+    union {
+        int4 words;
+        struct granule_mask mask;
+    } of[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int64_t g = (first + 64 * (i / 2) + i % 2) >> p.granule_bits;
+        of[i].mask.count = (int16_t)(g < item.count ? size : 0);
+        of[i].mask.kind = GRANULE_ALL;
+        if (g >= item.whole && g < item.count)
+            of[i].words = __ldg(
+                reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
+    }
+    uint32_t rows[4];
     mask.dead = 0;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int64_t place = ((int64_t)step << SM90_BITS) + 64 * i + 2 * warp_lane_here();
-        bool dead[2];
-        mask.rows[i] = sm90_place_rows(p, item, place, row, dead[0]);
-        mask.rows[i] |= sm90_place_rows(p, item, place + 1, row, dead[1]) << 16;
-        mask.dead |= ((uint32_t)dead[0] | (uint32_t)dead[1] << 1) << 2 * i;
+    for (int i = 0; i < 4; i++) {
+        const struct granule_mask m = of[i].mask;
+        const int32_t offset = ((int32_t)first + i % 2) & (size - 1);
+        const bool listed = offset < m.count;
+        rows[i] = listed ? 0xffff : 0;
+        mask.dead |= (uint32_t)(!listed && m.count > 0) << i;
+        if (listed && m.kind == LIST_BAND)
+            rows[i] = sm90_row_range((int64_t)offset - m.u.band.hi - row,
+                                     (int64_t)offset - m.u.band.lo - row);
+        if (listed && (m.kind == LIST_MEMBERS || m.kind == LIST_BITS))
+            rows[i] = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + m.u.word) +
+                            (m.kind == LIST_BITS ? offset * (SM90_ROWS / 32) : 0) + row / 32) >>
+                      row % 32;
     }
+    mask.rows[0] = (rows[0] & 0xffff) | rows[1] << 16;
+    mask.rows[1] = (rows[2] & 0xffff) | rows[3] << 16;
+    mask.some_dead = __any_sync(WARP_ALL, mask.dead != 0);
 }
 
 /* Scores of rows that do not list the key become -Inf, whatever they are. */
@@ -173,16 +170,20 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
     }
     const bool moved = __any_sync(WARP_ALL, top[0] > state.m[0] + sm90_lag(T()) ||
                                                 top[1] > state.m[1] + sm90_lag(T()));
-    if (moved)
-        sm90_move<T>(state, factor, top);
     base[0] = state.base[0];
     base[1] = state.base[1];
-    if (state.far) {
+    if (moved || state.far) {
+        if (moved)
+            sm90_move<T>(state, factor, top);
+        base[0] = state.base[0];
+        base[1] = state.base[1];
+        if (state.far) {
 #pragma unroll
-        for (int i = 0; i < 64; i++)
-            s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
-        base[0] = base[1] = -sm90_raise(T());
-        scale = 1;
+            for (int i = 0; i < 64; i++)
+                s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
+            base[0] = base[1] = -sm90_raise(T());
+            scale = 1;
+        }
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
