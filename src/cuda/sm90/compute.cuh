@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_SM90_COMPUTE_CUH
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 
+#include "sm90/mask.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -66,24 +67,25 @@ static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_pl
     product_group();
 }
 
-/* Zeros in the rows of a step's V that no key of a granule fills: 0 times what they hold may not be
- * 0. Each warp has a quarter of the columns. dead: as in sm90_mask. */
+/* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
+ * 0. Each warp has a quarter of the columns. */
 template <int D>
 static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
-                                                       uint32_t dead) {
+                                                       uint32_t keys) {
     using shape = sm90_shape<D>;
     constexpr int BYTES = D / 2; /* of a row, for each warp */
     const int column = sm90_thread_here() / 32 * BYTES;
     const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE +
                        (uint32_t)(column / 128 * shape::PANEL + column % 128);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (dead & 1u << i)
+    for (int i = 0; i < 4; i++) {
+        const int filled = (int)(keys >> i / 2 * 8 & 255);
+        if (filled && i % 2 * 32 + warp_lane_here() >= filled)
 #pragma unroll
             for (int piece = 0; piece < BYTES; piece += 16)
-                shared_store_16(
-                    v + (uint32_t)((i / 2 * 64 + 2 * warp_lane_here() + i % 2) * 128 + piece),
-                    {0, 0, 0, 0});
+                shared_store_16(v + (uint32_t)((32 * i + warp_lane_here()) * 128 + piece),
+                                {0, 0, 0, 0});
+    }
     proxy_fence();
     warpgroup_sync(1 + place.group);
 }
@@ -92,13 +94,13 @@ static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, 
 template <class T, int D, int SOURCE>
 static __device__ __forceinline__ void
 sm90_values(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place, uint32_t step,
-            const struct sm90_mask &mask, int add) {
+            uint32_t keys, int add) {
     using shape = sm90_shape<D>;
     const uint64_t v = product_columns(
         place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE, shape::PANEL);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, step);
-    if (SOURCE == SM90_BOXES && mask.some_dead) /* copies leave zeros there */
-        sm90_clear_dead<D>(place, step, mask.dead);
+    if (SOURCE == SM90_BOXES && sm90_some_dead(keys)) /* copies leave zeros there */
+        sm90_clear_dead<D>(place, step, keys);
     product_pin(o);
     product_pin(weights);
     product_fence();
@@ -208,24 +210,57 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
     return place.steps > 0;
 }
 
-/* The first step of all, which has nothing to overlap with: scores and softmax. */
+/* Looks up what is to be known of masks before the scores of a step are there, and masks them. */
+template <int D, bool FIRST>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_BOXES> &mask,
+                                                     const sm90_place &place,
+                                                     const struct attention_params &p) {
+    const int after = place.at - place.whole;
+    if (FIRST ? place.whole < place.steps
+              : after > 0 && after % SM90_AHEAD == 0)
+        sm90_look_ahead(mask.ahead, p, sm90_item<D>(place, place.job),
+                        FIRST ? place.whole : place.at, sm90_warp_row(place));
+}
+template <int D, bool FIRST>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_COPIES> &mask,
+                                                     const sm90_place &place,
+                                                     const struct attention_params &p) {
+    if (place.at >= place.whole)
+        sm90_look_up(mask.places, p, sm90_item<D>(place, place.job), place.at,
+                     sm90_warp_row(place));
+}
+static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
+                                                        const struct sm90_mask<SM90_BOXES> &mask,
+                                                        uint32_t &keys, const sm90_place &place,
+                                                        const struct attention_params &p) {
+    keys = 0;
+    if (place.at >= place.whole)
+        keys = sm90_mask_granules(s, mask.ahead, (place.at - place.whole) % SM90_AHEAD, p,
+                                  sm90_warp_row(place));
+}
+static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
+                                                        const struct sm90_mask<SM90_COPIES> &mask,
+                                                        uint32_t &, const sm90_place &place,
+                                                        const struct attention_params &) {
+    if (place.at >= place.whole)
+        sm90_mask_places(s, mask.places);
+}
+
+/* The first step of all, which has nothing to overlap with: scores and softmax. keys: of its
+ * granules (sm90_mask_granules). */
 template <class T, int D, int SOURCE>
 static __device__ __forceinline__ void
 sm90_first_step(float (&s)[64], uint32_t (&weights)[32], struct sm90_state &state,
-                struct sm90_mask &mask, const sm90_place &place, const struct attention_params &p,
-                float scale) {
+                struct sm90_mask<SOURCE> &mask, uint32_t &keys, const sm90_place &place,
+                const struct attention_params &p, float scale) {
     using shape = sm90_shape<D>;
     float factor[2];
-    const bool masked = place.whole == 0;
     sm90_scores<T, D, SOURCE>(s, place);
-    mask.some_dead = false;
-    if (masked)
-        sm90_look_up_mask(mask, p, sm90_item<D>(place, place.job), 0, sm90_warp_row(place));
+    sm90_ask_mask<D, true>(mask, place, p);
     product_wait<0>();
     product_pin(s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    if (masked)
-        sm90_apply_mask(s, mask);
+    sm90_mask_scores(s, mask, keys, place, p);
     sm90_clear(state);
     sm90_softmax<T>(s, state, factor, scale);
     sm90_round<T>(weights, s);
@@ -238,23 +273,19 @@ sm90_first_step(float (&s)[64], uint32_t (&weights)[32], struct sm90_state &stat
 template <class T, int D, int SOURCE, bool FIRST>
 static __device__ __forceinline__ void
 sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
-          struct sm90_mask &mask, bool add, const sm90_place &place,
+          struct sm90_mask<SOURCE> &mask, uint32_t &keys, bool add, const sm90_place &place,
           const struct attention_params &p, float scale) {
     using shape = sm90_shape<D>;
-    const bool masked = place.at >= place.whole;
     const struct sm90_state done = state;
     float factor[2];
     product_pin(o);
     sm90_scores<T, D, SOURCE>(s, place);
-    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, mask, add);
-    mask.some_dead = false;
-    if (masked)
-        sm90_look_up_mask(mask, p, sm90_item<D>(place, place.job), place.at, sm90_warp_row(place));
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
+    sm90_ask_mask<D, FIRST>(mask, place, p);
     product_wait<1>();
     product_pin(s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    if (masked)
-        sm90_apply_mask(s, mask);
+    sm90_mask_scores(s, mask, keys, place, p);
     if (FIRST)
         sm90_clear(state);
     const bool moved = sm90_softmax<T>(s, state, factor, scale);
@@ -275,26 +306,27 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
     float s[64], o[D / 2];
     uint32_t weights[32];
     struct sm90_state state;
-    struct sm90_mask mask;
+    struct sm90_mask<SOURCE> mask;
+    uint32_t keys = 0;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     if (!sm90_take<D, SOURCE>(place, p.granule_bits))
         return;
-    sm90_first_step<T, D, SOURCE>(s, weights, state, mask, place, p, scale);
+    sm90_first_step<T, D, SOURCE>(s, weights, state, mask, keys, place, p, scale);
     for (;;) {
         /* Said again for each item: else they are taken for different numbers in each lane. */
         place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
         place.job = (uint32_t)sm90_uniform((int)place.job);
 #pragma unroll 1
         for (place.at = 1; place.at < place.steps; place.at++, place.step++)
-            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, place.at > 1, place, p,
+            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place.at > 1, place, p,
                                            scale);
         sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
         const bool add = place.steps > 1;
         if (!sm90_take<D, SOURCE>(place, p.granule_bits)) {
-            sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, mask, add);
+            sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
             break;
         }
-        sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, add, place, p, scale);
+        sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, keys, add, place, p, scale);
     }
     product_wait<0>();
     product_pin(o);

@@ -1,5 +1,5 @@
-/* Fused attention on Hopper: masks and softmax of a thread's scores, which are two rows, g and g + 8
- * of its warp's 16, by 32 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+/* Fused attention on Hopper: softmax of a thread's scores, which are two rows, g and g + 8 of its
+ * warp's 16, by 32 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 
@@ -56,83 +56,6 @@ static __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(WARP_ALL, x, 1);
     return x + __shfl_xor_sync(WARP_ALL, x, 2);
 }
-
-/* ---- masks ---- */
-
-/* What this warp's 16 rows list of a step. Lane l knows of the places 64 i + 2 l and + 1: their row
- * masks in the halves of rows[i], and in bits 2 i and 2 i + 1 of `dead` whether the place lies past
- * the keys of its granule, where V may hold anything. some_dead: of any lane, in all warps alike. */
-struct sm90_mask {
-    uint32_t rows[2];
-    uint32_t dead;
-    bool some_dead;
-};
-
-/* Rows first ... last that lie within 0 ... 15. */
-static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t last) {
-    const int low = (int)max(first, (int64_t)0), high = (int)min(last, (int64_t)15);
-    return first > 15 || last < 0 || low > high ? 0 : (2u << high) - (1u << low);
-}
-
-/* Looks up the masks of the places of step `step` of an item, for rows `row` ... `row` + 15: first all
- * that is known of their granules, then all row masks, so that each is waited for once. */
-static __device__ __forceinline__ void sm90_look_up_mask(struct sm90_mask &mask,
-                                                         const struct attention_params &p,
-                                                         const struct granule_item &item,
-                                                         int32_t step, int row) {
-    const int64_t first = ((int64_t)step << SM90_BITS) + 2 * warp_lane_here();
-    const int32_t size = 1 << p.granule_bits;
-    union {
-        int4 words;
-        struct granule_mask mask;
-    } of[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int64_t g = (first + 64 * (i / 2) + i % 2) >> p.granule_bits;
-        of[i].mask.count = (int16_t)(g < item.count ? size : 0);
-        of[i].mask.kind = GRANULE_ALL;
-        if (g >= item.whole && g < item.count)
-            of[i].words = __ldg(
-                reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    }
-    uint32_t rows[4];
-    mask.dead = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const struct granule_mask m = of[i].mask;
-        const int32_t offset = ((int32_t)first + i % 2) & (size - 1);
-        const bool listed = offset < m.count;
-        rows[i] = listed ? 0xffff : 0;
-        mask.dead |= (uint32_t)(!listed && m.count > 0) << i;
-        if (listed && m.kind == LIST_BAND)
-            rows[i] = sm90_row_range((int64_t)offset - m.u.band.hi - row,
-                                     (int64_t)offset - m.u.band.lo - row);
-        if (listed && (m.kind == LIST_MEMBERS || m.kind == LIST_BITS))
-            rows[i] = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + m.u.word) +
-                            (m.kind == LIST_BITS ? offset * (SM90_ROWS / 32) : 0) + row / 32) >>
-                      row % 32;
-    }
-    mask.rows[0] = (rows[0] & 0xffff) | rows[1] << 16;
-    mask.rows[1] = (rows[2] & 0xffff) | rows[3] << 16;
-    mask.some_dead = __any_sync(WARP_ALL, mask.dead != 0);
-}
-
-/* Scores of rows that do not list the key become -Inf, whatever they are. */
-static __device__ __forceinline__ void sm90_apply_mask(float (&s)[64],
-                                                       const struct sm90_mask &mask) {
-    const int lane = warp_lane_here();
-    const uint32_t row = 1u << lane / 4;
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        const uint32_t rows = __shfl_sync(WARP_ALL, mask.rows[j / 8], 4 * (j % 8) + lane % 4);
-#pragma unroll
-        for (int e = 0; e < 4; e++) /* row g, columns 2t and 2t + 1; then row g + 8 */
-            if (!(rows & row << (16 * (e % 2) + 8 * (e / 2))))
-                s[4 * j + e] = -INFINITY;
-    }
-}
-
-/* ---- softmax ---- */
 
 /* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
 template <class T>
