@@ -36,9 +36,9 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
     } else if (warp >= 2) {
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
     } else if (warp == 0) {
-        sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, &maps.k, begin, end);
+        sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, &maps.v, begin, end);
+        sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 

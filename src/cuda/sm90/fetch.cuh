@@ -72,7 +72,22 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
 
 /* ---- boxes, by one warp for each ring ---- */
 
-/* Both halves of a tile: the boxes at rows `first` and `second` of head (b, h). */
+/* A tile by boxes of all its rows, which begin at `first`. */
+template <int D>
+static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap *map,
+                                                uint32_t barrier, int32_t first, int32_t h,
+                                                int32_t b, uint64_t policy) {
+    using shape = sm90_shape<D>;
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, shape::TILE);
+#pragma unroll
+        for (int i = 0; i < shape::PANELS; i++)
+            box_load(tile + i * shape::PANEL, map, barrier, 64 * i, first, h, b, policy);
+    }
+    __syncwarp();
+}
+
+/* A tile by boxes of half its rows, which begin at `first` and `second`. */
 template <int D>
 static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
                                                   uint32_t barrier, int32_t first, int32_t second,
@@ -100,14 +115,14 @@ static __device__ __forceinline__ int32_t sm90_keys(const struct attention_param
 template <int D, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
-                 const CUtensorMap *map_q, const CUtensorMap *map, int64_t begin, int64_t end) {
+                 const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
     using shape = sm90_shape<D>;
     constexpr int TILES = QUERIES ? shape::K : shape::V;
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     uint32_t step = 0, job = 0;
-    if (warp_lane() == 0)
-        box_prefetch_map(map);
+    if (warp_lane() < 2)
+        box_prefetch_map(maps + warp_lane());
 #pragma unroll 1
     for (int64_t window = begin; window < end; window += 32) {
         const struct granule_item items = sm90_look_at_items(p, window, end);
@@ -128,9 +143,9 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 if (warp_lane() == lane)
                     sm90_item_of<D>(memory, job) = items;
                 __syncwarp();
-                sm90_boxes<D>(shared + shape::Q + slot * shape::TILE, map_q,
-                              shared + shape::Q_FULL + 8 * slot, row, row + 64,
-                              sm90_of_lane(items.head, lane), b, BOX_ONCE);
+                sm90_box<D>(shared + shape::Q + slot * shape::TILE, map_q,
+                            shared + shape::Q_FULL + 8 * slot, row,
+                            sm90_of_lane(items.head, lane), b, BOX_ONCE);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -149,8 +164,12 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
                     const int32_t one = sm90_of_lane(keys, g), two = sm90_of_lane(keys, g + 1);
                     barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-                    sm90_boxes<D>(shared + TILES + stage * shape::TILE, map,
-                                  shared + FULL + 8 * stage, one, two, h, b, BOX_AGAIN);
+                    const uint32_t tile = shared + TILES + stage * shape::TILE;
+                    const uint32_t full = shared + FULL + 8 * stage;
+                    if (two == one + GRANULE_MAX)
+                        sm90_box<D>(tile, maps + 1, full, one, h, b, BOX_AGAIN);
+                    else
+                        sm90_boxes<D>(tile, maps, full, one, two, h, b, BOX_AGAIN);
                 }
                 keys = after;
             }

@@ -23,12 +23,13 @@ static inline sm90_encode sm90_encode_find(void) {
     return (sm90_encode)found;
 }
 
-/* Boxes of 64 columns by 64 rows of [batch][heads][n][d]. False where the map cannot be made. */
+/* Boxes of 64 columns by `rows` rows of [batch][heads][n][d]. False where the map cannot be made. */
 static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorMapDataType type,
-                                 const struct view &view, const int64_t (&size)[4]) {
+                                 const struct view &view, const int64_t (&size)[4],
+                                 cuuint32_t rows) {
     const cuuint64_t sizes[4] = {(cuuint64_t)size[3], (cuuint64_t)size[2], (cuuint64_t)size[1],
                                  (cuuint64_t)size[0]};
-    const cuuint32_t box[4] = {64, 64, 1, 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {64, rows, 1, 1}, step[4] = {1, 1, 1, 1};
     cuuint64_t bytes[3];
     for (int i = 0; i < 3; i++) /* of a dimension of size 1 the stride is 0, which maps refuse */
         bytes[i] = size[2 - i] == 1 ? 16 : (cuuint64_t)view.stride[2 - i] * 2;
@@ -52,9 +53,13 @@ static bool sm90_maps_make(struct sm90_maps *maps, const struct attention_params
     const int64_t q[4] = {p->batch, p->heads_q, p->n_q, p->d_qk};
     const int64_t k[4] = {p->batch, p->heads_kv, p->n_kv, p->d_qk};
     const int64_t v[4] = {p->batch, p->heads_kv, p->n_kv, p->d_v};
-    return encode && sm90_map_make(&maps->q, encode, type, p->q, q) &&
-           sm90_map_make(&maps->k, encode, type, p->k, k) &&
-           sm90_map_make(&maps->v, encode, type, p->v, v);
+    bool made = encode && sm90_map_make(&maps->q, encode, type, p->q, q, SM90_ROWS);
+    for (int two = 0; two < 2 && made; two++) {
+        const cuuint32_t rows = GRANULE_MAX << two;
+        made = sm90_map_make(&maps->k[two], encode, type, p->k, k, rows) &&
+               sm90_map_make(&maps->v[two], encode, type, p->v, v, rows);
+    }
+    return made;
 }
 
 #endif

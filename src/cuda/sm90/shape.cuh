@@ -68,9 +68,9 @@ template <int D> struct sm90_shape {
     static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
 };
 
-/* The tensors as boxes see them. */
+/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours. */
 struct sm90_maps {
-    CUtensorMap q, k, v;
+    CUtensorMap q, k[2], v[2];
 };
 
 /* Where the index-th use of a ring's stage is, and the parity of its phase. */
