@@ -8,8 +8,8 @@
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
- * they have and which rows list them. Places past a granule's keys count as keys that no row lists,
- * and are not read. Plain arrays, copied to the device as they are.
+ * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
+ * nothing that stands there shows in a result. Plain arrays, copied to the device as they are.
  */
 #ifndef TESSERA_GRANULES_H
 #define TESSERA_GRANULES_H

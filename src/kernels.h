@@ -80,6 +80,9 @@ struct kernel {
     struct kernel_cost cost;
     /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */
     int32_t granule;
+    /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
+     * that does not refuse, and takes the cheapest. Without it the first is taken. */
+    int weighed;
     /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
      * whoever is free takes the next. */
     int32_t (*workers)(const tess_target *target, int32_t rows);
@@ -100,8 +103,8 @@ struct kernel {
 
 struct backend {
     const char *name;
-    const struct kernel
-        *kernels; /* best first: of a stage, the first that does not refuse is taken */
+    const struct kernel *
+        kernels; /* best first: of a stage, the first that does not refuse is taken, unless weighed */
     int64_t n_kernels;
     int32_t (*device_count)(void);
     tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);

@@ -268,6 +268,39 @@ static void union_mark(const struct packer *p, int64_t list, int64_t first_row, 
     }
 }
 
+/* The first and the last row of a mask; 0 if it is not all rows from the one to the other. */
+static int mask_span(const uint64_t *mask, int32_t words, int64_t *first, int64_t *last) {
+    int64_t listed = 0;
+    *first = *last = -1;
+    for (int32_t w = 0; w < words; w++) {
+        if (!mask[w])
+            continue;
+        if (*first < 0)
+            *first = 64 * w + __builtin_ctzll(mask[w]);
+        *last = 64 * w + 63 - __builtin_clzll(mask[w]);
+        listed += __builtin_popcountll(mask[w]);
+    }
+    return listed && listed == *last - *first + 1;
+}
+
+/* Whether n keys' masks over `rows` rows are one band's, and its limits. Keys that no row lists are
+ * not part of bands here. */
+static int band_of(const struct key_masks *k, int n, int64_t rows, int32_t words, int64_t *lo,
+                   int64_t *hi) {
+    int64_t first[64], last[64];
+    *lo = -rows, *hi = n;
+    for (int c = 0; c < n; c++) {
+        if (!mask_span(k->columns[c], words, &first[c], &last[c]))
+            return 0;
+        *hi = first[c] > 0 ? c - first[c] : *hi;
+        *lo = last[c] < rows - 1 ? c - last[c] : *lo;
+    }
+    for (int c = 0; c < n; c++)
+        if (first[c] != (c > *hi ? c - *hi : 0) || last[c] != (c - *lo < rows ? c - *lo : rows - 1))
+            return 0;
+    return 1;
+}
+
 /* One column block of the union. */
 static void union_column(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
                          int32_t col, int partial, int64_t rows, const uint64_t *all,
@@ -291,7 +324,11 @@ static void union_column(const struct packer *p, struct pack_scratch *s, const u
         struct key_masks masks = {.rows = {0}};
         union_rows(p, s, member, col, c, n, rows, masks.rows);
         key_masks_transpose(&masks, p->words);
-        emit_key_masks(sink, &masks, key + c, n, all, p->words);
+        int64_t lo, hi;
+        if (band_of(&masks, n, rows, p->words, &lo, &hi) && (lo > -rows || hi < n))
+            emit_band(sink, key + c, n, lo, hi, rows);
+        else
+            emit_key_masks(sink, &masks, key + c, n, all, p->words);
     }
 }
 

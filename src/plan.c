@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Tiles that are packed on trial for each tile height. */
 #define PLAN_SAMPLES 64
@@ -195,6 +196,34 @@ static int32_t height_choose(tess_plan *plan, const struct bcsr *m, double heads
     return plan->heights[best].rows;
 }
 
+/* Where the kernel is to be weighed against those after it: the cheapest of them. */
+static tess_status kernel_weigh(tess_plan *plan, const struct bcsr *m, double heads,
+                                tess_error *error) {
+    const struct backend *backend = plan->backend;
+    const struct kernel **chosen = &plan->kernels[TESS_STAGE_ATTENTION], *best = *chosen;
+    double least = INFINITY;
+    if (!best->weighed || plan->problem.tile_rows)
+        return TESS_OK;
+    for (const struct kernel *k = best; k < backend->kernels + backend->n_kernels; k++) {
+        if (k->stage != TESS_STAGE_ATTENTION || plan_kernel_refuses(plan, k))
+            continue;
+        *chosen = k;
+        memset(plan->heights, 0, sizeof plan->heights);
+        if (!height_choose(plan, m, heads, error))
+            return TESS_OUT_OF_MEMORY;
+        for (int i = 0; plan->heights[i].rows; i++)
+            if (plan->heights[i].seconds < least) {
+                least = plan->heights[i].seconds;
+                best = k;
+            }
+        if (!k->weighed)
+            break;
+    }
+    *chosen = best;
+    memset(plan->heights, 0, sizeof plan->heights);
+    return TESS_OK;
+}
+
 static int64_t heads_per_group(const tess_plan *plan) {
     const struct problem *p = &plan->problem;
     int64_t all = p->batch * p->heads_q;
@@ -378,6 +407,8 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     }
     if (!status)
         status = kernels_choose(plan, kernel, error);
+    if (!status && !kernel && problem->pipeline == TESS_FUSED)
+        status = kernel_weigh(plan, m, heads, error);
     if (!status)
         status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, error)
                                                  : staged_make(plan, m, heads, error);

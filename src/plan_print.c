@@ -49,7 +49,11 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             if (other == plan->kernels[s] || other->stage != (tess_stage)s)
                 continue;
             const char *why = plan_kernel_refuses(plan, other);
-            say(t, "            not %s: %s\n", other->name, why ? why : "comes after it");
+            if (!why)
+                why = other < plan->kernels[s]
+                          ? "predicted to take longer, or not the one asked for"
+                          : "comes after it";
+            say(t, "            not %s: %s\n", other->name, why);
         }
     }
 }

@@ -44,6 +44,8 @@ static void checks(void **state) {
         "h=2,n=500,d=32,dtype=f16,pattern=random(0.1,1),block=192x1,fill=nank",
         "h=1,n=40,d=768,pattern=random(0.5,1),block=8x8",
         "h=1,n=20,d=1024,dtype=bf16,pattern=dense,block=16x16,fill=large",
+        "h=2,n=700,nkv=1900,d=128,dtype=bf16,pattern=random(0.5,1),block=64x64,part=256,fill=nanv",
+        "h=4,hkv=2,n=900,nkv=1000,d=64,dtype=f16,pattern=window(300,40),block=128x128,layout=bnhd",
         "h=1,n=3,nkv=65536,d=8,pattern=dense,block=1x64",
         "h=1,n=3,nkv=65536,d=8,dtype=bf16,pattern=dense,block=16x16",
         "h=1,n=100,nkv=3000,d=24,pattern=random(0.2,4),block=256x64,fill=inf",
@@ -225,6 +227,8 @@ static void repeats_have_the_same_bits(void **state) {
         "h=4,n=1000,d=40,pattern=bigbird(64,8,2,1),block=16x16",
         "h=4,n=1000,d=64,dtype=bf16,pattern=random(0.2,1),block=64x64",
         "h=4,n=1000,d=64,dtype=f16,pattern=random(0.02,1),block=1x1",
+        "h=4,n=1000,d=128,dtype=f16,pattern=causal,block=128x128",
+        "h=4,n=1000,d=128,dtype=bf16,pattern=random(0.5,1),block=128x1,part=128",
         "h=4,n=1000,d=128,dtype=bf16,pattern=global(8)+window(64,64),block=8x8,part=128",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -394,6 +394,44 @@ static void cuda_scales_are_refused(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
+static void cuda_hopper_kernels_are_weighed(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, tile_rows, alignment;
+        double scale;
+        int32_t architecture, shared;
+        const char *kernel;
+    } cases[] = {
+        {"random(0.1,1)", 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"window(1000,0)", 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.02,1)", 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
+        problem.scale = cases[i].scale;
+        target.backend = TESS_CUDA, target.multiprocessors = 132;
+        target.architecture = cases[i].architecture;
+        target.shared_memory_per_block = cases[i].shared;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
 /* Values that do not fit 64 bits are refused, not wrapped. */
 static void huge_values_are_refused(void **state) {
     (void)state;
@@ -448,6 +486,7 @@ int main(void) {
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_scales_are_refused),
+        cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(huge_values_are_refused),
         cmocka_unit_test(queries_answer),
     };

@@ -32,6 +32,7 @@ struct attention_params {
     int64_t slot_floats; /* of a slot */
     int32_t workers;
     bool thin; /* most granules have a mask: few rows of a tile share a key */
+    int32_t batch, heads_q, heads_kv, n_q, n_kv;
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
     bool copied;       /* rows of q, k and v can be copied 16 bytes at a time */

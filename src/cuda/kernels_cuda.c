@@ -259,7 +259,8 @@ static const char *scale_refused(const struct problem *problem) {
         const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;             \
         const char *why = d > head ? "its heads have at most " #head " dims" : TAKES_##type;       \
         const char *of_all = scale_refused(problem);                                               \
-        return refused(target, of_all ? of_all : why);                                             \
+        of_all = of_all ? of_all : why;                                                            \
+        return refused(target, of_all ? of_all : REFUSES_##way(problem, target));                  \
     }                                                                                              \
     static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
         (void)target, (void)rows;                                                                  \
@@ -282,8 +283,31 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
     const int64_t all = target->multiprocessors * each;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
+/* What kernels of one way refuse beside that. */
+static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
+    if (target->architecture != 90)
+        return "the target's architecture is not 90 (compute capability 9.0)";
+    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (problem->tile_rows && problem->tile_rows != 128)
+        return "its query tiles have 128 rows";
+    if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
+        return "its scale is not within 2^-8 ... 2^8";
+    return NULL;
+}
+#define REFUSES_sm90(problem, target) sm90_refuses(problem, target)
+#define REFUSES_mma(problem, target) NULL
+#define REFUSES_fma(problem, target) NULL
+
+/* Hopper's are the fastest but for the thinnest of patterns. */
+#define WEIGHED_sm90 1
+#define WEIGHED_mma 0
+#define WEIGHED_fma 0
+
+#define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
+#define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_fma GRANULE_MAX
 
@@ -292,6 +316,7 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
 #undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels. */
+static const int32_t sm90_rows[] = {128, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
@@ -308,6 +333,7 @@ static const struct kernel kernels[] = {
      .stage = TESS_STAGE_ATTENTION,                                                                \
      .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
+     .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \
      .shared = cuda_##name_##_shared,                                                              \
      .granule = GRANULE_##way,                                                                     \

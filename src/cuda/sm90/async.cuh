@@ -1,0 +1,101 @@
+/*
+ * Hopper's asynchronous machinery, without policy: barriers in shared memory that count arrivals and
+ * bytes, barriers among some of a block's threads, copies of boxes of a tensor, and registers moved
+ * between warpgroups. Addresses are those of the shared window (device/copy.cuh).
+ */
+#ifndef TESSERA_CUDA_SM90_ASYNC_CUH
+#define TESSERA_CUDA_SM90_ASYNC_CUH
+
+#include "device/warp.cuh"
+
+#include <cuda.h>
+
+/* A number that is the same in the whole warp, told so that it may live in a uniform register: what
+ * comes from memory is otherwise taken for one per lane, and all that follows from it too. */
+static __device__ __forceinline__ int sm90_uniform(int x) {
+    return __shfl_sync(WARP_ALL, x, 0);
+}
+
+/* The thread in its warpgroup, found where it stands: where registers are scarce it is not kept. */
+static __device__ __forceinline__ int sm90_thread_here(void) {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 128;
+}
+
+/* ---- barriers in shared memory: a phase ends when all arrivals and bytes are there ---- */
+
+static __device__ __forceinline__ void barrier_make(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+/* After all are made, by who made them; then a block barrier shows them to the others. */
+static __device__ __forceinline__ void barrier_made(void) {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives, and says how many bytes of copies the phase has to wait for. */
+static __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+/* Arrives once the cp.async copies that this thread has begun are done. */
+static __device__ __forceinline__ void barrier_arrive_copied(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/* Until the phase with this parity has ended; that before the first counts as of parity 1. */
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "try:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
+                 "@!ended bra try;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* ---- barriers of one warpgroup; 0 is that of __syncthreads ---- */
+
+static __device__ __forceinline__ void warpgroup_sync(int id) {
+    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+}
+
+/* What this thread has written or found written by ordinary means becomes visible to tensor cores
+ * and box copies. */
+static __device__ __forceinline__ void proxy_fence(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- registers: the whole warpgroup, first thing in its role ---- */
+
+template <int REGISTERS> static __device__ __forceinline__ void registers_release(void) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> static __device__ __forceinline__ void registers_claim(void) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+/* ---- boxes of a tensor, by one thread ---- */
+
+/* How long the L2 cache keeps what is copied: the encodings that createpolicy gives for all of an
+ * access. */
+#define BOX_ONCE 0x12f0000000000000ull  /* evict_first */
+#define BOX_AGAIN 0x14f0000000000000ull /* evict_last */
+
+static __device__ __forceinline__ void box_prefetch_map(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* The box at columns `d` and rows `n` of head (b, h); what lies past the tensor's ends is zeros. */
+static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *map,
+                                                uint32_t barrier, int d, int n, int h, int b,
+                                                uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
+                 : "memory");
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it works;
+ * fetch.cuh and compute.cuh are its two roles. */
+#ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
+#define TESSERA_CUDA_ATTENTION_SM90_CUH
+
+#include "sm90/compute.cuh"
+#include "sm90/fetch.cuh"
+#include "sm90/maps.cuh"
+
+template <class T, int D, int SOURCE>
+static __global__ void __launch_bounds__(SM90_THREADS, 1)
+    attention_sm90(const __grid_constant__ struct attention_params p,
+                   const __grid_constant__ struct sm90_maps maps) {
+    extern __shared__ __align__(1024) char memory[];
+    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    if (threadIdx.x == 0)
+        sm90_barriers_make<D, SOURCE>(shared);
+    __syncthreads();
+    const int role = sm90_uniform((int)threadIdx.x / 128);
+    if (role > 0) {
+        /* All have 168 registers at first; of what fetching leaves, computing takes as much. */
+        registers_claim<SOURCE == SM90_BOXES ? 232 : 216>();
+        sm90_compute<T, D, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
+        return;
+    }
+    registers_release<SOURCE == SM90_BOXES ? 40 : 72>();
+    const int warp = sm90_uniform((int)threadIdx.x / 32);
+    const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
+    const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
+    if (SOURCE == SM90_COPIES) {
+        if (warp < 2)
+            sm90_fetch_copies<T, D, true>(memory, shared, p, warp, begin, end);
+        else
+            sm90_fetch_copies<T, D, false>(memory, shared, p, warp - 2, begin, end);
+        sm90_store_empty<T>(p, begin, end, warp, 4);
+    } else if (warp >= 2) {
+        sm90_store_empty<T>(p, begin, end, warp - 2, 2);
+    } else if (warp == 0) {
+        sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+    } else {
+        sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+    }
+}
+
+template <class T, int D, int SOURCE>
+static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
+                                              const struct sm90_maps *maps, cudaStream_t stream) {
+    void (*kernel)(const struct attention_params, const struct sm90_maps) =
+        attention_sm90<T, D, SOURCE>;
+    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            sm90_shape<D>::BYTES);
+    void *arguments[] = {(void *)p, (void *)maps};
+    return code ? code
+                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
+                                   dim3(SM90_THREADS), arguments, sm90_shape<D>::BYTES, stream);
+}
+
+template <class T, int D>
+static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
+    struct sm90_maps maps;
+    const bool boxes = p->granule_bits == 6 && sm90_maps_make(&maps, p, T());
+    cudaError_t code = boxes ? attention_sm90_launch_from<T, D, SM90_BOXES>(p, &maps, stream)
+                             : attention_sm90_launch_from<T, D, SM90_COPIES>(p, &maps, stream);
+    return code ? code : attention_merge_launch<T>(p, stream);
+}
+
+#endif

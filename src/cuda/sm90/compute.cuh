@@ -1,0 +1,336 @@
+/* Fused attention on Hopper, the warpgroups that compute (shape.cuh has the picture). */
+#ifndef TESSERA_CUDA_SM90_COMPUTE_CUH
+#define TESSERA_CUDA_SM90_COMPUTE_CUH
+
+#include "sm90/mask.cuh"
+#include "sm90/softmax.cuh"
+#include "sm90/wgmma.cuh"
+
+/* Where a computing warpgroup stands: at the step whose scores it has begun last. */
+struct sm90_place {
+    char *memory;
+    uint32_t shared;
+    int group;     /* 0 or 1: rows 64 group ... of the tile */
+    bool elected;  /* one thread of the warpgroup */
+    uint32_t step; /* counted over all items */
+    uint32_t job;  /* counted */
+    int32_t at;    /* the step in its item */
+    int32_t steps; /* of the item */
+    int32_t whole; /* its first steps, whose granules have no mask */
+};
+
+template <int D>
+static __device__ __forceinline__ const struct granule_item &sm90_item(const sm90_place &place,
+                                                                       uint32_t job) {
+    return reinterpret_cast<const struct granule_item *>(place.memory +
+                                                         sm90_shape<D>::ITEMS)[job % SM90_JOBS];
+}
+
+/* The index-th phase of a ring whose barriers begin at `full`. */
+template <int STAGES, int SOURCE>
+static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
+    barrier_wait(full + 8 * ring_stage<STAGES>(index), ring_parity<STAGES>(index));
+    if (SOURCE == SM90_COPIES)
+        proxy_fence(); /* threads copied what tensor cores read */
+}
+template <int STAGES>
+static __device__ __forceinline__ void sm90_release(const sm90_place &place,
+                                                    uint32_t empty, uint32_t index) {
+    if (place.elected)
+        barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
+}
+
+/* Its first row in the tile, of a warp. */
+static __device__ __forceinline__ int sm90_warp_row(const sm90_place &place) {
+    return place.group * 64 + sm90_thread_here() / 32 * 16;
+}
+
+/* ---- products ---- */
+
+/* s[64][128] = q[64][D] k[128][D]^T of the step at `place`, in the background. */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_place &place) {
+    using shape = sm90_shape<D>;
+    const uint64_t q =
+        product_rows(place.shared + shape::Q + ring_stage<SM90_SLOTS>(place.job) * shape::TILE +
+                     place.group * (64 * 128));
+    const uint64_t k = product_rows(place.shared + shape::K +
+                                    ring_stage<shape::STAGES>(place.step) * shape::TILE);
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
+    product_pin(s);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        const uint64_t on = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
+        product_rows_128(s, q + on, k + on, i != 0, T());
+    }
+    product_group();
+}
+
+/* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
+ * 0. Each warp has a quarter of the columns. */
+template <int D>
+static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
+                                                       uint32_t keys) {
+    using shape = sm90_shape<D>;
+    constexpr int BYTES = D / 2; /* of a row, for each warp */
+    const int column = sm90_thread_here() / 32 * BYTES;
+    const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE +
+                       (uint32_t)(column / 128 * shape::PANEL + column % 128);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int filled = (int)(keys >> i / 2 * 8 & 255);
+        if (filled && i % 2 * 32 + warp_lane_here() >= filled)
+#pragma unroll
+            for (int piece = 0; piece < BYTES; piece += 16)
+                shared_store_16(v + (uint32_t)((32 * i + warp_lane_here()) * 128 + piece),
+                                {0, 0, 0, 0});
+    }
+    proxy_fence();
+    warpgroup_sync(1 + place.group);
+}
+
+/* o[64][D] (+)= weights[64][128] v[128][D] of step `step`, in the background. */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void
+sm90_values(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place, uint32_t step,
+            uint32_t keys, int add) {
+    using shape = sm90_shape<D>;
+    const uint64_t v = product_columns(
+        place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE, shape::PANEL);
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, step);
+    if (SOURCE == SM90_BOXES && sm90_some_dead(keys)) /* copies leave zeros there */
+        sm90_clear_dead<D>(place, step, keys);
+    product_pin(o);
+    product_pin(weights);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < SM90_KEYS / 16; i++)
+        product_columns_of(o, weights + 4 * i, v + i * (16 * 128 / 16), i != 0 ? 1 : add, T());
+    product_group();
+}
+
+/* ---- outputs ---- */
+
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for all
+ * rows of a tile, whether or not they are there. */
+template <class T, int D>
+static __device__ __forceinline__ void
+sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[D / 2],
+                const float (&m)[2], const float (&l)[2], int row) {
+    const struct attention_slot slot = attention_slot_of(p, number);
+    const float lower = sm90_exp2(-sm90_raise(T()));
+    const int column = warp_lane_here() % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + 2 * column;
+        if (column == 0) {
+            slot.m[row + 8 * h] = m[h];
+            slot.l[row + 8 * h] = l[h] * lower;
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+            if (8 * j < p.slot_dims)
+                *reinterpret_cast<float2 *>(to + 8 * j) = {o[4 * j + 2 * h] * lower,
+                                                           o[4 * j + 2 * h + 1] * lower};
+    }
+}
+
+/* A warp's 16 rows of O / l, through `staged`, its own part of shared memory: panels of 16 rows. */
+template <class T, int D>
+static __device__ __forceinline__ void
+sm90_store_rows(const struct attention_params &p, const struct granule_item &item,
+                const float (&o)[D / 2], const float (&l)[2], uint32_t staged, int first) {
+    constexpr uint32_t PIECES = D / 8, AT_ONCE = 32 / PIECES; /* rows that a warp stores at a time */
+    const uint32_t lane = (uint32_t)warp_lane_here();
+    const bool empty[2] = {l[0] == 0, l[1] == 0};
+    const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};
+    const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+    for (int j = 0; j < D / 8; j += 2) { /* lanes 16 ... 31 name the rows of columns 8 (j + 1) ... */
+        uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float *at = o + 4 * j + 2 * e;
+            x[e] = empty[e % 2] ? 0 : mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
+        }
+        matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * 16 * 128), x);
+    }
+    __syncwarp();
+    const uint32_t piece = lane % PIECES, row = lane / PIECES;
+    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
+    char *to = attention_head<T>(p.o, item.batch, item.head) +
+               (item.row + first + (int)row) * step + 16 * piece;
+    const int rows = 8 * (int)piece < p.d_v ? item.rows - first - (int)row : 0;
+    const uint32_t from = staged + piece / 8 * (16 * 128) + row * 128;
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r += AT_ONCE)
+        if ((int)r < rows)
+            *reinterpret_cast<uint4 *>(to + r * step) =
+                shared_load_16(from + r * 128 + (piece % 8 ^ (row + r) % 8) * 16);
+    __syncwarp();
+}
+
+/* The results of the job-th item. */
+template <class T, int D>
+static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
+                                                  const sm90_place &place, uint32_t job,
+                                                  const float (&o)[D / 2],
+                                                  const struct sm90_state &state) {
+    using shape = sm90_shape<D>;
+    const struct granule_item &item = sm90_item<D>(place, job);
+    const int first = sm90_warp_row(place), h = warp_lane_here() % 4;
+    const int row = first + warp_lane_here() / 4;
+    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    if (sm90_uniform(item.parts) > 1) {
+        sm90_store_part<T, D>(p, item.slot, o, state.m, l, row);
+        return;
+    }
+    if (h < 2 && row + 8 * h < item.rows) /* two lanes of the four that share the rows */
+        attention_store_lse(p, item.batch, item.head, item.row + row + 8 * h,
+                            (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
+    sm90_store_rows<T, D>(p, item, o, l,
+                          place.shared + shape::O + (uint32_t)(first / 16 * (shape::TILE / 8)),
+                          first);
+}
+
+/* ---- steps ---- */
+
+/* Goes on to the next item; false at the end. */
+template <int D, int SOURCE>
+static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_bits) {
+    using shape = sm90_shape<D>;
+    place.job++;
+    sm90_wait<SM90_SLOTS, SOURCE>(place.shared + shape::Q_FULL, place.job);
+    const struct granule_item &item = sm90_item<D>(place, place.job);
+    const int64_t places = (int64_t)item.count << granule_bits;
+    place.at = 0;
+    place.steps = sm90_uniform((int)((places + SM90_KEYS - 1) >> SM90_BITS));
+    place.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> SM90_BITS));
+    return place.steps > 0;
+}
+
+/* Looks up what is to be known of masks before the scores of a step are there, and masks them. */
+template <int D, bool FIRST>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_BOXES> &mask,
+                                                     const sm90_place &place,
+                                                     const struct attention_params &p) {
+    const int after = place.at - place.whole;
+    if (FIRST ? place.whole < place.steps
+              : after > 0 && after % SM90_AHEAD == 0)
+        sm90_look_ahead(mask.ahead, p, sm90_item<D>(place, place.job),
+                        FIRST ? place.whole : place.at, sm90_warp_row(place));
+}
+template <int D, bool FIRST>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_COPIES> &mask,
+                                                     const sm90_place &place,
+                                                     const struct attention_params &p) {
+    if (place.at >= place.whole)
+        sm90_look_up(mask.places, p, sm90_item<D>(place, place.job), place.at,
+                     sm90_warp_row(place));
+}
+static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
+                                                        const struct sm90_mask<SM90_BOXES> &mask,
+                                                        uint32_t &keys, const sm90_place &place,
+                                                        const struct attention_params &p) {
+    keys = 0;
+    if (place.at >= place.whole)
+        keys = sm90_mask_granules(s, mask.ahead, (place.at - place.whole) % SM90_AHEAD, p,
+                                  sm90_warp_row(place));
+}
+static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
+                                                        const struct sm90_mask<SM90_COPIES> &mask,
+                                                        uint32_t &, const sm90_place &place,
+                                                        const struct attention_params &) {
+    if (place.at >= place.whole)
+        sm90_mask_places(s, mask.places);
+}
+
+/* The first step of all, which has nothing to overlap with: scores and softmax. keys: of its
+ * granules (sm90_mask_granules). */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void
+sm90_first_step(float (&s)[64], uint32_t (&weights)[32], struct sm90_state &state,
+                struct sm90_mask<SOURCE> &mask, uint32_t &keys, const sm90_place &place,
+                const struct attention_params &p, float scale) {
+    using shape = sm90_shape<D>;
+    float factor[2];
+    sm90_scores<T, D, SOURCE>(s, place);
+    sm90_ask_mask<D, true>(mask, place, p);
+    product_wait<0>();
+    product_pin(s);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_mask_scores(s, mask, keys, place, p);
+    sm90_clear(state);
+    sm90_softmax<T>(s, state, factor, scale);
+    sm90_round<T>(weights, s);
+}
+
+/*
+ * The step at `place`: scores and softmax, with P V of the step before in the background, which is
+ * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and stored.
+ */
+template <class T, int D, int SOURCE, bool FIRST>
+static __device__ __forceinline__ void
+sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
+          struct sm90_mask<SOURCE> &mask, uint32_t &keys, bool add, const sm90_place &place,
+          const struct attention_params &p, float scale) {
+    using shape = sm90_shape<D>;
+    const struct sm90_state done = state;
+    float factor[2];
+    product_pin(o);
+    sm90_scores<T, D, SOURCE>(s, place);
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
+    sm90_ask_mask<D, FIRST>(mask, place, p);
+    product_wait<1>();
+    product_pin(s);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_mask_scores(s, mask, keys, place, p);
+    if (FIRST)
+        sm90_clear(state);
+    const bool moved = sm90_softmax<T>(s, state, factor, scale);
+    product_wait<0>();
+    product_pin(o);
+    product_pin(weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
+    sm90_round<T>(weights, s);
+    if (FIRST)
+        sm90_store<T, D>(p, place, place.job - 1, o, done);
+    else if (moved)
+        sm90_rescale(o, factor);
+}
+
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
+                                                    const struct attention_params &p, float scale) {
+    float s[64], o[D / 2];
+    uint32_t weights[32];
+    struct sm90_state state;
+    struct sm90_mask<SOURCE> mask;
+    uint32_t keys = 0;
+    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
+    if (!sm90_take<D, SOURCE>(place, p.granule_bits))
+        return;
+    sm90_first_step<T, D, SOURCE>(s, weights, state, mask, keys, place, p, scale);
+    for (;;) {
+        /* Said again for each item: else they are taken for different numbers in each lane. */
+        place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
+        place.job = (uint32_t)sm90_uniform((int)place.job);
+#pragma unroll 1
+        for (place.at = 1; place.at < place.steps; place.at++, place.step++)
+            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place.at > 1, place, p,
+                                           scale);
+        sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
+        const bool add = place.steps > 1;
+        if (!sm90_take<D, SOURCE>(place, p.granule_bits)) {
+            sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
+            break;
+        }
+        sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, keys, add, place, p, scale);
+    }
+    product_wait<0>();
+    product_pin(o);
+    sm90_store<T, D>(p, place, place.job - 1, o, state);
+}
+
+#endif

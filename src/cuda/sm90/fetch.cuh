@@ -1,0 +1,313 @@
+/*
+ * Fused attention on Hopper, the warpgroup that fetches. Queries and keys are fetched by one part of
+ * it, values by another, neither waiting for the other. Items without keys are not handed on: their
+ * outputs are written here.
+ */
+#ifndef TESSERA_CUDA_SM90_FETCH_CUH
+#define TESSERA_CUDA_SM90_FETCH_CUH
+
+#include "sm90/shape.cuh"
+
+/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
+static __device__ __forceinline__ struct granule_item
+sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
+    struct granule_item item;
+    item.count = -1;
+    if (first + warp_lane() < end)
+        item = p.image.items[first + warp_lane()];
+    return item;
+}
+
+static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+
+/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
+ * which this is one. */
+template <class T>
+static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
+                                                        int64_t begin, int64_t end, int warp,
+                                                        int warps) {
+    const int pieces = p.d_v / 8;
+#pragma unroll 1
+    for (int64_t first = begin; first < end; first += 32) {
+        const struct granule_item items = sm90_look_at_items(p, first, end);
+        uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
+#pragma unroll 1
+        for (; empty; empty &= empty - 1) {
+            const int lane = __ffs((int)empty) - 1;
+            const int32_t batch = sm90_of_lane(items.batch, lane);
+            const int32_t head = sm90_of_lane(items.head, lane);
+            const int32_t row = sm90_of_lane(items.row, lane);
+            const int32_t rows = sm90_of_lane(items.rows, lane);
+            char *o = attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * 2;
+            for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
+                attention_store_lse(p, batch, head, row + i, -INFINITY, 0);
+            for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
+                *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 + i % pieces * 16) =
+                    uint4{0, 0, 0, 0};
+        }
+    }
+}
+
+/* Where the computing warpgroups find the job-th item. */
+template <int D>
+static __device__ __forceinline__ struct granule_item &sm90_item_of(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_item *>(memory + sm90_shape<D>::ITEMS)[job % SM90_JOBS];
+}
+
+/* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
+template <int D>
+static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shared, uint32_t job,
+                                                     bool writes) {
+    using shape = sm90_shape<D>;
+    const uint32_t slot = 8 * ring_stage<SM90_SLOTS>(job);
+    barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+    if (writes)
+        sm90_item_of<D>(memory, job).count = 0;
+}
+
+/* ---- boxes, by one warp for each ring ---- */
+
+/* A tile by boxes of all its rows, which begin at `first`. */
+template <int D>
+static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap *map,
+                                                uint32_t barrier, int32_t first, int32_t h,
+                                                int32_t b, uint64_t policy) {
+    using shape = sm90_shape<D>;
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, shape::TILE);
+#pragma unroll
+        for (int i = 0; i < shape::PANELS; i++)
+            box_load(tile + i * shape::PANEL, map, barrier, 64 * i, first, h, b, policy);
+    }
+    __syncwarp();
+}
+
+/* A tile by boxes of half its rows, which begin at `first` and `second`. */
+template <int D>
+static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
+                                                  uint32_t barrier, int32_t first, int32_t second,
+                                                  int32_t h, int32_t b, uint64_t policy) {
+    using shape = sm90_shape<D>;
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, shape::TILE);
+#pragma unroll
+        for (int i = 0; i < shape::PANELS; i++) {
+            const uint32_t panel = tile + i * shape::PANEL;
+            box_load(panel, map, barrier, 64 * i, first, h, b, policy);
+            box_load(panel + shape::PANEL / 2, map, barrier, 64 * i, second, h, b, policy);
+        }
+    }
+    __syncwarp();
+}
+
+/* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
+static __device__ __forceinline__ int32_t sm90_keys(const struct attention_params &p, int64_t first,
+                                                    int32_t g, int32_t count) {
+    return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
+}
+
+/* Keys with the queries before them, or values. */
+template <int D, bool QUERIES>
+static __device__ __forceinline__ void
+sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
+                 const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
+    using shape = sm90_shape<D>;
+    constexpr int TILES = QUERIES ? shape::K : shape::V;
+    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
+    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    uint32_t step = 0, job = 0;
+    if (warp_lane() < 2)
+        box_prefetch_map(maps + warp_lane());
+#pragma unroll 1
+    for (int64_t window = begin; window < end; window += 32) {
+        const struct granule_item items = sm90_look_at_items(p, window, end);
+        uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
+        int lane = max(__ffs((int)left) - 1, 0);
+        int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
+                                 sm90_of_lane(items.count, lane));
+#pragma unroll 1
+        while (left) {
+            const int64_t first = sm90_of_lane(items.first, lane);
+            const int32_t count = sm90_of_lane(items.count, lane);
+            const int32_t b = sm90_of_lane(items.batch, lane);
+            const int32_t h = sm90_of_lane(items.head_kv, lane);
+            if (QUERIES) {
+                const uint32_t slot = ring_stage<SM90_SLOTS>(job);
+                const int32_t row = sm90_of_lane(items.row, lane);
+                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+                if (warp_lane() == lane)
+                    sm90_item_of<D>(memory, job) = items;
+                __syncwarp();
+                sm90_box<D>(shared + shape::Q + slot * shape::TILE, map_q,
+                            shared + shape::Q_FULL + 8 * slot, row,
+                            sm90_of_lane(items.head, lane), b, BOX_ONCE);
+                job++;
+            }
+            /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
+            left &= left - 1;
+            lane = left ? __ffs((int)left) - 1 : lane;
+            const int64_t first_after = sm90_of_lane(items.first, lane);
+            const int32_t count_after = sm90_of_lane(items.count, lane);
+#pragma unroll 1
+            for (int32_t chunk = 0; chunk < count; chunk += 32) {
+                const int32_t after = chunk + 32 < count
+                                          ? sm90_keys(p, first, chunk + 32, count)
+                                          : sm90_keys(p, first_after, 0, count_after);
+                const int32_t granules = min(count - chunk, 32);
+#pragma unroll 1
+                for (int32_t g = 0; g < granules; g += 2, step++) {
+                    const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    const int32_t one = sm90_of_lane(keys, g), two = sm90_of_lane(keys, g + 1);
+                    barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+                    const uint32_t tile = shared + TILES + stage * shape::TILE;
+                    const uint32_t full = shared + FULL + 8 * stage;
+                    if (two == one + GRANULE_MAX)
+                        sm90_box<D>(tile, maps + 1, full, one, h, b, BOX_AGAIN);
+                    else
+                        sm90_boxes<D>(tile, maps, full, one, two, h, b, BOX_AGAIN);
+                }
+                keys = after;
+            }
+        }
+    }
+    if (QUERIES) {
+        sm90_hand_end<D>(memory, shared, job, warp_lane() == 0);
+        if (warp_lane() == 0)
+            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job));
+    }
+}
+
+/* ---- copies of 16 bytes, by two warps to a tile, of which each has 64 rows ---- */
+
+/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. PLAIN: all rows are there,
+ * and D columns, less than 2^32 bytes from row to row. */
+template <int D, bool PLAIN>
+static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *from, int64_t step,
+                                                      int32_t bytes, const int32_t (&key)[2]) {
+    using shape = sm90_shape<D>;
+    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    from += 16 * piece;
+    to += (uint32_t)(sub * 128) + panel_piece(sub, piece);
+    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+#pragma unroll
+    for (int i = 0; i < 64; i += 4) {
+        const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
+        const char *row = PLAIN ? from + (uint64_t)(uint32_t)k * (uint32_t)step
+                                : from + (int64_t)max(k, 0) * step;
+        const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * 128);
+#pragma unroll
+        for (int s = 0; s < shape::PANELS; s++)
+            copy_16_of_line(at + (uint32_t)(s * shape::PANEL), row + 128 * s,
+                         PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
+    }
+}
+
+/* What is copied from: the rows of one head. */
+struct sm90_rows {
+    const char *from;
+    int64_t step;  /* bytes from row to row */
+    int32_t bytes; /* of a row */
+};
+
+template <class T>
+static __device__ __forceinline__ struct sm90_rows
+sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d) {
+    return {attention_head<T>(view, batch, head), view.stride[2] * (int64_t)sizeof(T),
+            d * (int32_t)sizeof(T)};
+}
+
+/* This warp's rows of a tile. */
+template <int D>
+static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_rows &rows,
+                                                 const int32_t (&key)[2]) {
+    const bool plain = rows.bytes == 2 * D && (uint64_t)rows.step <= UINT32_MAX;
+    if (__all_sync(WARP_ALL, plain && (key[0] | key[1]) >= 0))
+        sm90_copy_rows<D, true>(to, rows.from, rows.step, rows.bytes, key);
+    else
+        sm90_copy_rows<D, false>(to, rows.from, rows.step, rows.bytes, key);
+}
+
+/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
+static __device__ __forceinline__ void sm90_look(int32_t (&key)[2],
+                                                 const struct attention_params &p, int64_t first,
+                                                 int64_t mask, int32_t count, int32_t whole,
+                                                 int64_t at) {
+    const int32_t size = 1 << p.granule_bits;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int64_t place = at + 32 * i + warp_lane();
+        const int64_t g = place >> p.granule_bits;
+        const int32_t offset = (int32_t)place & (size - 1);
+        key[i] = -1;
+        if (g < count &&
+            (g < whole || offset < __ldg(&p.image.masks[mask + g - whole].count)))
+            key[i] = __ldg(p.image.keys + first + g) + offset;
+    }
+}
+
+/* Keys with the queries before them, or values; `half` of two warps. */
+template <class T, int D, bool QUERIES>
+static __device__ __forceinline__ void
+sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &p, int half,
+                  int64_t begin, int64_t end) {
+    using shape = sm90_shape<D>;
+    constexpr int TILES = QUERIES ? shape::K : shape::V;
+    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
+    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    const bool first_thread = half == 0 && warp_lane() == 0;
+    const uint32_t mine = (uint32_t)(half * 64 * 128); /* bytes into a panel */
+    uint32_t step = 0, job = 0;
+#pragma unroll 1
+    for (int64_t i = begin; i < end; i++) {
+        const struct granule_item &item = p.image.items[i];
+        const int32_t count = sm90_uniform(__ldg(&item.count)), whole = __ldg(&item.whole);
+        const int64_t first = __ldg(&item.first), mask = __ldg(&item.mask);
+        const int64_t places = (int64_t)count << p.granule_bits;
+        int32_t key[2], next[2];
+        if (count == 0)
+            continue;
+        sm90_look(key, p, first, mask, count, whole, 64 * half);
+        if (QUERIES) {
+            const uint32_t slot = ring_stage<SM90_SLOTS>(job), full = shape::Q_FULL + 8 * slot;
+            const int32_t row = item.row + 64 * half + warp_lane(), last = item.row + item.rows;
+            const int32_t query[2] = {row < last ? row : -1, row + 32 < last ? row + 32 : -1};
+            barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+            sm90_copy<D>(shared + shape::Q + slot * shape::TILE + mine,
+                         sm90_rows_of<T>(p.q, item.batch, item.head, p.d_qk), query);
+            barrier_arrive_copied(shared + full);
+            if (first_thread) {
+                sm90_item_of<D>(memory, job) = item;
+                barrier_arrive(shared + full);
+            }
+            __syncwarp();
+            job++;
+        }
+        const struct sm90_rows rows = sm90_rows_of<T>(QUERIES ? p.k : p.v, item.batch, item.head_kv,
+                                                      QUERIES ? p.d_qk : p.d_v);
+#pragma unroll 1
+        for (int64_t at = 0; at < places; at += SM90_KEYS, step++) {
+            const uint32_t stage = ring_stage<shape::STAGES>(step);
+            sm90_look(next, p, first, mask, count, whole, at + SM90_KEYS + 64 * half);
+            barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+            sm90_copy<D>(shared + TILES + stage * shape::TILE + mine, rows, key);
+            barrier_arrive_copied(shared + FULL + 8 * stage);
+            key[0] = next[0];
+            key[1] = next[1];
+        }
+    }
+    if (QUERIES) {
+        const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job);
+        sm90_hand_end<D>(memory, shared, job, first_thread);
+        barrier_arrive(full);
+        if (first_thread)
+            barrier_arrive(full);
+    }
+    copy_wait_all();
+}
+
+#endif

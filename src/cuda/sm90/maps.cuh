@@ -1,0 +1,65 @@
+/* Tensor maps: how Hopper's box copies see Q, K and V. Made on the host for each run, as they hold
+ * the tensors' addresses; nothing is allocated. */
+#ifndef TESSERA_CUDA_SM90_MAPS_CUH
+#define TESSERA_CUDA_SM90_MAPS_CUH
+
+#include "sm90/shape.cuh"
+
+typedef CUresult (*sm90_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* The driver's function, through the runtime: the library does not link the driver. */
+static inline sm90_encode sm90_encode_find(void) {
+    void *found = NULL;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                         &result) != cudaSuccess ||
+        result != cudaDriverEntryPointSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    return (sm90_encode)found;
+}
+
+/* Boxes of 64 columns by `rows` rows of [batch][heads][n][d]. False where the map cannot be made. */
+static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorMapDataType type,
+                                 const struct view &view, const int64_t (&size)[4],
+                                 cuuint32_t rows) {
+    const cuuint64_t sizes[4] = {(cuuint64_t)size[3], (cuuint64_t)size[2], (cuuint64_t)size[1],
+                                 (cuuint64_t)size[0]};
+    const cuuint32_t box[4] = {64, rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    cuuint64_t bytes[3];
+    for (int i = 0; i < 3; i++) /* of a dimension of size 1 the stride is 0, which maps refuse */
+        bytes[i] = size[2 - i] == 1 ? 16 : (cuuint64_t)view.stride[2 - i] * 2;
+    return encode(map, type, 4, view.data, sizes, bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static inline CUtensorMapDataType sm90_map_type(__half) {
+    return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+static inline CUtensorMapDataType sm90_map_type(__nv_bfloat16) {
+    return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+/* False where boxes cannot reach a tensor: strides of 2^40 bytes, say. */
+template <class T>
+static bool sm90_maps_make(struct sm90_maps *maps, const struct attention_params *p, T) {
+    const sm90_encode encode = sm90_encode_find();
+    const CUtensorMapDataType type = sm90_map_type(T());
+    const int64_t q[4] = {p->batch, p->heads_q, p->n_q, p->d_qk};
+    const int64_t k[4] = {p->batch, p->heads_kv, p->n_kv, p->d_qk};
+    const int64_t v[4] = {p->batch, p->heads_kv, p->n_kv, p->d_v};
+    bool made = encode && sm90_map_make(&maps->q, encode, type, p->q, q, SM90_ROWS);
+    for (int two = 0; two < 2 && made; two++) {
+        const cuuint32_t rows = GRANULE_MAX << two;
+        made = sm90_map_make(&maps->k[two], encode, type, p->k, k, rows) &&
+               sm90_map_make(&maps->v[two], encode, type, p->v, v, rows);
+    }
+    return made;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* Fused attention on Hopper: softmax of a thread's scores, which are two rows, g and g + 8 of its
+ * warp's 16, by 32 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+#ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
+#define TESSERA_CUDA_SM90_SOFTMAX_CUH
+
+#include "device/mma.cuh"
+#include "sm90/shape.cuh"
+
+/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling), so
+ * that O is seldom multiplied. Weights are exp2(s - m) times 2^raise, which O and l share: f16 has
+ * little room above 1, and less below. */
+static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
+    return 7.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__nv_bfloat16) {
+    return 0.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_lag(__half) {
+    return 1.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__half) {
+    return 14.0f;
+}
+
+/* Scaled scores past this are subtracted from each other, not fused with the scaling: the largest
+ * would not be 0 then, but the rounding of one product. */
+#define SM90_FAR 0x1p20f
+
+/* Two rows of a thread: maximum in base 2, what is subtracted from scaled scores, and sum of this
+ * thread's columns. far: of any row of the warp. */
+struct sm90_state {
+    float m[2], base[2], l[2];
+    bool far;
+};
+
+/* Nothing has been seen yet. */
+static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
+    state.m[0] = state.m[1] = -INFINITY;
+    state.base[0] = state.base[1] = 0;
+    state.l[0] = state.l[1] = 0;
+    state.far = false;
+}
+
+static __device__ __forceinline__ float sm90_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The largest of the four lanes that share a row; NaN is passed over. */
+static __device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
+}
+static __device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(WARP_ALL, x, 1);
+    return x + __shfl_xor_sync(WARP_ALL, x, 2);
+}
+
+/* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
+template <class T>
+static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float (&factor)[2],
+                                                 const float (&top)[2]) {
+    bool far = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float before = state.m[h];
+        state.m[h] = top[h] > before + sm90_lag(T()) ? top[h] : before;
+        const float now = attention_base(state.m[h]);
+        factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
+        state.base[h] = now - sm90_raise(T());
+        state.l[h] *= factor[h];
+        far |= fabsf(now) > SM90_FAR;
+    }
+    state.far = __any_sync(WARP_ALL, far);
+}
+
+/* Scores to weights, not rounded; maxima and sums move on. Answers whether a maximum of the warp has
+ * moved: only then is factor set, by which earlier products are to be multiplied. */
+template <class T>
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_state &state,
+                                                    float (&factor)[2], float scale) {
+    float top[2], base[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float a = s[2 * h], b = s[2 * h + 1];
+#pragma unroll
+        for (int j = 1; j < 16; j++) {
+            a = fmaxf(a, s[4 * j + 2 * h]);
+            b = fmaxf(b, s[4 * j + 2 * h + 1]);
+        }
+        top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
+    }
+    const bool moved = __any_sync(WARP_ALL, top[0] > state.m[0] + sm90_lag(T()) ||
+                                                top[1] > state.m[1] + sm90_lag(T()));
+    base[0] = state.base[0];
+    base[1] = state.base[1];
+    if (moved || state.far) {
+        if (moved)
+            sm90_move<T>(state, factor, top);
+        base[0] = state.base[0];
+        base[1] = state.base[1];
+        if (state.far) {
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
+            base[0] = base[1] = -sm90_raise(T());
+            scale = 1;
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float a = 0, b = 0;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
+            x = sm90_exp2(fmaf(x, scale, -base[h]));
+            y = sm90_exp2(fmaf(y, scale, -base[h]));
+            a += x;
+            b += y;
+        }
+        state.l[h] += a + b;
+    }
+    return moved;
+}
+
+/* Weights as an operand, rounded in pairs. */
+template <class T>
+static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[32], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
+}
+
+/* What was summed before a maximum moved. */
+template <int N>
+static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= factor[i / 2 % 2];
+}
+
+#endif
