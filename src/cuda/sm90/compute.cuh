@@ -299,9 +299,10 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
 
 /*
  * The step at `place`: scores and softmax, with P V of the step before in the background, which is
- * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and stored.
+ * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and
+ * stored. MASKED: it may have masks, or the step before.
  */
-template <class T, int D, int SOURCE, bool FIRST>
+template <class T, int D, int SOURCE, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
           struct sm90_mask<SOURCE> &mask, uint32_t &keys, bool add, const sm90_place &place,
@@ -311,12 +312,14 @@ sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm9
     float factor[2];
     product_pin(o);
     sm90_scores<T, D, SOURCE>(s, place);
-    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
-    sm90_ask_mask<D, FIRST>(mask, place, p);
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, MASKED ? keys : 0, add);
+    if (MASKED)
+        sm90_ask_mask<D, FIRST>(mask, place, p);
     product_wait<1>();
     product_pin(s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    sm90_mask_scores(s, mask, keys, place, p);
+    if (MASKED)
+        sm90_mask_scores(s, mask, keys, place, p);
     if (FIRST)
         sm90_clear(state);
     const bool moved = sm90_softmax<T>(s, state, factor, scale);
@@ -342,15 +345,19 @@ sm90_steps(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm
            const struct attention_params &p, float scale) {
     bool pending = true;
 #pragma unroll 1
-    for (place.at = 1; place.at < place.steps; place.at++, place.step++) {
-        if (place.at > place.whole && sm90_skips(mask, place)) {
+    for (place.at = 1; place.at < place.whole; place.at++, place.step++)
+        sm90_step<T, D, SOURCE, false, false>(s, weights, o, state, mask, keys, place.at > 1, place,
+                                              p, scale);
+#pragma unroll 1
+    for (; place.at < place.steps; place.at++, place.step++) {
+        if (sm90_skips(mask, place)) {
             if (pending)
                 sm90_values_alone<T, D, SOURCE>(o, weights, place, keys, place.at > 1);
             sm90_pass<D, SOURCE>(place);
             pending = false;
         } else if (pending) {
-            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place.at > 1, place, p,
-                                           scale);
+            sm90_step<T, D, SOURCE, false, true>(s, weights, o, state, mask, keys, place.at > 1,
+                                                 place, p, scale);
         } else {
             sm90_step_alone<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place, p, scale);
             pending = true;
@@ -380,7 +387,8 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
         const bool add = place.steps > 1, more = sm90_take<D, SOURCE>(place, p.granule_bits);
         if (more && overlapped) {
-            sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, keys, add, place, p, scale);
+            sm90_step<T, D, SOURCE, true, true>(s, weights, o, state, mask, keys, add, place, p,
+                                                scale);
             continue;
         }
         if (overlapped)
