@@ -33,7 +33,10 @@ if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit)
 endif()
-if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cudart_static)
+if(CMAKE_CUDA_COMPILER AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5) # tensor maps, by version
+    message(FATAL_ERROR "nvcc is ${CMAKE_CUDA_COMPILER_VERSION}, Hopper's kernels need CUDA 12.5: "
+        "update it, or build without (TESSERA_CUDA=OFF)")
+elseif(CMAKE_CUDA_COMPILER AND TARGET CUDA::cudart_static)
     set(TESSERA_WITH_CUDA ON)
 elseif(TESSERA_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TESSERA_CUDA=ON needs a working nvcc and libcudart_static.a: put nvcc on "

@@ -62,6 +62,13 @@ static void cut_masked(struct granule_sink *s, const struct lists *lists, int ki
     }
 }
 
+/* 1 or 2: only rows 0 ... 63 or only those after them are members of the run; else 0. Runs of either
+ * are put together, since kernels of 64 rows to each group of warps pass over the other's. */
+static int only_half(const struct lists *lists, const struct list_masked *run) {
+    const uint64_t *rows = lists->words_of_rows + run->u.word;
+    return lists->words != 2 ? 0 : rows[1] == 0 ? 1 : rows[0] == 0 ? 2 : 0;
+}
+
 static void cut_tile(struct granule_sink *s, const struct lists *lists, int64_t T, int32_t size) {
     for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++)
         for (int64_t at = 0; at + size <= lists->full[i].count; at += size)
@@ -74,8 +81,10 @@ static void cut_tile(struct granule_sink *s, const struct lists *lists, int64_t 
     }
     const int64_t *ptr = lists->masked_ptr + LIST_MASKED_KINDS * T;
     for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
-        for (int64_t i = ptr[kind]; i < ptr[kind + 1]; i++)
-            cut_masked(s, lists, kind, &lists->masked[i], size);
+        for (int half = kind == LIST_MEMBERS ? 0 : 2; half < 3; half++)
+            for (int64_t i = ptr[kind]; i < ptr[kind + 1]; i++)
+                if (kind != LIST_MEMBERS || half == only_half(lists, &lists->masked[i]))
+                    cut_masked(s, lists, kind, &lists->masked[i], size);
 }
 
 /* Counts into ptr[T + 1] and mask_ptr[T + 1]; or fills, when those hold places. */

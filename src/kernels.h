@@ -103,8 +103,8 @@ struct kernel {
 
 struct backend {
     const char *name;
-    const struct kernel *
-        kernels; /* best first: of a stage, the first that does not refuse is taken, unless weighed */
+    const struct kernel
+        *kernels; /* best first: the first that does not refuse, unless it is weighed */
     int64_t n_kernels;
     int32_t (*device_count)(void);
     tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);

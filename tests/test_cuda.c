@@ -46,6 +46,8 @@ static void checks(void **state) {
         "h=1,n=20,d=1024,dtype=bf16,pattern=dense,block=16x16,fill=large",
         "h=2,n=700,nkv=1900,d=128,dtype=bf16,pattern=random(0.5,1),block=64x64,part=256,fill=nanv",
         "h=4,hkv=2,n=900,nkv=1000,d=64,dtype=f16,pattern=window(300,40),block=128x128,layout=bnhd",
+        "h=1,n=4000,d=64,dtype=bf16,pattern=segments(2000,2000),block=64x64,fill=nanv",
+        "h=3,n=1500,nkv=4000,d=128,dtype=bf16,pattern=random(0.2,1)+window(100,0),block=64x64",
         "h=1,n=3,nkv=65536,d=8,pattern=dense,block=1x64",
         "h=1,n=3,nkv=65536,d=8,dtype=bf16,pattern=dense,block=16x16",
         "h=1,n=100,nkv=3000,d=24,pattern=random(0.2,4),block=256x64,fill=inf",

@@ -1,5 +1,5 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it works;
- * fetch.cuh and compute.cuh are its two roles. */
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it
+ * works; fetch.cuh and compute.cuh are its two roles. */
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 
@@ -58,7 +58,7 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
 
 template <class T, int D>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
-    struct sm90_maps maps;
+    struct sm90_maps maps = {};
     const bool boxes = p->granule_bits == 6 && sm90_maps_make(&maps, p, T());
     cudaError_t code = boxes ? attention_sm90_launch_from<T, D, SM90_BOXES>(p, &maps, stream)
                              : attention_sm90_launch_from<T, D, SM90_COPIES>(p, &maps, stream);

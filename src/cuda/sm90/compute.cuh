@@ -19,13 +19,6 @@ struct sm90_place {
     int32_t whole; /* its first steps, whose granules have no mask */
 };
 
-template <int D>
-static __device__ __forceinline__ const struct granule_item &sm90_item(const sm90_place &place,
-                                                                       uint32_t job) {
-    return reinterpret_cast<const struct granule_item *>(place.memory +
-                                                         sm90_shape<D>::ITEMS)[job % SM90_JOBS];
-}
-
 /* The index-th phase of a ring whose barriers begin at `full`. */
 template <int STAGES, int SOURCE>
 static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
@@ -160,7 +153,7 @@ sm90_store_rows(const struct attention_params &p, const struct granule_item &ite
     const uint32_t piece = lane % PIECES, row = lane / PIECES;
     const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
     char *to = attention_head<T>(p.o, item.batch, item.head) +
-               (item.row + first + (int)row) * step + 16 * piece;
+               ((int64_t)item.row + first + (int)row) * step + 16 * piece;
     const int rows = 8 * (int)piece < p.d_v ? item.rows - first - (int)row : 0;
     const uint32_t from = staged + piece / 8 * (16 * 128) + row * 128;
 #pragma unroll
@@ -178,7 +171,7 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
                                                   const float (&o)[D / 2],
                                                   const struct sm90_state &state) {
     using shape = sm90_shape<D>;
-    const struct granule_item &item = sm90_item<D>(place, job);
+    const struct granule_item &item = sm90_item<D>(place.memory, job);
     const int first = sm90_warp_row(place), h = warp_lane_here() % 4;
     const int row = first + warp_lane_here() / 4;
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
@@ -202,7 +195,7 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
     using shape = sm90_shape<D>;
     place.job++;
     sm90_wait<SM90_SLOTS, SOURCE>(place.shared + shape::Q_FULL, place.job);
-    const struct granule_item &item = sm90_item<D>(place, place.job);
+    const struct granule_item &item = sm90_item<D>(place.memory, place.job);
     const int64_t places = (int64_t)item.count << granule_bits;
     place.at = 0;
     place.steps = sm90_uniform((int)((places + SM90_KEYS - 1) >> SM90_BITS));
@@ -218,15 +211,15 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_BOXES
     const int after = place.at - place.whole;
     if (FIRST ? place.whole < place.steps
               : after > 0 && after % SM90_AHEAD == 0)
-        sm90_look_ahead(mask.ahead, p, sm90_item<D>(place, place.job),
-                        FIRST ? place.whole : place.at, sm90_warp_row(place));
+        mask.listed = sm90_look_ahead(mask.ahead, p, sm90_item<D>(place.memory, place.job),
+                                      FIRST ? place.whole : place.at, sm90_warp_row(place));
 }
 template <int D, bool FIRST>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_COPIES> &mask,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
     if (place.at >= place.whole)
-        sm90_look_up(mask.places, p, sm90_item<D>(place, place.job), place.at,
+        sm90_look_up(mask.places, p, sm90_item<D>(place.memory, place.job), place.at,
                      sm90_warp_row(place));
 }
 static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
@@ -246,31 +239,70 @@ static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
         sm90_mask_places(s, mask.places);
 }
 
-/* The first step of all, which has nothing to overlap with: scores and softmax. keys: of its
- * granules (sm90_mask_granules). */
-template <class T, int D, int SOURCE>
+/* Whether no row of the warpgroup lists a key of a step past the first one: it is known of all but
+ * those that are about to be looked up. */
+static __device__ __forceinline__ bool sm90_skips(const struct sm90_mask<SM90_BOXES> &mask,
+                                                  const sm90_place &place) {
+    const int after = (place.at - place.whole) % SM90_AHEAD;
+    return after != 0 && (mask.listed >> 2 * after & 3) == 0;
+}
+static __device__ __forceinline__ bool sm90_skips(const struct sm90_mask<SM90_COPIES> &,
+                                                  const sm90_place &) {
+    return false;
+}
+
+/* A step with nothing to overlap: scores and softmax. keys: of its granules (sm90_mask_granules).
+ * FIRST: of its item; else `o` has sums of it. */
+template <class T, int D, int SOURCE, bool FIRST>
 static __device__ __forceinline__ void
-sm90_first_step(float (&s)[64], uint32_t (&weights)[32], struct sm90_state &state,
-                struct sm90_mask<SOURCE> &mask, uint32_t &keys, const sm90_place &place,
-                const struct attention_params &p, float scale) {
+sm90_step_alone(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2],
+                struct sm90_state &state, struct sm90_mask<SOURCE> &mask, uint32_t &keys,
+                const sm90_place &place, const struct attention_params &p, float scale) {
     using shape = sm90_shape<D>;
     float factor[2];
     sm90_scores<T, D, SOURCE>(s, place);
-    sm90_ask_mask<D, true>(mask, place, p);
+    sm90_ask_mask<D, FIRST>(mask, place, p);
     product_wait<0>();
     product_pin(s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     sm90_mask_scores(s, mask, keys, place, p);
-    sm90_clear(state);
-    sm90_softmax<T>(s, state, factor, scale);
+    if (FIRST)
+        sm90_clear(state);
+    const bool moved = sm90_softmax<T>(s, state, factor, scale);
+    if (!FIRST && moved)
+        sm90_rescale(o, factor);
     sm90_round<T>(weights, s);
+}
+
+/* P V of the step before, with nothing to overlap. */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ void
+sm90_values_alone(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place,
+                  uint32_t keys, bool add) {
+    using shape = sm90_shape<D>;
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
+    product_wait<0>();
+    product_pin(o);
+    product_pin(weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
+}
+
+/* A step that is not this warpgroup's: gives back what was fetched for the other. */
+template <int D, int SOURCE>
+static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
+    using shape = sm90_shape<D>;
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, place.step);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step);
 }
 
 /*
  * The step at `place`: scores and softmax, with P V of the step before in the background, which is
- * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and stored.
+ * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and
+ * stored. MASKED: it may have masks, or the step before.
  */
-template <class T, int D, int SOURCE, bool FIRST>
+template <class T, int D, int SOURCE, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
           struct sm90_mask<SOURCE> &mask, uint32_t &keys, bool add, const sm90_place &place,
@@ -280,12 +312,14 @@ sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm9
     float factor[2];
     product_pin(o);
     sm90_scores<T, D, SOURCE>(s, place);
-    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
-    sm90_ask_mask<D, FIRST>(mask, place, p);
+    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, MASKED ? keys : 0, add);
+    if (MASKED)
+        sm90_ask_mask<D, FIRST>(mask, place, p);
     product_wait<1>();
     product_pin(s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    sm90_mask_scores(s, mask, keys, place, p);
+    if (MASKED)
+        sm90_mask_scores(s, mask, keys, place, p);
     if (FIRST)
         sm90_clear(state);
     const bool moved = sm90_softmax<T>(s, state, factor, scale);
@@ -300,6 +334,38 @@ sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm9
         sm90_rescale(o, factor);
 }
 
+/*
+ * The steps of an item but the first: those without masks, then the others, of which those that are
+ * not this warpgroup's are passed over. Answers whether P V of the last step is still to be done.
+ */
+template <class T, int D, int SOURCE>
+static __device__ __forceinline__ bool
+sm90_steps(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
+           struct sm90_mask<SOURCE> &mask, uint32_t &keys, sm90_place &place,
+           const struct attention_params &p, float scale) {
+    bool pending = true;
+#pragma unroll 1
+    for (place.at = 1; place.at < place.whole; place.at++, place.step++)
+        sm90_step<T, D, SOURCE, false, false>(s, weights, o, state, mask, keys, place.at > 1, place,
+                                              p, scale);
+#pragma unroll 1
+    for (; place.at < place.steps; place.at++, place.step++) {
+        if (sm90_skips(mask, place)) {
+            if (pending)
+                sm90_values_alone<T, D, SOURCE>(o, weights, place, keys, place.at > 1);
+            sm90_pass<D, SOURCE>(place);
+            pending = false;
+        } else if (pending) {
+            sm90_step<T, D, SOURCE, false, true>(s, weights, o, state, mask, keys, place.at > 1,
+                                                 place, p, scale);
+        } else {
+            sm90_step_alone<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place, p, scale);
+            pending = true;
+        }
+    }
+    return pending;
+}
+
 template <class T, int D, int SOURCE>
 static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
                                                     const struct attention_params &p, float scale) {
@@ -311,26 +377,26 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     if (!sm90_take<D, SOURCE>(place, p.granule_bits))
         return;
-    sm90_first_step<T, D, SOURCE>(s, weights, state, mask, keys, place, p, scale);
-    for (;;) {
+    for (bool overlapped = false;;) {
+        if (!overlapped)
+            sm90_step_alone<T, D, SOURCE, true>(s, weights, o, state, mask, keys, place, p, scale);
         /* Said again for each item: else they are taken for different numbers in each lane. */
         place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
         place.job = (uint32_t)sm90_uniform((int)place.job);
-#pragma unroll 1
-        for (place.at = 1; place.at < place.steps; place.at++, place.step++)
-            sm90_step<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place.at > 1, place, p,
-                                           scale);
+        overlapped = sm90_steps<T, D, SOURCE>(s, weights, o, state, mask, keys, place, p, scale);
         sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
-        const bool add = place.steps > 1;
-        if (!sm90_take<D, SOURCE>(place, p.granule_bits)) {
-            sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
-            break;
+        const bool add = place.steps > 1, more = sm90_take<D, SOURCE>(place, p.granule_bits);
+        if (more && overlapped) {
+            sm90_step<T, D, SOURCE, true, true>(s, weights, o, state, mask, keys, add, place, p,
+                                                scale);
+            continue;
         }
-        sm90_step<T, D, SOURCE, true>(s, weights, o, state, mask, keys, add, place, p, scale);
+        if (overlapped)
+            sm90_values_alone<T, D, SOURCE>(o, weights, place, keys, add);
+        sm90_store<T, D>(p, place, place.job - 1, o, state);
+        if (!more)
+            return;
     }
-    product_wait<0>();
-    product_pin(o);
-    sm90_store<T, D>(p, place, place.job - 1, o, state);
 }
 
 #endif

@@ -53,12 +53,6 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* Where the computing warpgroups find the job-th item. */
-template <int D>
-static __device__ __forceinline__ struct granule_item &sm90_item_of(char *memory, uint32_t job) {
-    return reinterpret_cast<struct granule_item *>(memory + sm90_shape<D>::ITEMS)[job % SM90_JOBS];
-}
-
 /* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
 template <int D>
 static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shared, uint32_t job,
@@ -67,7 +61,7 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
     const uint32_t slot = 8 * ring_stage<SM90_SLOTS>(job);
     barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<SM90_SLOTS>(job) ^ 1);
     if (writes)
-        sm90_item_of<D>(memory, job).count = 0;
+        sm90_item<D>(memory, job).count = 0;
 }
 
 /* ---- boxes, by one warp for each ring ---- */
@@ -141,7 +135,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 const int32_t row = sm90_of_lane(items.row, lane);
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
                 if (warp_lane() == lane)
-                    sm90_item_of<D>(memory, job) = items;
+                    sm90_item<D>(memory, job) = items;
                 __syncwarp();
                 sm90_box<D>(shared + shape::Q + slot * shape::TILE, map_q,
                             shared + shape::Q_FULL + 8 * slot, row,
@@ -166,7 +160,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                     barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
                     const uint32_t tile = shared + TILES + stage * shape::TILE;
                     const uint32_t full = shared + FULL + 8 * stage;
-                    if (two == one + GRANULE_MAX)
+                    if (two - one == GRANULE_MAX)
                         sm90_box<D>(tile, maps + 1, full, one, h, b, BOX_AGAIN);
                     else
                         sm90_boxes<D>(tile, maps, full, one, two, h, b, BOX_AGAIN);
@@ -274,14 +268,15 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         sm90_look(key, p, first, mask, count, whole, 64 * half);
         if (QUERIES) {
             const uint32_t slot = ring_stage<SM90_SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            const int32_t row = item.row + 64 * half + warp_lane(), last = item.row + item.rows;
-            const int32_t query[2] = {row < last ? row : -1, row + 32 < last ? row + 32 : -1};
+            const int32_t row = 64 * half + warp_lane();
+            const int32_t query[2] = {row < item.rows ? item.row + row : -1,
+                                      row + 32 < item.rows ? item.row + row + 32 : -1};
             barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
             sm90_copy<D>(shared + shape::Q + slot * shape::TILE + mine,
                          sm90_rows_of<T>(p.q, item.batch, item.head, p.d_qk), query);
             barrier_arrive_copied(shared + full);
             if (first_thread) {
-                sm90_item_of<D>(memory, job) = item;
+                sm90_item<D>(memory, job) = item;
                 barrier_arrive(shared + full);
             }
             __syncwarp();

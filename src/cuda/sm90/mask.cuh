@@ -1,7 +1,8 @@
 /*
- * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the key
- * become -Inf, whatever they are. Granules of 64 keys, two to a step, are looked up 32 at a time, one
- * to a lane, long before they are needed; of smaller ones each lane looks up its places of a step.
+ * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
+ * key become -Inf, whatever they are. Granules of 64 keys, two to a step, are looked up 32 at a
+ * time, one to a lane, long before they are needed; of smaller ones each lane looks up its places of
+ * a step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
@@ -24,27 +25,31 @@ union sm90_granule_mask {
     struct granule_mask mask;
 };
 
-/* The granules of step `step` of an item and the next ones, for rows `row` ... `row` + 15. */
-static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
+/* The granules of step `step` of an item and the next ones, for rows `row` ... `row` + 15. Answers, a
+ * bit for each, which of them a row of the warpgroup may list. */
+static __device__ __forceinline__ uint32_t sm90_look_ahead(struct sm90_ahead &ahead,
                                                        const struct attention_params &p,
                                                        const struct granule_item &item,
                                                        int32_t step, int row) {
     const int64_t g = 2 * (int64_t)step + warp_lane_here();
-    ahead.keys = g < item.count ? GRANULE_MAX : 0;
+    bool listed = g < item.count;
+    ahead.keys = listed ? GRANULE_MAX : 0;
     ahead.kind = GRANULE_ALL;
-    if (g < item.whole || g >= item.count)
-        return;
-    union sm90_granule_mask load;
-    load.words = __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    ahead.keys = load.mask.count;
-    ahead.kind = load.mask.kind;
-    ahead.a = load.words.z;
-    ahead.b = load.words.w;
-    if (ahead.kind == LIST_MEMBERS)
-        ahead.a = (int32_t)(__ldg(reinterpret_cast<const uint32_t *>(p.image.words +
-                                                                     load.mask.u.word) +
-                                  row / 32) >>
-                            row % 32);
+    if (g >= item.whole && g < item.count) {
+        union sm90_granule_mask load;
+        load.words =
+            __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
+        ahead.keys = load.mask.count;
+        ahead.kind = load.mask.kind;
+        ahead.a = load.words.z;
+        ahead.b = load.words.w;
+        if (ahead.kind == LIST_MEMBERS) {
+            const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
+            ahead.a = (int32_t)(rows >> row % 64);
+            listed = rows != 0;
+        }
+    }
+    return __ballot_sync(WARP_ALL, listed);
 }
 
 /* Columns first ... last of 0 ... 63. */
@@ -143,8 +148,8 @@ static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t
     return first > 15 || last < 0 || low > high ? 0 : (2u << high) - (1u << low);
 }
 
-/* Looks up the places of step `step` of an item, for rows `row` ... `row` + 15: first all that is known
- * of their granules, then all row masks, so that each is waited for once. */
+/* Looks up the places of step `step` of an item, for rows `row` ... `row` + 15: first all that is
+ * known of their granules, then all row masks, so that each is waited for once. */
 static __device__ __forceinline__ void sm90_look_up(struct sm90_places &places,
                                                     const struct attention_params &p,
                                                     const struct granule_item &item, int32_t step,
@@ -196,11 +201,11 @@ static __device__ __forceinline__ void sm90_mask_places(float (&s)[64],
 
 /* ---- either ---- */
 
-/* What a computing warpgroup knows of masks: `keys` of the step computed last (sm90_mask_granules). */
+/* What a computing warpgroup knows of masks; listed: as sm90_look_ahead answers. */
 template <int SOURCE> struct sm90_mask;
 template <> struct sm90_mask<SM90_BOXES> {
     struct sm90_ahead ahead;
-    uint32_t keys;
+    uint32_t listed;
 };
 template <> struct sm90_mask<SM90_COPIES> {
     struct sm90_places places;

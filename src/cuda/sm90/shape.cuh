@@ -81,6 +81,12 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
+/* Where the job-th item of a block stands. */
+template <int D>
+static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_item *>(memory + sm90_shape<D>::ITEMS)[job % SM90_JOBS];
+}
+
 template <int D, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     using shape = sm90_shape<D>;

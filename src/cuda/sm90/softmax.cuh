@@ -22,12 +22,12 @@ static __device__ __forceinline__ constexpr float sm90_raise(__half) {
     return 14.0f;
 }
 
-/* Scaled scores past this are subtracted from each other, not fused with the scaling: the largest
- * would not be 0 then, but the rounding of one product. */
-#define SM90_FAR 0x1p20f
+/* Rows whose maximum is past this have their scores scaled first and subtracted then, not fused: the
+ * largest would not be 0 then, but the rounding of one product. */
+#define SM90_FAR 0x1p14f
 
 /* Two rows of a thread: maximum in base 2, what is subtracted from scaled scores, and sum of this
- * thread's columns. far: of any row of the warp. */
+ * thread's columns. far: any row of the warp. */
 struct sm90_state {
     float m[2], base[2], l[2];
     bool far;
@@ -65,7 +65,8 @@ static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float before = state.m[h];
-        state.m[h] = top[h] > before + sm90_lag(T()) ? top[h] : before;
+        /* By their difference, which is exact: a sum with the lag would be rounded. */
+        state.m[h] = top[h] - before > sm90_lag(T()) ? top[h] : before;
         const float now = attention_base(state.m[h]);
         factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
         state.base[h] = now - sm90_raise(T());
@@ -91,8 +92,8 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
         }
         top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
     }
-    const bool moved = __any_sync(WARP_ALL, top[0] > state.m[0] + sm90_lag(T()) ||
-                                                top[1] > state.m[1] + sm90_lag(T()));
+    const bool moved = __any_sync(WARP_ALL, top[0] - state.m[0] > sm90_lag(T()) ||
+                                                top[1] - state.m[1] > sm90_lag(T()));
     base[0] = state.base[0];
     base[1] = state.base[1];
     if (moved || state.far) {
@@ -100,11 +101,20 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
             sm90_move<T>(state, factor, top);
         base[0] = state.base[0];
         base[1] = state.base[1];
-        if (state.far) {
+        if (state.far) { /* row by row: no row's bits follow from what others hold */
 #pragma unroll
-            for (int i = 0; i < 64; i++)
-                s[i] = __fsub_rn(__fmul_rn(s[i], scale), attention_base(state.m[i / 2 % 2]));
-            base[0] = base[1] = -sm90_raise(T());
+            for (int h = 0; h < 2; h++) {
+                const float m = attention_base(state.m[h]);
+                const bool far = fabsf(m) > SM90_FAR;
+                const float before = far ? scale : 1, within = far ? 1 : scale;
+                const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
+#pragma unroll
+                for (int j = 0; j < 32; j++) {
+                    float &x = s[4 * (j / 2) + 2 * h + j % 2];
+                    x = __fadd_rn(fmaf(__fmul_rn(x, before), within, -less), more);
+                }
+                base[h] = 0;
+            }
             scale = 1;
         }
     }
