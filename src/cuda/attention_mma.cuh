@@ -329,8 +329,8 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 }
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
- * for D > 128 their sums would not fit the registers. A low one takes short steps: it is a warp that
- * waits, and the more of them fit a multiprocessor the better. */
+ * for D > 128 their sums would not fit the registers. A low one takes short steps: it is a warp
+ * that waits, and the more of them fit a multiprocessor the better. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr int R = D > 128 ? 16 : 32, THIN_R = D > 64 ? R : 16, KEYS = D > 64 ? 64 : 128;

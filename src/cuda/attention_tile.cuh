@@ -179,9 +179,9 @@ static __device__ __forceinline__ bool attention_far(float m) {
  * maximum is far products are rounded as it is: so its largest weight is 1. Row by row, so that
  * none depends on others of the warp. */
 template <class T, int GROUPS, int D, int R>
-static __device__ __forceinline__ void attention_exponents(float (&s)[R / 16][GROUPS][4],
-                                                           const struct attention_state<D, R> &state,
-                                                           float scale) {
+static __device__ __forceinline__ void
+attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<D, R> &state,
+                    float scale) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const float m = attention_base(state.m[r]);
