@@ -117,7 +117,7 @@ reduced=("$tessera" verify
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck initcheck synccheck; do
     if [ -n "$sanitizer" ]; then
-        step "compute-sanitizer $tool" 90 "$sanitizer" --tool $tool --error-exitcode 3 \
+        step "compute-sanitizer $tool" 180 "$sanitizer" --tool $tool --error-exitcode 3 \
             --print-limit 5 "${reduced[@]}"
     else
         skipped=$((skipped + 1))
