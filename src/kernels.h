@@ -78,6 +78,8 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
+    /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
+    int32_t padded_head;
     /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */
     int32_t granule;
     /* Attention: the plan weighs it against the kernels after it, up to the first without this mark

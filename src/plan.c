@@ -140,11 +140,17 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
            LISTS_GROUP * (sums->full_keys * groups + sums->masked_groups);
 }
 
+/* Dims of a key that attention computes, K's and V's. */
+static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
+    return (double)(kernel->padded_head ? 2 * kernel->padded_head
+                                        : plan->problem.d_qk + plan->problem.d_v);
+}
+
 /* A fused run over lists with these sums, each list read by `heads` heads. */
 static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
                          double rows) {
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-    double dims = (double)(plan->problem.d_qk + plan->problem.d_v);
+    double dims = fused_dims(plan, kernel);
     return heads * (sums->tiles * kernel->cost.item +
                     (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
                     sums->masked_keys * rows * kernel->cost.masked_key -
@@ -249,7 +255,7 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     plan->predicted_seconds = fused_cost(plan, &sums, heads, rows);
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
-        .key_cost = key_cost(plan, kernel, (double)(plan->problem.d_qk + plan->problem.d_v), rows),
+        .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), rows),
         .workers =
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,

@@ -304,6 +304,10 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
 #define WEIGHED_mma 0
 #define WEIGHED_fma 0
 
+#define PADDED_sm90(head) head
+#define PADDED_mma(head) head
+#define PADDED_fma(head) 0
+
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
@@ -333,6 +337,7 @@ static const struct kernel kernels[] = {
      .stage = TESS_STAGE_ATTENTION,                                                                \
      .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
+     .padded_head = PADDED_##way(head),                                                            \
      .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \
      .shared = cuda_##name_##_shared,                                                              \
