@@ -8,7 +8,7 @@ set border 3
 set tics nomirror out
 set grid ytics lc rgb '#dddddd' lw 1
 set key outside right top Left reverse samplen 2 spacing 1.3 noenhanced
-set label 100 source at screen 0.995, screen 0.97 right font ',10' tc rgb '#777777' noenhanced
+set label 100 source at screen 0.005, screen 0.02 left font ',10' tc rgb '#777777' noenhanced
 
 # Colours that the colour-blind tell apart (Okabe and Ito), and points that differ without colour.
 array colour[8] = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#000000', '#999999']

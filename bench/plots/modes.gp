@@ -1,5 +1,5 @@
 # The modes of "Sparse Attention in CUDA": warm replays of small problems.
-set multiplot layout 1, 2 title 'The modes of the second report: f32, 8 heads, warm graph replays'
+set multiplot layout 1, 2 margins 0.09, 0.70, 0.16, 0.84 spacing 0.08 title 'The modes of the second report: f32, 8 heads, warm graph replays'
 set logscale xy 2
 set format y '%g'
 set logscale y 10
@@ -11,11 +11,11 @@ names = '"window, blocks of 16" "global, 16" "all pairs"'
 do for [d in '64 512'] {
     set title 'D = '.d
     unset key
-    if (d eq '512') { set key outside right top; set ylabel '' }
-    plot for [m = 1:3] csv using (number("n")):(is("pipeline", "staged") && is("pattern", word(modes, m)) && \
+    if (d eq '512') { set key at screen 0.985, 0.84 right top; set ylabel '' }
+    plot for [m = 1:3] csv using (number("n")):(is("pipeline", "staged") && is("backend", "cuda") && is("pattern", word(modes, m)) && \
             stringcolumn("d") eq d ? number("ms") : NaN) smooth unique with linespoints ls m \
             title word(names, m), \
-        csv using (number("n")):(is("pipeline", "staged") && stringcolumn("d") eq d && \
+        csv using (number("n")):(is("pipeline", "staged") && is("backend", "cuda") && stringcolumn("d") eq d && \
             strstrt(stringcolumn("pattern"), 'random_row(') && keep(0) * number("n") == 16 ? number("ms") : NaN) \
             smooth unique with linespoints ls 4 title 'random, 16 keys', \
         csv using (number("n")):(is("kernel", "dense_cublas") && stringcolumn("d") eq d ? number("ms") : NaN) \
