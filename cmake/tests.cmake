@@ -28,6 +28,7 @@ endforeach()
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(lab)
+tessera_test(oracle)
 tessera_test(output)
 tessera_test(files LINK tool_files)
 tessera_test(properties SOURCES tests/support.c)
