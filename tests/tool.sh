@@ -355,6 +355,9 @@ good verify -n 3 --list
 says 'pattern='
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable n=17,d=8,pipeline=fused
 says '  cpu_attention_portable             2 cases, worst error/bound '
+nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
+good verify "$nearest"
+says "nearest to its bound: tessera verify '$nearest'"
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
 says '  cpu_attention_portable             1 cases, worst error/bound '
 for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do

@@ -82,6 +82,8 @@ struct verify {
     bool asked[2][2];        /* [backend][pipeline]: by some case, and it is not skipped */
     char refusal[LAB_WHY];   /* the last one */
     const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
+    double worst;            /* error over bound of all */
+    struct lab_case nearest; /* whose it is */
 };
 
 static void find_kernels(struct verify *v) {
@@ -127,13 +129,17 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
         t->last = v->passed + v->failed;
         t->worst = outcome.worst > t->worst ? outcome.worst : t->worst;
     }
-    if (outcome.verdict == LAB_PASSED)
-        return 1;
     struct lab_case c = work->c;
     c.backend = (int)backend;
     c.pipeline = (int)pipeline;
     if (kernel)
         snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
+    if (outcome.worst > v->worst) {
+        v->worst = outcome.worst;
+        v->nearest = c;
+    }
+    if (outcome.verdict == LAB_PASSED)
+        return 1;
     show_failure(v, &c, outcome.message);
     return 0;
 }
@@ -255,6 +261,11 @@ static void summary(const struct verify *v, const struct options *o) {
             if (lacks && !told)
                 printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
         }
+    if (v->worst > 0) {
+        char text[LAB_CASE_TEXT];
+        lab_case_print(&v->nearest, text);
+        printf("  nearest to its bound: tessera verify '%s'\n", text);
+    }
     printf("verify: %lld cases, %lld passed, %lld failed", (long long)(v->passed + v->failed),
            (long long)v->passed, (long long)v->failed);
     if (o->cases)
