@@ -3,10 +3,10 @@
 #   bench/gpu.sh [STAGE [SECONDS [NAME...]]]     (default .stage, 450 seconds, every sweep)
 #
 # NAME is a sweep of bench/sweeps, peers (PyTorch's, of bench/peers/cases.txt) or ncu. Files go to
-# $OUT when it is set, else to bench/results. What bench/results has, of the same commit, is kept and
-# only what it lacks is measured, so a run that the time cuts short is continued by another, once its
-# files lie in bench/results. Each sweep writes NAME.json and NAME.csv; machine.txt says what they
-# were measured on and how fast its clocks ran meanwhile.
+# $OUT when it is set, else to bench/results. What bench/results has of these names, of the same
+# commit, is kept and only what it lacks is measured, so a run that the time cuts short is continued
+# by another, once its files lie in bench/results. Each sweep writes NAME.json and NAME.csv;
+# machine.txt says what they were measured on and how fast its clocks ran meanwhile.
 # Exit status: 0 all is measured, 1 a step failed, 2 no device, 3 something is left for another run.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -24,20 +24,17 @@ if "$tessera" info | grep -q '^cuda *none'; then
     echo 'bench/gpu.sh: no device'
     exit 2
 fi
-commit="commit $(cat "$stage/commit")"
-# Only files of these names are this script's to copy and to remove.
-names=(machine.txt ncu.csv peers.json peers.csv)
-for sweep in bench/sweeps/*.txt; do
-    names+=("$(basename "$sweep" .txt)".{json,csv})
+commit=$(cat "$stage/commit")
+# commit_of FILE.json: what its rows were measured of
+commit_of() { sed -n 's/^ *"commit": "\(.*\)",\{0,1\}$/\1/p' "$1" 2>/dev/null | sort -u; }
+for name; do
+    if ! [ "$out" -ef bench/results ]; then
+        cp "bench/results/$name".{json,csv} "$out" 2>/dev/null
+    fi
+    if [ -e "$out/$name.json" ] && [ "$(commit_of "$out/$name.json")" != "$commit" ]; then
+        (cd "$out" && rm -fv "$name".{json,csv}) | sed 's/^/bench\/gpu.sh: of another commit: /'
+    fi
 done
-if ! [ "$out" -ef bench/results ]; then
-    for name in "${names[@]}"; do
-        cp "bench/results/$name" "$out" 2>/dev/null
-    done
-fi
-if [ "$commit" != "$(head -n 1 "$out/machine.txt" 2>/dev/null)" ]; then
-    (cd "$out" && rm -fv "${names[@]}") | sed 's/^/bench\/gpu.sh: of another commit: /'
-fi
 
 watched=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active
 
@@ -70,8 +67,8 @@ watch_clocks() {
     return $status
 }
 
-[ -s "$out/machine.txt" ] || echo "$commit" >"$out/machine.txt"
 {
+    echo "commit $commit"
     date -u '+%Y-%m-%d %H:%M:%S UTC'
     nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit \
         --format=csv,noheader
@@ -82,7 +79,6 @@ watch_clocks() {
 failed=0 left=0
 for name; do
     if [ "$name" = ncu ]; then
-        [ ! -s "$out/ncu.csv" ] || continue
         [ $((end - SECONDS)) -gt 60 ] || { left=1; continue; }
         bench/ncu.sh "$tessera" "$out/ncu.csv" || failed=1
         continue
@@ -92,15 +88,18 @@ for name; do
         [ $((end - SECONDS)) -gt 150 ] || { left=1; continue; }
         watch_clocks peers python3 bench/peers/peers.py --library "$stage/libtessera.so" \
             --sweep bench/peers/cases.txt --rounds 7 --json "$out/peers.json" \
-            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer --csv "$out/peers.csv" || failed=1
+            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer \
+            --csv "$out/peers.csv" || failed=1
         continue
     fi
     # the last case that is begun may take a while
     limit=$((end - SECONDS - 40))
     [ $limit -gt 0 ] || { left=1; continue; }
-    watch_clocks "$name" "$tessera" bench --sweep "bench/sweeps/$name.txt" --resume \
-        --json "$out/$name.json" --csv "$out/$name.csv" --time-limit $limit >"$out/step.log" ||
-        failed=1
+    threads=$(nproc)
+    [ "$name" != cpu ] || threads=1 # OpenBLAS has as many as there are
+    OMP_NUM_THREADS=$threads watch_clocks "$name" "$tessera" bench --resume --time-limit $limit \
+        --sweep "bench/sweeps/$name.txt" --json "$out/$name.json" --csv "$out/$name.csv" \
+        >"$out/step.log" || failed=1
     tail -n 1 "$out/step.log"
     grep -q 'cases are left' "$out/step.log" && left=1
     rm -f "$out/step.log"

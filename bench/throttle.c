@@ -49,7 +49,7 @@ void bench_throttle_look(struct bench_throttle *seen) {
     if (!nvml.tried)
         nvml.why = load();
     nvml.tried = 1;
-    if (nvml.why || (seen->sm_mhz && now - seen->last_seconds < INTERVAL_SECONDS))
+    if (nvml.why || (seen->last_seconds > 0 && now - seen->last_seconds < INTERVAL_SECONDS))
         return;
     seen->last_seconds = now;
     if (nvml.clock(nvml.device, CLOCK_SM, &mhz) == 0 && mhz &&

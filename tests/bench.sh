@@ -64,7 +64,7 @@ if [ "$(uname -m)" = x86_64 ]; then # whose levels have loops of multiply-adds
 fi
 # Noise takes five runs; a bound that cannot be met takes ten times as long.
 began=$(date +%s%N)
-good bench --seconds 0.06 --repeat-until 1e-9 "n=512,d=64,$small" --json out/b.json
+good bench --seconds 0.06 --repeat-until 1e-9 "n=1024,d=64,$small" --json out/b.json
 checks=$((checks + 2))
 [ $((($(date +%s%N) - began) / 1000000)) -ge 600 ] || fail 'not repeated until'
 printf '%s\n' number >wanted
@@ -271,7 +271,8 @@ checks=$((checks + 1))
 printf '#!/bin/sh\necho "==ERROR== none"\n' >bin/ncu
 PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/none.csv n=3,d=4 >std 2>err
 [ $? -eq 1 ] && grep -q ERROR err && [ ! -e out/none.csv ] || fail 'ncu.sh without a kernel'
-# A stage and an output folder: of that, what is of another commit is removed, and nothing else.
+# A stage and an output folder: the sweep that is asked for is made anew where it is of another
+# commit, and nothing else is touched.
 # In a copy without results of its own, which would be taken over.
 mkdir -p stage results copy/bench/results
 cp -r "$repository/bench/gpu.sh" "$repository/bench/sweeps" copy/bench
@@ -291,12 +292,14 @@ gpu_goes() {
         >std 2>err ||
         fail "gpu.sh: status $?"
 }
-echo 'commit old' >results/machine.txt
+printf '  "commit": "old"\n' | tee results/stages.json >results/modes.json
 touch results/stages.csv results/mine.json
 checks=$((checks + 2))
 gpu_goes
-[ -e results/mine.json ] && [ ! -e results/stages.csv ] && [ -s results/stages.json ] &&
-    grep -qx 'commit new' results/machine.txt || fail 'gpu.sh: another commit'
+[ -e results/mine.json ] && [ -e results/modes.json ] && [ ! -e results/stages.csv ] &&
+    [ -s results/stages.json ] && grep -qx 'commit new' results/machine.txt ||
+    fail 'gpu.sh: another commit'
+printf '  "commit": "new",\n' >results/stages.json
 touch results/stages.csv
 gpu_goes
 [ -e results/stages.csv ] || fail 'gpu.sh: the same commit'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# shellcheck disable=SC2054 # cases are words with commas
+# shellcheck disable=SC2054,SC2206 # cases are words with commas
 # What is run on a machine with a GPU, from a folder that tools/gpu_stage.sh made:
 #   tests/gpu.sh [STAGE [MINUTES]]      (default .stage, 9 minutes)
 #

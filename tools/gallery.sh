@@ -2,10 +2,11 @@
 # Draws every pattern of docs/gallery.txt as a small picture: tools/gallery.sh [TESSERA [FILE.png]]
 # (default build/release/tessera, docs/gallery.png). Needs gnuplot.
 set -eu
-cd "$(dirname "$0")/.."
+here=$(cd "$(dirname "$0")/.." && pwd)
+tessera=$(realpath "${1:-$here/build/release/tessera}")
+file=$(realpath "${2:-$here/docs/gallery.png}")
+cd "$here"
 . tools/packages.sh
-tessera=$(realpath "${1:-build/release/tessera}")
-file=${2:-docs/gallery.png}
 packages_need gnuplot-nox:gnuplot || exit 2
 
 folder=$(mktemp -d)

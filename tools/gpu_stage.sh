@@ -24,5 +24,5 @@ libraries=$(ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
 cp -L "${programs[@]}" $libraries "$stage"
 [ ! -e "$build/libtessera.so" ] || cp -L "$build/libtessera.so" "$stage"
 strip --strip-unneeded "$stage"/*
-git describe --always --dirty --abbrev=40 --exclude '*' >"$stage/commit"
+sed 's/.*"\(.*\)"/\1/' "$build/commit/commit.h" >"$stage/commit"
 du -sh "$stage" | sed 's/^/gpu_stage: /'

@@ -278,6 +278,14 @@ def measure(library, case, device, wanted, rounds):
     return rows
 
 
+def commit_of(folder):
+    """Of the library in a build folder, or in one that tools/gpu_stage.sh made."""
+    for path in (folder / "commit", folder / "commit" / "commit.h"):
+        if path.is_file():
+            return path.read_text().split()[-1].strip('"')
+    return "unknown"
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--library", required=True, help="path of libtessera.so")
@@ -301,8 +309,7 @@ def main():
     except ValueError as why:
         p.error(str(why))
     library, rows, wrong = tessera.Library(a.library), [], 0
-    beside = pathlib.Path(a.library).parent / "commit"  # tools/gpu_stage.sh leaves it
-    commit = beside.read_text().strip() if beside.exists() else "unknown"
+    commit = commit_of(pathlib.Path(a.library).parent)
     for line, case in zip(lines, cases):
         for row in measure(library, case, a.device, a.peers.split(","), a.rounds):
             row["commit"] = commit

@@ -7,12 +7,13 @@ set xlabel 'tokens'
 set ylabel 'time (ms)'
 set xtics 128, 2, 1024
 modes = 'blockdiag(16) global_grid(16) dense'
-names = '"window, blocks of 16" "global, 16" "all pairs"'
+blocks = '16x16 16x16 64x64'
+names = '"window, 16" "global, 16" "all pairs"'
 do for [d in '64 512'] {
     set title 'D = '.d
     unset key
     if (d eq '512') { set key at screen 0.985, 0.84 right top; set ylabel '' }
-    plot for [m = 1:3] csv using (number("n")):(is("pipeline", "staged") && is("backend", "cuda") && is("pattern", word(modes, m)) && \
+    plot for [m = 1:3] csv using (number("n")):(is("pipeline", "staged") && is("backend", "cuda") && is("pattern", word(modes, m)) && is("block", word(blocks, m)) && \
             stringcolumn("d") eq d ? number("ms") : NaN) smooth unique with linespoints ls m \
             title word(names, m), \
         csv using (number("n")):(is("pipeline", "staged") && is("backend", "cuda") && stringcolumn("d") eq d && \

@@ -1,9 +1,10 @@
 # Times beside other libraries', a panel for each case.
 cases = system(sprintf("awk -F '\\t' 'NR > 1 && !seen[$1]++ { print $1 }' '%s'", csv))
-set multiplot layout 1, words(cases) margins 0.09, 0.98, 0.12, 0.82 spacing 0.07 \
-    title 'Time beside other libraries, the same tensors and pattern'
-kernels = 'fused staged flex cudnn_dense flash2_dense'
-names = '"Tessera, fused" "Tessera, staged" FlexAttention "cuDNN, dense" "FlashAttention-2, dense"'
+many = words(cases) > 4 ? 2 : 1 # rows of panels
+set multiplot layout many, (words(cases) + many - 1) / many margins 0.09, 0.98, 0.12, 0.82 \
+    spacing 0.07, 0.17 title 'Time beside other libraries (dense: of all pairs)'
+kernels = 'fused staged flex cudnn_dense flashinfer'
+names = '"Tessera, fused" "Tessera, staged" FlexAttention "cuDNN, dense" FlashInfer'
 which(text) = strstrt(text, '+') ? 'staged' : strstrt(text, '_attention') ? 'fused' : text
 set style fill solid
 set boxwidth 0.8

@@ -8,6 +8,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 write=
 [ "${1-}" != --write ] || { write=1; shift; }
+[ "$(uname -m)" = x86_64 ] || { echo 'abi: tessera.abi is of x86_64'; exit 77; }
 command -v abidiff >/dev/null || { echo 'abi: needs abidiff (package abigail-tools)'; exit 77; }
 
 # The hall has all that is exported; with what debuggers are told, so unlike what is shipped.
