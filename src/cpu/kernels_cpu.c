@@ -40,32 +40,30 @@ static int avx512_present(void) {
            __builtin_cpu_supports("avx512vl");
 }
 
-/* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. A
- * test of the level (tests/amx.c) has an emulated unit, which needs neither. */
-#if defined(CPU_AMX_EMULATED)
-static int amx_unit(void) {
-    return 1;
-}
-
-static int amx_permitted(void) {
-    return 1;
-}
-#else
 enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* of arch_prctl */
 
+/* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. A
+ * test of the level (tests/amx.c) has an emulated unit, which needs neither. */
 static int amx_unit(void) {
+#if defined(CPU_AMX_EMULATED)
+    return 1;
+#else
     enum { BITS = 1 << 22 | 1 << 24 }; /* of cpuid: AMX-BF16, AMX-TILE */
     unsigned a, b, c, d;
     uint64_t supported = 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BITS) == BITS &&
            syscall(SYS_arch_prctl, AMX_SUPPORTED, &supported) == 0 &&
            (supported >> AMX_TILE_DATA & 1);
+#endif
 }
 
 static int amx_permitted(void) {
+#if defined(CPU_AMX_EMULATED)
+    return 1;
+#else
     return syscall(SYS_arch_prctl, AMX_REQUEST, AMX_TILE_DATA) == 0;
-}
 #endif
+}
 
 static int amx_present(void) {
     return avx512_present() && __builtin_cpu_supports("avx512bf16") && amx_unit();
