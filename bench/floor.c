@@ -114,29 +114,37 @@ const char *bench_limits_measure(struct bench_limits *limits) {
     return why;
 }
 
+static double elements(const tess_problem *p, int64_t heads, int64_t n, int64_t d) {
+    return (double)(p->batch * heads) * (double)n * (double)d;
+}
+
+double bench_floor_bytes(const tess_problem *p, tess_stage stage, const struct bench_amounts *a) {
+    const double element = (double)tess_type_size(p->type);
+    const double q = element * elements(p, p->heads_q, p->n_q, p->d_qk);
+    const double o = element * elements(p, p->heads_q, p->n_q, p->d_v);
+    const double k = element * elements(p, p->heads_kv, p->n_kv, p->d_qk);
+    const double v = element * elements(p, p->heads_kv, p->n_kv, p->d_v);
+    const double between = 4 * (double)a->values, lists = 4 * (double)a->tiles;
+    const double bytes[] = {[TESS_STAGE_ATTENTION] = q + k + v + o + lists,
+                            [TESS_STAGE_SDDMM] = q + k + between + lists,
+                            [TESS_STAGE_SOFTMAX] = 2 * between,
+                            [TESS_STAGE_SPMM] = between + v + o + lists};
+    return bytes[stage];
+}
+
 double bench_floor_ms(const struct bench_limits *limits, const tess_problem *p, tess_stage stage,
                       const struct bench_amounts *a) {
+    const int64_t dims[] = {[TESS_STAGE_ATTENTION] = p->d_qk + p->d_v,
+                            [TESS_STAGE_SDDMM] = p->d_qk,
+                            [TESS_STAGE_SOFTMAX] = 0,
+                            [TESS_STAGE_SPMM] = p->d_v};
     const double element = (double)tess_type_size(p->type);
-    const double rows = (double)(p->batch * p->heads_q * p->n_q);
-    const double keys = (double)(p->batch * p->heads_kv * p->n_kv);
-    const double q = rows * (double)p->d_qk * element, o = rows * (double)p->d_v * element;
-    const double k = keys * (double)p->d_qk * element, v = keys * (double)p->d_v * element;
-    const double between = 4 * (double)a->values, lists = 4 * (double)a->tiles;
+    const double bytes = bench_floor_bytes(p, stage, a);
     const double gathered = (double)a->keys * (double)(p->d_qk + p->d_v) * element;
-    const struct {
-        double bytes;
-        int64_t dims;
-    } costs[] = {
-        [TESS_STAGE_ATTENTION] = {q + k + v + o + lists, p->d_qk + p->d_v},
-        [TESS_STAGE_SDDMM] = {q + k + between + lists, p->d_qk},
-        [TESS_STAGE_SOFTMAX] = {2 * between, 0},
-        [TESS_STAGE_SPMM] = {between + v + o + lists, p->d_v},
-    };
-    double move = 1e-6 * costs[stage].bytes / limits->copy_gbs;
-    if (costs[stage].dims == 0)
+    double move = bytes > (double)limits->kept ? 1e-6 * bytes / limits->copy_gbs : 0;
+    if (dims[stage] == 0)
         return move;
-    double compute =
-        2e-9 * (double)costs[stage].dims * (double)a->pairs / limits->matmul_tflops[p->type];
+    double compute = 2e-9 * (double)dims[stage] * (double)a->pairs / limits->matmul_tflops[p->type];
     double gather = a->keys ? 1e-6 * gathered / limits->cache_gbs : 0;
     return isnan(move + compute + gather) ? NAN : fmax(fmax(move, compute), gather);
 }

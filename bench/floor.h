@@ -1,4 +1,5 @@
-/* What the device can do, measured once a run: the limits that times are set beside. */
+/* What a device can do, measured once a run, or a CPU beside a case: the limits that times are set
+ * beside. */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
 
@@ -7,9 +8,10 @@
 /* NAN: not known. */
 struct bench_limits {
     int measured;
-    double copy_gbs;         /* GB/s read plus written by a copy in device memory */
-    double cache_gbs;        /* GB/s read from the L2 cache */
-    double matmul_tflops[3]; /* by tess_type, of cuBLAS */
+    double copy_gbs;         /* GB/s read plus written by a copy in the device's memory */
+    double cache_gbs;        /* GB/s read from the L2 cache; of a CPU INFINITY */
+    double matmul_tflops[3]; /* by tess_type: of cuBLAS; of a CPU its peak */
+    int64_t kept;            /* bytes that may lie in a cache from run to run */
 };
 
 /* What a plan has to do, over all heads. */
@@ -24,9 +26,13 @@ struct bench_amounts {
  * is not here leaves its rates unknown. */
 const char *bench_limits_measure(struct bench_limits *limits);
 
+/* Bytes that cross memory in a stage: each input read once and each output written once. */
+double bench_floor_bytes(const tess_problem *problem, tess_stage stage,
+                         const struct bench_amounts *amounts);
+
 /*
  * The least milliseconds that a stage of a plan can take: useful FLOPs over the matrix rate of the
- * type, or bytes over the copy rate, each input read once and each output written once; and for
+ * type, or bytes over the copy rate where they are more than the limits' kept; and for
  * TESS_STAGE_ATTENTION the keys that its query tiles gather over the rate of the L2 cache. NAN when
  * a rate is not known.
  */

@@ -184,18 +184,35 @@ static const char *time_beside_peak(struct measuring *m) {
     return why;
 }
 
-/* A floor is of bytes that cross device memory; in a warm cache they need not. */
+/* A CPU's limits: its peak, and the rate of its memory where a stage moves more than its cache
+ * holds. */
+static struct bench_limits cpu_limits(const struct measuring *m, const tess_problem *problem,
+                                      const struct bench_amounts *amounts) {
+    const struct bench_result *r = m->r;
+    tess_target target = tess_target_init();
+    struct bench_limits l = {.measured = 1, .copy_gbs = NAN, .cache_gbs = INFINITY};
+    for (int t = TESS_F32; t <= TESS_BF16; t++)
+        l.matmul_tflops[t] = r->peak_tflops;
+    double most = 0;
+    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM; s++)
+        if (tess_plan_kernel(m->plan, (tess_stage)s))
+            most = fmax(most, bench_floor_bytes(problem, (tess_stage)s, amounts));
+    l.kept = INT64_MAX;
+    if (tess_target_query(&target, TESS_CPU, 0, NULL) == TESS_OK && target.cache_size > 0)
+        l.kept = target.cache_size;
+    if (most > (double)l.kept)
+        l.copy_gbs = bench_peak_copy_gbs(problem->threads);
+    return l;
+}
+
+/* A device's floor is of bytes that cross its memory; in a warm cache they need not. */
 static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
-                              const struct bench_limits *limits) {
+                              const struct bench_limits *device) {
     struct bench_result *r = m->r;
+    const int cuda = r->c.backend == TESS_CUDA;
     tess_problem problem = lab_case_problem(&r->c, m->pipeline);
     tess_pattern_info info = tess_pattern_info_init();
-    if (!limits->measured || r->c.backend != TESS_CUDA)
-        return;
-    r->copy_gbs = limits->copy_gbs, r->cache_gbs = limits->cache_gbs;
-    r->matmul_tflops = limits->matmul_tflops[r->c.type];
-    if (m->clock.timing != BENCH_COLD ||
-        tess_pattern_describe(m->s->pattern, &info, NULL) != TESS_OK)
+    if (tess_pattern_describe(m->s->pattern, &info, NULL) != TESS_OK)
         return;
     int64_t first = TESS_STAGE_ATTENTION, last = first;
     const struct bench_amounts amounts = {
@@ -206,12 +223,18 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
                                            : plan->packed_keys * (problem.batch * problem.heads_q) /
                                                  (info.batch * info.heads),
     };
+    const struct bench_limits limits = cuda ? *device : cpu_limits(m, &problem, &amounts);
+    r->copy_gbs = limits.copy_gbs, r->cache_gbs = limits.cache_gbs;
+    if (cuda)
+        r->matmul_tflops = limits.matmul_tflops[r->c.type];
+    if (cuda && m->clock.timing != BENCH_COLD)
+        return;
     double floor = 0;
     if (m->pipeline == TESS_STAGED)
         first = TESS_STAGE_SDDMM, last = TESS_STAGE_SPMM;
     for (int64_t s = first; s <= last; s++) {
-        double ms = bench_floor_ms(limits, &problem, (tess_stage)s, &amounts);
-        if (m->pipeline == TESS_STAGED)
+        double ms = bench_floor_ms(&limits, &problem, (tess_stage)s, &amounts);
+        if (m->pipeline == TESS_STAGED && ms > 0)
             r->stage_over_floor[s - first] = r->stage_ms[s - first] / ms;
         floor += ms;
     }

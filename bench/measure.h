@@ -67,9 +67,9 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
                              const tess_plan *plan, tess_backend backend, int values);
 void bench_place_free(struct bench_place *p);
 
-/* Measures what the manner asks for. Answers BENCH_DONE; BENCH_BAD with the reason; BENCH_FAILED
- * with the reason when the answer is wrong; or BENCH_REFUSED with the reason when the kernel that
- * the case names does not do this. */
+/* Measures what the manner asks for; limits are the CUDA device's. Answers BENCH_DONE; BENCH_BAD
+ * with the reason; BENCH_FAILED with the reason when the answer is wrong; or BENCH_REFUSED with the
+ * reason when the kernel that the case names does not do this. */
 enum { BENCH_REFUSED = -1 };
 int bench_measure(struct bench_result *result, struct bench_setting *s, tess_backend backend,
                   tess_pipeline pipeline, const struct bench_manner *manner,

@@ -1,11 +1,12 @@
 /*
- * Loops of independent multiply-adds, one for each level. Their results are wanted by the caller, and
- * GCC is told to look into none of them, so that nothing is computed ahead.
+ * Loops of independent multiply-adds, one for each level; copies. The loops' results are wanted by
+ * the caller, and GCC is told to look into none of them, so that nothing is computed ahead.
  */
 #include "peak.h"
 
 #include <math.h>
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,6 +16,7 @@
 
 enum { CHAINS = 12, TRIES = 5 };
 #define TRY_SECONDS 1e-3
+static const size_t COPY_SIZE = (size_t)1 << 30;
 
 #if defined(__clang__)
 #define PEAK(flags) __attribute__((noinline, target(flags)))
@@ -123,6 +125,10 @@ static double rate(const struct loop *loop, int threads, int64_t n) {
     return flops;
 }
 
+static int team(int64_t threads) {
+    return threads > 0 ? (int)threads : omp_get_max_threads();
+}
+
 double bench_peak_tflops(const char *level, int64_t threads) {
     const struct loop *loop = loops;
     while (loop->level && strcmp(loop->level, level))
@@ -134,6 +140,31 @@ double bench_peak_tflops(const char *level, int64_t threads) {
     while (seconds(loop, n) < TRY_SECONDS)
         n *= 2;
     for (int i = 0; i < TRIES; i++)
-        best = fmax(best, rate(loop, threads > 0 ? (int)threads : omp_get_max_threads(), n));
+        best = fmax(best, rate(loop, team(threads), n));
     return best * 1e-12;
+}
+
+double bench_peak_copy_gbs(int64_t threads) {
+    const size_t part = COPY_SIZE / (size_t)team(threads);
+    char *from = malloc(COPY_SIZE), *to = malloc(COPY_SIZE);
+    double best = NAN;
+    for (int i = 0; i <= TRIES && from && to; i++) {
+        double begin = 0;
+#pragma omp parallel num_threads(team(threads))
+        {
+            const size_t at = part * (size_t)omp_get_thread_num();
+            if (i == 0)
+                memset(from + at, 1, part);
+#pragma omp barrier
+#pragma omp master
+            begin = lab_seconds();
+#pragma omp barrier
+            memcpy(to + at, from + at, part);
+        }
+        if (i > 0) /* the first touches `to` */
+            best = fmax(best, 2e-9 * (double)COPY_SIZE / (lab_seconds() - begin));
+    }
+    free(from);
+    free(to);
+    return best;
 }

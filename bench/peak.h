@@ -1,4 +1,5 @@
-/* What a CPU's multipliers can do: the limit that kernels of a level are set beside. */
+/* What a CPU's multipliers and its memory can do: the limits that kernels of a level are set
+ * beside. */
 #ifndef BENCH_PEAK_H
 #define BENCH_PEAK_H
 
@@ -10,5 +11,11 @@
  * a level without such a loop here. A level's name ends the names of its kernels.
  */
 double bench_peak_tflops(const char *level, int64_t threads);
+
+/*
+ * GB/s, read plus written, of as many threads in a copy of 1 GiB, each of a part that it was the
+ * first to touch: the best of some tries, a second or two in all. NAN where memory is short.
+ */
+double bench_peak_copy_gbs(int64_t threads);
 
 #endif

@@ -40,8 +40,8 @@ struct bench_times {
     struct bench_throttle throttle; /* CUDA */
 };
 
-/* After a run that warms up, at least 5 runs and about the clock's seconds of them, at most 1000; a single one
- * where the warm-up took over a second. Answers NULL, or why not. */
+/* After a run that warms up, at least 5 runs and about the clock's seconds of them, at most 1000; a
+ * single one where the warm-up took over a second. Answers NULL, or why not. */
 const char *bench_time(struct bench_times *times, struct bench_clock *clock,
                        const struct bench_work *work);
 

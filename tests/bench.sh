@@ -60,6 +60,7 @@ shows wanted field timing
 if [ "$(uname -m)" = x86_64 ]; then # whose levels have loops of multiply-adds
     printf '%s\n' number number null number null >wanted
     shows wanted field peak_share
+    shows wanted field over_floor
     says ' % of the peak, '
 fi
 # Noise takes five runs, which are made of all but slow work.
