@@ -244,7 +244,7 @@ for name in "$repository"/bench/published/*.csv "$repository"/bench/goals/*.csv;
     [ $? -eq 1 ] && grep -q '^0 of [1-9][0-9]* entries beaten' std || fail "$name"
 done
 
-# ---- scripts for a machine with a GPU ----
+# ---- scripts of bench ----
 # An ncu that answers as ncu does: the first launch of each kernel counts.
 mkdir bin
 cat >bin/ncu <<'END'
@@ -278,7 +278,7 @@ PATH=$work/bin:$PATH "$repository/bench/ncu.sh" "$tessera" out/none.csv n=3,d=4 
 # commit, and nothing else is touched.
 # In a copy without results of its own, which would be taken over.
 mkdir -p stage results copy/bench/results
-cp -r "$repository/bench/gpu.sh" "$repository/bench/sweeps" copy/bench
+cp -r "$repository/bench/all.sh" "$repository/bench/sweeps" copy/bench
 cat >stage/tessera <<'END'
 #!/bin/sh
 [ "$1" = info ] && echo 'cuda 0: a device' && exit
@@ -290,27 +290,61 @@ END
 printf '#!/bin/sh\n' >bin/nvidia-smi
 chmod +x stage/tessera bin/nvidia-smi
 echo new >stage/commit
-gpu_goes() {
-    PATH=$work/bin:$PATH OUT=$work/results "$work/copy/bench/gpu.sh" "$work/stage" 450 stages \
+all_goes() {
+    PATH=$work/bin:$PATH OUT=$work/results "$work/copy/bench/all.sh" "$work/stage" 450 stages \
         >std 2>err ||
-        fail "gpu.sh: status $?"
+        fail "all.sh: status $?"
 }
 printf '  "commit": "old"\n' | tee results/stages.json >results/modes.json
 touch results/stages.csv results/mine.json
 checks=$((checks + 2))
-gpu_goes
+all_goes
 [ -e results/mine.json ] && [ -e results/modes.json ] && [ ! -e results/stages.csv ] &&
     [ -s results/stages.json ] && grep -qx 'commit new' results/machine.txt ||
-    fail 'gpu.sh: another commit'
+    fail 'all.sh: another commit'
 printf '  "commit": "new",\n' >results/stages.json
 touch results/stages.csv
-gpu_goes
-[ -e results/stages.csv ] || fail 'gpu.sh: the same commit'
-if "$tessera" info | grep -q '^cuda *none'; then
+all_goes
+[ -e results/stages.csv ] || fail 'all.sh: the same commit'
+# Without a GPU it is the CPU's numbers, at the levels that are there.
+cat >stage/tessera <<'END'
+#!/bin/sh
+[ "$1" = info ] && printf '%s\n' 'cuda       none: why' 'kernel     cpu_attention_avx2 (cpu attention)' \
+    'kernel     cpu_attention_avx512 (cpu attention): unusable' && exit
+while [ $# -gt 0 ]; do
+    [ "$1" != --json ] || echo "$TESSERA_ISA" >"$2"
+    shift
+done
+END
+printf '#!/bin/sh\nexit 1\n' | tee bin/python3 >bin/nvidia-smi
+chmod +x bin/python3
+rm -r results
+checks=$((checks + 1))
+PATH=$work/bin:$PATH OUT=$work/results "$work/copy/bench/all.sh" "$work/stage" >std 2>err ||
+    fail "all.sh without a device: status $?"
+(cd results && printf '%s\n' *.json) >all
+printf '%s\n' cpu_avx2.json readme_cpu.json threads.json >wanted
+cmp -s all wanted && grep -qx avx2 results/cpu_avx2.json && grep -qx 'no GPU' results/machine.txt &&
+    grep -q 'cpu_avx512: this machine has no avx512' std && grep -q 'peers_cpu: no PyTorch' std ||
+    fail 'all.sh without a device'
+
+# ---- two runs ----
+# agrees STATUS WORDS: two runs of two rows, of 1 and 2 ms in the first
+runs() { printf '%s\n' case,kernel,timing,ms,noise,throttled "\"n=1,d=2\",a,hot,$1" "\"n=2,d=2\",a,hot,$2"; }
+agrees() {
     checks=$((checks + 1))
-    OUT=$work/out "$repository/bench/gpu.sh" "$built" >std 2>err
-    [ $? -eq 2 ] && grep -q 'no device' std || fail 'gpu.sh without a device'
-fi
+    "$repository/bench/agree.sh" one.csv other.csv >std 2>err
+    [ $? -eq "$1" ] && grep -q "$2" std || fail "agree.sh: $2"
+}
+runs 1,0.01, 2,, >one.csv
+runs 1.04,, 1.92,, >other.csv
+agrees 0 '^2 rows, 2 agree, 0 are marked noisy or throttled, 0 '
+runs 1.06,, 1.92,, >other.csv
+agrees 1 '^1 and 1.06 ms: n=1,d=2 a hot$'
+runs 1.06,0.051, 2.2,,power >other.csv
+agrees 0 '^2 rows, 0 agree, 2 are marked noisy or throttled, 0 '
+sed 's/hot/cold/' one.csv >other.csv
+agrees 1 '^0 rows'
 
 # ---- wrong answers ----
 # A bench with faults planted: in ours where d_v is 13, in the naive baseline where there are 13

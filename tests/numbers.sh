@@ -2,9 +2,9 @@
 # Every time and ratio that a page tells is in a committed file of results: tests/numbers.sh PAGE...
 #
 # In tables, a cell "X ms" of the row of a case and the column of a pipeline or peer is the time that
-# bench/results holds for them. In words, numbers before "ms" are some time of bench/results, those
-# before "TFLOP/s" some rate, those before "times" some speed-up or published one. Numbers are
-# compared as they are rounded.
+# bench/results holds for them, a cell "X %" in the column of a level its share of the peak. In
+# words, numbers before "ms" are some time of bench/results, those before "TFLOP/s" some rate, those
+# before "times" some speed-up or published one. Numbers are compared as they are rounded.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -69,11 +69,14 @@ function complain(words) { print page ":" line ": " words; failures++ }
     row_case[rows] = cells[column["case"]]
     row_who[rows] = who("pipeline" in column ? cells[column["pipeline"]] : "", cells[column["kernel"]])
     row_ms[rows] = cells[column["ms"]] + 0
+    row_kernel[rows] = cells[column["kernel"]]
+    row_share[rows] = "peak_share" in column ? 100 * cells[column["peak_share"]] : 0
 }
 END {
     peers["FlexAttention"] = "flex"; peers["cuDNN, dense"] = "cudnn_dense"
     peers["tiled, dense"] = "dense_tiled"; peers["cuBLAS, dense"] = "dense_cublas"
     peers["PyTorch"] = "flash2_dense"
+    levels["AVX-512"] = "cpu_attention_avx512"; levels["AVX2"] = "cpu_attention_avx2"
     n_pages = split(pages, page_names, " ")
     for (p = 1; p <= n_pages; p++) {
         page = page_names[p]
@@ -89,17 +92,19 @@ END {
                 }
                 asked = substr(table[2], 2, length(table[2]) - 2)
                 for (i = 3; i < n; i++) {
-                    if (table[i] !~ / ms$/) continue
+                    if (table[i] !~ / (ms|%)$/) continue
                     shown = table[i]
-                    sub(/ ms$/, "", shown)
+                    share = shown ~ / %$/
+                    sub(/ (ms|%)$/, "", shown)
                     gsub(/,/, "", shown)
-                    wanted = heads[i] in peers ? peers[heads[i]] : heads[i]
+                    wanted = heads[i] in peers ? peers[heads[i]] : \
+                        heads[i] in levels ? levels[heads[i]] : heads[i]
                     found = 0
-                    for (r = 1; r <= rows; r++)
-                        if (row_who[r] == wanted && rounded(row_ms[r], shown) && within(asked, row_case[r]))
-                            found = 1
+                    for (r = 1; r <= rows && !found; r++)
+                        found = (share ? row_kernel[r] : row_who[r]) == wanted && \
+                            rounded(share ? row_share[r] : row_ms[r], shown) && within(asked, row_case[r])
                     told++
-                    if (!found) complain(shown " ms of " wanted " for " asked)
+                    if (!found) complain(table[i] " of " wanted " for " asked)
                 }
                 continue
             }

@@ -11,7 +11,7 @@ command -v gnuplot >/dev/null || { echo 'plots: needs gnuplot (package gnuplot-n
 
 # ---- every sweep has a figure, every figure a sweep or the peers ----
 for sweep in "$repository"/bench/sweeps/*.txt; do
-    [ "$(basename "$sweep")" != readme.txt ] || continue # tables
+    [[ $sweep != */readme*.txt ]] || continue # tables
     checks=$((checks + 1))
     [ -s "$repository/bench/plots/$(basename "$sweep" .txt).gp" ] || fail "no figure of $sweep"
 done
@@ -23,6 +23,7 @@ for figure in "$repository"/bench/plots/*.gp; do
 done
 
 # ---- figures ----
+small='backend=cpu,pipeline=fused'
 # draws NAME WORD...: the figure of NAME.json, whose SVG has each word.
 draws() {
     local name=$1 word
@@ -43,6 +44,9 @@ draws threads 'The CPU over threads' 'GFLOP/s' 'threads' 'D = 64, dense' "commit
 printf 'h=1,n={64,128,256},d=8,pattern=window(3,3),backend=cpu,pipeline=fused\n' >sweep.txt
 good bench --seconds 0 --sweep sweep.txt --json length.json --csv length.csv
 draws length 'tokens' 'time (ms)' 'CPU, f32, 1 head'
+good bench --seconds 0 "h=1,n=64,d=64,pattern=random_row(0.125,1),block=16x16,threads=1,$small" \
+    --json cpu_frob.json --csv cpu_frob.csv
+draws cpu_frob 'peak: frob, one thread' 'blocks, D = 64'
 for bad in none.json stage.txt threads.txt; do
     checks=$((checks + 1))
     "$repository/tools/plot.sh" $bad figures >std 2>err

@@ -3,7 +3,8 @@
 #
 # RESULTS.json is what `tessera bench --sweep bench/sweeps/NAME.txt --json NAME.json --csv NAME.csv`
 # wrote, its CSV beside it. NAME.svg and NAME.png go to FOLDER, or stand beside the results. They are
-# drawn by gnuplot, by bench/plots/NAME.gp: change that for another figure of the same rows.
+# drawn by gnuplot, by bench/plots/NAME.gp, or by cpu.gp for cpu_LEVEL: change that for another figure
+# of the same rows.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 . "$here/tools/packages.sh"
@@ -17,6 +18,7 @@ csv=${json%.json}.csv
 name=$(basename "$json" .json)
 folder=${2:-$(dirname "$json")}
 script=$here/bench/plots/$name.gp
+[ -e "$script" ] || script=$here/bench/plots/${name%%_*}.gp # cpu, measured at a level
 if [ ! -e "$script" ]; then
     echo "plot.sh: there is no figure of $name: no bench/plots/$name.gp" >&2
     exit 2
@@ -28,7 +30,10 @@ packages_need gnuplot-nox:gnuplot || exit 2
 mkdir -p "$folder"
 
 # Of every machine and commit that the rows name.
-words() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" "$json" | sort -u | paste -s -d '+' | sed 's/+/ + /g'; }
+words() {
+    sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}\$/\1/p" "$json" | sort -u | paste -s -d '+' |
+        sed 's/+/ + /g'
+}
 source="$(words device), commit $(words commit | sed 's/\([0-9a-f]\{10\}\)[0-9a-f]\{30\}/\1/g')"
 
 work=$(mktemp -d)
@@ -47,7 +52,7 @@ awk '{
 draw() { # draw TERMINAL OPTIONS SUFFIX
     local said # such as that a series has no rows yet
     said=$(gnuplot -e "set terminal $1 $2; set output '$work/$name.$3'; csv = '$work/rows'" \
-        -e "source = '$source'" "$here/bench/plots/common.gp" "$script" 2>&1) ||
+        -e "source = '$source'; name = '$name'" "$here/bench/plots/common.gp" "$script" 2>&1) ||
         { printf '%s\n' "$said" >&2; exit 1; }
 }
 draw svg "size 1000,520 dynamic background '#ffffff' font 'sans,14'" svg

@@ -1,5 +1,5 @@
 # What all figures share. tools/plot.sh has set the terminal; `csv`, the file of rows, whose cells it
-# has parted by tabs; and `source`, the machine and commit that they are of.
+# has parted by tabs; `source`, the machine and commit that they are of; and the file's `name`.
 set datafile separator tab
 set datafile columnheaders
 set datafile missing NaN # a row that is not of a series leaves no gap in it
