@@ -147,9 +147,8 @@ static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
 }
 
 /* A fused run over lists with these sums, each list read by `heads` heads. */
-static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
-                         double rows) {
-    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+static double fused_cost(const tess_plan *plan, const struct kernel *kernel,
+                         const struct lists_sums *sums, double heads, double rows) {
     double dims = fused_dims(plan, kernel);
     return heads * (sums->tiles * kernel->cost.item +
                     (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
@@ -179,54 +178,69 @@ static double staged_cost(const tess_plan *plan, double heads) {
 
 /* ---- lists ---- */
 
-/* The height that the problem asks for, else the cheapest of those that the kernel offers and that
- * fit the target; 0 when memory ran out. */
-static int32_t height_choose(tess_plan *plan, const struct bcsr *m, double heads,
-                             tess_error *error) {
-    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-    int n = 0, best = 0;
-    if (plan->problem.tile_rows)
-        return plan->problem.tile_rows;
-    for (const int32_t *rows = kernel->tile_rows; *rows && n < PLAN_HEIGHTS - 1; rows++) {
-        struct lists_sums sums;
-        if (!height_fits(plan, kernel, *rows))
-            continue;
-        if (lists_estimate(&sums, m, *rows, PLAN_SAMPLES, error))
-            return 0;
-        plan->heights[n].rows = *rows;
-        plan->heights[n].seconds = fused_cost(plan, &sums, heads, *rows);
-        if (plan->heights[n].seconds < plan->heights[best].seconds)
-            best = n;
-        n++;
-    }
-    return plan->heights[best].rows;
+/* What lists of each height would be: estimated once, whichever kernels ask. */
+struct estimates {
+    const struct bcsr *m;
+    int32_t rows[PLAN_HEIGHTS];
+    struct lists_sums sums[PLAN_HEIGHTS];
+};
+
+/* NULL when memory ran out. */
+static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess_error *error) {
+    int i = 0;
+    while (i < PLAN_HEIGHTS - 1 && e->rows[i] && e->rows[i] != rows)
+        i++;
+    if (e->rows[i] != rows && lists_estimate(&e->sums[i], e->m, rows, PLAN_SAMPLES, error))
+        return NULL;
+    e->rows[i] = rows;
+    return &e->sums[i];
 }
 
-/* Where the kernel is to be weighed against those after it: the cheapest of them. */
-static tess_status kernel_weigh(tess_plan *plan, const struct bcsr *m, double heads,
-                                tess_error *error) {
+/* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
+ * asks for; what was weighed becomes the plan's when one of them takes less than *least, which it
+ * then is, with its rows in *rows. */
+static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, struct estimates *e,
+                                double heads, double *least, int32_t *rows, tess_error *error) {
+    struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
+    int n = 0, better = 0;
+    for (const int32_t *r = kernel->tile_rows; *r && n < PLAN_HEIGHTS - 1; r++) {
+        if ((plan->problem.tile_rows && plan->problem.tile_rows != *r) ||
+            !height_fits(plan, kernel, *r))
+            continue;
+        const struct lists_sums *sums = estimate(e, *r, error);
+        if (!sums)
+            return TESS_OUT_OF_MEMORY;
+        double seconds = fused_cost(plan, kernel, sums, heads, *r);
+        weighed[n++] = (struct plan_height){*r, seconds};
+        if (seconds < *least) {
+            *least = seconds, *rows = *r;
+            better = 1;
+        }
+    }
+    if (better) {
+        plan->kernels[TESS_STAGE_ATTENTION] = kernel;
+        memcpy(plan->heights, weighed, sizeof weighed);
+    }
+    return TESS_OK;
+}
+
+/* The cheapest height of the kernel that was picked; where it is to be weighed against those after
+ * it and no name forces it, the cheapest of them all. */
+static tess_status height_choose(tess_plan *plan, const struct bcsr *m, double heads, int forced,
+                                 int32_t *rows, tess_error *error) {
     const struct backend *backend = plan->backend;
-    const struct kernel **chosen = &plan->kernels[TESS_STAGE_ATTENTION], *best = *chosen;
+    const struct kernel *first = plan->kernels[TESS_STAGE_ATTENTION];
+    struct estimates e = {.m = m};
     double least = INFINITY;
-    if (!best->weighed || plan->problem.tile_rows)
-        return TESS_OK;
-    for (const struct kernel *k = best; k < backend->kernels + backend->n_kernels; k++) {
+    for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
         if (k->stage != TESS_STAGE_ATTENTION || plan_kernel_refuses(plan, k))
             continue;
-        *chosen = k;
-        memset(plan->heights, 0, sizeof plan->heights);
-        if (!height_choose(plan, m, heads, error))
-            return TESS_OUT_OF_MEMORY;
-        for (int i = 0; plan->heights[i].rows; i++)
-            if (plan->heights[i].seconds < least) {
-                least = plan->heights[i].seconds;
-                best = k;
-            }
-        if (!k->weighed)
+        tess_status status = kernel_weigh(plan, k, &e, heads, &least, rows, error);
+        if (status)
+            return status;
+        if (forced || !k->weighed)
             break;
     }
-    *chosen = best;
-    memset(plan->heights, 0, sizeof plan->heights);
     return TESS_OK;
 }
 
@@ -241,18 +255,18 @@ static int64_t heads_per_group(const tess_plan *plan) {
     return (fit < 1 ? 1 : (int64_t)fit) * (p->heads_q / p->heads_kv);
 }
 
-static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads,
+static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                               tess_error *error) {
-    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-    int32_t rows = height_choose(plan, m, heads, error);
-    if (!rows)
-        return TESS_OUT_OF_MEMORY;
-    tess_status status = lists_pack(&plan->lists, m, rows, error);
+    int32_t rows = 0;
+    tess_status status = height_choose(plan, m, heads, forced, &rows, error);
+    if (!status)
+        status = lists_pack(&plan->lists, m, rows, error);
     if (status)
         return status;
+    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
-    plan->predicted_seconds = fused_cost(plan, &sums, heads, rows);
+    plan->predicted_seconds = fused_cost(plan, kernel, &sums, heads, rows);
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), rows),
@@ -413,10 +427,8 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     }
     if (!status)
         status = kernels_choose(plan, kernel, error);
-    if (!status && !kernel && problem->pipeline == TESS_FUSED)
-        status = kernel_weigh(plan, m, heads, error);
     if (!status)
-        status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, error)
+        status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, kernel != NULL, error)
                                                  : staged_make(plan, m, heads, error);
     if (!status)
         status = workspace_size(plan, error);

@@ -7,15 +7,17 @@
 #define PLAN_STAGES 4  /* of enum tess_stage */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
+struct plan_height {
+    int32_t rows;
+    double seconds; /* predicted from a sample of tiles */
+};
+
 struct tess_plan {
     struct problem problem;
     tess_target target;
     const struct backend *backend;
-    const struct kernel *kernels[PLAN_STAGES]; /* NULL where the pipeline has no such stage */
-    struct {
-        int32_t rows;
-        double seconds;                          /* predicted from a sample of tiles */
-    } heights[PLAN_HEIGHTS];                     /* fused: what was weighed; rows 0 ends it */
+    const struct kernel *kernels[PLAN_STAGES];   /* NULL where the pipeline has no such stage */
+    struct plan_height heights[PLAN_HEIGHTS];    /* fused: what was weighed; rows 0 ends it */
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
     struct bcsr bcsr;                            /* staged: the pattern's lists, copied */
     struct lists lists;                          /* fused */
