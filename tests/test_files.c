@@ -1,38 +1,18 @@
 /*
- * The readers and writers of .npy, .safetensors and block-list files: what is written is read back,
- * and every kind of damage is refused in words. Files lie in allocations of their exact size, so
- * that a sanitizer sees the first byte read past the end.
+ * The readers and writers of .npy and .safetensors files: what is written is read back, and every
+ * kind of damage is refused in words. Block lists: test_lists_file.c.
  */
 #define _POSIX_C_SOURCE 200809L
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "bytes.h"
+
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "lists_file.h"
 #include "npy.h"
 #include "safetensors.h"
 #include "tensor_file.h"
 
 /* ---- helpers -----------------------------------------------------------------------------------
  */
-
-struct bytes {
-    unsigned char *data;
-    size_t size;
-};
-
-static struct bytes bytes_of(const void *data, size_t size) {
-    struct bytes b = {malloc(size ? size : 1), size};
-    assert_non_null(b.data);
-    memcpy(b.data, data, size);
-    return b;
-}
 
 /* A .npy file of a header text (its newline added) and n bytes of data that count up. */
 static struct bytes npy_file(int version, const char *header, size_t n) {
@@ -50,17 +30,6 @@ static struct bytes npy_file(int version, const char *header, size_t n) {
     for (size_t i = 0; i < n; i++)
         buffer[at++] = (unsigned char)i;
     return bytes_of(buffer, at);
-}
-
-static struct bytes safetensors_file(const char *header, size_t n) {
-    unsigned char buffer[2048] = {0};
-    size_t length = strlen(header);
-    buffer[0] = (unsigned char)(length & 0xff);
-    buffer[1] = (unsigned char)(length >> 8);
-    memcpy(buffer + 8, header, length);
-    for (size_t i = 0; i < n; i++)
-        buffer[8 + length + i] = (unsigned char)i;
-    return bytes_of(buffer, 8 + length + n);
 }
 
 /* Frees the bytes. The reason must be one line that holds `words`. */
@@ -82,18 +51,6 @@ static void safetensors_refused(struct bytes b, const char *words) {
     free(b.data);
     if (read || !strstr(reason.text, words))
         fail_msg("wanted \"%s\", got \"%s\"", words, read ? "no refusal" : reason.text);
-}
-
-static struct bytes slurp(FILE *file) {
-    assert_int_equal(fflush(file), 0);
-    long size = ftell(file);
-    assert_true(size >= 0);
-    rewind(file);
-    struct bytes b = {malloc((size_t)size + 1), (size_t)size};
-    assert_non_null(b.data);
-    assert_int_equal(fread(b.data, 1, b.size, file), b.size);
-    fclose(file);
-    return b;
 }
 
 static void same_tensor(const struct tensor *a, const struct tensor *b) {
@@ -257,9 +214,6 @@ static void test_npy_round_trip(void **state) {
 
 /* ---- .safetensors ------------------------------------------------------------------------------
  */
-
-#define ENTRY(name, dtype, shape, offsets)                                                         \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void test_safetensors_reads(void **state) {
     (void)state;
@@ -456,100 +410,6 @@ static void test_tensor_file(void **state) {
     free(b.data);
 }
 
-/* ---- block lists -------------------------------------------------------------------------------
- */
-
-static void test_lists_round_trip(void **state) {
-    (void)state;
-    static const char *const specs[] = {"dense", "causal", "window(3,5)", "dilated(3,3)+global(2)",
-                                        "random(0.4,1)&causal"};
-    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
-        tess_pattern_shape shape = tess_pattern_shape_init();
-        shape.n_q = 37, shape.n_kv = 41, shape.block_q = 5, shape.block_kv = 7, shape.heads = 3;
-        tess_pattern *pattern, *again;
-        assert_int_equal(tess_pattern_from_spec(&pattern, specs[i], &shape, NULL), TESS_OK);
-        tess_lists in = tess_lists_init(), out = tess_lists_init();
-        assert_int_equal(tess_pattern_lists(pattern, &in, NULL), TESS_OK);
-        FILE *stream = tmpfile();
-        assert_non_null(stream);
-        assert_true(lists_file_write(stream, &in));
-        struct bytes b = slurp(stream);
-        struct lists_file file;
-        struct reason reason = {""};
-        tess_pattern_shape given = tess_pattern_shape_init();
-        struct pattern_sizes sizes = {0};
-        if (!lists_file_parse(&file, b.data, b.size, &given, &sizes, &reason))
-            fail_msg("%s: %s", specs[i], reason.text);
-        assert_int_equal(tess_pattern_from_lists(&again, &file.lists, NULL), TESS_OK);
-        assert_int_equal(tess_pattern_lists(again, &out, NULL), TESS_OK);
-        assert_int_equal(in.n_tiles, out.n_tiles);
-        assert_int_equal(in.n_bands, out.n_bands);
-        assert_int_equal(in.n_bitmasks, out.n_bitmasks);
-        assert_int_equal(in.heads, out.heads);
-        assert_memory_equal(in.row_ptr, out.row_ptr,
-                            (size_t)(in.batch * in.heads * 9) * sizeof(int64_t));
-        assert_memory_equal(in.col_idx, out.col_idx, (size_t)in.n_tiles * sizeof(int32_t));
-        lists_file_close(&file);
-        tess_pattern_free(again);
-        tess_pattern_free(pattern);
-        free(b.data);
-    }
-}
-
-static void lists_refused(const char *header, size_t size, const struct pattern_sizes *sizes,
-                          const char *words) {
-    struct bytes b = safetensors_file(header, size);
-    struct lists_file file;
-    struct reason reason = {""};
-    tess_pattern_shape given = tess_pattern_shape_init();
-    given.n_q = sizes->n_q;
-    bool read = lists_file_parse(&file, b.data, b.size, &given, sizes, &reason);
-    if (read)
-        lists_file_close(&file);
-    free(b.data);
-    if (read || !strstr(reason.text, words))
-        fail_msg("wanted \"%s\", got \"%s\"", words, read ? "no refusal" : reason.text);
-}
-
-static void test_lists_refused(void **state) {
-    (void)state;
-#define COLUMNS ENTRY("col_idx", "I32", "[1]", "[16,20]")
-#define ONE_ROW ENTRY("row_ptr", "I64", "[1,2]", "[0,16]")
-    const struct pattern_sizes one = {1, 1, 1, 64, 64}, many = {2, 4, 2, 64, 64}, none = {0};
-    lists_refused("{" ENTRY("row_ptr", "I64", "[1,2]", "[0,16]") "}", 16, &one,
-                  "col_idx is missing");
-    lists_refused("{" ENTRY("col_idx", "I32", "[1]", "[0,4]") "}", 4, &one, "row_ptr is missing");
-    lists_refused("{" ENTRY("row_ptr", "I64", "[2]", "[0,16]") "," COLUMNS "}", 20, &one, "2 are");
-    lists_refused("{" ENTRY("row_ptr", "F64", "[1,2]", "[0,16]") "," COLUMNS "}", 20, &one, "f64");
-    lists_refused("{" ENTRY("row_ptr", "I64", "[2,1]", "[0,16]") "," COLUMNS "}", 20, &one,
-                  "[lists,2]");
-    lists_refused("{" ONE_ROW "," COLUMNS "," ENTRY("x", "U8", "[0]", "[20,20]") "}", 20, &one,
-                  "does not belong");
-    lists_refused("{" ONE_ROW "," COLUMNS "}", 20, &none, "n_q");
-    lists_refused("{" ONE_ROW "," COLUMNS ",\"__metadata__\":{\"n_q\":\"65\"}}", 20, &one,
-                  "n_q = 65");
-    lists_refused("{" ONE_ROW "," COLUMNS ",\"__metadata__\":{\"n_q\":\"-1\"}}", 20, &one,
-                  "not a number");
-    lists_refused("{" ONE_ROW "," COLUMNS ",\"__metadata__\":{\"batch\":\"2\",\"heads\":\"1\"}}",
-                  20, &one, "2 batches of 1");
-    lists_refused("{" ONE_ROW "," COLUMNS "," ENTRY("band_entry", "I64", "[1]", "[20,28]") "}", 28,
-                  &one, "band_entry without band");
-    lists_refused("{" ONE_ROW "," COLUMNS
-                  "," ENTRY("band_entry", "I64", "[1]", "[20,28]") "," ENTRY("band", "I32", "[2,1]",
-                                                                             "[28,36]") "}",
-                  36, &one, "[1,2] is needed");
-    lists_refused("{" ONE_ROW "," COLUMNS
-                  "," ENTRY("bitmask_entry", "I64", "[1]",
-                            "[20,28]") "," ENTRY("bits", "U64", "[1]", "[28,36]") "}",
-                  36, &one, "need 64");
-    lists_refused("{" ENTRY("row_ptr", "I64", "[4,2]", "[0,64]") "," ENTRY("col_idx", "I32", "[0]",
-                                                                           "[64,64]") "}",
-                  64, &many, "per head or per batch");
-    lists_refused("{" ENTRY("row_ptr", "I64", "[3,2]", "[0,48]") "," ENTRY("col_idx", "I32", "[0]",
-                                                                           "[48,48]") "}",
-                  48, &many, "3 lists");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy_reads),
@@ -562,8 +422,6 @@ int main(void) {
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_tensor_file),
-        cmocka_unit_test(test_lists_round_trip),
-        cmocka_unit_test(test_lists_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
