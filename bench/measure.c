@@ -17,7 +17,7 @@ void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     for (int i = 0; i < BENCH_STAGES; i++)
         r->stage_ms[i] = r->stage_over_floor[i] = NAN;
     r->projection_ms = r->layer_ms = r->over_floor = NAN;
-    r->noise = r->peak_tflops = NAN;
+    r->noise = r->peak_tflops = r->predicted_ms = NAN;
     r->speedup = r->layer_speedup = r->copy_gbs = r->cache_gbs = r->matmul_tflops = NAN;
 }
 
@@ -259,6 +259,8 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         broken = m->error.message;
     if (!broken) {
         m->r->pairs = info.pairs;
+        if (backend == TESS_CUDA || m->s->c.threads == 1)
+            m->r->predicted_ms = 1e3 * info.predicted_seconds;
         name_kernels(m->r, m->plan);
         status = check(m, why);
         broken = status == BENCH_DONE ? time_beside_peak(m) : NULL;

@@ -38,6 +38,7 @@ struct bench_result {
     char note[LAB_WHY];        /* why there are no times; "" when there are */
     double ms, ms_min, ms_max; /* median, fastest, slowest of the runs */
     double plan_ms, upload_ms; /* CUDA: upload_ms fills the image */
+    double predicted_ms;       /* by the plan; on the CPU of one thread, so known for that alone */
     int64_t runs, pairs;
     double tflops; /* 2 (d_qk + d_v) pairs over the median */
     double stage_ms[BENCH_STAGES];

@@ -119,6 +119,7 @@ static json_t *object(const struct bench_result *r) {
         {"ms_min", real(r->ms_min)},
         {"ms_max", real(r->ms_max)},
         {"noise", real(r->noise)},
+        {"predicted_ms", real(r->predicted_ms)},
         {"plan_ms", real(r->plan_ms)},
         {"upload_ms", real(r->upload_ms)},
         {"runs", json_integer(r->runs)},
@@ -243,7 +244,8 @@ void bench_print(FILE *out, const struct bench_result *r) {
             (long long)r->runs, isnan(r->plan_ms) ? 0 : r->plan_ms, r->tflops,
             ours ? "" : r->kernel, ours ? "" : ": ", text);
     print_doubts(out, r);
-    if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup) && isnan(r->peak_tflops))
+    if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup) &&
+        isnan(r->peak_tflops) && isnan(r->predicted_ms))
         return;
     fprintf(out, "%10s", "");
     for (int i = 0; i < BENCH_STAGES; i++)
@@ -252,6 +254,8 @@ void bench_print(FILE *out, const struct bench_result *r) {
     print_part(out, "layer", r->layer_ms, NAN);
     if (!isnan(r->over_floor))
         fprintf(out, "  all %.2f x floor", r->over_floor);
+    if (!isnan(r->predicted_ms))
+        fprintf(out, "  predicted %.4g ms", r->predicted_ms);
     if (!isnan(r->peak_tflops))
         fprintf(out, "  %.1f %% of the peak, %.4g TFLOP/s", 100 * r->tflops / r->peak_tflops,
                 r->peak_tflops);

@@ -63,6 +63,11 @@ if [ "$(uname -m)" = x86_64 ]; then # whose levels have loops of multiply-adds
     shows wanted field over_floor
     says ' % of the peak, '
 fi
+# A CPU's plans predict the time of one thread.
+good bench --seconds 0 "n=16,d=4,$small" "n=16,d=4,threads=1,$small" --json out/b.json
+printf '%s\n' null number >wanted
+shows wanted field predicted_ms
+says '  predicted '
 # Noise takes five runs, which are made of all but slow work.
 good bench --seconds 0 "n=16,d=4,$small" --json out/b.json
 printf '%s\n' number >wanted

@@ -3,7 +3,7 @@ set multiplot layout 2, 2 margins 0.11, 0.98, 0.15, 0.85 spacing 0.07, 0.17 \
     title 'Staged pipeline over dense attention, tiled (solid) and cuBLAS (dashed): f32, 1 head, D = 768'
 set logscale xy 10
 set xtics (1, 5, 10, 50)
-set yrange [0.5:2000]
+set yrange [0.1:500]
 set xrange [0.8:60]
 lengths = '1024 4096 16384 32768'
 blocks = '1x1 2x2 8x8 32x32'
