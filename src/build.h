@@ -167,21 +167,6 @@ int64_t tile_band_count(int64_t rows, int64_t cols, int64_t lo, int64_t hi);
  * TESS_OUT_OF_MEMORY, or TESS_UNSUPPORTED when the pairs do not fit 64 bits. */
 tess_status pattern_count(tess_pattern *pattern);
 
-static inline int64_t min_i64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static inline int64_t max_i64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-/* Queries that exist in a block row, keys that exist in a block column. */
-static inline int64_t bcsr_row_height(const struct bcsr *m, int64_t row) {
-    return min_i64(m->block_q, m->n_q - row * m->block_q);
-}
-static inline int64_t bcsr_col_width(const struct bcsr *m, int64_t col) {
-    return min_i64(m->block_kv, m->n_kv - col * m->block_kv);
-}
-
 /* Makes n (1 ... 64) bits from bit `at` on equal to the low bits of v. */
 static inline void bits_put(uint64_t *bits, int64_t at, uint64_t v, int n) {
     uint64_t all = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;

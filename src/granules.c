@@ -9,22 +9,22 @@
 /* The largest size is taken that adds at most one place in this many to the listed keys. */
 #define GRANULE_SLACK 32
 
-static int64_t ceil_to(int64_t n, int64_t size) {
-    return (n + size - 1) / size * size;
-}
-
-/* The granule size for these lists, `size` at most. */
+/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size follow
+ * from n modulo the largest size, so one look at every run is enough. */
 static int32_t size_choose(const struct lists *lists, int32_t size) {
-    int64_t keys = 0;
-    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
-        keys += lists->keys[T];
+    const int64_t keys = lists->full_keys + lists->masked_keys;
+    int64_t runs[GRANULE_MAX] = {0};
+#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX])
+    for (int64_t i = 0; i < lists->n_full; i++)
+        runs[lists->full[i].count % GRANULE_MAX]++;
+#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX])
+    for (int64_t i = 0; i < lists->n_masked; i++)
+        runs[lists->masked[i].count % GRANULE_MAX]++;
     for (; size > 1; size /= 2) {
-        int64_t places = 0;
-        for (int64_t i = 0; i < lists->n_full; i++)
-            places += ceil_to(lists->full[i].count, size);
-        for (int64_t i = 0; i < lists->n_masked; i++)
-            places += ceil_to(lists->masked[i].count, size);
-        if (places - keys <= keys / GRANULE_SLACK)
+        int64_t added = 0;
+        for (int32_t n = 0; n < GRANULE_MAX; n++)
+            added += runs[n] * ((size - n % size) % size);
+        if (added <= keys / GRANULE_SLACK)
             break;
     }
     return size;
@@ -74,7 +74,7 @@ static void cut_tile(struct granule_sink *s, const struct lists *lists, int64_t 
         for (int64_t at = 0; at + size <= lists->full[i].count; at += size)
             emit(s, lists->full[i].key + at, NULL);
     for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++) {
-        int32_t rest = lists->full[i].count % size;
+        int32_t rest = lists->full[i].count & (size - 1);
         struct granule_mask mask = {.count = (int16_t)rest, .kind = GRANULE_ALL};
         if (rest)
             emit(s, (int64_t)lists->full[i].key + lists->full[i].count - rest, &mask);

@@ -45,16 +45,13 @@ static int packer_make(struct packer *p, int64_t **tile_row, const struct bcsr *
  * (kind k at [3 T + k + 1]); the second, when those hold places, fills.
  */
 static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_ptr, int fill) {
-    int64_t n = out->n_lists * p->tiles;
+    int64_t n = out->n_lists * p->tiles, full = 0, masked = 0, groups = 0;
     int failed = 0;
-#pragma omp parallel
+#pragma omp parallel reduction(+ : full, masked, groups) reduction(| : failed)
     {
         struct pack_scratch scratch;
         int ready = !pack_scratch_make(&scratch, p);
-        if (!ready) {
-#pragma omp atomic write
-            failed = 1;
-        }
+        failed |= !ready;
 #pragma omp for schedule(dynamic, 16)
         for (int64_t T = 0; T < n; T++) {
             if (!ready)
@@ -76,12 +73,16 @@ static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_p
                 for (int k = 0; k < LIST_MASKED_KINDS; k++)
                     masked_ptr[k + 1] = sink.n_masked[k];
                 word_ptr[T + 1] = sink.n_words;
-#pragma omp atomic
-                out->masked_groups += sink.masked_groups;
             }
+            full += sink.full_keys;
+            masked += sink.masked_keys;
+            groups += sink.masked_groups;
         }
         pack_scratch_free(&scratch);
     }
+    out->full_keys = full;
+    out->masked_keys = masked;
+    out->masked_groups = groups;
     return failed ? -1 : 0;
 }
 
@@ -155,14 +156,9 @@ size_t lists_memory(const struct lists *l) {
 }
 
 void lists_sum(struct lists_sums *out, const struct lists *lists) {
-    int64_t full = 0, masked = 0;
-    for (int64_t i = 0; i < lists->n_full; i++)
-        full += lists->full[i].count;
-    for (int64_t i = 0; i < lists->n_masked; i++)
-        masked += lists->masked[i].count;
     out->tiles = (double)(lists->n_lists * lists->tiles);
-    out->full_keys = (double)full;
-    out->masked_keys = (double)masked;
+    out->full_keys = (double)lists->full_keys;
+    out->masked_keys = (double)lists->masked_keys;
     out->masked_groups = (double)lists->masked_groups;
 }
 

@@ -53,9 +53,9 @@ struct lists {
     int64_t *keys;     /* [n_lists * tiles] keys of the tile, all runs together */
 
     int64_t n_full, n_masked, n_words;
-    int64_t masked_groups; /* see lists_sums */
-    int64_t *full_ptr;     /* [n_lists * tiles + 1] */
-    struct list_run *full; /* [n_full] */
+    int64_t full_keys, masked_keys, masked_groups; /* see lists_sums */
+    int64_t *full_ptr;                             /* [n_lists * tiles + 1] */
+    struct list_run *full;                         /* [n_full] */
     int64_t
         *masked_ptr; /* [LIST_MASKED_KINDS * n_lists * tiles + 1], kind k of tile T at 3 T + k */
     struct list_masked *masked; /* [n_masked] */

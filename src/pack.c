@@ -26,6 +26,13 @@ static void emit_full(struct pack_sink *s, int64_t key, int64_t count) {
     s->full_end = key + count;
 }
 
+static int mask_equal(const uint64_t *a, const uint64_t *b, int32_t words) {
+    uint64_t differ = 0;
+    for (int32_t w = 0; w < words; w++)
+        differ |= a[w] ^ b[w];
+    return differ == 0;
+}
+
 /* Groups of rows that a mask has a row of. */
 static int64_t mask_groups(const uint64_t *mask, int32_t words) {
     int64_t groups = 0;
@@ -75,13 +82,12 @@ static void emit_words(struct pack_sink *s, const uint64_t *mask, int32_t words)
 
 static void emit_members(struct pack_sink *s, int64_t key, int64_t count, const uint64_t *mask,
                          int32_t words) {
-    size_t bytes = (size_t)words * sizeof *mask;
-    int go_on = s->masked_end[LIST_MEMBERS] == key && !memcmp(mask, s->last_mask, bytes);
+    int go_on = s->masked_end[LIST_MEMBERS] == key && mask_equal(mask, s->last_mask, words);
     emit_masked_run(s, LIST_MEMBERS, key, count, go_on);
     s->masked_groups += count * mask_groups(mask, words);
     if (!go_on) {
         emit_words(s, mask, words);
-        memcpy(s->last_mask, mask, bytes);
+        memcpy(s->last_mask, mask, (size_t)words * sizeof *mask);
     }
 }
 
@@ -132,11 +138,10 @@ static void key_masks_transpose(struct key_masks *k, int32_t words) {
 /* Emits keys key ... key + n - 1 by their masks: none, all rows, or some. */
 static void emit_key_masks(struct pack_sink *sink, const struct key_masks *k, int64_t key, int n,
                            const uint64_t *all, int32_t words) {
-    size_t bytes = (size_t)words * sizeof *all;
     const uint64_t none[PACK_MAX_WORDS] = {0};
     for (int c = 0; c < n;) {
         int full = 0;
-        while (c + full < n && !memcmp(k->columns[c + full], all, bytes))
+        while (c + full < n && mask_equal(k->columns[c + full], all, words))
             full++;
         if (full >= PACK_MIN_FULL) {
             emit_full(sink, key + c, full);
@@ -144,7 +149,7 @@ static void emit_key_masks(struct pack_sink *sink, const struct key_masks *k, in
             continue;
         }
         for (int end = c + (full ? full : 1); c < end; c++)
-            if (memcmp(k->columns[c], none, bytes))
+            if (!mask_equal(k->columns[c], none, words))
                 emit_bits(sink, key + c, k->columns[c], words);
     }
 }
@@ -185,7 +190,7 @@ static void pack_part(const struct packer *p, int64_t list, int64_t t, struct pa
     struct tile tile;
     for (tile_walk_begin(&walk, m, list, block_row); tile_walk_next(&walk, &tile);) {
         int64_t key = tile.col * m->block_kv;
-        int64_t keys = m->n_kv - key < m->block_kv ? m->n_kv - key : m->block_kv;
+        int64_t keys = bcsr_col_width(m, tile.col);
         if (tile.kind == TILE_FULL) {
             emit_full(sink, key, keys);
         } else if (tile.kind == TILE_BAND) {
@@ -220,17 +225,31 @@ void pack_scratch_free(struct pack_scratch *s) {
     free(s->partial);
 }
 
+/* Member g's tile of column block `col`, which it lists; columns are asked for in order. */
+static const struct tile *member_tile(struct pack_scratch *s, int64_t g, int32_t col) {
+    while (s->tile[g].col < col)
+        tile_walk_next(&s->walk[g], &s->tile[g]);
+    return &s->tile[g];
+}
+
 /* Row bits of columns c ... c + n - 1 of every member that lists column block `col`. */
 static void union_rows(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
                        int32_t col, int64_t c, int n, int64_t rows, uint64_t *row_bits) {
     const struct bcsr *m = p->m;
-    for (int32_t g = 0; g < p->members; g++) {
-        if (!(member[g / 64] >> (g % 64) & 1))
-            continue;
-        while (s->tile[g].col < col)
-            tile_walk_next(&s->walk[g], &s->tile[g]);
-        for (int64_t r = 0; r < m->block_q && g * m->block_q + r < rows; r++)
-            row_bits[g * m->block_q + r] = tile_row_bits(m, &s->tile[g], r, c, n);
+    for (int32_t w = 0; 64 * w < p->members; w++)
+        for (uint64_t left = member[w]; left; left &= left - 1) {
+            int64_t g = 64 * w + __builtin_ctzll(left), first = g * m->block_q;
+            const struct tile *tile = member_tile(s, g, col);
+            for (int64_t r = 0; r < m->block_q && first + r < rows; r++)
+                row_bits[first + r] = tile_row_bits(m, tile, r, c, n);
+        }
+}
+
+/* Sets bits first ... end - 1. */
+static void mask_set(uint64_t *mask, int64_t first, int64_t end) {
+    for (int64_t w = first / 64; 64 * w < end; w++) {
+        int64_t from = first > 64 * w ? first - 64 * w : 0, to = end - 64 * w;
+        mask[w] |= UINT64_MAX << from & UINT64_MAX >> (to < 64 ? 64 - to : 0);
     }
 }
 
@@ -239,10 +258,16 @@ static void union_mask(const struct packer *p, const uint64_t *member, int64_t r
                        uint64_t *mask) {
     int64_t block_q = p->m->block_q;
     memset(mask, 0, (size_t)p->words * sizeof *mask);
-    for (int32_t g = 0; g < p->members; g++)
-        if (member[g / 64] >> (g % 64) & 1)
-            for (int64_t r = g * block_q; r < (g + 1) * block_q && r < rows; r++)
-                mask[r / 64] |= UINT64_C(1) << (r % 64);
+    for (int32_t w = 0; 64 * w < p->members; w++) {
+        if (block_q == 1) { /* rows are members */
+            mask[w] = member[w];
+            continue;
+        }
+        for (uint64_t left = member[w]; left; left &= left - 1) {
+            int64_t first = (64 * w + __builtin_ctzll(left)) * block_q, end = first + block_q;
+            mask_set(mask, first, end < rows ? end : rows);
+        }
+    }
 }
 
 /* Marks the columns of all members; answers the range of words of `present` that are in use. */
@@ -301,34 +326,83 @@ static int band_of(const struct key_masks *k, int n, int64_t rows, int32_t words
     return 1;
 }
 
-/* One column block of the union. */
-static void union_column(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
-                         int32_t col, int partial, int64_t rows, const uint64_t *all,
-                         struct pack_sink *sink) {
-    const struct bcsr *m = p->m;
-    int64_t key = col * m->block_kv;
-    int64_t keys = m->n_kv - key < m->block_kv ? m->n_kv - key : m->block_kv;
-    if (!partial) {
-        uint64_t mask[PACK_MAX_WORDS];
-        union_mask(p, member, rows, mask);
-        if (!memcmp(mask, all, (size_t)p->words * sizeof *mask))
-            emit_full(sink, key, keys);
-        else if (m->block_kv == 1)
-            emit_bits(sink, key, mask, p->words);
-        else
-            emit_members(sink, key, keys, mask, p->words);
-        return;
+static int member_lists(const uint64_t *member, int64_t g) {
+    return member[g / 64] >> (g % 64) & 1;
+}
+
+/* Whether all that the tile's rows list of column block `col` is one band's, as where a window goes
+ * on from block row to block row; its limits count from the tile's first row and the block's first
+ * key, and are out of reach where there is none. */
+static int union_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
+                      int32_t col, int64_t rows, int64_t *lo, int64_t *hi) {
+    const int64_t block_q = p->m->block_q, cols = bcsr_col_width(p->m, col);
+    *lo = -rows, *hi = cols;
+    for (int64_t g = 0; g * block_q < rows; g++) {
+        if (!member_lists(member, g))
+            continue;
+        const struct tile *tile = member_tile(s, g, col);
+        const int64_t first = g * block_q, height = min_i64(block_q, rows - first);
+        if (tile->kind == TILE_BITMASK)
+            return 0;
+        if (tile->kind == TILE_BAND && tile->lo > 1 - height)
+            *lo = tile->lo - first;
+        if (tile->kind == TILE_BAND && tile->hi < cols - 1)
+            *hi = tile->hi - first;
     }
+    /* Does every block row list what that band lists of it: nothing, all, or a band? */
+    for (int64_t g = 0; g * block_q < rows; g++) {
+        const struct tile *tile = &s->tile[g];
+        const int64_t first = g * block_q, height = min_i64(block_q, rows - first);
+        const int64_t from = max_i64(*lo + first, 1 - height), to = min_i64(*hi + first, cols - 1);
+        if (from > to || !member_lists(member, g)) {
+            if (from <= to || member_lists(member, g))
+                return 0;
+        } else if (tile->kind == TILE_FULL ? from > 1 - height || to < cols - 1
+                                           : from != tile->lo || to != tile->hi) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A column block of the union that no member lists in part. */
+static void union_whole(const struct packer *p, const uint64_t *member, int32_t col, int64_t rows,
+                        const uint64_t *all, struct pack_sink *sink) {
+    const int64_t key = col * p->m->block_kv, keys = bcsr_col_width(p->m, col);
+    uint64_t mask[PACK_MAX_WORDS];
+    union_mask(p, member, rows, mask);
+    if (mask_equal(mask, all, p->words))
+        emit_full(sink, key, keys);
+    else if (p->m->block_kv == 1)
+        emit_bits(sink, key, mask, p->words);
+    else
+        emit_members(sink, key, keys, mask, p->words);
+}
+
+/* A column block of the union that one of the members lists in part. Not inline: its masks would make
+ * room on the stack for every block. */
+__attribute__((noinline)) static void union_partial(const struct packer *p, struct pack_scratch *s,
+                                                    const uint64_t *member, int32_t col,
+                                                    int64_t rows, const uint64_t *all,
+                                                    struct pack_sink *sink) {
+    const int64_t begin = col * p->m->block_kv, keys = bcsr_col_width(p->m, col);
+    int64_t band_lo = 0, band_hi = 0, lo, hi;
+    const int band = union_band(p, s, member, col, rows, &band_lo, &band_hi);
     for (int64_t c = 0; c < keys; c += 64) {
-        int n = keys - c < 64 ? (int)(keys - c) : 64;
+        const int n = (int)min_i64(64, keys - c);
+        lo = band_lo - c, hi = band_hi - c;
+        /* each key is listed by some row, and some key not by all */
+        if (band && lo <= 0 && hi + rows >= n && (lo + rows > 1 || hi < n - 1)) {
+            emit_band(sink, begin + c, n, lo, hi, rows);
+            continue;
+        }
         struct key_masks masks = {.rows = {0}};
         union_rows(p, s, member, col, c, n, rows, masks.rows);
         key_masks_transpose(&masks, p->words);
-        int64_t lo, hi;
         if (band_of(&masks, n, rows, p->words, &lo, &hi) && (lo > -rows || hi < n))
-            emit_band(sink, key + c, n, lo, hi, rows);
+            emit_band(sink, begin + c, n, lo, hi, rows);
         else
-            emit_key_masks(sink, &masks, key + c, n, all, p->words);
+            emit_key_masks(sink, &masks, begin + c, n, all, p->words);
     }
 }
 
@@ -350,7 +424,10 @@ static void pack_union(const struct packer *p, int64_t list, int64_t t, struct p
             int bit = __builtin_ctzll(left);
             int32_t col = (int32_t)(w * 64 + bit);
             uint64_t *member = s->member + (int64_t)col * member_words;
-            union_column(p, s, member, col, (int)(s->partial[w] >> bit & 1), rows, all, sink);
+            if (s->partial[w] >> bit & 1)
+                union_partial(p, s, member, col, rows, all, sink);
+            else
+                union_whole(p, member, col, rows, all, sink);
             memset(member, 0, (size_t)member_words * sizeof *member);
         }
         s->present[w] = s->partial[w] = 0;

@@ -10,6 +10,13 @@
 
 #include "tessera.h"
 
+static inline int64_t min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 /* The arrays of tess_lists (tessera.h has the layout), owned. */
 struct bcsr {
     int64_t n_q, n_kv;
@@ -35,6 +42,14 @@ struct tess_pattern {
 static inline int64_t bcsr_list(const struct bcsr *m, int64_t b, int64_t h, int64_t heads_q) {
     int64_t head = m->heads == 1 ? 0 : h / (heads_q / m->heads);
     return (m->batch == 1 ? 0 : b) * m->heads + head;
+}
+
+/* Queries that exist in a block row, keys that exist in a block column. */
+static inline int64_t bcsr_row_height(const struct bcsr *m, int64_t row) {
+    return min_i64(m->block_q, m->n_q - row * m->block_q);
+}
+static inline int64_t bcsr_col_width(const struct bcsr *m, int64_t col) {
+    return min_i64(m->block_kv, m->n_kv - col * m->block_kv);
 }
 
 /* Words of bits[], the slack included. */
