@@ -238,11 +238,56 @@ static void estimate_is_close(void **state) {
     tess_pattern_free(p);
 }
 
+/* A window whose limits shift by a key here and there: block rows of a tile then go on with one band,
+ * or do not, by its lower limit, its upper limit, or both. */
+static void bands_that_almost_agree(void **state) {
+    (void)state;
+    enum { SIDE = 16, BLOCKS = 12 };
+    for (uint32_t seed = 1; seed <= 200; seed++) {
+        int64_t row_ptr[BLOCKS + 1] = {0}, entry[BLOCKS * BLOCKS];
+        int32_t col[BLOCKS * BLOCKS], band[2 * BLOCKS * BLOCKS];
+        uint32_t random = seed;
+        int64_t n = 0;
+        for (int32_t i = 0; i < BLOCKS; i++) {
+            for (int32_t j = 0; j < BLOCKS; j++) {
+                int32_t shift[2];
+                for (int k = 0; k < 2; k++) {
+                    random = random * 1664525 + 1013904223;
+                    shift[k] = random >> 24 < 32 ? (int32_t)(random >> 16 & 2) - 1 : 0;
+                }
+                const int32_t lo = -20 + (i - j) * SIDE + shift[0];
+                const int32_t hi = 9 + (i - j) * SIDE + shift[1];
+                if (hi < 1 - SIDE || lo > SIDE - 1)
+                    continue;
+                band[2 * n] = lo, band[2 * n + 1] = hi;
+                entry[n] = n;
+                col[n++] = j;
+            }
+            row_ptr[i + 1] = n;
+        }
+        tess_lists lists = tess_lists_init();
+        lists.n_q = lists.n_kv = SIDE * BLOCKS;
+        lists.block_q = lists.block_kv = SIDE;
+        lists.batch = lists.heads = 1;
+        lists.n_tiles = lists.n_bands = n;
+        lists.row_ptr = row_ptr, lists.col_idx = col;
+        lists.band_entry = entry, lists.band = band;
+        tess_pattern *p = NULL;
+        tess_error error = tess_error_init();
+        if (tess_pattern_from_lists(&p, &lists, &error))
+            fail_msg("%s", error.message);
+        check_pattern(p, 32);
+        check_pattern(p, 64);
+        tess_pattern_free(p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_lists_what_its_rows_list),
         cmocka_unit_test(dense_is_one_run),
         cmocka_unit_test(causal_needs_no_masks),
+        cmocka_unit_test(bands_that_almost_agree),
         cmocka_unit_test(members_share_a_mask),
         cmocka_unit_test(estimate_is_close),
     };
