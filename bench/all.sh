@@ -10,7 +10,8 @@
 # Files go to $OUT when it is set, else to bench/results. What bench/results has of these names, of
 # the same commit, is kept and only what it lacks is measured, so a run that the time cuts short is
 # continued by another, once its files lie in bench/results. Each name has its NAME.json and
-# NAME.csv; machine.txt says what they were measured on and how fast its clocks ran meanwhile.
+# NAME.csv, and its figure where gnuplot is; machine.txt says what they were measured on and how fast
+# its clocks ran meanwhile.
 # Exit status: 0 all is measured, 1 a step failed, 3 something is left for another run.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -29,16 +30,15 @@ if [ $# -eq 0 ]; then
         length peers "$@" blocked_dynamic ncu
 fi
 commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
-# commit_of FILE.json: what its rows were measured of
-commit_of() { sed -n 's/^ *"commit": "\(.*\)",\{0,1\}$/\1/p' "$1" 2>/dev/null | sort -u; }
-for name; do
-    if ! [ "$out" -ef bench/results ]; then
-        cp "bench/results/$name".{json,csv} "$out" 2>/dev/null
+# take_over NAME: what there is of it already, unless it was measured of another commit
+take_over() {
+    [ "$out" -ef bench/results ] || cp "bench/results/$1".{json,csv} "$out" 2>/dev/null
+    local of
+    of=$(sed -n 's/^ *"commit": "\(.*\)",\{0,1\}$/\1/p' "$out/$1.json" 2>/dev/null | sort -u)
+    if [ -e "$out/$1.json" ] && [ "$of" != "$commit" ]; then
+        (cd "$out" && rm -fv "$1".{json,csv}) | sed 's/^/bench\/all.sh: of another commit: /'
     fi
-    if [ -e "$out/$name.json" ] && [ "$(commit_of "$out/$name.json")" != "$commit" ]; then
-        (cd "$out" && rm -fv "$name".{json,csv}) | sed 's/^/bench\/all.sh: of another commit: /'
-    fi
-done
+}
 
 watched=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active
 
@@ -84,6 +84,7 @@ watch_clocks() {
 sweep() {
     local limit=$((end - SECONDS - 40)) # the last case that is begun may take a while
     [ $limit -gt 0 ] || { left=1; return; }
+    take_over "$1"
     watch_clocks "$1" "$tessera" bench --resume --time-limit $limit --sweep "bench/sweeps/$2.txt" \
         --json "$out/$1.json" --csv "$out/$1.csv" >"$out/step.log" || failed=1
     tail -n 1 "$out/step.log"
@@ -93,9 +94,10 @@ sweep() {
 
 # peers NAME SECONDS OPTION...: where there is PyTorch and about so much time
 peers() {
+    python3 -c 'import torch' 2>/dev/null || { echo "bench/all.sh: $1: no PyTorch here"; return; }
+    take_over "$1"
     [ ! -s "$out/$1.csv" ] || return 0
     [ $((end - SECONDS)) -gt "$2" ] || { left=1; return; }
-    python3 -c 'import torch' 2>/dev/null || { echo "bench/all.sh: $1: no PyTorch here"; return; }
     watch_clocks "$1" python3 bench/peers/peers.py --library "$folder/libtessera.so" \
         --sweep "bench/peers/$1.txt" --json "$out/$1.json" --csv "$out/$1.csv" "${@:3}" || failed=1
 }
@@ -135,6 +137,14 @@ for name in bench/published/*.csv bench/goals/*.csv; do
     esac
     grep -vE ' (beaten|not reached)$' "$out/step.log"
     rm -f "$out/step.log"
+done
+for name; do
+    figure=$name
+    [[ $name != cpu_* ]] || figure=cpu
+    if [ -e "bench/plots/$figure.gp" ] && [ -s "$out/$name.csv" ] && command -v gnuplot >/dev/null
+    then
+        tools/plot.sh "$out/$name.json" || failed=1
+    fi
 done
 [ $failed -eq 0 ] || exit 1
 [ $left -eq 0 ] || exit 3

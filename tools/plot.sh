@@ -18,7 +18,7 @@ csv=${json%.json}.csv
 name=$(basename "$json" .json)
 folder=${2:-$(dirname "$json")}
 script=$here/bench/plots/$name.gp
-[ -e "$script" ] || script=$here/bench/plots/${name%%_*}.gp # cpu, measured at a level
+[[ $name != cpu_* ]] || script=$here/bench/plots/cpu.gp
 if [ ! -e "$script" ]; then
     echo "plot.sh: there is no figure of $name: no bench/plots/$name.gp" >&2
     exit 2
