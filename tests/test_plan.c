@@ -269,7 +269,7 @@ static void cuda_plans_need_no_device(void **state) {
         {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32"},
         {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d64"},
         {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_d128"},
-        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d256"},
+        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256"},
         {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_wide"},
         {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32"},
     };
@@ -399,30 +399,35 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     (void)state;
     static const struct {
         const char *spec;
-        int64_t d, block, tile_rows, alignment;
+        int64_t d, d_v, block, tile_rows, alignment;
         double scale;
         int32_t architecture, shared;
         const char *kernel;
     } cases[] = {
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"window(1000,0)", 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.02,1)", 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
-        {"random(0.1,1)", 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 136, 136, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
+        {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = tess_target_init();
         tess_plan *plan = NULL;
-        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
         problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
         problem.scale = cases[i].scale;
         target.backend = TESS_CUDA, target.multiprocessors = 132;

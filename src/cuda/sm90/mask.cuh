@@ -1,8 +1,8 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
- * key become -Inf, whatever they are. Granules of 64 keys, two to a step, are looked up 32 at a
- * time, one to a lane, long before they are needed; of smaller ones each lane looks up its places of
- * a step.
+ * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32 at a
+ * time, one to a lane, long before they are needed; of smaller ones each lane looks up its places of a
+ * step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
@@ -10,8 +10,6 @@
 #include "sm90/shape.cuh"
 
 /* ---- granules of 64 keys ---- */
-
-#define SM90_AHEAD 16 /* steps that are looked up together */
 
 /* One granule to a lane: keys and kind, and lo and hi of a band, this warp's 16 rows of members, or
  * the place of a granule's words. */
@@ -25,13 +23,13 @@ union sm90_granule_mask {
     struct granule_mask mask;
 };
 
-/* The granules of step `step` of an item and the next ones, for rows `row` ... `row` + 15. Answers, a
- * bit for each, which of them a row of the warpgroup may list. */
+/* The granules of an item from the `first` on, for rows `row` ... `row` + 15. Answers, a bit for each,
+ * which of them a row of the warpgroup may list. */
 static __device__ __forceinline__ uint32_t sm90_look_ahead(struct sm90_ahead &ahead,
                                                        const struct attention_params &p,
                                                        const struct granule_item &item,
-                                                       int32_t step, int row) {
-    const int64_t g = 2 * (int64_t)step + warp_lane_here();
+                                                       int64_t first, int row) {
+    const int64_t g = first + warp_lane_here();
     bool listed = g < item.count;
     ahead.keys = listed ? GRANULE_MAX : 0;
     ahead.kind = GRANULE_ALL;
@@ -82,7 +80,8 @@ static __device__ __forceinline__ void sm90_bits(uint64_t (&listed)[2], const ui
 
 /* Masks the scores of the step that is `after` steps past the one looked up. Answers the keys of its
  * granules, 8 bits each: V may hold anything past them, where there are any. */
-static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[64],
+template <int N>
+static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[N],
                                                               const struct sm90_ahead &ahead,
                                                               int after,
                                                               const struct attention_params &p,
@@ -90,11 +89,11 @@ static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[64],
     const int lane = warp_lane_here(), g = lane / 4;
     uint32_t all_keys = 0;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int keys = __shfl_sync(WARP_ALL, ahead.keys, 2 * after + i);
-        const int kind = __shfl_sync(WARP_ALL, ahead.kind, 2 * after + i);
-        const int a = __shfl_sync(WARP_ALL, ahead.a, 2 * after + i);
-        const int b = __shfl_sync(WARP_ALL, ahead.b, 2 * after + i);
+    for (int i = 0; i < N / 32; i++) {
+        const int keys = __shfl_sync(WARP_ALL, ahead.keys, N / 32 * after + i);
+        const int kind = __shfl_sync(WARP_ALL, ahead.kind, N / 32 * after + i);
+        const int a = __shfl_sync(WARP_ALL, ahead.a, N / 32 * after + i);
+        const int b = __shfl_sync(WARP_ALL, ahead.b, N / 32 * after + i);
         uint64_t listed[2];
         all_keys |= (uint32_t)keys << 8 * i;
         if (kind == LIST_BITS) {
@@ -136,10 +135,10 @@ static __device__ __forceinline__ bool sm90_some_dead(uint32_t keys) {
 
 /* ---- granules of any size ---- */
 
-/* What this warp's 16 rows list of a step. Lane l knows of the places 64 i + 2 l and + 1: their row
- * masks in the halves of rows[i]. */
-struct sm90_places {
-    uint32_t rows[2];
+/* What this warp's 16 rows list of a step of 64 N places. Lane l knows of 64 i + 2 l and + 1: their
+ * row masks in the halves of rows[i]. */
+template <int N> struct sm90_places {
+    uint32_t rows[N];
 };
 
 /* Rows first ... last that lie within 0 ... 15. */
@@ -150,15 +149,16 @@ static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t
 
 /* Looks up the places of step `step` of an item, for rows `row` ... `row` + 15: first all that is
  * known of their granules, then all row masks, so that each is waited for once. */
-static __device__ __forceinline__ void sm90_look_up(struct sm90_places &places,
+template <int N>
+static __device__ __forceinline__ void sm90_look_up(struct sm90_places<N> &places,
                                                     const struct attention_params &p,
                                                     const struct granule_item &item, int32_t step,
                                                     int row) {
-    const int64_t first = ((int64_t)step << SM90_BITS) + 2 * warp_lane_here();
+    const int64_t first = 64 * N * (int64_t)step + 2 * warp_lane_here();
     const int32_t size = 1 << p.granule_bits;
-    union sm90_granule_mask of[4];
+    union sm90_granule_mask of[2 * N];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * N; i++) {
         const int64_t g = (first + 64 * (i / 2) + i % 2) >> p.granule_bits;
         of[i].mask.count = (int16_t)(g < item.count ? size : 0);
         of[i].mask.kind = GRANULE_ALL;
@@ -166,9 +166,9 @@ static __device__ __forceinline__ void sm90_look_up(struct sm90_places &places,
             of[i].words = __ldg(
                 reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
     }
-    uint32_t rows[4];
+    uint32_t rows[2 * N];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2 * N; i++) {
         const struct granule_mask m = of[i].mask;
         const int32_t offset = ((int32_t)first + i % 2) & (size - 1);
         const bool listed = offset < m.count;
@@ -181,16 +181,18 @@ static __device__ __forceinline__ void sm90_look_up(struct sm90_places &places,
                             (m.kind == LIST_BITS ? offset * (SM90_ROWS / 32) : 0) + row / 32) >>
                       row % 32;
     }
-    places.rows[0] = (rows[0] & 0xffff) | rows[1] << 16;
-    places.rows[1] = (rows[2] & 0xffff) | rows[3] << 16;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        places.rows[i] = (rows[2 * i] & 0xffff) | rows[2 * i + 1] << 16;
 }
 
-static __device__ __forceinline__ void sm90_mask_places(float (&s)[64],
-                                                        const struct sm90_places &places) {
+template <int N>
+static __device__ __forceinline__ void sm90_mask_places(float (&s)[32 * N],
+                                                        const struct sm90_places<N> &places) {
     const int lane = warp_lane_here();
     const uint32_t row = 1u << lane / 4;
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < 8 * N; j++) {
         const uint32_t rows = __shfl_sync(WARP_ALL, places.rows[j / 8], 4 * (j % 8) + lane % 4);
 #pragma unroll
         for (int e = 0; e < 4; e++) /* row g, columns 2t and 2t + 1; then row g + 8 */
@@ -202,13 +204,13 @@ static __device__ __forceinline__ void sm90_mask_places(float (&s)[64],
 /* ---- either ---- */
 
 /* What a computing warpgroup knows of masks; listed: as sm90_look_ahead answers. */
-template <int SOURCE> struct sm90_mask;
-template <> struct sm90_mask<SM90_BOXES> {
+template <class shape, int SOURCE> struct sm90_mask;
+template <class shape> struct sm90_mask<shape, SM90_BOXES> {
     struct sm90_ahead ahead;
     uint32_t listed;
 };
-template <> struct sm90_mask<SM90_COPIES> {
-    struct sm90_places places;
+template <class shape> struct sm90_mask<shape, SM90_COPIES> {
+    struct sm90_places<shape::GRANULES> places;
 };
 
 #endif
