@@ -328,9 +328,13 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #undef CUDA_KERNEL
 #undef CUDA_ATTENTION
 
-/* Rows of a query tile of fused kernels. */
-static const int32_t sm90_rows[] = {128, 0};
+/* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
+static const int32_t sm90_rows[] = {64, 128, 0};
 #define sm90_v128_rows sm90_rows
+#define STACKED_sm90 128
+#define STACKED_sm90_v128 128
+#define STACKED_mma 0
+#define STACKED_fma 0
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
@@ -347,6 +351,7 @@ static const struct kernel kernels[] = {
      .stage = TESS_STAGE_ATTENTION,                                                                \
      .tile_rows = way##_rows,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
+     .stacked_rows = STACKED_##way,                                                                \
      .padded_head = PADDED_##way(head),                                                            \
      .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \

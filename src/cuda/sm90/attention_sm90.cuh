@@ -16,6 +16,8 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
     if (threadIdx.x == 0)
         sm90_barriers_make<shape, SOURCE>(shared);
     __syncthreads();
+    kernel_after_come();
+    kernel_before_wait();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         /* All have 168 registers at first; of what fetching leaves, computing takes as much. */
@@ -35,6 +37,8 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_store_empty<T>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
+        if (sm90_hands_o<shape, SOURCE>())
+            sm90_store_items<T, shape>(p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
         sm90_fetch_boxes<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
@@ -51,15 +55,28 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
-    return code ? code
-                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
-                                   dim3(SM90_THREADS), arguments, shape::BYTES, stream);
+    /* It may come to the multiprocessors that the kernel before it has left, and waits there. Drivers
+     * before 12.3 cannot capture that. */
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3((unsigned)p->workers);
+    launch.blockDim = dim3(SM90_THREADS);
+    launch.dynamicSmemBytes = shape::BYTES;
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = driver >= 12030;
+    return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
     const bool boxes = p->granule_bits == 6 && sm90_maps_make(&maps, p, T());
+    maps.stores = sm90_map_make_o(&maps.o, p, T());
     cudaError_t code = boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
                              : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
     return code ? code : attention_merge_launch<T>(p, stream);

@@ -3,14 +3,14 @@
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 
 #include "sm90/mask.cuh"
-#include "sm90/softmax.cuh"
-#include "sm90/wgmma.cuh"
+#include "sm90/store.cuh"
 
 /* Where a computing warpgroup stands: at the step whose scores it has begun last. */
 struct sm90_place {
     char *memory;
     uint32_t shared;
     int group;     /* 0 or 1: rows 64 group ... of the tile */
+    int row;       /* the first of them in its list: 0 of a stacked head */
     bool elected;  /* one thread of the warpgroup */
     uint32_t step; /* counted over all items */
     uint32_t job;  /* counted */
@@ -33,9 +33,9 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
-/* Its first row in the tile, of a warp. */
+/* The first row of a warp, of its list. */
 static __device__ __forceinline__ int sm90_warp_row(const sm90_place &place) {
-    return place.group * 64 + sm90_thread_here() / 32 * 16;
+    return place.row + sm90_thread_here() / 32 * 16;
 }
 
 /* ---- products ---- */
@@ -103,91 +103,35 @@ sm90_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
 
 /* ---- outputs ---- */
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for all
- * rows of a tile, whether or not they are there. */
-template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row) {
-    const struct attention_slot slot = attention_slot_of(p, number);
-    const float lower = sm90_exp2(-sm90_raise(T()));
-    const int column = warp_lane_here() % 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + 2 * column;
-        if (column == 0) {
-            slot.m[row + 8 * h] = m[h];
-            slot.l[row + 8 * h] = l[h] * lower;
-        }
-#pragma unroll
-        for (int j = 0; j < shape::D_V / 8; j++)
-            if (8 * j < p.slot_dims)
-                *reinterpret_cast<float2 *>(to + 8 * j) = {o[4 * j + 2 * h] * lower,
-                                                           o[4 * j + 2 * h + 1] * lower};
-    }
-}
-
-/* A warp's 16 rows of O / l, through `staged`, its own part of shared memory: O_PANELS panels of 16
- * rows at a time. */
-template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_store_rows(const struct attention_params &p, const struct granule_item &item,
-                const float (&o)[shape::OUTPUTS], const float (&l)[2], uint32_t staged, int first) {
-    constexpr int COLUMNS = 64 * shape::O_PANELS;
-    constexpr uint32_t PIECES = COLUMNS / 8, AT_ONCE = 32 / PIECES; /* rows that a warp stores */
-    const uint32_t lane = (uint32_t)warp_lane_here();
-    const bool empty[2] = {l[0] == 0, l[1] == 0};
-    const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};
-    const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
-    const uint32_t piece = lane % PIECES, row = lane / PIECES;
-    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
-    char *to = attention_head<T>(p.o, item.batch, item.head) +
-               ((int64_t)item.row + first + (int)row) * step + 16 * piece;
-    const uint32_t from = staged + piece / 8 * (16 * 128) + row * 128;
-#pragma unroll
-    for (int begin = 0; begin < shape::D_V; begin += COLUMNS) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS / 8; j += 2) { /* lanes 16 ... 31 name columns 8 (j + 1) ... */
-            uint32_t x[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float *at = o + begin / 2 + 4 * j + 2 * e;
-                x[e] =
-                    empty[e % 2] ? 0 : mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
-            }
-            matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * 16 * 128), x);
-        }
-        __syncwarp();
-        const int rows = begin + 8 * (int)piece < p.d_v ? item.rows - first - (int)row : 0;
-#pragma unroll
-        for (uint32_t r = 0; r < 16; r += AT_ONCE)
-            if ((int)r < rows)
-                *reinterpret_cast<uint4 *>(to + r * step + 2 * begin) =
-                    shared_load_16(from + r * 128 + (piece % 8 ^ (row + r) % 8) * 16);
-        __syncwarp();
-    }
-}
-
-/* The results of the job-th item. */
-template <class T, class shape>
+/* The results of the job-th item: its lse, and O to who stores it, or to its place. */
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
                                                   const sm90_place &place, uint32_t job,
                                                   const float (&o)[shape::OUTPUTS],
                                                   const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(place.memory, job);
-    const int first = sm90_warp_row(place), h = warp_lane_here() % 4;
+    const struct sm90_queries of =
+        sm90_queries_of(p, item.head, item.row, item.rows, place.group);
+    const int first = sm90_thread_here() / 32 * 16, h = warp_lane_here() % 4; /* of the warpgroup */
     const int row = first + warp_lane_here() / 4;
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    if (sm90_uniform(item.parts) > 1) {
-        sm90_store_part<T, shape>(p, item.slot, o, state.m, l, row);
-        return;
-    }
-    if (h < 2 && row + 8 * h < item.rows) /* two lanes of the four that share the rows */
-        attention_store_lse(p, item.batch, item.head, item.row + row + 8 * h,
+    const bool whole = sm90_uniform(item.parts) == 1;
+    if (sm90_hands_o<shape, SOURCE>())
+        barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
+    if (!whole)
+        sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
+                                  place.row + row);
+    else if (h < 2 && row + 8 * h < of.rows) /* two lanes of the four that share the rows */
+        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h,
                             (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
-    sm90_store_rows<T, shape>(p, item, o, l,
-                          place.shared + shape::O + (uint32_t)(first / 16 * (shape::O_TILE / 8)),
-                          first);
+    if (whole)
+        sm90_store_rows<T, shape, SOURCE>(
+            p, place.shared + shape::O + (uint32_t)(place.group * shape::O_PANELS * SM90_O_PANEL),
+            item.batch, of, o, l, first);
+    if (sm90_hands_o<shape, SOURCE>()) {
+        proxy_fence();
+        barrier_arrive(place.shared + shape::O_FULL + 8 * place.group);
+    }
 }
 
 /* ---- steps ---- */
@@ -214,16 +158,19 @@ template <class shape, int SOURCE> struct sm90_work {
     struct sm90_mask<shape, SOURCE> mask;
 };
 
-/* Looks up what is to be known of masks before the scores of a step are there, and masks them. */
+/* Looks up what is to be known of masks before the scores of a step are there, the first masks of an
+ * item in its first step already; and masks them. */
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
     const int after = place.at - place.whole;
-    if (FIRST ? place.whole < place.steps : after > 0 && after % shape::AHEAD == 0)
-        w.mask.listed = sm90_look_ahead(
-            w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
-            (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at), sm90_warp_row(place));
+    const bool now = after >= 0 && after % shape::AHEAD == 0;
+    if (FIRST ? place.whole < place.steps : now && after > 0)
+        sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
+                        (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
+    if (now)
+        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(place));
 }
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
@@ -335,7 +282,7 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
     sm90_round<T>(w.weights, w.s);
     if (FIRST)
-        sm90_store<T, shape>(p, place, place.job - 1, w.o, done);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, done);
     else if (moved)
         sm90_rescale(w.o, factor);
 }
@@ -373,7 +320,8 @@ template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
                                                     const struct attention_params &p, float scale) {
     struct sm90_work<shape, SOURCE> w;
-    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
+    sm90_place place = {memory, shared, group, sm90_stacked(p) ? 0 : 64 * group,
+                        sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     w.keys = 0;
     if (!sm90_take<shape, SOURCE>(place, p.granule_bits))
         return;
@@ -397,7 +345,7 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         if (overlapped)
             sm90_values_alone<T>(w, place, add);
         overlapped = false;
-        sm90_store<T, shape>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
         if (shape::SLOTS == 1)
             more = sm90_take<shape, SOURCE>(place, p.granule_bits);
         if (!more)

@@ -1,57 +1,11 @@
 /*
  * Fused attention on Hopper, the warpgroup that fetches. Queries and keys are fetched by one part of
- * it, values by another, neither waiting for the other. Items without keys are not handed on: their
- * outputs are written here.
+ * it, values by another, neither waiting for the other. Items without keys are not handed on.
  */
 #ifndef TESSERA_CUDA_SM90_FETCH_CUH
 #define TESSERA_CUDA_SM90_FETCH_CUH
 
-#include "sm90/shape.cuh"
-
-/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
-static __device__ __forceinline__ struct granule_item
-sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
-    struct granule_item item;
-    item.count = -1;
-    if (first + warp_lane() < end)
-        item = p.image.items[first + warp_lane()];
-    return item;
-}
-
-static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
-    return __shfl_sync(WARP_ALL, x, lane);
-}
-static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
-    return __shfl_sync(WARP_ALL, x, lane);
-}
-
-/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
- * which this is one. */
-template <class T>
-static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
-                                                        int64_t begin, int64_t end, int warp,
-                                                        int warps) {
-    const int pieces = p.d_v / 8;
-#pragma unroll 1
-    for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
-        uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
-#pragma unroll 1
-        for (; empty; empty &= empty - 1) {
-            const int lane = __ffs((int)empty) - 1;
-            const int32_t batch = sm90_of_lane(items.batch, lane);
-            const int32_t head = sm90_of_lane(items.head, lane);
-            const int32_t row = sm90_of_lane(items.row, lane);
-            const int32_t rows = sm90_of_lane(items.rows, lane);
-            char *o = attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * 2;
-            for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
-                attention_store_lse(p, batch, head, row + i, -INFINITY, 0);
-            for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
-                *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 + i % pieces * 16) =
-                    uint4{0, 0, 0, 0};
-        }
-    }
-}
+#include "sm90/store.cuh"
 
 /* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
 template <class shape>
@@ -79,18 +33,19 @@ static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap
     __syncwarp();
 }
 
-/* A tile by boxes of half its rows, which begin at `first` and `second`. */
+/* A tile by boxes of half its rows, which begin at `first` of head h and at `second` of head h2. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
-                                                  uint32_t barrier, int32_t first, int32_t second,
-                                                  int32_t h, int32_t b, uint64_t policy) {
+                                                  uint32_t barrier, int32_t first, int32_t h,
+                                                  int32_t second, int32_t h2, int32_t b,
+                                                  uint64_t policy) {
     if (warp_lane() == 0) {
         barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll
         for (int i = 0; i < PANELS; i++) {
             const uint32_t panel = tile + i * (ROWS * 128);
             box_load(panel, map, barrier, 64 * i, first, h, b, policy);
-            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h, b, policy);
+            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h2, b, policy);
         }
     }
     __syncwarp();
@@ -110,7 +65,7 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
     if (two - one == GRANULE_MAX)
         sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, one, h, b, BOX_AGAIN);
     else
-        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
+        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, h, two, h, b, BOX_AGAIN);
 }
 
 /* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
@@ -146,14 +101,19 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t h = sm90_of_lane(items.head_kv, lane);
             if (QUERIES) {
                 const uint32_t slot = ring_stage<shape::SLOTS>(job);
+                const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
+                const uint32_t full = shared + shape::Q_FULL + 8 * slot;
                 const int32_t row = sm90_of_lane(items.row, lane);
+                const int32_t head = sm90_of_lane(items.head, lane);
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
                 if (warp_lane() == lane)
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
-                sm90_box<PANELS, SM90_ROWS>(shared + shape::Q + slot * shape::Q_TILE, map_q,
-                                            shared + shape::Q_FULL + 8 * slot, row,
-                                            sm90_of_lane(items.head, lane), b, BOX_ONCE);
+                if (sm90_stacked(p))
+                    sm90_boxes<PANELS, SM90_ROWS>(tile, map_q, full, row, head, row, head + 1, b,
+                                                  BOX_ONCE);
+                else
+                    sm90_box<PANELS, SM90_ROWS>(tile, map_q, full, row, head, b, BOX_ONCE);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -277,12 +237,14 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         sm90_look(key, p, first, mask, count, whole, MINE * half);
         if (QUERIES) {
             const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            const int32_t row = 64 * half + warp_lane();
-            const int32_t query[2] = {row < item.rows ? item.row + row : -1,
-                                      row + 32 < item.rows ? item.row + row + 32 : -1};
+            const struct sm90_queries of =
+                sm90_queries_of(p, item.head, item.row, item.rows, half);
+            const int32_t row = warp_lane();
+            const int32_t query[2] = {row < of.rows ? of.row + row : -1,
+                                      row + 32 < of.rows ? of.row + row + 32 : -1};
             barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
             sm90_copy<PANELS>(shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(half * 64 * 128),
-                              sm90_rows_of<T>(p.q, item.batch, item.head, p.d_qk), query);
+                              sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
             barrier_arrive_copied(shared + full);
             if (first_thread) {
                 sm90_item<shape>(memory, job) = item;

@@ -1,8 +1,8 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
  * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32 at a
- * time, one to a lane, long before they are needed; of smaller ones each lane looks up its places of a
- * step.
+ * time, one to a lane, steps before they are needed; of smaller ones each lane looks up its places of
+ * a step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
@@ -11,8 +11,8 @@
 
 /* ---- granules of 64 keys ---- */
 
-/* One granule to a lane: keys and kind, and lo and hi of a band, this warp's 16 rows of members, or
- * the place of a granule's words. */
+/* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a band,
+ * this warp's 16 rows of members, or the place of a granule's words. */
 struct sm90_ahead {
     int32_t keys, kind, a, b;
 };
@@ -23,29 +23,45 @@ union sm90_granule_mask {
     struct granule_mask mask;
 };
 
-/* The granules of an item from the `first` on, for rows `row` ... `row` + 15. Answers, a bit for each,
- * which of them a row of the warpgroup may list. */
-static __device__ __forceinline__ uint32_t sm90_look_ahead(struct sm90_ahead &ahead,
+/* Loads the masks of an item's granules from the `first` on: they are on their way until
+ * sm90_look_closer. */
+static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
                                                        const struct attention_params &p,
                                                        const struct granule_item &item,
-                                                       int64_t first, int row) {
+                                                       int64_t first) {
     const int64_t g = first + warp_lane_here();
-    bool listed = g < item.count;
-    ahead.keys = listed ? GRANULE_MAX : 0;
-    ahead.kind = GRANULE_ALL;
-    if (g >= item.whole && g < item.count) {
-        union sm90_granule_mask load;
+    union sm90_granule_mask load;
+    load.mask.count = g < item.count ? GRANULE_MAX : 0;
+    load.mask.kind = GRANULE_ALL;
+    if (g >= item.whole && g < item.count)
         load.words =
             __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-        ahead.keys = load.mask.count;
-        ahead.kind = load.mask.kind;
-        ahead.a = load.words.z;
-        ahead.b = load.words.w;
-        if (ahead.kind == LIST_MEMBERS) {
-            const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
-            ahead.a = (int32_t)(rows >> row % 64);
-            listed = rows != 0;
-        }
+    ahead.keys = load.words.x;
+    ahead.a = load.words.z;
+    ahead.b = load.words.w;
+}
+
+/* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a row
+ * of the warpgroup may list. */
+static __device__ __forceinline__ uint32_t sm90_look_closer(struct sm90_ahead &ahead,
+                                                            const struct attention_params &p,
+                                                            int row) {
+    union sm90_granule_mask load;
+    load.words = {ahead.keys, 0, ahead.a, ahead.b};
+    ahead.keys = load.mask.count;
+    ahead.kind = load.mask.kind;
+    bool listed = ahead.keys > 0;
+    if (ahead.kind == LIST_MEMBERS) {
+        const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
+        ahead.a = (int32_t)(rows >> row % 64);
+        listed = rows != 0;
+    } else if (ahead.kind == LIST_BAND) { /* limits that matter are small */
+        ahead.a = max(min(ahead.a, 256), -256);
+        ahead.b = max(min(ahead.b, 256), -256);
+        const int last = ahead.keys - 1, group = row & ~63;
+        listed = group + 63 + ahead.b >= 0 && group + ahead.a <= last;
+        if (row + 15 + ahead.a <= 0 && row + ahead.b >= last)
+            ahead.kind = GRANULE_ALL;
     }
     return __ballot_sync(WARP_ALL, listed);
 }
@@ -58,15 +74,14 @@ static __device__ __forceinline__ uint64_t sm90_columns(int first, int last) {
 }
 
 /* The columns that this thread's two rows list of a granule with a mask for each key. words: of the
- * warp's rows, first key; keys are SM90_ROWS / 32 words apart. */
+ * warp's rows, first key; keys are `step` words apart. */
 static __device__ __forceinline__ void sm90_bits(uint64_t (&listed)[2], const uint32_t *words,
-                                                 int keys, int row) {
+                                                 int step, int keys, int row) {
     const int lane = warp_lane_here();
     uint32_t of[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        of[i] = lane + 32 * i < keys ? __ldg(words + (lane + 32 * i) * (SM90_ROWS / 32)) >> row % 32
-                                     : 0;
+        of[i] = lane + 32 * i < keys ? __ldg(words + (lane + 32 * i) * step) >> row % 32 : 0;
 #pragma unroll 1
     for (int r = 0; r < 8; r++)
 #pragma unroll
@@ -96,17 +111,19 @@ static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[N],
         const int b = __shfl_sync(WARP_ALL, ahead.b, N / 32 * after + i);
         uint64_t listed[2];
         all_keys |= (uint32_t)keys << 8 * i;
+        if (kind == GRANULE_ALL && keys == GRANULE_MAX)
+            continue;
         if (kind == LIST_BITS) {
             const int64_t word = (int64_t)((uint64_t)(uint32_t)b << 32 | (uint32_t)a);
             sm90_bits(listed, reinterpret_cast<const uint32_t *>(p.image.words + word) + row / 32,
-                      keys, row);
+                      p.tile_rows / 32, keys, row);
         } else {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const int r = g + 8 * h; /* of the warp; limits of bands that matter are small */
+                const int r = g + 8 * h; /* of the warp */
                 const bool band = kind == LIST_BAND, all = kind == GRANULE_ALL;
-                const int first = band ? row + r + max(min(a, 256), -256) : 0;
-                const int last = band ? row + r + max(min(b, 256), -256) : 63;
+                const int first = band ? row + r + a : 0;
+                const int last = band ? row + r + b : 63;
                 const bool any = band || all || (a >> r & 1);
                 listed[h] = any ? sm90_columns(first, min(last, keys - 1)) : 0;
             }
@@ -178,7 +195,7 @@ static __device__ __forceinline__ void sm90_look_up(struct sm90_places<N> &place
                                      (int64_t)offset - m.u.band.lo - row);
         if (listed && (m.kind == LIST_MEMBERS || m.kind == LIST_BITS))
             rows[i] = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + m.u.word) +
-                            (m.kind == LIST_BITS ? offset * (SM90_ROWS / 32) : 0) + row / 32) >>
+                            (m.kind == LIST_BITS ? offset * (p.tile_rows / 32) : 0) + row / 32) >>
                       row % 32;
     }
 #pragma unroll

@@ -21,6 +21,8 @@
  *   k_full      boxes | copies             K stands                both, each before its Q K^T
  *   k_empty                                both have their scores  whoever fills it
  *   v_full, v_empty                        the same of V and P V
+ *   o_full      each computing warpgroup   its O stands               the warp that stores it
+ *   o_empty     that warp                  it has been read           that warpgroup
  *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
@@ -71,16 +73,19 @@ template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
-    static constexpr int ITEMS = Q_EMPTY + 8 * SLOTS;
+    static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * 2;
+    static constexpr int ITEMS = O_EMPTY + 8 * 2;
     static constexpr int BYTES = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
 };
 
-/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours. */
+/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the rows
+ * of a warpgroup, where boxes reach it. */
 struct sm90_maps {
-    CUtensorMap q, k[2], v[2];
+    CUtensorMap q, k[2], v[2], o;
+    bool stores;
 };
 
 /* Where the index-th use of a ring's stage is, and the parity of its phase. */
@@ -89,6 +94,22 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_stage(uint
 }
 template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uint32_t index) {
     return index / STAGES & 1;
+}
+
+/* Whether the rows of a tile are two heads', 64 of each, which the plan has stacked. */
+static __device__ __forceinline__ bool sm90_stacked(const struct attention_params &p) {
+    return p.tile_rows < SM90_ROWS;
+}
+
+/* The queries of an item that a warpgroup computes; there may be none, or more than its 64. */
+struct sm90_queries {
+    int32_t head, row, rows;
+};
+static __device__ __forceinline__ struct sm90_queries
+sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows,
+                int group) {
+    return sm90_stacked(p) ? sm90_queries{head + group, row, rows}
+                           : sm90_queries{head, row + 64 * group, rows - 64 * group};
 }
 
 /* Where the job-th item of a block stands. */
@@ -110,6 +131,10 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::SLOTS; i++) {
         barrier_make(shared + shape::Q_FULL + 8 * i, SOURCE == SM90_COPIES ? fillers + 1 : 1);
         barrier_make(shared + shape::Q_EMPTY + 8 * i, 2);
+    }
+    for (int i = 0; i < 2; i++) {
+        barrier_make(shared + shape::O_FULL + 8 * i, 128);
+        barrier_make(shared + shape::O_EMPTY + 8 * i, 1);
     }
     barrier_made();
 }
