@@ -343,7 +343,8 @@ static void cuda_heads_are_stacked(void **state) {
         int32_t stack;
     } cases[] = {{"random(0.1,1)", 64, 1, 2, 2},  {"random(0.1,1)", 64, 2, 2, 2},
                  {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
-                 {"random(0.1,1)", 128, 1, 2, 1}, {"dense", 64, 1, 2, 1}};
+                 {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
+                 {"dense", 64, 1, 2, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern =
             pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);

@@ -329,7 +329,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
-static const int32_t sm90_rows[] = {64, 128, 0};
+static const int32_t sm90_rows[] = {32, 64, 128, 0};
 #define sm90_v128_rows sm90_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128

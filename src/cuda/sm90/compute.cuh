@@ -10,7 +10,6 @@ struct sm90_place {
     char *memory;
     uint32_t shared;
     int group;     /* 0 or 1: rows 64 group ... of the tile */
-    int row;       /* the first of them in its list: 0 of a stacked head */
     bool elected;  /* one thread of the warpgroup */
     uint32_t step; /* counted over all items */
     uint32_t job;  /* counted */
@@ -33,9 +32,10 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
-/* The first row of a warp, of its list. */
-static __device__ __forceinline__ int sm90_warp_row(const sm90_place &place) {
-    return place.row + sm90_thread_here() / 32 * 16;
+/* The first row of a warp, in the tiles of its head's list. */
+static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
+                                                    const sm90_place &place) {
+    return (place.group * 64 + sm90_thread_here() / 32 * 16) & (p.tile_rows - 1);
 }
 
 /* ---- products ---- */
@@ -110,17 +110,17 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
                                                   const float (&o)[shape::OUTPUTS],
                                                   const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(place.memory, job);
+    const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
+    const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
     const struct sm90_queries of =
-        sm90_queries_of(p, item.head, item.row, item.rows, place.group);
-    const int first = sm90_thread_here() / 32 * 16, h = warp_lane_here() % 4; /* of the warpgroup */
-    const int row = first + warp_lane_here() / 4;
+        sm90_queries_of(p, item.head, item.row, item.rows, 64 * place.group + first);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const bool whole = sm90_uniform(item.parts) == 1;
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
     if (!whole)
         sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
-                                  place.row + row);
+                                  of.row - item.row + row);
     else if (h < 2 && row + 8 * h < of.rows) /* two lanes of the four that share the rows */
         attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h,
                             (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
@@ -170,7 +170,7 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
         sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
                         (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
     if (now)
-        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(place));
+        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
 }
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
                                                      const struct attention_params &p) {
     if (place.at >= place.whole)
         sm90_look_up(w.mask.places, p, sm90_item<shape>(place.memory, place.job), place.at,
-                     sm90_warp_row(place));
+                     sm90_warp_row(p, place));
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_BOXES> &w,
@@ -187,7 +187,7 @@ static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, 
     w.keys = 0;
     if (place.at >= place.whole)
         w.keys = sm90_mask_granules(w.s, w.mask.ahead, (place.at - place.whole) % shape::AHEAD, p,
-                                    sm90_warp_row(place));
+                                    sm90_warp_row(p, place));
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_COPIES> &w,
@@ -320,8 +320,7 @@ template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
                                                     const struct attention_params &p, float scale) {
     struct sm90_work<shape, SOURCE> w;
-    sm90_place place = {memory, shared, group, sm90_stacked(p) ? 0 : 64 * group,
-                        sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
+    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     w.keys = 0;
     if (!sm90_take<shape, SOURCE>(place, p.granule_bits))
         return;

@@ -33,19 +33,18 @@ static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap
     __syncwarp();
 }
 
-/* A tile by boxes of half its rows, which begin at `first` of head h and at `second` of head h2. */
+/* A tile by boxes of half its rows, which begin at `first` and `second`. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
-                                                  uint32_t barrier, int32_t first, int32_t h,
-                                                  int32_t second, int32_t h2, int32_t b,
-                                                  uint64_t policy) {
+                                                  uint32_t barrier, int32_t first, int32_t second,
+                                                  int32_t h, int32_t b, uint64_t policy) {
     if (warp_lane() == 0) {
         barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll
         for (int i = 0; i < PANELS; i++) {
             const uint32_t panel = tile + i * (ROWS * 128);
             box_load(panel, map, barrier, 64 * i, first, h, b, policy);
-            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h2, b, policy);
+            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h, b, policy);
         }
     }
     __syncwarp();
@@ -65,7 +64,25 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
     if (two - one == GRANULE_MAX)
         sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, one, h, b, BOX_AGAIN);
     else
-        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, h, two, h, b, BOX_AGAIN);
+        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
+}
+
+/* The queries from `row` on of `head` and those that are stacked with it. */
+template <int PANELS>
+static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
+                                                        uint32_t tile, const CUtensorMap *map,
+                                                        uint32_t barrier, int32_t row, int32_t head,
+                                                        int32_t b) {
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, PANELS * SM90_ROWS * 128);
+#pragma unroll 1
+        for (int s = 0; s < sm90_stack(p); s++, tile += (uint32_t)p.tile_rows * 128)
+#pragma unroll
+            for (int i = 0; i < PANELS; i++)
+                box_load(tile + i * (SM90_ROWS * 128), map, barrier, 64 * i, row, head + s, b,
+                         BOX_ONCE);
+    }
+    __syncwarp();
 }
 
 /* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
@@ -109,11 +126,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 if (warp_lane() == lane)
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
-                if (sm90_stacked(p))
-                    sm90_boxes<PANELS, SM90_ROWS>(tile, map_q, full, row, head, row, head + 1, b,
-                                                  BOX_ONCE);
-                else
-                    sm90_box<PANELS, SM90_ROWS>(tile, map_q, full, row, head, b, BOX_ONCE);
+                sm90_box_queries<PANELS>(p, tile, map_q, full, row, head, b);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -145,11 +158,11 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     }
 }
 
-/* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows, 32 N ---- */
+/* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
 
-/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. PLAIN: all rows are there,
- * and all columns of PANELS, less than 2^32 bytes from row to row. */
-template <int PANELS, bool PLAIN, int N>
+/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes apart.
+ * PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to row. */
+template <int PANELS, int PANEL, bool PLAIN, int N>
 static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *from, int64_t step,
                                                       int32_t bytes, const int32_t (&key)[N]) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
@@ -164,7 +177,7 @@ static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *f
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * 128);
 #pragma unroll
         for (int s = 0; s < PANELS; s++)
-            copy_16_of_line(at + (uint32_t)(s * (64 * N * 128)), row + 128 * s,
+            copy_16_of_line(at + (uint32_t)(s * PANEL), row + 128 * s,
                             PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
     }
 }
@@ -184,14 +197,14 @@ sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d) {
 }
 
 /* This warp's rows of a tile. */
-template <int PANELS, int N>
+template <int PANELS, int PANEL, int N>
 static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_rows &rows,
                                                  const int32_t (&key)[N]) {
     const bool plain = rows.bytes == 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
     if (__all_sync(WARP_ALL, plain && (key[0] | key[N - 1]) >= 0))
-        sm90_copy_rows<PANELS, true>(to, rows.from, rows.step, rows.bytes, key);
+        sm90_copy_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
     else
-        sm90_copy_rows<PANELS, false>(to, rows.from, rows.step, rows.bytes, key);
+        sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
 /* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
@@ -237,14 +250,16 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         sm90_look(key, p, first, mask, count, whole, MINE * half);
         if (QUERIES) {
             const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            const struct sm90_queries of =
-                sm90_queries_of(p, item.head, item.row, item.rows, half);
-            const int32_t row = warp_lane();
-            const int32_t query[2] = {row < of.rows ? of.row + row : -1,
-                                      row + 32 < of.rows ? of.row + row + 32 : -1};
             barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
-            sm90_copy<PANELS>(shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(half * 64 * 128),
-                              sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
+#pragma unroll 1
+            for (int at = 64 * half; at < 64 * half + 64; at += 32) {
+                const struct sm90_queries of =
+                    sm90_queries_of(p, item.head, item.row, item.rows, at);
+                const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
+                sm90_copy<PANELS, shape::Q_PANEL>(
+                    shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(at * 128),
+                    sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
+            }
             barrier_arrive_copied(shared + full);
             if (first_thread) {
                 sm90_item<shape>(memory, job) = item;
@@ -260,8 +275,8 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
             const uint32_t stage = ring_stage<shape::STAGES>(step);
             sm90_look(next, p, first, mask, count, whole, at + shape::KEYS + MINE * half);
             barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-            sm90_copy<PANELS>(shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows,
-                              key);
+            sm90_copy<PANELS, shape::PANEL>(
+                shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
             barrier_arrive_copied(shared + FULL + 8 * stage);
 #pragma unroll
             for (int j = 0; j < MINE / 32; j++)

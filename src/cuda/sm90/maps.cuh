@@ -66,7 +66,8 @@ template <class T>
 static bool sm90_map_make_o(CUtensorMap *map, const struct attention_params *p, T) {
     const sm90_encode encode = sm90_encode_find();
     const int64_t o[4] = {p->batch, p->heads_q, p->n_q, p->d_v};
-    return encode && sm90_map_make(map, encode, sm90_map_type(T()), p->o, o, 64);
+    return encode && sm90_map_make(map, encode, sm90_map_type(T()), p->o, o,
+                                   (cuuint32_t)(p->tile_rows < 64 ? p->tile_rows : 64));
 }
 
 #endif

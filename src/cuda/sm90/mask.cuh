@@ -9,6 +9,11 @@
 
 #include "sm90/shape.cuh"
 
+/* Of a row mask, of 32 bits. */
+static __device__ __forceinline__ int sm90_mask_words(const struct attention_params &p) {
+    return (p.tile_rows + 63) / 64 * 2;
+}
+
 /* ---- granules of 64 keys ---- */
 
 /* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a band,
@@ -116,7 +121,7 @@ static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[N],
         if (kind == LIST_BITS) {
             const int64_t word = (int64_t)((uint64_t)(uint32_t)b << 32 | (uint32_t)a);
             sm90_bits(listed, reinterpret_cast<const uint32_t *>(p.image.words + word) + row / 32,
-                      p.tile_rows / 32, keys, row);
+                      sm90_mask_words(p), keys, row);
         } else {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -195,7 +200,7 @@ static __device__ __forceinline__ void sm90_look_up(struct sm90_places<N> &place
                                      (int64_t)offset - m.u.band.lo - row);
         if (listed && (m.kind == LIST_MEMBERS || m.kind == LIST_BITS))
             rows[i] = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + m.u.word) +
-                            (m.kind == LIST_BITS ? offset * (p.tile_rows / 32) : 0) + row / 32) >>
+                            (m.kind == LIST_BITS ? offset * sm90_mask_words(p) : 0) + row / 32) >>
                       row % 32;
     }
 #pragma unroll

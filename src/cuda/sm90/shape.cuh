@@ -96,20 +96,19 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Whether the rows of a tile are two heads', 64 of each, which the plan has stacked. */
-static __device__ __forceinline__ bool sm90_stacked(const struct attention_params &p) {
-    return p.tile_rows < SM90_ROWS;
+/* Heads that the plan has stacked: a tile has as many rows of each, 128 together. */
+static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
+    return SM90_ROWS / p.tile_rows;
 }
 
-/* The queries of an item that a warpgroup computes; there may be none, or more than its 64. */
+/* The queries of an item's head from row `at` of its tile on: there may be none. */
 struct sm90_queries {
     int32_t head, row, rows;
 };
 static __device__ __forceinline__ struct sm90_queries
-sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows,
-                int group) {
-    return sm90_stacked(p) ? sm90_queries{head + group, row, rows}
-                           : sm90_queries{head, row + 64 * group, rows - 64 * group};
+sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
+    const int of_head = at & (p.tile_rows - 1);
+    return {head + (at >> (__ffs(p.tile_rows) - 1)), row + of_head, rows - of_head};
 }
 
 /* Where the job-th item of a block stands. */

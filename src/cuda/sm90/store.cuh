@@ -64,8 +64,8 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
-/* A warp's 16 rows of O / l, from row `first` of its warpgroup on, into that one's part of shared
- * memory; and out, O_PANELS panels at a time, unless others do that. */
+/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, into that one's
+ * part of shared memory; and out, O_PANELS panels at a time, unless others do that. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
@@ -94,9 +94,8 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
             continue;
         __syncwarp();
         sm90_store_pieces<T, shape::O_PANELS>(
-            sm90_rows_o<T>(p, batch, of.head, (int64_t)of.row + first) + 2 * begin,
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows - first, 16),
-            (p.d_v - begin) / 8);
+            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * begin,
+            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16), (p.d_v - begin) / 8);
         __syncwarp();
     }
 }
@@ -136,7 +135,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h <= head + sm90_stacked(p); h++) {
+            for (int32_t h = head; h < head + sm90_stack(p); h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
                     attention_store_lse(p, batch, h, row + i, -INFINITY, 0);
@@ -148,13 +147,36 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* O of all items that have keys and are not split, as warpgroup `group` leaves its rows: by boxes where
- * all are there. */
+/* O of the rows of warpgroup `group` of an item, which stand in `staged`: by boxes of all its rows of a
+ * head, where they are there. */
+template <class T, class shape>
+static __device__ __forceinline__ void
+sm90_store_item(const struct attention_params &p, const struct sm90_maps &maps, uint32_t staged,
+                int group, int32_t batch, int32_t head, int32_t row, int32_t rows) {
+    const int each = min(64, p.tile_rows);
+#pragma unroll 1
+    for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * group + at);
+        if (!maps.stores || of.rows < each) {
+            sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
+                                                  p.o.stride[2] * (int64_t)sizeof(T), staged,
+                                                  min(of.rows, each), p.d_v / 8);
+        } else if (warp_lane() == 0) {
+#pragma unroll
+            for (int i = 0; i < shape::V_PANELS; i++)
+                box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
+        }
+    }
+    if (warp_lane() == 0)
+        box_store_end();
+    __syncwarp();
+}
+
+/* O of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_items(const struct attention_params &p, const struct sm90_maps &maps, uint32_t shared,
                  int group, int64_t begin, int64_t end) {
-    const uint32_t staged = shared + shape::O + (uint32_t)(group * shape::V_PANELS * SM90_O_PANEL);
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
@@ -164,25 +186,15 @@ sm90_store_items(const struct attention_params &p, const struct sm90_maps &maps,
         for (; left; left &= left - 1, job++) {
             const int lane = __ffs((int)left) - 1;
             const int32_t batch = sm90_of_lane(items.batch, lane);
-            const struct sm90_queries of = sm90_queries_of(p, sm90_of_lane(items.head, lane),
-                                                           sm90_of_lane(items.row, lane),
-                                                           sm90_of_lane(items.rows, lane), group);
-            const bool whole = sm90_of_lane(items.parts, lane) == 1;
+            const int32_t head = sm90_of_lane(items.head, lane);
+            const int32_t row = sm90_of_lane(items.row, lane);
+            const int32_t rows = sm90_of_lane(items.rows, lane);
+            const int32_t parts = sm90_of_lane(items.parts, lane);
             barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
-            if (whole && maps.stores && of.rows >= 64) {
-                if (warp_lane() == 0) {
-#pragma unroll
-                    for (int i = 0; i < shape::V_PANELS; i++)
-                        box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head,
-                                  batch);
-                    box_store_end();
-                }
-            } else if (whole) {
-                sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
-                                                      p.o.stride[2] * (int64_t)sizeof(T), staged,
-                                                      min(of.rows, 64), p.d_v / 8);
-            }
-            __syncwarp();
+            if (parts == 1)
+                sm90_store_item<T, shape>(
+                    p, maps, shared + shape::O + (uint32_t)(group * shape::V_PANELS * SM90_O_PANEL),
+                    group, batch, head, row, rows);
             if (warp_lane() == 0)
                 barrier_arrive(shared + shape::O_EMPTY + 8 * group);
         }
