@@ -117,7 +117,7 @@ static struct granule_item item_make(const struct granules *g, const struct list
                                      const struct granule_rules *rules, int32_t batch_head,
                                      int32_t tile, int32_t part, int32_t parts) {
     int64_t T = rules->list_of[batch_head] * lists->tiles + tile;
-    int64_t head = batch_head % rules->heads_q;
+    int64_t head = batch_head * rules->stack % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
     int64_t begin, end;
@@ -130,7 +130,7 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .slot = -1,
         .count = (int32_t)(end - begin),
         .whole = here > 0 ? (int32_t)here : 0,
-        .batch = (int32_t)(batch_head / rules->heads_q),
+        .batch = (int32_t)(batch_head * rules->stack / rules->heads_q),
         .head = (int32_t)head,
         .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
         .row = (int32_t)lists->tile_row[tile],
@@ -152,15 +152,66 @@ static void *array_make(int64_t count, size_t size) {
 
 /* Keys that an item takes as long as, apart from its own. */
 #define GRANULE_ITEM_KEYS 128
+/* So many items for each worker, at the end, are dealt longest first whatever stands in between. */
+#define GRANULE_LAST_ITEMS 4
+
+struct dealt_item {
+    int64_t cost, number;
+};
+
+static int costlier(const void *a, const void *b) {
+    const struct dealt_item *x = a, *y = b;
+    if (x->cost != y->cost)
+        return x->cost > y->cost ? -1 : 1;
+    return x->number < y->number ? -1 : 1;
+}
+
+/* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
+static int deal_in_order(int32_t *worker, const struct dealt_item *order, int64_t n,
+                         int32_t workers) {
+    int64_t *cost = array_make(n, sizeof *cost);
+    int32_t *of = array_make(n, sizeof *of);
+    int failed = !cost || !of;
+    for (int64_t i = 0; i < n && !failed; i++)
+        cost[i] = order[i].cost;
+    failed = failed || deal(of, cost, n, workers);
+    for (int64_t i = 0; i < n && !failed; i++)
+        worker[order[i].number] = of[i];
+    free(cost);
+    free(of);
+    return failed ? -1 : 0;
+}
+
+/*
+ * Whom each item goes to. Groups of heads come one after the other, so that short items of one stand
+ * before long ones of the next: which is well but at the end, where only short ones even out. Items
+ * without keys are dealt by themselves, as kernels that deal have others do them meanwhile.
+ */
+static int workers_choose(int32_t *worker, const struct granules *g,
+                          const struct granule_item *items) {
+    const int64_t last = (int64_t)g->workers * GRANULE_LAST_ITEMS;
+    struct dealt_item *order = array_make(g->n_items, sizeof *order);
+    int64_t n = 0, empty = g->n_items;
+    for (int64_t i = 0; i < g->n_items && order; i++)
+        if (items[i].count)
+            order[n++] =
+                (struct dealt_item){(int64_t)items[i].count * g->size + GRANULE_ITEM_KEYS, i};
+        else
+            order[--empty] = (struct dealt_item){1, i};
+    int failed = !order;
+    if (!failed)
+        qsort(order + (n > last ? n - last : 0), (size_t)(n > last ? last : n), sizeof *order,
+              costlier);
+    failed = failed || deal_in_order(worker, order, n, g->workers) ||
+             deal_in_order(worker, order + n, g->n_items - n, g->workers);
+    free(order);
+    return failed;
+}
 
 /* Deals the items: place[i] is where item i of the schedule goes. */
 static int items_deal(struct granules *out, const struct granule_item *items, int64_t *place) {
     int32_t *worker = array_make(out->n_items, sizeof *worker);
-    int64_t *cost = array_make(out->n_items, sizeof *cost);
-    int failed = !worker || !cost;
-    for (int64_t i = 0; i < out->n_items && !failed; i++)
-        cost[i] = (int64_t)items[i].count * out->size + GRANULE_ITEM_KEYS;
-    failed = failed || deal(worker, cost, out->n_items, out->workers);
+    int failed = !worker || workers_choose(worker, out, items);
     for (int64_t i = 0; i < out->n_items && !failed; i++)
         out->worker_ptr[worker[i] + 1]++;
     if (!failed)
@@ -171,7 +222,6 @@ static int items_deal(struct granules *out, const struct granule_item *items, in
         out->worker_ptr[w] = out->worker_ptr[w - 1];
     out->worker_ptr[0] = 0;
     free(worker);
-    free(cost);
     return failed ? -1 : 0;
 }
 
@@ -184,15 +234,18 @@ static int items_fill(struct granules *out, const struct lists *lists,
     for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
         const struct work_item *w = &schedule->items[i];
         items[i] = item_make(out, lists, rules, w->batch_head, w->tile, w->part, w->parts);
-        items[i].slot = w->slot;
+        if (w->slot >= 0)
+            items[i].slot = (w->slot - w->part) * rules->stack + w->part;
     }
     failed = failed || items_deal(out, items, place);
     for (int64_t i = 0; i < schedule->n_items && !failed; i++)
         out->items[place[i]] = items[i];
-    for (int64_t i = 0; i < schedule->n_merges; i++) {
-        const struct merge_item *m = &schedule->merges[i];
+    for (int64_t i = 0; i < schedule->n_merges * rules->stack; i++) {
+        const struct merge_item *m = &schedule->merges[i / rules->stack];
+        const int64_t of_stack = i % rules->stack;
         out->merges[i] = item_make(out, lists, rules, m->batch_head, m->tile, 0, m->parts);
-        out->merges[i].slot = m->first_slot;
+        out->merges[i].head += (int32_t)of_stack;
+        out->merges[i].slot = m->first_slot * rules->stack + of_stack * m->parts;
     }
     free(items);
     free(place);
@@ -226,7 +279,7 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
     *out = (struct granules){.size = size_choose(lists, rules->size),
                              .tiles = lists->n_lists * lists->tiles,
                              .n_items = schedule->n_items,
-                             .n_merges = schedule->n_merges,
+                             .n_merges = schedule->n_merges * rules->stack,
                              .workers = rules->workers};
     if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,

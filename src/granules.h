@@ -35,14 +35,14 @@ struct granule_mask {
 
 /* One piece of work: a work_item with all that a kernel has to look up for it. */
 struct granule_item {
-    int64_t first; /* its first granule */
-    int64_t mask;  /* mask of its first granule that has one */
-    int64_t slot;  /* place of the partial result, -1 where the tile is one item */
-    int32_t count; /* granules */
-    int32_t whole; /* of these, those without a mask, which come first */
-    int32_t batch, head, head_kv;
-    int32_t row, rows; /* queries row ... row + rows - 1 */
-    int32_t parts;     /* partial results in a row, where this stands for their merge */
+    int64_t first;                /* its first granule */
+    int64_t mask;                 /* mask of its first granule that has one */
+    int64_t slot;                 /* place of the partial result, -1 where the tile is one item */
+    int32_t count;                /* granules */
+    int32_t whole;                /* of these, those without a mask, which come first */
+    int32_t batch, head, head_kv; /* head: the first of those that are stacked */
+    int32_t row, rows;            /* queries row ... row + rows - 1 */
+    int32_t parts;                /* partial results in a row, where this stands for their merge */
 };
 
 struct granules {
@@ -59,10 +59,16 @@ struct granules {
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
-/* How heads read lists, keys and values, and among how many the items are dealt. */
+/*
+ * How heads read lists, keys and values, and among how many the items are dealt. `stack` query heads
+ * in a row share their list, keys and values, and make one item of the schedule: its part k of P
+ * leaves head s's result in slot `slot` + s P of its own rows, where `slot` is that of head 0, so that
+ * each head has its merge, of P slots in a row.
+ */
 struct granule_rules {
-    const int64_t *list_of; /* [batch * heads_q] */
+    const int64_t *list_of; /* [batch * heads_q / stack] */
     int64_t heads_q, heads_kv;
+    int64_t stack;
     int32_t workers; /* 1: all stand in the order of the schedule */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
 };

@@ -42,6 +42,21 @@ static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32
            kernel->shared(rows) <= plan->target.shared_memory_per_block;
 }
 
+/* How many query heads make up a tile of `rows` rows: 1 where the kernel does not stack them; 0 where
+ * it would have to, and they do not share their list, keys and values, or need not. */
+static int32_t height_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+    const struct problem *p = &plan->problem;
+    if (rows >= kernel->stacked_rows)
+        return 1;
+    const int32_t stack = kernel->stacked_rows / rows;
+    if (p->heads_q / p->heads_kv % stack || plan->block_q % kernel->stacked_rows == 0)
+        return 0;
+    for (int64_t bh = 0; bh < p->batch * p->heads_q; bh++)
+        if (plan->list_of[bh] != plan->list_of[bh / stack * stack])
+            return 0;
+    return stack;
+}
+
 const char *plan_kernel_refuses(const tess_plan *plan, const struct kernel *kernel) {
     int fits = !kernel->tile_rows;
     for (const int32_t *rows = kernel->tile_rows; rows && *rows; rows++)
@@ -146,14 +161,17 @@ static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
 
-/* A fused run over lists with these sums, each list read by `heads` heads. */
+/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height` rows of
+ * each of `stack` heads. */
 static double fused_cost(const tess_plan *plan, const struct kernel *kernel,
-                         const struct lists_sums *sums, double heads, double rows) {
-    double dims = fused_dims(plan, kernel);
-    return heads * (sums->tiles * kernel->cost.item +
-                    (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
-                    sums->masked_keys * rows * kernel->cost.masked_key -
-                    dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
+                         const struct lists_sums *sums, double heads, int32_t height,
+                         int32_t stack) {
+    double dims = fused_dims(plan, kernel), rows = (double)height * stack;
+    return heads / stack *
+           (sums->tiles * kernel->cost.item +
+            (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
+            sums->masked_keys * rows * kernel->cost.masked_key -
+            dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
 /* All stages over the block lists. */
@@ -202,22 +220,22 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
 static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, struct estimates *e,
                                 double heads, double *least, int32_t *rows, tess_error *error) {
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
-    int n = 0, better = 0;
+    int n = 0, best = 0;
     for (const int32_t *r = kernel->tile_rows; *r && n < PLAN_HEIGHTS - 1; r++) {
-        if ((plan->problem.tile_rows && plan->problem.tile_rows != *r) ||
-            !height_fits(plan, kernel, *r))
+        const int32_t stack = height_stack(plan, kernel, *r);
+        if (!stack || !height_fits(plan, kernel, *r) ||
+            (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
         const struct lists_sums *sums = estimate(e, *r, error);
         if (!sums)
             return TESS_OUT_OF_MEMORY;
-        double seconds = fused_cost(plan, kernel, sums, heads, *r);
-        weighed[n++] = (struct plan_height){*r, seconds};
-        if (seconds < *least) {
-            *least = seconds, *rows = *r;
-            better = 1;
-        }
+        weighed[n] = (struct plan_height){*r, fused_cost(plan, kernel, sums, heads, *r, stack)};
+        if (weighed[n].seconds <= weighed[best].seconds)
+            best = n;
+        n++;
     }
-    if (better) {
+    if (n && weighed[best].seconds < *least) {
+        *least = weighed[best].seconds, *rows = weighed[best].rows;
         plan->kernels[TESS_STAGE_ATTENTION] = kernel;
         memcpy(plan->heights, weighed, sizeof weighed);
     }
@@ -241,7 +259,11 @@ static tess_status height_choose(tess_plan *plan, const struct bcsr *m, double h
         if (forced || !k->weighed)
             break;
     }
-    return TESS_OK;
+    if (*rows)
+        return TESS_OK;
+    return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                     "kernel %s has query tiles of %lld rows for heads that share a list alone",
+                     first->name, (long long)plan->problem.tile_rows);
 }
 
 static int64_t heads_per_group(const tess_plan *plan) {
@@ -255,6 +277,40 @@ static int64_t heads_per_group(const tess_plan *plan) {
     return (fit < 1 ? 1 : (int64_t)fit) * (p->heads_q / p->heads_kv);
 }
 
+/* Schedule and granules of a plan whose lists are packed. */
+static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *error) {
+    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+    const int64_t stack = plan->stack;
+    const int64_t stacks = plan->problem.batch * plan->problem.heads_q / stack;
+    int64_t *list_of = malloc((size_t)stacks * sizeof *list_of);
+    if (!list_of)
+        return no_memory(error, "the list of each stack of heads");
+    for (int64_t i = 0; i < stacks; i++)
+        list_of[i] = plan->list_of[i * stack];
+    struct schedule_rules rules = {
+        .item_cost = kernel->cost.item,
+        .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), (double)(rows * stack)),
+        .workers =
+            plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
+        .min_part_keys = plan->problem.part_keys,
+        .heads_per_group = heads_per_group(plan) / stack};
+    tess_status status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles,
+                                       list_of, stacks, &rules, error);
+    const struct granule_rules granule_rules = {
+        .list_of = list_of,
+        .heads_q = plan->problem.heads_q,
+        .heads_kv = plan->problem.heads_kv,
+        .stack = stack,
+        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1,
+        .size = kernel->granule ? kernel->granule : GRANULE_MAX};
+    if (!status && plan->backend->image_size)
+        status =
+            granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);
+    plan->schedule.n_slots *= stack; /* each head of a stack has its own */
+    free(list_of);
+    return status;
+}
+
 static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                               tess_error *error) {
     int32_t rows = 0;
@@ -266,26 +322,9 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
-    plan->predicted_seconds = fused_cost(plan, kernel, &sums, heads, rows);
-    struct schedule_rules rules = {
-        .item_cost = kernel->cost.item,
-        .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), rows),
-        .workers =
-            plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
-        .min_part_keys = plan->problem.part_keys,
-        .heads_per_group = heads_per_group(plan)};
-    status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,
-                           plan->problem.batch * plan->problem.heads_q, &rules, error);
-    const struct granule_rules granule_rules = {
-        .list_of = plan->list_of,
-        .heads_q = plan->problem.heads_q,
-        .heads_kv = plan->problem.heads_kv,
-        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1,
-        .size = kernel->granule ? kernel->granule : GRANULE_MAX};
-    if (!status && plan->backend->image_size)
-        status =
-            granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);
-    return status;
+    plan->stack = height_stack(plan, kernel, rows);
+    plan->predicted_seconds = fused_cost(plan, kernel, &sums, heads, rows, plan->stack);
+    return fused_schedule(plan, rows, error);
 }
 
 /* Copies `count` elements; NULL when memory ran out. */

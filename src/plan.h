@@ -18,6 +18,7 @@ struct tess_plan {
     const struct backend *backend;
     const struct kernel *kernels[PLAN_STAGES];   /* NULL where the pipeline has no such stage */
     struct plan_height heights[PLAN_HEIGHTS];    /* fused: what was weighed; rows 0 ends it */
+    int32_t stack;                               /* fused: query heads that make up a tile */
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
     struct bcsr bcsr;                            /* staged: the pattern's lists, copied */
     struct lists lists;                          /* fused */

@@ -62,6 +62,8 @@ static void say_lists(struct text *t, const tess_plan *plan) {
     const struct lists *l = &plan->lists;
     struct lists_sums sums;
     say(t, "  tile      %d rows", (int)l->tile_rows);
+    if (plan->stack > 1)
+        say(t, " of each of %d heads", (int)plan->stack);
     for (int i = 0; plan->heights[i].rows; i++)
         say(t, "%s%d: %.3g ms", i ? ", " : ", predicted for ", (int)plan->heights[i].rows,
             plan->heights[i].seconds * 1e3);

@@ -18,8 +18,9 @@
 #define HEADS 4
 #define HEADS_KV 2
 
-/* What a test packs, cuts and looks at. */
+/* What a test packs, cuts and looks at; `stack` heads to a tile, which share their lists. */
 struct cut {
+    int64_t stack;
     tess_pattern *pattern;
     struct lists lists;
     struct schedule schedule;
@@ -28,22 +29,23 @@ struct cut {
 };
 
 static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
-                     int64_t block_kv, int32_t tile_rows, int32_t workers) {
+                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t stack) {
     tess_error error = tess_error_init();
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
     shape.heads = HEADS_KV;
     if (tess_pattern_from_spec(&c->pattern, spec, &shape, &error))
         fail_msg("%s: %s", spec, error.message);
-    for (int h = 0; h < HEADS; h++)
-        c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
+    c->stack = stack;
+    for (int h = 0; h < HEADS / stack; h++)
+        c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h * stack, HEADS);
     const struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
-    const struct granule_rules granule_rules = {c->list_of, HEADS, HEADS_KV, workers,
-                                                workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2};
+    const struct granule_rules granule_rules = {
+        c->list_of, HEADS, HEADS_KV, stack, workers, workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
-    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of, HEADS,
-                                   &rules, &error),
+    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
+                                   HEADS / stack, &rules, &error),
                      TESS_OK);
     assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
                      TESS_OK);
@@ -73,12 +75,13 @@ static int listed(const struct lists *l, const struct granule_mask *mask, int64_
     return (int)(l->words_of_rows[word + r / 64] >> (r % 64) & 1);
 }
 
-/* Adds what an item lists to seen[head][query][key]. */
-static void expand(const struct cut *c, const struct granule_item *item, unsigned char *seen) {
+/* Adds what an item lists, for head `head` of its tile, to seen[head][query][key]. */
+static void expand(const struct cut *c, const struct granule_item *item, int64_t head,
+                   unsigned char *seen) {
     const struct granules *g = &c->granules;
     const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
     assert_true(item->whole >= 0 && item->whole <= item->count);
-    assert_int_equal(item->head_kv, item->head / (HEADS / HEADS_KV));
+    assert_int_equal(item->head_kv, head / (HEADS / HEADS_KV));
     for (int32_t i = 0; i < item->count; i++) {
         const struct granule_mask all = {.count = (int16_t)g->size, .kind = GRANULE_ALL};
         const struct granule_mask *mask =
@@ -91,7 +94,7 @@ static void expand(const struct cut *c, const struct granule_item *item, unsigne
             for (int64_t r = 0; r < item->rows; r++) {
                 if (!listed(&c->lists, mask, r, k))
                     continue;
-                unsigned char *at = &seen[(item->head * n_q + item->row + r) * n_kv + first + k];
+                unsigned char *at = &seen[(head * n_q + item->row + r) * n_kv + first + k];
                 assert_int_equal(*at, 0); /* each key once */
                 *at = 1;
                 any = 1;
@@ -110,13 +113,14 @@ static void check(const struct cut *c) {
     assert_non_null(row);
     assert_int_equal(g->worker_ptr[0], 0);
     assert_int_equal(g->worker_ptr[g->workers], g->n_items);
-    for (int64_t i = 0; i < g->n_items; i++)
-        expand(c, &g->items[i], seen);
+    for (int64_t i = 0; i < c->stack * g->n_items; i++)
+        expand(c, &g->items[i / c->stack], g->items[i / c->stack].head + i % c->stack, seen);
     for (int64_t h = 0; h < HEADS; h++)
         for (int64_t i = 0; i < n_q; i++) {
             int64_t n, found = 0;
-            assert_int_equal(tess_pattern_row(c->pattern, 0, c->list_of[h], i, row, n_kv, &n, NULL),
-                             TESS_OK);
+            assert_int_equal(
+                tess_pattern_row(c->pattern, 0, c->list_of[h / c->stack], i, row, n_kv, &n, NULL),
+                TESS_OK);
             for (int64_t k = 0; k < n_kv; k++)
                 found += seen[(h * n_q + i) * n_kv + k];
             assert_int_equal(found, n);
@@ -143,7 +147,7 @@ static void items_list_the_pattern(void **state) {
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             struct cut c;
             cut_make(&c, patterns[p].spec, 300, 305, patterns[p].block_q, patterns[p].block_kv,
-                     rows[r], r % 2 ? 1 : 7);
+                     rows[r], r % 2 ? 1 : 7, 1 + p % 2);
             check(&c);
             cut_free(&c);
         }
@@ -160,35 +164,39 @@ static void sizes_follow_the_runs(void **state) {
                  {"random(0.3,1)", 8, 8}, {"random(0.05,1)", 1, 1}, {"window(127,0)", 64, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
-        cut_make(&c, cases[i].spec, 2048, 2048, 64, cases[i].block_kv, 64, 1);
+        cut_make(&c, cases[i].spec, 2048, 2048, 64, cases[i].block_kv, 64, 1, 1);
         assert_int_equal(c.granules.size, cases[i].size);
         cut_free(&c);
     }
 }
 
-/* The parts of a split tile take its slots in their order, and its merge names them all. */
+/* The parts of a split tile take its slots in their order, those of each head of a stack, and its
+ * merges name them all. */
 static void merges_name_their_parts(void **state) {
     (void)state;
-    struct cut c;
-    cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11);
-    const struct granules *g = &c.granules;
-    unsigned char *slot = calloc((size_t)c.schedule.n_slots, 1);
-    assert_true(g->n_merges > 0);
-    for (int64_t m = 0; m < g->n_merges; m++)
-        for (int64_t i = 0; i < g->n_items; i++) {
-            const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
-            if (item->head != merge->head || item->row != merge->row)
-                continue;
-            assert_int_equal(item->parts, merge->parts);
-            assert_int_equal(item->rows, merge->rows);
-            assert_true(item->slot >= merge->slot && item->slot < merge->slot + merge->parts);
-            assert_false(slot[item->slot]);
-            slot[item->slot] = 1;
-        }
-    for (int64_t s = 0; s < c.schedule.n_slots; s++)
-        assert_true(slot[s]);
-    free(slot);
-    cut_free(&c);
+    for (int64_t stack = 1; stack <= 2; stack++) {
+        struct cut c;
+        cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11, stack);
+        const struct granules *g = &c.granules;
+        unsigned char *slot = calloc((size_t)(c.schedule.n_slots * stack), 1);
+        assert_true(g->n_merges > 0);
+        for (int64_t m = 0; m < g->n_merges; m++)
+            for (int64_t i = 0; i < g->n_items; i++) {
+                const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
+                const int64_t at = item->slot + (merge->head - item->head) * item->parts;
+                if (item->head != merge->head / stack * stack || item->row != merge->row)
+                    continue;
+                assert_int_equal(item->parts, merge->parts);
+                assert_int_equal(item->rows, merge->rows);
+                assert_true(at >= merge->slot && at < merge->slot + merge->parts);
+                assert_false(slot[at]);
+                slot[at] = 1;
+            }
+        for (int64_t s = 0; s < c.schedule.n_slots * stack; s++)
+            assert_true(slot[s]);
+        free(slot);
+        cut_free(&c);
+    }
 }
 
 /* In order, each to whoever is free first: nobody ends later than the others by more than an item.
@@ -209,12 +217,38 @@ static void work_is_dealt_evenly(void **state) {
     }
 }
 
+/* All workers end within one of the shortest items, and have as many items without keys. */
+static void items_are_dealt_evenly(void **state) {
+    (void)state;
+    enum { WORKERS = 47 };
+    struct cut c;
+    cut_make(&c, "random(0.05,3)", 4000, 4000, 64, 64, 64, WORKERS, 1);
+    const struct granules *g = &c.granules;
+    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX;
+    int64_t most_empty = 0, least_empty = INT64_MAX;
+    for (int w = 0; w < WORKERS; w++) {
+        int64_t keys = 0, empty = 0;
+        for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++) {
+            const int64_t cost = 128 + (int64_t)g->items[i].count * g->size;
+            keys += g->items[i].count ? cost : 0;
+            empty += g->items[i].count == 0;
+            shortest = g->items[i].count && cost < shortest ? cost : shortest;
+        }
+        longest = keys > longest ? keys : longest;
+        least = keys < least ? keys : least;
+        most_empty = empty > most_empty ? empty : most_empty;
+        least_empty = empty < least_empty ? empty : least_empty;
+    }
+    assert_true(most_empty > 0 && most_empty - least_empty <= 1);
+    assert_true(longest - least <= shortest);
+    cut_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),
-        cmocka_unit_test(sizes_follow_the_runs),
-        cmocka_unit_test(merges_name_their_parts),
-        cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

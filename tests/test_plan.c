@@ -269,7 +269,7 @@ static void cuda_plans_need_no_device(void **state) {
         {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32"},
         {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d64"},
         {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_d128"},
-        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_d256"},
+        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256"},
         {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_wide"},
         {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32"},
     };
@@ -280,7 +280,7 @@ static void cuda_plans_need_no_device(void **state) {
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
         problem.pipeline = cases[i].pipeline, problem.type = cases[i].type;
-        problem.d_qk = cases[i].d;
+        problem.d_qk = cases[i].d, problem.heads_kv = problem.heads_q;
         target.backend = TESS_CUDA;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          TESS_INVALID_ARGUMENT);
@@ -324,9 +324,41 @@ static void cuda_heights_follow_the_lists(void **state) {
         tess_target target = tess_target_init();
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        problem.heads_kv = problem.heads_q;
         target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no one
+ * lists. */
+static void cuda_heads_are_stacked(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, lists, heads_kv;
+        int32_t stack;
+    } cases[] = {{"random(0.1,1)", 64, 1, 2, 2},  {"random(0.1,1)", 64, 2, 2, 2},
+                 {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
+                 {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
+                 {"dense", 64, 1, 2, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern =
+            pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.heads_kv = cases[i].heads_kv;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION),
+                            "cuda_attention_bf16_sm90_d128");
+        assert_int_equal(plan->stack, cases[i].stack);
+        assert_int_equal(plan->lists.tile_rows * plan->stack, 128);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -399,32 +431,37 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     (void)state;
     static const struct {
         const char *spec;
-        int64_t d, block, tile_rows, alignment;
+        int64_t d, d_v, block, tile_rows, alignment;
         double scale;
         int32_t architecture, shared;
         const char *kernel;
     } cases[] = {
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"window(1000,0)", 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.02,1)", 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
-        {"random(0.1,1)", 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 136, 136, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
+        {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = tess_target_init();
         tess_plan *plan = NULL;
-        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
         problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
-        problem.scale = cases[i].scale;
+        problem.scale = cases[i].scale, problem.heads_kv = problem.heads_q;
         target.backend = TESS_CUDA, target.multiprocessors = 132;
         target.architecture = cases[i].architecture;
         target.shared_memory_per_block = cases[i].shared;
@@ -433,6 +470,27 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
+}
+
+/* Heights that stack heads are refused where they have nothing to share. */
+static void cuda_heights_of_stacked_heads(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, 64, 1, 1);
+    for (int64_t heads_kv = 1; heads_kv <= 8 && backend_get(TESS_CUDA); heads_kv *= 8) {
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.heads_q = 8, problem.heads_kv = heads_kv, problem.tile_rows = 64;
+        problem.kernel = "cuda_attention_bf16_sm90_d128";
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         heads_kv == 1 ? TESS_OK : TESS_UNSUPPORTED);
+        assert_true(heads_kv == 1 || strstr(error.message, "that share a list"));
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
 }
 
 /* Values that do not fit 64 bits are refused, not wrapped. */
@@ -489,7 +547,9 @@ int main(void) {
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_scales_are_refused),
+        cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
+        cmocka_unit_test(cuda_heights_of_stacked_heads),
         cmocka_unit_test(huge_values_are_refused),
         cmocka_unit_test(queries_answer),
     };

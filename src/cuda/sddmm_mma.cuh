@@ -143,7 +143,7 @@ static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK /
     product_fence();
 #pragma unroll
     for (int d = 0; d < PANEL16_WIDTH; d += 16)
-        product_rows_128(sum, product_rows(at_q + 2 * d), product_rows(at_k + 2 * d), 1, T());
+        product_rows_of(sum, product_rows(at_q + 2 * d), product_rows(at_k + 2 * d), 1, T());
     product_group();
 }
 

@@ -1,10 +1,10 @@
 #include "sm90/attention_sm90.cuh"
 
 cudaError_t cuda_attention_f16_sm90_d64(const struct attention_params *p, cudaStream_t stream) {
-    return attention_sm90_launch<__half, 64>(p, stream);
+    return attention_sm90_launch<__half, sm90_shape<64, 64>>(p, stream);
 }
 
 int64_t cuda_attention_f16_sm90_d64_shared(int32_t rows) {
     (void)rows;
-    return sm90_shape<64>::BYTES;
+    return sm90_shape<64, 64>::BYTES;
 }

@@ -97,5 +97,30 @@ static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
+/* The box from shared memory to there, but for what lies past the tensor's ends: in the background. */
+static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
+                                                 int n, int h, int b) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
+                 "[%1];" ::"l"(map),
+                 "r"(from), "r"(d), "r"(n), "r"(h), "r"(b)
+                 : "memory");
+}
+/* Until shared memory has been read by all stores that this thread has begun. */
+static __device__ __forceinline__ void box_store_end(void) {
+    asm volatile("cp.async.bulk.commit_group;\n"
+                 "cp.async.bulk.wait_group.read 0;" ::
+                     : "memory");
+}
+
+/* ---- the kernel before this one in its stream, where that may still run ---- */
+
+/* Until it has ended, and all it has written is seen. */
+static __device__ __forceinline__ void kernel_before_wait(void) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/* The next kernel, if it waits like this one, may come as soon as there is room for it. */
+static __device__ __forceinline__ void kernel_after_come(void) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 #endif

@@ -7,20 +7,22 @@
 #include "sm90/fetch.cuh"
 #include "sm90/maps.cuh"
 
-template <class T, int D, int SOURCE>
+template <class T, class shape, int SOURCE>
 static __global__ void __launch_bounds__(SM90_THREADS, 1)
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
     if (threadIdx.x == 0)
-        sm90_barriers_make<D, SOURCE>(shared);
+        sm90_barriers_make<shape, SOURCE>(shared);
     __syncthreads();
+    kernel_after_come();
+    kernel_before_wait();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         /* All have 168 registers at first; of what fetching leaves, computing takes as much. */
         registers_claim<SOURCE == SM90_BOXES ? 232 : 216>();
-        sm90_compute<T, D, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
+        sm90_compute<T, shape, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
         return;
     }
     registers_release<SOURCE == SM90_BOXES ? 40 : 72>();
@@ -29,39 +31,54 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
     if (SOURCE == SM90_COPIES) {
         if (warp < 2)
-            sm90_fetch_copies<T, D, true>(memory, shared, p, warp, begin, end);
+            sm90_fetch_copies<T, shape, true>(memory, shared, p, warp, begin, end);
         else
-            sm90_fetch_copies<T, D, false>(memory, shared, p, warp - 2, begin, end);
+            sm90_fetch_copies<T, shape, false>(memory, shared, p, warp - 2, begin, end);
         sm90_store_empty<T>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
+        if (sm90_hands_o<shape, SOURCE>())
+            sm90_store_items<T, shape>(p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
-        sm90_fetch_boxes<D, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+        sm90_fetch_boxes<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<D, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        sm90_fetch_boxes<shape, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 
-template <class T, int D, int SOURCE>
+template <class T, class shape, int SOURCE>
 static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
-        attention_sm90<T, D, SOURCE>;
+        attention_sm90<T, shape, SOURCE>;
     cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            sm90_shape<D>::BYTES);
+                                            shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
-    return code ? code
-                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
-                                   dim3(SM90_THREADS), arguments, sm90_shape<D>::BYTES, stream);
+    /* It may come to the multiprocessors that the kernel before it has left, and waits there. Drivers
+     * before 12.3 cannot capture that. */
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3((unsigned)p->workers);
+    launch.blockDim = dim3(SM90_THREADS);
+    launch.dynamicSmemBytes = shape::BYTES;
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = driver >= 12030;
+    return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
-template <class T, int D>
+template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
     const bool boxes = p->granule_bits == 6 && sm90_maps_make(&maps, p, T());
-    cudaError_t code = boxes ? attention_sm90_launch_from<T, D, SM90_BOXES>(p, &maps, stream)
-                             : attention_sm90_launch_from<T, D, SM90_COPIES>(p, &maps, stream);
+    maps.stores = sm90_map_make_o(&maps.o, p, T());
+    cudaError_t code = boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
+                             : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 

@@ -3,8 +3,7 @@
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 
 #include "sm90/mask.cuh"
-#include "sm90/softmax.cuh"
-#include "sm90/wgmma.cuh"
+#include "sm90/store.cuh"
 
 /* Where a computing warpgroup stands: at the step whose scores it has begun last. */
 struct sm90_place {
@@ -33,264 +32,220 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
-/* Its first row in the tile, of a warp. */
-static __device__ __forceinline__ int sm90_warp_row(const sm90_place &place) {
-    return place.group * 64 + sm90_thread_here() / 32 * 16;
+/* The first row of a warp, in the tiles of its head's list. */
+static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
+                                                    const sm90_place &place) {
+    return (place.group * 64 + sm90_thread_here() / 32 * 16) & (p.tile_rows - 1);
 }
 
 /* ---- products ---- */
 
-/* s[64][128] = q[64][D] k[128][D]^T of the step at `place`, in the background. */
-template <class T, int D, int SOURCE>
-static __device__ __forceinline__ void sm90_scores(float (&s)[64], const sm90_place &place) {
-    using shape = sm90_shape<D>;
+/* s[64][KEYS] = q[64][D_QK] k[KEYS][D_QK]^T of the step at `place`, in the background. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
+                                                   const sm90_place &place) {
     const uint64_t q =
-        product_rows(place.shared + shape::Q + ring_stage<SM90_SLOTS>(place.job) * shape::TILE +
-                     place.group * (64 * 128));
+        product_rows(place.shared + shape::Q +
+                     ring_stage<shape::SLOTS>(place.job) * shape::Q_TILE + place.group * (64 * 128));
     const uint64_t k = product_rows(place.shared + shape::K +
-                                    ring_stage<shape::STAGES>(place.step) * shape::TILE);
+                                    ring_stage<shape::STAGES>(place.step) * shape::K_TILE);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
     product_pin(s);
     product_fence();
 #pragma unroll
-    for (int i = 0; i < D / 16; i++) {
-        const uint64_t on = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
-        product_rows_128(s, q + on, k + on, i != 0, T());
+    for (int i = 0; i < shape::D_QK / 16; i++) {
+        const uint64_t on_q = i / 4 * (shape::Q_PANEL / 16) + i % 4 * (32 / 16);
+        const uint64_t on_k = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
+        product_rows_of(s, q + on_q, k + on_k, i != 0, T());
     }
     product_group();
 }
 
 /* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
- * 0. Each warp has a quarter of the columns. */
-template <int D>
+ * 0. Each warp has every fourth piece of 8 columns. */
+template <class shape>
 static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
                                                        uint32_t keys) {
-    using shape = sm90_shape<D>;
-    constexpr int BYTES = D / 2; /* of a row, for each warp */
-    const int column = sm90_thread_here() / 32 * BYTES;
-    const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE +
-                       (uint32_t)(column / 128 * shape::PANEL + column % 128);
+    const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE +
+                       (uint32_t)(sm90_thread_here() / 32 * 16);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < shape::KEYS / 32; i++) {
         const int filled = (int)(keys >> i / 2 * 8 & 255);
         if (filled && i % 2 * 32 + warp_lane_here() >= filled)
 #pragma unroll
-            for (int piece = 0; piece < BYTES; piece += 16)
-                shared_store_16(v + (uint32_t)((32 * i + warp_lane_here()) * 128 + piece),
+            for (int j = 0; j < shape::D_V / 32; j++)
+                shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
+                                               (32 * i + warp_lane_here()) * 128),
                                 {0, 0, 0, 0});
     }
     proxy_fence();
     warpgroup_sync(1 + place.group);
 }
 
-/* o[64][D] (+)= weights[64][128] v[128][D] of step `step`, in the background. */
-template <class T, int D, int SOURCE>
+/* o[64][D_V] (+)= weights[64][KEYS] v[KEYS][D_V] of step `step`, in the background. */
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
-sm90_values(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place, uint32_t step,
-            uint32_t keys, int add) {
-    using shape = sm90_shape<D>;
+sm90_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
+            const sm90_place &place, uint32_t step, uint32_t keys, int add) {
     const uint64_t v = product_columns(
-        place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::TILE, shape::PANEL);
+        place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE, shape::PANEL);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, step);
     if (SOURCE == SM90_BOXES && sm90_some_dead(keys)) /* copies leave zeros there */
-        sm90_clear_dead<D>(place, step, keys);
+        sm90_clear_dead<shape>(place, step, keys);
     product_pin(o);
     product_pin(weights);
     product_fence();
 #pragma unroll
-    for (int i = 0; i < SM90_KEYS / 16; i++)
+    for (int i = 0; i < shape::KEYS / 16; i++)
         product_columns_of(o, weights + 4 * i, v + i * (16 * 128 / 16), i != 0 ? 1 : add, T());
     product_group();
 }
 
 /* ---- outputs ---- */
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for all
- * rows of a tile, whether or not they are there. */
-template <class T, int D>
-static __device__ __forceinline__ void
-sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[D / 2],
-                const float (&m)[2], const float (&l)[2], int row) {
-    const struct attention_slot slot = attention_slot_of(p, number);
-    const float lower = sm90_exp2(-sm90_raise(T()));
-    const int column = warp_lane_here() % 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + 2 * column;
-        if (column == 0) {
-            slot.m[row + 8 * h] = m[h];
-            slot.l[row + 8 * h] = l[h] * lower;
-        }
-#pragma unroll
-        for (int j = 0; j < D / 8; j++)
-            if (8 * j < p.slot_dims)
-                *reinterpret_cast<float2 *>(to + 8 * j) = {o[4 * j + 2 * h] * lower,
-                                                           o[4 * j + 2 * h + 1] * lower};
-    }
-}
-
-/* A warp's 16 rows of O / l, through `staged`, its own part of shared memory: panels of 16 rows. */
-template <class T, int D>
-static __device__ __forceinline__ void
-sm90_store_rows(const struct attention_params &p, const struct granule_item &item,
-                const float (&o)[D / 2], const float (&l)[2], uint32_t staged, int first) {
-    constexpr uint32_t PIECES = D / 8, AT_ONCE = 32 / PIECES; /* rows that a warp stores at a time */
-    const uint32_t lane = (uint32_t)warp_lane_here();
-    const bool empty[2] = {l[0] == 0, l[1] == 0};
-    const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};
-    const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
-#pragma unroll
-    for (int j = 0; j < D / 8; j += 2) { /* lanes 16 ... 31 name the rows of columns 8 (j + 1) ... */
-        uint32_t x[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const float *at = o + 4 * j + 2 * e;
-            x[e] = empty[e % 2] ? 0 : mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
-        }
-        matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * 16 * 128), x);
-    }
-    __syncwarp();
-    const uint32_t piece = lane % PIECES, row = lane / PIECES;
-    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
-    char *to = attention_head<T>(p.o, item.batch, item.head) +
-               ((int64_t)item.row + first + (int)row) * step + 16 * piece;
-    const int rows = 8 * (int)piece < p.d_v ? item.rows - first - (int)row : 0;
-    const uint32_t from = staged + piece / 8 * (16 * 128) + row * 128;
-#pragma unroll
-    for (uint32_t r = 0; r < 16; r += AT_ONCE)
-        if ((int)r < rows)
-            *reinterpret_cast<uint4 *>(to + r * step) =
-                shared_load_16(from + r * 128 + (piece % 8 ^ (row + r) % 8) * 16);
-    __syncwarp();
-}
-
-/* The results of the job-th item. */
-template <class T, int D>
+/* The results of the job-th item: its lse, and O to who stores it, or to its place. */
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
                                                   const sm90_place &place, uint32_t job,
-                                                  const float (&o)[D / 2],
+                                                  const float (&o)[shape::OUTPUTS],
                                                   const struct sm90_state &state) {
-    using shape = sm90_shape<D>;
-    const struct granule_item &item = sm90_item<D>(place.memory, job);
-    const int first = sm90_warp_row(place), h = warp_lane_here() % 4;
-    const int row = first + warp_lane_here() / 4;
+    const struct granule_item &item = sm90_item<shape>(place.memory, job);
+    const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
+    const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
+    const struct sm90_queries of =
+        sm90_queries_of(p, item.head, item.row, item.rows, 64 * place.group + first);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    if (sm90_uniform(item.parts) > 1) {
-        sm90_store_part<T, D>(p, item.slot, o, state.m, l, row);
-        return;
-    }
-    if (h < 2 && row + 8 * h < item.rows) /* two lanes of the four that share the rows */
-        attention_store_lse(p, item.batch, item.head, item.row + row + 8 * h,
+    const bool whole = sm90_uniform(item.parts) == 1;
+    if (sm90_hands_o<shape, SOURCE>())
+        barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
+    if (!whole)
+        sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
+                                  of.row - item.row + row);
+    else if (h < 2 && row + 8 * h < of.rows) /* two lanes of the four that share the rows */
+        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h,
                             (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
-    sm90_store_rows<T, D>(p, item, o, l,
-                          place.shared + shape::O + (uint32_t)(first / 16 * (shape::TILE / 8)),
-                          first);
+    if (whole)
+        sm90_store_rows<T, shape, SOURCE>(
+            p, place.shared + shape::O + (uint32_t)(place.group * shape::O_PANELS * SM90_O_PANEL),
+            item.batch, of, o, l, first);
+    if (sm90_hands_o<shape, SOURCE>()) {
+        proxy_fence();
+        barrier_arrive(place.shared + shape::O_FULL + 8 * place.group);
+    }
 }
 
 /* ---- steps ---- */
 
 /* Goes on to the next item; false at the end. */
-template <int D, int SOURCE>
+template <class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_bits) {
-    using shape = sm90_shape<D>;
     place.job++;
-    sm90_wait<SM90_SLOTS, SOURCE>(place.shared + shape::Q_FULL, place.job);
-    const struct granule_item &item = sm90_item<D>(place.memory, place.job);
+    sm90_wait<shape::SLOTS, SOURCE>(place.shared + shape::Q_FULL, place.job);
+    const struct granule_item &item = sm90_item<shape>(place.memory, place.job);
     const int64_t places = (int64_t)item.count << granule_bits;
     place.at = 0;
-    place.steps = sm90_uniform((int)((places + SM90_KEYS - 1) >> SM90_BITS));
-    place.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> SM90_BITS));
+    place.steps = sm90_uniform((int)((places + shape::KEYS - 1) >> shape::BITS));
+    place.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> shape::BITS));
     return place.steps > 0;
 }
 
-/* Looks up what is to be known of masks before the scores of a step are there, and masks them. */
-template <int D, bool FIRST>
-static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_BOXES> &mask,
+/* What a computing thread holds: scores of a step; weights of the last one, and the keys of its
+ * granules (sm90_mask_granules); sums of the item, and what it knows of its masks. */
+template <class shape, int SOURCE> struct sm90_work {
+    float s[shape::SCORES], o[shape::OUTPUTS];
+    uint32_t weights[shape::SCORES / 2], keys;
+    struct sm90_state state;
+    struct sm90_mask<shape, SOURCE> mask;
+};
+
+/* Looks up what is to be known of masks before the scores of a step are there, the first masks of an
+ * item in its first step already; and masks them. */
+template <bool FIRST, class shape>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
     const int after = place.at - place.whole;
-    if (FIRST ? place.whole < place.steps
-              : after > 0 && after % SM90_AHEAD == 0)
-        mask.listed = sm90_look_ahead(mask.ahead, p, sm90_item<D>(place.memory, place.job),
-                                      FIRST ? place.whole : place.at, sm90_warp_row(place));
+    const bool now = after >= 0 && after % shape::AHEAD == 0;
+    if (FIRST ? place.whole < place.steps : now && after > 0)
+        sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
+                        (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
+    if (now)
+        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
 }
-template <int D, bool FIRST>
-static __device__ __forceinline__ void sm90_ask_mask(struct sm90_mask<SM90_COPIES> &mask,
+template <bool FIRST, class shape>
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
     if (place.at >= place.whole)
-        sm90_look_up(mask.places, p, sm90_item<D>(place.memory, place.job), place.at,
-                     sm90_warp_row(place));
+        sm90_look_up(w.mask.places, p, sm90_item<shape>(place.memory, place.job), place.at,
+                     sm90_warp_row(p, place));
 }
-static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
-                                                        const struct sm90_mask<SM90_BOXES> &mask,
-                                                        uint32_t &keys, const sm90_place &place,
+template <class shape>
+static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_BOXES> &w,
+                                                        const sm90_place &place,
                                                         const struct attention_params &p) {
-    keys = 0;
+    w.keys = 0;
     if (place.at >= place.whole)
-        keys = sm90_mask_granules(s, mask.ahead, (place.at - place.whole) % SM90_AHEAD, p,
-                                  sm90_warp_row(place));
+        w.keys = sm90_mask_granules(w.s, w.mask.ahead, (place.at - place.whole) % shape::AHEAD, p,
+                                    sm90_warp_row(p, place));
 }
-static __device__ __forceinline__ void sm90_mask_scores(float (&s)[64],
-                                                        const struct sm90_mask<SM90_COPIES> &mask,
-                                                        uint32_t &, const sm90_place &place,
+template <class shape>
+static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_COPIES> &w,
+                                                        const sm90_place &place,
                                                         const struct attention_params &) {
     if (place.at >= place.whole)
-        sm90_mask_places(s, mask.places);
+        sm90_mask_places(w.s, w.mask.places);
 }
 
 /* Whether no row of the warpgroup lists a key of a step past the first one: it is known of all but
  * those that are about to be looked up. */
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_mask<SM90_BOXES> &mask,
+template <class shape>
+static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_BOXES> &w,
                                                   const sm90_place &place) {
-    const int after = (place.at - place.whole) % SM90_AHEAD;
-    return after != 0 && (mask.listed >> 2 * after & 3) == 0;
+    const int after = (place.at - place.whole) % shape::AHEAD;
+    return after != 0 &&
+           (w.mask.listed >> shape::GRANULES * after & ((1 << shape::GRANULES) - 1)) == 0;
 }
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_mask<SM90_COPIES> &,
+template <class shape>
+static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_COPIES> &,
                                                   const sm90_place &) {
     return false;
 }
 
-/* A step with nothing to overlap: scores and softmax. keys: of its granules (sm90_mask_granules).
- * FIRST: of its item; else `o` has sums of it. */
-template <class T, int D, int SOURCE, bool FIRST>
+/* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
+template <class T, bool FIRST, class shape, int SOURCE>
 static __device__ __forceinline__ void
-sm90_step_alone(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2],
-                struct sm90_state &state, struct sm90_mask<SOURCE> &mask, uint32_t &keys,
-                const sm90_place &place, const struct attention_params &p, float scale) {
-    using shape = sm90_shape<D>;
+sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
+                const struct attention_params &p, float scale) {
     float factor[2];
-    sm90_scores<T, D, SOURCE>(s, place);
-    sm90_ask_mask<D, FIRST>(mask, place, p);
+    sm90_scores<T, shape, SOURCE>(w.s, place);
+    sm90_ask_mask<FIRST>(w, place, p);
     product_wait<0>();
-    product_pin(s);
+    product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    sm90_mask_scores(s, mask, keys, place, p);
+    sm90_mask_scores(w, place, p);
     if (FIRST)
-        sm90_clear(state);
-    const bool moved = sm90_softmax<T>(s, state, factor, scale);
+        sm90_clear(w.state);
+    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     if (!FIRST && moved)
-        sm90_rescale(o, factor);
-    sm90_round<T>(weights, s);
+        sm90_rescale(w.o, factor);
+    sm90_round<T>(w.weights, w.s);
 }
 
 /* P V of the step before, with nothing to overlap. */
-template <class T, int D, int SOURCE>
-static __device__ __forceinline__ void
-sm90_values_alone(float (&o)[D / 2], uint32_t (&weights)[32], const sm90_place &place,
-                  uint32_t keys, bool add) {
-    using shape = sm90_shape<D>;
-    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, keys, add);
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape, SOURCE> &w,
+                                                         const sm90_place &place, bool add) {
+    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, w.keys, add);
     product_wait<0>();
-    product_pin(o);
-    product_pin(weights);
+    product_pin(w.o);
+    product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
 }
 
 /* A step that is not this warpgroup's: gives back what was fetched for the other. */
-template <int D, int SOURCE>
+template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
-    using shape = sm90_shape<D>;
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, place.step);
@@ -302,98 +257,96 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
  * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and
  * stored. MASKED: it may have masks, or the step before.
  */
-template <class T, int D, int SOURCE, bool FIRST, bool MASKED>
-static __device__ __forceinline__ void
-sm90_step(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
-          struct sm90_mask<SOURCE> &mask, uint32_t &keys, bool add, const sm90_place &place,
-          const struct attention_params &p, float scale) {
-    using shape = sm90_shape<D>;
-    const struct sm90_state done = state;
+template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
+                                                 const sm90_place &place,
+                                                 const struct attention_params &p, float scale) {
+    const struct sm90_state done = w.state;
     float factor[2];
-    product_pin(o);
-    sm90_scores<T, D, SOURCE>(s, place);
-    sm90_values<T, D, SOURCE>(o, weights, place, place.step - 1, MASKED ? keys : 0, add);
+    product_pin(w.o);
+    sm90_scores<T, shape, SOURCE>(w.s, place);
+    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, MASKED ? w.keys : 0, add);
     if (MASKED)
-        sm90_ask_mask<D, FIRST>(mask, place, p);
+        sm90_ask_mask<FIRST>(w, place, p);
     product_wait<1>();
-    product_pin(s);
+    product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     if (MASKED)
-        sm90_mask_scores(s, mask, keys, place, p);
+        sm90_mask_scores(w, place, p);
     if (FIRST)
-        sm90_clear(state);
-    const bool moved = sm90_softmax<T>(s, state, factor, scale);
+        sm90_clear(w.state);
+    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     product_wait<0>();
-    product_pin(o);
-    product_pin(weights);
+    product_pin(w.o);
+    product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
-    sm90_round<T>(weights, s);
+    sm90_round<T>(w.weights, w.s);
     if (FIRST)
-        sm90_store<T, D>(p, place, place.job - 1, o, done);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, done);
     else if (moved)
-        sm90_rescale(o, factor);
+        sm90_rescale(w.o, factor);
 }
 
 /*
  * The steps of an item but the first: those without masks, then the others, of which those that are
  * not this warpgroup's are passed over. Answers whether P V of the last step is still to be done.
  */
-template <class T, int D, int SOURCE>
-static __device__ __forceinline__ bool
-sm90_steps(float (&s)[64], uint32_t (&weights)[32], float (&o)[D / 2], struct sm90_state &state,
-           struct sm90_mask<SOURCE> &mask, uint32_t &keys, sm90_place &place,
-           const struct attention_params &p, float scale) {
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE> &w,
+                                                  sm90_place &place,
+                                                  const struct attention_params &p, float scale) {
     bool pending = true;
 #pragma unroll 1
     for (place.at = 1; place.at < place.whole; place.at++, place.step++)
-        sm90_step<T, D, SOURCE, false, false>(s, weights, o, state, mask, keys, place.at > 1, place,
-                                              p, scale);
+        sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
     for (; place.at < place.steps; place.at++, place.step++) {
-        if (sm90_skips(mask, place)) {
+        if (sm90_skips(w, place)) {
             if (pending)
-                sm90_values_alone<T, D, SOURCE>(o, weights, place, keys, place.at > 1);
-            sm90_pass<D, SOURCE>(place);
+                sm90_values_alone<T>(w, place, place.at > 1);
+            sm90_pass<shape, SOURCE>(place);
             pending = false;
         } else if (pending) {
-            sm90_step<T, D, SOURCE, false, true>(s, weights, o, state, mask, keys, place.at > 1,
-                                                 place, p, scale);
+            sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
         } else {
-            sm90_step_alone<T, D, SOURCE, false>(s, weights, o, state, mask, keys, place, p, scale);
+            sm90_step_alone<T, false>(w, place, p, scale);
             pending = true;
         }
     }
     return pending;
 }
 
-template <class T, int D, int SOURCE>
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t shared, int group,
                                                     const struct attention_params &p, float scale) {
-    float s[64], o[D / 2];
-    uint32_t weights[32];
-    struct sm90_state state;
-    struct sm90_mask<SOURCE> mask;
-    uint32_t keys = 0;
+    struct sm90_work<shape, SOURCE> w;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
-    if (!sm90_take<D, SOURCE>(place, p.granule_bits))
+    w.keys = 0;
+    if (!sm90_take<shape, SOURCE>(place, p.granule_bits))
         return;
     for (bool overlapped = false;;) {
         if (!overlapped)
-            sm90_step_alone<T, D, SOURCE, true>(s, weights, o, state, mask, keys, place, p, scale);
-        /* Said again for each item: else they are taken for different numbers in each lane. */
+            sm90_step_alone<T, true>(w, place, p, scale);
+        /* Said again for each item: else they are taken for different numbers in each lane; and the
+         * address, where many products follow from it, else each has its own register meanwhile. */
         place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
         place.job = (uint32_t)sm90_uniform((int)place.job);
-        overlapped = sm90_steps<T, D, SOURCE>(s, weights, o, state, mask, keys, place, p, scale);
-        sm90_release<SM90_SLOTS>(place, shared + sm90_shape<D>::Q_EMPTY, place.job);
-        const bool add = place.steps > 1, more = sm90_take<D, SOURCE>(place, p.granule_bits);
+        if (shape::D_QK > 128)
+            place.shared = (uint32_t)sm90_uniform((int)place.shared);
+        overlapped = sm90_steps<T>(w, place, p, scale);
+        sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
+        const bool add = place.steps > 1;
+        bool more = shape::SLOTS > 1 && sm90_take<shape, SOURCE>(place, p.granule_bits);
         if (more && overlapped) {
-            sm90_step<T, D, SOURCE, true, true>(s, weights, o, state, mask, keys, add, place, p,
-                                                scale);
+            sm90_step<T, true, true>(w, add, place, p, scale);
             continue;
         }
         if (overlapped)
-            sm90_values_alone<T, D, SOURCE>(o, weights, place, keys, add);
-        sm90_store<T, D>(p, place, place.job - 1, o, state);
+            sm90_values_alone<T>(w, place, add);
+        overlapped = false;
+        sm90_store<T, shape, SOURCE>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
+        if (shape::SLOTS == 1)
+            more = sm90_take<shape, SOURCE>(place, p.granule_bits);
         if (!more)
             return;
     }

@@ -1,100 +1,86 @@
 /*
  * Fused attention on Hopper, the warpgroup that fetches. Queries and keys are fetched by one part of
- * it, values by another, neither waiting for the other. Items without keys are not handed on: their
- * outputs are written here.
+ * it, values by another, neither waiting for the other. Items without keys are not handed on.
  */
 #ifndef TESSERA_CUDA_SM90_FETCH_CUH
 #define TESSERA_CUDA_SM90_FETCH_CUH
 
-#include "sm90/shape.cuh"
-
-/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
-static __device__ __forceinline__ struct granule_item
-sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
-    struct granule_item item;
-    item.count = -1;
-    if (first + warp_lane() < end)
-        item = p.image.items[first + warp_lane()];
-    return item;
-}
-
-static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
-    return __shfl_sync(WARP_ALL, x, lane);
-}
-static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
-    return __shfl_sync(WARP_ALL, x, lane);
-}
-
-/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
- * which this is one. */
-template <class T>
-static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
-                                                        int64_t begin, int64_t end, int warp,
-                                                        int warps) {
-    const int pieces = p.d_v / 8;
-#pragma unroll 1
-    for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
-        uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
-#pragma unroll 1
-        for (; empty; empty &= empty - 1) {
-            const int lane = __ffs((int)empty) - 1;
-            const int32_t batch = sm90_of_lane(items.batch, lane);
-            const int32_t head = sm90_of_lane(items.head, lane);
-            const int32_t row = sm90_of_lane(items.row, lane);
-            const int32_t rows = sm90_of_lane(items.rows, lane);
-            char *o = attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * 2;
-            for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
-                attention_store_lse(p, batch, head, row + i, -INFINITY, 0);
-            for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
-                *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 + i % pieces * 16) =
-                    uint4{0, 0, 0, 0};
-        }
-    }
-}
+#include "sm90/store.cuh"
 
 /* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
-template <int D>
+template <class shape>
 static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shared, uint32_t job,
                                                      bool writes) {
-    using shape = sm90_shape<D>;
-    const uint32_t slot = 8 * ring_stage<SM90_SLOTS>(job);
-    barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+    const uint32_t slot = 8 * ring_stage<shape::SLOTS>(job);
+    barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<shape::SLOTS>(job) ^ 1);
     if (writes)
-        sm90_item<D>(memory, job).count = 0;
+        sm90_item<shape>(memory, job).count = 0;
 }
 
 /* ---- boxes, by one warp for each ring ---- */
 
 /* A tile by boxes of all its rows, which begin at `first`. */
-template <int D>
+template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap *map,
                                                 uint32_t barrier, int32_t first, int32_t h,
                                                 int32_t b, uint64_t policy) {
-    using shape = sm90_shape<D>;
     if (warp_lane() == 0) {
-        barrier_arrive_expect(barrier, shape::TILE);
+        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll
-        for (int i = 0; i < shape::PANELS; i++)
-            box_load(tile + i * shape::PANEL, map, barrier, 64 * i, first, h, b, policy);
+        for (int i = 0; i < PANELS; i++)
+            box_load(tile + i * (ROWS * 128), map, barrier, 64 * i, first, h, b, policy);
     }
     __syncwarp();
 }
 
 /* A tile by boxes of half its rows, which begin at `first` and `second`. */
-template <int D>
+template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
                                                   uint32_t barrier, int32_t first, int32_t second,
                                                   int32_t h, int32_t b, uint64_t policy) {
-    using shape = sm90_shape<D>;
     if (warp_lane() == 0) {
-        barrier_arrive_expect(barrier, shape::TILE);
+        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll
-        for (int i = 0; i < shape::PANELS; i++) {
-            const uint32_t panel = tile + i * shape::PANEL;
+        for (int i = 0; i < PANELS; i++) {
+            const uint32_t panel = tile + i * (ROWS * 128);
             box_load(panel, map, barrier, 64 * i, first, h, b, policy);
-            box_load(panel + shape::PANEL / 2, map, barrier, 64 * i, second, h, b, policy);
+            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h, b, policy);
         }
+    }
+    __syncwarp();
+}
+
+/* A step's tile of K or V: by one box where its granules are neighbours. */
+template <class shape, int PANELS>
+static __device__ __forceinline__ void
+sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int32_t keys, int g,
+                  int32_t h, int32_t b) {
+    const int32_t one = sm90_of_lane(keys, g);
+    if (shape::GRANULES == 1) {
+        sm90_box<PANELS, shape::KEYS>(tile, maps, barrier, one, h, b, BOX_AGAIN);
+        return;
+    }
+    const int32_t two = sm90_of_lane(keys, g + 1);
+    if (two - one == GRANULE_MAX)
+        sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, one, h, b, BOX_AGAIN);
+    else
+        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
+}
+
+/* The queries from `row` on of `head` and those that are stacked with it. */
+template <int PANELS>
+static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
+                                                        uint32_t tile, const CUtensorMap *map,
+                                                        uint32_t barrier, int32_t row, int32_t head,
+                                                        int32_t b) {
+    if (warp_lane() == 0) {
+        barrier_arrive_expect(barrier, PANELS * SM90_ROWS * 128);
+#pragma unroll 1
+        for (int s = 0; s < sm90_stack(p); s++, tile += (uint32_t)p.tile_rows * 128)
+#pragma unroll
+            for (int i = 0; i < PANELS; i++)
+                box_load(tile + i * (SM90_ROWS * 128), map, barrier, 64 * i, row, head + s, b,
+                         BOX_ONCE);
     }
     __syncwarp();
 }
@@ -106,12 +92,12 @@ static __device__ __forceinline__ int32_t sm90_keys(const struct attention_param
 }
 
 /* Keys with the queries before them, or values. */
-template <int D, bool QUERIES>
+template <class shape, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
                  const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
-    using shape = sm90_shape<D>;
-    constexpr int TILES = QUERIES ? shape::K : shape::V;
+    constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
+    constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     uint32_t step = 0, job = 0;
@@ -131,15 +117,16 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
             if (QUERIES) {
-                const uint32_t slot = ring_stage<SM90_SLOTS>(job);
+                const uint32_t slot = ring_stage<shape::SLOTS>(job);
+                const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
+                const uint32_t full = shared + shape::Q_FULL + 8 * slot;
                 const int32_t row = sm90_of_lane(items.row, lane);
-                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
+                const int32_t head = sm90_of_lane(items.head, lane);
+                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
                 if (warp_lane() == lane)
-                    sm90_item<D>(memory, job) = items;
+                    sm90_item<shape>(memory, job) = items;
                 __syncwarp();
-                sm90_box<D>(shared + shape::Q + slot * shape::TILE, map_q,
-                            shared + shape::Q_FULL + 8 * slot, row,
-                            sm90_of_lane(items.head, lane), b, BOX_ONCE);
+                sm90_box_queries<PANELS>(p, tile, map_q, full, row, head, b);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -154,50 +141,44 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                                           : sm90_keys(p, first_after, 0, count_after);
                 const int32_t granules = min(count - chunk, 32);
 #pragma unroll 1
-                for (int32_t g = 0; g < granules; g += 2, step++) {
+                for (int32_t g = 0; g < granules; g += shape::GRANULES, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
-                    const int32_t one = sm90_of_lane(keys, g), two = sm90_of_lane(keys, g + 1);
                     barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-                    const uint32_t tile = shared + TILES + stage * shape::TILE;
-                    const uint32_t full = shared + FULL + 8 * stage;
-                    if (two - one == GRANULE_MAX)
-                        sm90_box<D>(tile, maps + 1, full, one, h, b, BOX_AGAIN);
-                    else
-                        sm90_boxes<D>(tile, maps, full, one, two, h, b, BOX_AGAIN);
+                    sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                     shared + FULL + 8 * stage, keys, g, h, b);
                 }
                 keys = after;
             }
         }
     }
     if (QUERIES) {
-        sm90_hand_end<D>(memory, shared, job, warp_lane() == 0);
+        sm90_hand_end<shape>(memory, shared, job, warp_lane() == 0);
         if (warp_lane() == 0)
-            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job));
+            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job));
     }
 }
 
-/* ---- copies of 16 bytes, by two warps to a tile, of which each has 64 rows ---- */
+/* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
 
-/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. PLAIN: all rows are there,
- * and D columns, less than 2^32 bytes from row to row. */
-template <int D, bool PLAIN>
+/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes apart.
+ * PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to row. */
+template <int PANELS, int PANEL, bool PLAIN, int N>
 static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *from, int64_t step,
-                                                      int32_t bytes, const int32_t (&key)[2]) {
-    using shape = sm90_shape<D>;
+                                                      int32_t bytes, const int32_t (&key)[N]) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     from += 16 * piece;
     to += (uint32_t)(sub * 128) + panel_piece(sub, piece);
     asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
 #pragma unroll
-    for (int i = 0; i < 64; i += 4) {
+    for (int i = 0; i < 32 * N; i += 4) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
         const char *row = PLAIN ? from + (uint64_t)(uint32_t)k * (uint32_t)step
                                 : from + (int64_t)max(k, 0) * step;
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * 128);
 #pragma unroll
-        for (int s = 0; s < shape::PANELS; s++)
-            copy_16_of_line(at + (uint32_t)(s * shape::PANEL), row + 128 * s,
-                         PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
+        for (int s = 0; s < PANELS; s++)
+            copy_16_of_line(at + (uint32_t)(s * PANEL), row + 128 * s,
+                            PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
     }
 }
 
@@ -216,24 +197,25 @@ sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d) {
 }
 
 /* This warp's rows of a tile. */
-template <int D>
+template <int PANELS, int PANEL, int N>
 static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_rows &rows,
-                                                 const int32_t (&key)[2]) {
-    const bool plain = rows.bytes == 2 * D && (uint64_t)rows.step <= UINT32_MAX;
-    if (__all_sync(WARP_ALL, plain && (key[0] | key[1]) >= 0))
-        sm90_copy_rows<D, true>(to, rows.from, rows.step, rows.bytes, key);
+                                                 const int32_t (&key)[N]) {
+    const bool plain = rows.bytes == 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
+    if (__all_sync(WARP_ALL, plain && (key[0] | key[N - 1]) >= 0))
+        sm90_copy_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
     else
-        sm90_copy_rows<D, false>(to, rows.from, rows.step, rows.bytes, key);
+        sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
 /* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
-static __device__ __forceinline__ void sm90_look(int32_t (&key)[2],
+template <int N>
+static __device__ __forceinline__ void sm90_look(int32_t (&key)[N],
                                                  const struct attention_params &p, int64_t first,
                                                  int64_t mask, int32_t count, int32_t whole,
                                                  int64_t at) {
     const int32_t size = 1 << p.granule_bits;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N; i++) {
         const int64_t place = at + 32 * i + warp_lane();
         const int64_t g = place >> p.granule_bits;
         const int32_t offset = (int32_t)place & (size - 1);
@@ -245,16 +227,16 @@ static __device__ __forceinline__ void sm90_look(int32_t (&key)[2],
 }
 
 /* Keys with the queries before them, or values; `half` of two warps. */
-template <class T, int D, bool QUERIES>
+template <class T, class shape, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &p, int half,
                   int64_t begin, int64_t end) {
-    using shape = sm90_shape<D>;
-    constexpr int TILES = QUERIES ? shape::K : shape::V;
+    constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
+    constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     const bool first_thread = half == 0 && warp_lane() == 0;
-    const uint32_t mine = (uint32_t)(half * 64 * 128); /* bytes into a panel */
+    constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
     uint32_t step = 0, job = 0;
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
@@ -262,21 +244,25 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         const int32_t count = sm90_uniform(__ldg(&item.count)), whole = __ldg(&item.whole);
         const int64_t first = __ldg(&item.first), mask = __ldg(&item.mask);
         const int64_t places = (int64_t)count << p.granule_bits;
-        int32_t key[2], next[2];
+        int32_t key[MINE / 32], next[MINE / 32];
         if (count == 0)
             continue;
-        sm90_look(key, p, first, mask, count, whole, 64 * half);
+        sm90_look(key, p, first, mask, count, whole, MINE * half);
         if (QUERIES) {
-            const uint32_t slot = ring_stage<SM90_SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            const int32_t row = 64 * half + warp_lane();
-            const int32_t query[2] = {row < item.rows ? item.row + row : -1,
-                                      row + 32 < item.rows ? item.row + row + 32 : -1};
-            barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<SM90_SLOTS>(job) ^ 1);
-            sm90_copy<D>(shared + shape::Q + slot * shape::TILE + mine,
-                         sm90_rows_of<T>(p.q, item.batch, item.head, p.d_qk), query);
+            const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
+            barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
+#pragma unroll 1
+            for (int at = 64 * half; at < 64 * half + 64; at += 32) {
+                const struct sm90_queries of =
+                    sm90_queries_of(p, item.head, item.row, item.rows, at);
+                const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
+                sm90_copy<PANELS, shape::Q_PANEL>(
+                    shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(at * 128),
+                    sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
+            }
             barrier_arrive_copied(shared + full);
             if (first_thread) {
-                sm90_item<D>(memory, job) = item;
+                sm90_item<shape>(memory, job) = item;
                 barrier_arrive(shared + full);
             }
             __syncwarp();
@@ -285,19 +271,21 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         const struct sm90_rows rows = sm90_rows_of<T>(QUERIES ? p.k : p.v, item.batch, item.head_kv,
                                                       QUERIES ? p.d_qk : p.d_v);
 #pragma unroll 1
-        for (int64_t at = 0; at < places; at += SM90_KEYS, step++) {
+        for (int64_t at = 0; at < places; at += shape::KEYS, step++) {
             const uint32_t stage = ring_stage<shape::STAGES>(step);
-            sm90_look(next, p, first, mask, count, whole, at + SM90_KEYS + 64 * half);
+            sm90_look(next, p, first, mask, count, whole, at + shape::KEYS + MINE * half);
             barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-            sm90_copy<D>(shared + TILES + stage * shape::TILE + mine, rows, key);
+            sm90_copy<PANELS, shape::PANEL>(
+                shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
             barrier_arrive_copied(shared + FULL + 8 * stage);
-            key[0] = next[0];
-            key[1] = next[1];
+#pragma unroll
+            for (int j = 0; j < MINE / 32; j++)
+                key[j] = next[j];
         }
     }
     if (QUERIES) {
-        const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<SM90_SLOTS>(job);
-        sm90_hand_end<D>(memory, shared, job, first_thread);
+        const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job);
+        sm90_hand_end<shape>(memory, shared, job, first_thread);
         barrier_arrive(full);
         if (first_thread)
             barrier_arrive(full);

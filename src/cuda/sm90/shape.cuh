@@ -1,15 +1,16 @@
 /*
  * Fused attention for 16-bit types on Hopper. One block of three warpgroups on each multiprocessor
  * goes through the items that the plan has dealt to it; a query tile has 128 rows, a step 128 places
- * of its granules. One warpgroup fetches, ahead and without regard to items; the other two compute,
- * 64 rows each.
+ * of its granules, or 64 where O takes the registers of more than 128 dims. One warpgroup fetches,
+ * ahead and without regard to items; the other two compute, 64 rows each.
  *
- * Shared memory, in bytes for D = 128 (64):
+ * Shared memory, in KB for heads of
+ *                             64       128      192      256   192/128 dims
  *
- *   Q [2][128][D]        2 x 32 K (16 K)   the item being computed, and the next
- *   O [128][D]               32 K (16 K)   rounded, on its way out; 16 rows of it to each warp
- *   K [STAGES][128][D]   2 x 32 K (4 x 16 K)
- *   V [STAGES][128][D]   2 x 32 K (4 x 16 K)
+ *   Q [SLOTS][128][D_QK]    2 x 16   2 x 32   2 x 48     64     48   the item being computed; the next
+ *   O [128][64 O_PANELS]      16       32       16       16     16   rounded, on its way out
+ *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32  2 x 48
+ *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32  2 x 32
  *   barriers, and JOBS items
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
@@ -20,6 +21,8 @@
  *   k_full      boxes | copies             K stands                both, each before its Q K^T
  *   k_empty                                both have their scores  whoever fills it
  *   v_full, v_empty                        the same of V and P V
+ *   o_full      each computing warpgroup   its O stands               the warp that stores it
+ *   o_empty     that warp                  it has been read           that warpgroup
  *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
@@ -30,7 +33,8 @@
  *   ...
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Steps whose granules all have no mask come first in an item.
+ * products. Steps whose granules all have no mask come first in an item. With one slot of Q, the next
+ * item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -39,11 +43,9 @@
 #include "attention_store.cuh"
 #include "sm90/async.cuh"
 
-#define SM90_ROWS 128    /* of a query tile */
-#define SM90_KEYS 128    /* places of a step */
-#define SM90_BITS 7      /* log2 of it */
-#define SM90_THREADS 384 /* warpgroup 0 fetches, 1 and 2 compute */
-#define SM90_SLOTS 2     /* of Q */
+#define SM90_ROWS 128            /* of a query tile */
+#define SM90_THREADS 384         /* warpgroup 0 fetches, 1 and 2 compute */
+#define SM90_SHARED (227 * 1024) /* what a block of Hopper can have */
 /* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
  * the next. */
 #define SM90_JOBS 4
@@ -52,25 +54,38 @@
  * granules of any size. */
 enum { SM90_BOXES, SM90_COPIES };
 
-template <int D> struct sm90_shape {
-    static constexpr int STAGES = D > 64 ? 2 : 4;
-    static constexpr int PANELS = D / 64;
-    static constexpr int PANEL = SM90_ROWS * 128; /* bytes: 64 columns of a tile */
-    static constexpr int TILE = PANELS * PANEL;
-    static constexpr int Q = 0, O = SM90_SLOTS * TILE, K = O + TILE, V = K + STAGES * TILE;
-    static constexpr int BARRIERS = V + STAGES * TILE;
+/* Of a kernel for heads of these dims, multiples of 64. Tiles are panels of 64 columns. */
+template <int DIMS_QK, int DIMS_V> struct sm90_shape {
+    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V;
+    static constexpr int BITS = D_V > 128 ? 6 : 7, KEYS = 1 << BITS; /* places of a step */
+    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they are of that size */
+    static constexpr int AHEAD = 32 / GRANULES;         /* steps whose masks are looked up together */
+    static constexpr int STAGES = D_QK > 64 ? 2 : 4;
+    static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
+    static constexpr int O_PANELS = D_QK > 128 ? 1 : V_PANELS; /* that go out at a time */
+    static constexpr int Q_PANEL = SM90_ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
+    static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;
+    static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
+    static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
+    static constexpr int SLOTS = BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1; /* of Q */
+    static constexpr int Q = 0, O = SLOTS * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
+    static constexpr int BARRIERS = V + STAGES * V_TILE;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
-    static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SM90_SLOTS;
-    static constexpr int ITEMS = Q_EMPTY + 8 * SM90_SLOTS;
+    static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
+    static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * 2;
+    static constexpr int ITEMS = O_EMPTY + 8 * 2;
     static constexpr int BYTES = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    static_assert(SM90_KEYS == SM90_ROWS, "tiles of Q, K, V and O are alike");
-    static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
+    /* Floats of a thread's scores and outputs. */
+    static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
+    static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
 };
 
-/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours. */
+/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the rows
+ * of a warpgroup, where boxes reach it. */
 struct sm90_maps {
-    CUtensorMap q, k[2], v[2];
+    CUtensorMap q, k[2], v[2], o;
+    bool stores;
 };
 
 /* Where the index-th use of a ring's stage is, and the parity of its phase. */
@@ -81,15 +96,29 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Where the job-th item of a block stands. */
-template <int D>
-static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
-    return reinterpret_cast<struct granule_item *>(memory + sm90_shape<D>::ITEMS)[job % SM90_JOBS];
+/* Heads that the plan has stacked: a tile has as many rows of each, 128 together. */
+static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
+    return SM90_ROWS / p.tile_rows;
 }
 
-template <int D, int SOURCE>
+/* The queries of an item's head from row `at` of its tile on: there may be none. */
+struct sm90_queries {
+    int32_t head, row, rows;
+};
+static __device__ __forceinline__ struct sm90_queries
+sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
+    const int of_head = at & (p.tile_rows - 1);
+    return {head + (at >> (__ffs(p.tile_rows) - 1)), row + of_head, rows - of_head};
+}
+
+/* Where the job-th item of a block stands. */
+template <class shape>
+static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
+}
+
+template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
-    using shape = sm90_shape<D>;
     /* Copies: each of a tile's 64 threads arrives; with Q also the one that writes the item. */
     const uint32_t fillers = SOURCE == SM90_COPIES ? 64 : 1;
     for (int i = 0; i < shape::STAGES; i++) {
@@ -98,9 +127,13 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
         barrier_make(shared + shape::K_EMPTY + 8 * i, 2);
         barrier_make(shared + shape::V_EMPTY + 8 * i, 2);
     }
-    for (int i = 0; i < SM90_SLOTS; i++) {
+    for (int i = 0; i < shape::SLOTS; i++) {
         barrier_make(shared + shape::Q_FULL + 8 * i, SOURCE == SM90_COPIES ? fillers + 1 : 1);
         barrier_make(shared + shape::Q_EMPTY + 8 * i, 2);
+    }
+    for (int i = 0; i < 2; i++) {
+        barrier_make(shared + shape::O_FULL + 8 * i, 128);
+        barrier_make(shared + shape::O_EMPTY + 8 * i, 1);
     }
     barrier_made();
 }

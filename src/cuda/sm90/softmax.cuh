@@ -1,5 +1,5 @@
-/* Fused attention on Hopper: softmax of a thread's scores, which are two rows, g and g + 8 of its
- * warp's 16, by 32 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+/* Fused attention on Hopper: softmax of a thread's scores, N floats, which are two rows, g and
+ * g + 8 of its warp's 16, by N / 2 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 
@@ -78,15 +78,15 @@ static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float
 
 /* Scores to weights, not rounded; maxima and sums move on. Answers whether a maximum of the warp has
  * moved: only then is factor set, by which earlier products are to be multiplied. */
-template <class T>
-static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_state &state,
+template <class T, int N>
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
                                                     float (&factor)[2], float scale) {
     float top[2], base[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float a = s[2 * h], b = s[2 * h + 1];
 #pragma unroll
-        for (int j = 1; j < 16; j++) {
+        for (int j = 1; j < N / 4; j++) {
             a = fmaxf(a, s[4 * j + 2 * h]);
             b = fmaxf(b, s[4 * j + 2 * h + 1]);
         }
@@ -109,7 +109,7 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
                 const float before = far ? scale : 1, within = far ? 1 : scale;
                 const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
 #pragma unroll
-                for (int j = 0; j < 32; j++) {
+                for (int j = 0; j < N / 2; j++) {
                     float &x = s[4 * (j / 2) + 2 * h + j % 2];
                     x = __fadd_rn(fmaf(__fmul_rn(x, before), within, -less), more);
                 }
@@ -122,7 +122,7 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
     for (int h = 0; h < 2; h++) {
         float a = 0, b = 0;
 #pragma unroll
-        for (int j = 0; j < 16; j++) {
+        for (int j = 0; j < N / 4; j++) {
             float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
             x = sm90_exp2(fmaf(x, scale, -base[h]));
             y = sm90_exp2(fmaf(y, scale, -base[h]));
@@ -135,10 +135,10 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[64], struct sm90_
 }
 
 /* Weights as an operand, rounded in pairs. */
-template <class T>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[32], const float (&s)[64]) {
+template <class T, int N>
+static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N]) {
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < N / 2; i++)
         weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
 }
 

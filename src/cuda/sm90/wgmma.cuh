@@ -65,46 +65,64 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
 
 #define C_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define C_16(c, i) C_4(c, i), C_4(c, i + 4), C_4(c, i + 8), C_4(c, i + 12)
-#define C_32(c, i) C_16(c, i), C_16(c, i + 16)
+#define C_32(c) C_16(c, 0), C_16(c, 16)
+#define C_64(c) C_32(c), C_16(c, 32), C_16(c, 48)
+#define C_96(c) C_64(c), C_16(c, 64), C_16(c, 80)
+#define C_128(c) C_96(c), C_16(c, 96), C_16(c, 112)
 #define NAMES_32                                                                                   \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
     "%25,%26,%27,%28,%29,%30,%31"
 #define NAMES_64                                                                                   \
     NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
              "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_96                                                                                   \
+    NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"   \
+             "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_128                                                                                  \
+    NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,"  \
+             "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/* For each type: c[64][128] (+)= a b with both in shared memory, b by rows; c[64][128] and
- * c[64][64] (+)= a b with a in registers, b by columns. `add` 0: c is only written. */
-#define PRODUCTS(T, type)                                                                          \
-    static __device__ __forceinline__ void product_rows_128(float(&c)[64], uint64_t a, uint64_t b, \
-                                                            int add, T) {                          \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                              \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                  \
-                     " {" NAMES_64 "}, %64, %65, add, 1, 1, 0, 0;\n}"                              \
-                     : C_32(c, 0), C_32(c, 32)                                                     \
+/* c[64][n] (+)= a b with both in shared memory, b by rows; `floats` of a thread are c's, and the
+ * operands after them have the numbers `a_`, `b_`, `add_`. add 0: c is only written. */
+#define PRODUCT_ROWS(T, type, n, floats, a_, b_, add_)                                             \
+    static __device__ __forceinline__ void product_rows_of(float(&c)[floats], uint64_t a,          \
+                                                           uint64_t b, int add, T) {               \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+                     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
+                     " {" NAMES_##floats "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                  \
+                     : C_##floats(c)                                                               \
                      : "l"(a), "l"(b), "r"(add));                                                  \
-    }                                                                                              \
-    static __device__ __forceinline__ void product_columns_of(float(&c)[64], const uint32_t *a,    \
-                                                              uint64_t b, int add, T) {            \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"                              \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                  \
-                     " {" NAMES_64 "}, {%64,%65,%66,%67}, %68, add, 1, 1, 1;\n}"                   \
-                     : C_32(c, 0), C_32(c, 32)                                                     \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
-    }                                                                                              \
-    static __device__ __forceinline__ void product_columns_of(float(&c)[32], const uint32_t *a,    \
-                                                              uint64_t b, int add, T) {            \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                              \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                   \
-                     " {" NAMES_32 "}, {%32,%33,%34,%35}, %36, add, 1, 1, 1;\n}"                   \
-                     : C_32(c, 0)                                                                  \
+    }
+/* The same with a in registers, whose numbers are `a_`, and b by columns. */
+#define PRODUCT_COLUMNS(T, type, n, floats, a_, b_, add_)                                          \
+    static __device__ __forceinline__ void product_columns_of(float(&c)[floats],                   \
+                                                              const uint32_t *a, uint64_t b,       \
+                                                              int add, T) {                        \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+                     "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
+                     " {" NAMES_##floats "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                   \
+                     : C_##floats(c)                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
+#define PRODUCTS(T, type)                                                                          \
+    PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
+    PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
+    PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
+    PRODUCT_COLUMNS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                           \
+    PRODUCT_COLUMNS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                         \
+    PRODUCT_COLUMNS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
 PRODUCTS(__half, "f16")
 PRODUCTS(__nv_bfloat16, "bf16")
 #undef PRODUCTS
+#undef PRODUCT_COLUMNS
+#undef PRODUCT_ROWS
+#undef NAMES_128
+#undef NAMES_96
 #undef NAMES_64
 #undef NAMES_32
+#undef C_128
+#undef C_96
+#undef C_64
 #undef C_32
 #undef C_16
 #undef C_4
