@@ -41,8 +41,8 @@ template <int D, int R> struct attention_state {
  * rescaling): O is then seldom multiplied, and weights stay below 2^(raise + lag).
  *
  * f16 has no room for small weights: below 2^-14 they lose bits, below 2^-25 they are 0. So they
- * are raised as far as the largest number, just below 2^16, lets them. What remains: a weight
- * smaller than e^-19 of its row's largest is off by up to 2^-39 of that one.
+ * are raised as far as the largest number, just below 2^16, lets them; and those that are still
+ * small, less than e^-19 of their row's largest, are multiplied apart (attention_values_small).
  */
 static __device__ __forceinline__ constexpr float attention_raise(__half) {
     return 14.0f;
@@ -56,6 +56,16 @@ static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16)
 static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
     return 7.0f;
 }
+
+/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
+static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
+    return true;
+}
+static __device__ __forceinline__ constexpr bool attention_has_small(__nv_bfloat16) {
+    return false;
+}
+#define ATTENTION_SMALL 0x1p-14f
+#define ATTENTION_SMALL_RAISE 0x1p29f /* from where they are below f16's largest number */
 
 /* 2^-raise */
 template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
@@ -197,9 +207,10 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
-/* Scores to weights, as 16-bit fragments; the state's maxima move, and O and l with them. */
+/* Scores to weights, in s and as 16-bit fragments; the state's maxima move, and O and l with them.
+ * Answers, for all of a warp, whether one is too small for T. */
 template <class T, int D, int R, int GROUPS>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ bool
 attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GROUPS][4],
                   struct attention_state<D, R> &state, float scale) {
     float top[R / 8], base[R / 8];
@@ -234,20 +245,26 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
+    uint32_t least = ~0u; /* of their bits less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
         for (int r = 0; r < R / 8; r++) {
             float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                x[e] = attention_exp2(
-                    fmaf(s[r / 2][j + e / 2][r % 2 * 2 + e % 2], scale, -base[r]));
+            for (int e = 0; e < 4; e++) {
+                float &score = s[r / 2][j + e / 2][r % 2 * 2 + e % 2];
+                score = x[e] = attention_exp2(fmaf(score, scale, -base[r]));
+                if (attention_has_small(T()))
+                    least = __viaddmin_u32(__float_as_uint(x[e]), ~0u, least);
+            }
             weights[r / 2][j][r % 2] = mma_pack(x[0], x[1], T());
             weights[r / 2][j + 1][r % 2] = mma_pack(x[2], x[3], T());
             state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
         }
     }
+    return attention_has_small(T()) &&
+           __any_sync(WARP_ALL, least < __float_as_uint(ATTENTION_SMALL) - 1);
 }
 
 /* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
@@ -280,6 +297,56 @@ attention_values(struct attention_state<D, R> &state,
             }
         }
     }
+}
+
+/* O times a power of two. */
+template <int D, int R>
+static __device__ __forceinline__ void attention_scale_o(struct attention_state<D, R> &state,
+                                                         float factor) {
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                state.o[i][d][e] *= factor;
+}
+
+/* Adds the small ones of the weights x, and takes them out of the fragments. They are raised, and O
+ * with them, by what no number of it feels, as f32 has room for both: rows without small weights
+ * keep their bits. */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_values_small(struct attention_state<D, R> &state, uint32_t (&weights)[R / 16][GROUPS][2],
+                       const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                       const struct attention_groups &groups) {
+    uint32_t small[R / 16][GROUPS][2];
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
+                const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
+                small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
+                                          b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
+                weights[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
+            }
+    attention_scale_o(state, ATTENTION_SMALL_RAISE);
+    attention_values<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
+    attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
+}
+
+/* What GROUPS groups of 8 keys add to the state, once their scores are known. */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_add(struct attention_state<D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
+              float scale, const struct attention_groups &groups) {
+    uint32_t weights[R / 16][GROUPS][2];
+    if (attention_softmax<T, D, R, GROUPS>(weights, s, state, scale))
+        attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, weights, s, v, groups);
+    attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
 }
 
 /* The next groups of a step whose bits, BITS of each, are set; takes them out. */
@@ -340,10 +407,8 @@ attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint
         for (int key = 0; key < KEYS; key += 8 * GROUPS) {
             const uint32_t at = (uint32_t)(key * ROW);
             float s[R / 16][GROUPS][4];
-            uint32_t weights[R / 16][GROUPS][2];
             attention_scores<T, D, R, GROUPS, ROW, true>(s, q, k + at, {});
-            attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
-            attention_values<T, D, R, GROUPS, ROW, true>(state, weights, v + at, {});
+            attention_add<T, D, R, GROUPS, ROW, true>(state, s, v + at, scale, {});
         }
         return;
     }
@@ -351,12 +416,10 @@ attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
-        uint32_t weights[R / 16][GROUPS][2];
         const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
         attention_scores<T, D, R, GROUPS, ROW, false>(s, q, k, groups);
         attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
-        attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
-        attention_values<T, D, R, GROUPS, ROW, false>(state, weights, v, groups);
+        attention_add<T, D, R, GROUPS, ROW, false>(state, s, v, scale, groups);
     }
 }
 
