@@ -74,6 +74,13 @@ static void checks(void **state) {
         "h=1,n=200,d=256,dv=8,dtype=bf16,pattern=causal,block=128x128,tile=64",
         "h=1,n=200,d=192,dv=128,dtype=f16,pattern=causal,block=128x128,tile=128",
         "h=2,n=90,d=96,dv=80,dtype=bf16,pattern=causal,block=32x32,scale=-0.3",
+        "h=8,hkv=4,n=17,nkv=8,d=96,dtype=f16,pattern=blockdiag(6)+strided(2,4),block=33x5,"
+        "fill=sink,scale=-0.5,seed=712573",
+        "h=2,n=300,nkv=900,d=128,pattern=random(0.5,1),block=128x128,fill=large",
+        "h=2,n=700,d=128,pattern=window(300,31),block=64x64,part=256,layout=padded",
+        "h=2,n=300,d=100,dv=70,pattern=random(0.4,1),block=8x8,fill=extreme,align=4",
+        "h=1,n=200,nkv=20000,d=64,pattern=dense,block=64x64,fill=positive",
+        "h=1,n=70,nkv=1500,d=128,pattern=random(0.2,1),block=8x1,fill=inf,part=512",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {

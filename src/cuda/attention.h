@@ -53,6 +53,10 @@ struct attention_params {
      : (rows) > 16 ? 5                                                                             \
                    : 10)
 
+/* The same for f32, of which shared memory allows fewer still. */
+#define ATTENTION_BLOCKS_F32(head, rows)                                                           \
+    ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
+
 /* Keys of a granule of these kernels at most: a step of their lowest tiles. */
 #define ATTENTION_GRANULE 32
 

@@ -55,7 +55,7 @@ static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_b
     copy_wait_all();
     __syncthreads();
     for (int row = (int)threadIdx.x; row < FMA_KEYS; row += 4 * M)
-        s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked);
+        s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked, true);
     copy_wait_all();
     __syncthreads();
 }

@@ -13,24 +13,37 @@
 #include "device/mma.cuh"
 
 /* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
- * listed. */
-#define ATTENTION_MASKED_GROUPS 4
+ * listed, and of f32 what registers allow. */
+template <class T> static __host__ __device__ __forceinline__ constexpr int attention_masked_groups() {
+    return sizeof(T) == 4 ? 2 : 4;
+}
 
-/* D dims, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
-template <int D, int R, int WARPS, int KEYS> struct attention_shape {
+/* Bytes of a block's shared memory where sums are put by (attention_tile_f32.cuh). */
+template <int M, int D, class T>
+static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(T) {
+    return 0;
+}
+template <int M, int D>
+static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(float) {
+    return M * (D + 8) * (int)sizeof(float); /* of O; of l, 4 or 8 to a row */
+}
+
+/* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
+template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
-    static constexpr int ROW = (2 * D + 127) / 128 * 128; /* bytes */
+    static constexpr int ROW = ((int)sizeof(T) * D + 127) / 128 * 128; /* bytes */
     static constexpr int PANEL = KEYS * ROW;
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
      * for fewer. */
     static constexpr int GROUPS = R * D > 2048 || KEYS < 64 ? 4 : 8;
-    static constexpr int K = M * ROW, V = K + 2 * PANEL, LISTS = V + 2 * PANEL;
+    static constexpr int K = M * ROW, V = K + 2 * PANEL, FAR = V + 2 * PANEL;
+    static constexpr int LISTS = FAR + attention_far_bytes<M, D>(T());
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
 };
 
 /* Fragments of a warp's rows: row lane / 4 + 8 i, i in 0 ... R / 8 - 1. */
-template <int D, int R> struct attention_state {
+template <class T, int D, int R> struct attention_state {
     float o[R / 16][D / 8][4];
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
@@ -57,11 +70,18 @@ static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
     return 7.0f;
 }
 
+static __device__ __forceinline__ constexpr float attention_raise(float) {
+    return 0.0f;
+}
+static __device__ __forceinline__ constexpr float attention_lag(float) {
+    return 7.0f;
+}
+
 /* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
 static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
     return true;
 }
-static __device__ __forceinline__ constexpr bool attention_has_small(__nv_bfloat16) {
+template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
     return false;
 }
 #define ATTENTION_SMALL 0x1p-14f
@@ -96,10 +116,10 @@ static __device__ __forceinline__ int attention_group(const struct attention_gro
 }
 
 /* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
-template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
 static __device__ __forceinline__ void
 attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups) {
+                 const struct attention_groups &groups, T) {
     const int lane = warp_lane();
     q += (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
     k += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8 % 2);
@@ -161,9 +181,23 @@ template <class T> static __device__ __forceinline__ bool attention_moves(float 
     return top - m > attention_lag(T());
 }
 
+/* For sums that are put by (attention_tile_f32.cuh): where, that they follow a maximum, that they are
+ * added. 16-bit types have none. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_place(struct attention_state<T, D, R> &,
+                                                       uint32_t) {
+}
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_total(struct attention_state<T, D, R> &) {
+}
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_rescale_far(const struct attention_state<T, D, R> &, int, float) {
+}
+
 /* Moves the maxima that the scores leave behind, and O and l with them. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_rescale(struct attention_state<D, R> &state,
+static __device__ __forceinline__ void attention_rescale(struct attention_state<T, D, R> &state,
                                                          const float (&top)[R / 8]) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -177,6 +211,7 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
             state.o[i][d][e] *= factor;
             state.o[i][d][e + 1] *= factor;
         }
+        attention_rescale_far(state, r, factor);
     }
 }
 
@@ -190,7 +225,7 @@ static __device__ __forceinline__ bool attention_far(float m) {
  * none depends on others of the warp. */
 template <class T, int GROUPS, int D, int R>
 static __device__ __forceinline__ void
-attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<D, R> &state,
+attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<T, D, R> &state,
                     float scale) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -207,12 +242,12 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
-/* Scores to weights, in s and as 16-bit fragments; the state's maxima move, and O and l with them.
- * Answers, for all of a warp, whether one is too small for T. */
+/* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
+ * whether one is too small for T. */
 template <class T, int D, int R, int GROUPS>
 static __device__ __forceinline__ bool
-attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GROUPS][4],
-                  struct attention_state<D, R> &state, float scale) {
+attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
+                  float scale) {
     float top[R / 8], base[R / 8];
     bool moves = false;
 #pragma unroll
@@ -258,8 +293,6 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
                 if (attention_has_small(T()))
                     least = __viaddmin_u32(__float_as_uint(x[e]), ~0u, least);
             }
-            weights[r / 2][j][r % 2] = mma_pack(x[0], x[1], T());
-            weights[r / 2][j + 1][r % 2] = mma_pack(x[2], x[3], T());
             state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
         }
     }
@@ -270,7 +303,7 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
 /* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values(struct attention_state<D, R> &state,
+attention_values(struct attention_state<T, D, R> &state,
                  const uint32_t (&weights)[R / 16][GROUPS][2], uint32_t v,
                  const struct attention_groups &groups) {
     const int lane = warp_lane();
@@ -300,8 +333,8 @@ attention_values(struct attention_state<D, R> &state,
 }
 
 /* O times a power of two. */
-template <int D, int R>
-static __device__ __forceinline__ void attention_scale_o(struct attention_state<D, R> &state,
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_scale_o(struct attention_state<T, D, R> &state,
                                                          float factor) {
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
@@ -317,7 +350,7 @@ static __device__ __forceinline__ void attention_scale_o(struct attention_state<
  * keep their bits. */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values_small(struct attention_state<D, R> &state, uint32_t (&weights)[R / 16][GROUPS][2],
+attention_values_small(struct attention_state<T, D, R> &state, uint32_t (&weights)[R / 16][GROUPS][2],
                        const float (&x)[R / 16][GROUPS][4], uint32_t v,
                        const struct attention_groups &groups) {
     uint32_t small[R / 16][GROUPS][2];
@@ -339,12 +372,20 @@ attention_values_small(struct attention_state<D, R> &state, uint32_t (&weights)[
 }
 
 /* What GROUPS groups of 8 keys add to the state, once their scores are known. */
-template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+template <int GROUPS, int ROW, bool ALL, class T, int D, int R>
 static __device__ __forceinline__ void
-attention_add(struct attention_state<D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
+attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
               float scale, const struct attention_groups &groups) {
     uint32_t weights[R / 16][GROUPS][2];
-    if (attention_softmax<T, D, R, GROUPS>(weights, s, state, scale))
+    const bool small = attention_softmax<T, D, R, GROUPS>(s, state, scale);
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                weights[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    if (small)
         attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, weights, s, v, groups);
     attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
 }
@@ -393,9 +434,9 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
  * where all rows list all keys. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
-attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint32_t v,
+attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
                uint32_t masks, float scale) {
-    using shape = attention_shape<D, R, WARPS, KEYS>;
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
@@ -403,23 +444,24 @@ attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint
     uint32_t left = masks ? attention_listed<R, KEYS, STRIDE>(whole, words, shift) : 0;
     if (whole) {
         constexpr int GROUPS = shape::GROUPS;
+        const struct attention_groups all = {0, GROUPS};
 #pragma unroll 1
         for (int key = 0; key < KEYS; key += 8 * GROUPS) {
             const uint32_t at = (uint32_t)(key * ROW);
             float s[R / 16][GROUPS][4];
-            attention_scores<T, D, R, GROUPS, ROW, true>(s, q, k + at, {});
-            attention_add<T, D, R, GROUPS, ROW, true>(state, s, v + at, scale, {});
+            attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
+            attention_add<GROUPS, ROW, true>(state, s, v + at, scale, all);
         }
         return;
     }
-    constexpr int GROUPS = ATTENTION_MASKED_GROUPS;
+    constexpr int GROUPS = attention_masked_groups<T>();
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
         const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
-        attention_scores<T, D, R, GROUPS, ROW, false>(s, q, k, groups);
+        attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
         attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
-        attention_add<T, D, R, GROUPS, ROW, false>(state, s, v, scale, groups);
+        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);
     }
 }
 
