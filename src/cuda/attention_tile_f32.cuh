@@ -204,6 +204,8 @@ attention_scores_16(float (&s)[R / 16][GROUPS][4], uint32_t rows, uint32_t keys,
         }
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
+        if (!ALL && j >= groups.n) /* masked whatever it is */
+            break;
         uint32_t word[4];
         mma_load(word, keys + (uint32_t)(8 * ROW * attention_group<ALL>(groups, j)));
         const struct fragment<float, 2> b[2] = {fragment_of({word[0], word[1]}, 0.0f),
@@ -247,6 +249,8 @@ attention_values(struct attention_state<float, D, R> &state, const float (&x)[R 
     v += (uint32_t)(2 * t * ROW + g % 4 * 4) + panel_piece(2 * t, g / 4);
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
+        if (!ALL && j >= groups.n)
+            break;
         uint32_t group[2]; /* where two groups stand, from v on */
         struct fragment<float, 4> a[R / 16][2];
 #pragma unroll
