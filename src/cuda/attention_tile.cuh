@@ -78,7 +78,13 @@ static __device__ __forceinline__ constexpr float attention_lag(float) {
     return 7.0f;
 }
 
-/* Weights below this f16 holds with fewer bits or not at all. */
+/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
+static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
+    return true;
+}
+template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
+    return false;
+}
 #define ATTENTION_SMALL 0x1p-14f
 #define ATTENTION_SMALL_RAISE 0x1p29f /* from where they are below f16's largest number */
 
@@ -237,9 +243,10 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
-/* Scores to weights; the state's maxima move, and O and l with them. */
+/* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
+ * whether one is too small for T. */
 template <class T, int D, int R, int GROUPS>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ bool
 attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
                   float scale) {
     float top[R / 8], base[R / 8];
@@ -274,6 +281,7 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
+    uint32_t least = ~0u; /* of their bits less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
@@ -283,10 +291,14 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
             for (int e = 0; e < 4; e++) {
                 float &score = s[r / 2][j + e / 2][r % 2 * 2 + e % 2];
                 score = x[e] = attention_exp2(fmaf(score, scale, -base[r]));
+                if (attention_has_small(T()))
+                    least = __viaddmin_u32(__float_as_uint(x[e]), ~0u, least);
             }
             state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
         }
     }
+    return attention_has_small(T()) &&
+           __any_sync(WARP_ALL, least < __float_as_uint(ATTENTION_SMALL) - 1);
 }
 
 /* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
@@ -334,67 +346,29 @@ static __device__ __forceinline__ void attention_scale_o(struct attention_state<
                 state.o[i][d][e] *= factor;
 }
 
-/* Whether a warp has weights that are too small for T, x, in 16 bits `weights`. Where ALL keys are
- * listed, 0 is: it was rounded. Else it may stand for a key that is not. */
-template <bool ALL, int R, int GROUPS, class T>
-static __device__ __forceinline__ bool attention_any_small(const uint32_t (&)[R / 16][GROUPS][2],
-                                                           const float (&)[R / 16][GROUPS][4], T) {
-    return false;
-}
-template <bool ALL, int R, int GROUPS>
-static __device__ __forceinline__ bool
-attention_any_small(const uint32_t (&weights)[R / 16][GROUPS][2],
-                    const float (&x)[R / 16][GROUPS][4], __half) {
-    uint32_t least = ~0u, least_two = ~0u; /* of bits, less 1; of those of pairs */
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (!ALL)
-                    least = __viaddmin_u32(__float_as_uint(x[i][j][e]), ~0u, least);
-                else if (e == 0)
-                    least_two = __vimin3_u16x2(weights[i][j][0], weights[i][j][1], least_two);
-    const uint32_t small = 0x0400; /* the bits of 2^-14 */
-    return __any_sync(WARP_ALL, ALL ? min(least_two & 0xffff, least_two >> 16) < small
-                                    : least < __float_as_uint(ATTENTION_SMALL) - 1);
-}
-
-/* Weights as 16-bit fragments. */
-template <int R, int GROUPS, class T>
-static __device__ __forceinline__ void attention_pack(uint32_t (&weights)[R / 16][GROUPS][2],
-                                                      const float (&x)[R / 16][GROUPS][4], T) {
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                weights[i][j][e] = mma_pack(x[i][j][2 * e], x[i][j][2 * e + 1], T());
-}
-
-/* Adds the small ones of the weights x, and takes them out. They are raised, and O with them, by what
- * no number of it feels, as f32 has room for both: rows without small weights keep their bits. */
+/* Adds the small ones of the weights x, and takes them out of the fragments. They are raised, and O
+ * with them, by what no number of it feels, as f32 has room for both: rows without small weights
+ * keep their bits. */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values_small(struct attention_state<T, D, R> &state, float (&x)[R / 16][GROUPS][4],
-                       uint32_t v, const struct attention_groups &groups) {
-    uint32_t weights[R / 16][GROUPS][2];
-    float small[R / 16][GROUPS][4];
+attention_values_small(struct attention_state<T, D, R> &state, uint32_t (&weights)[R / 16][GROUPS][2],
+                       const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                       const struct attention_groups &groups) {
+    uint32_t small[R / 16][GROUPS][2];
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
         for (int j = 0; j < GROUPS; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const bool is_small = x[i][j][e] < ATTENTION_SMALL;
-                small[i][j][e] = is_small ? x[i][j][e] * ATTENTION_SMALL_RAISE : 0;
-                x[i][j][e] = is_small ? 0 : x[i][j][e];
+            for (int e = 0; e < 2; e++) {
+                const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
+                const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
+                small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
+                                          b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
+                weights[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
             }
-    attention_pack<R, GROUPS>(weights, small, T());
     attention_scale_o(state, ATTENTION_SMALL_RAISE);
-    attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
+    attention_values<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
 }
 
@@ -404,12 +378,16 @@ static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
               float scale, const struct attention_groups &groups) {
     uint32_t weights[R / 16][GROUPS][2];
-    attention_softmax<T, D, R, GROUPS>(s, state, scale);
-    attention_pack<R, GROUPS>(weights, s, T());
-    if (attention_any_small<ALL, R, GROUPS>(weights, s, T())) {
-        attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, s, v, groups);
-        attention_pack<R, GROUPS>(weights, s, T());
-    }
+    const bool small = attention_softmax<T, D, R, GROUPS>(s, state, scale);
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                weights[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    if (small)
+        attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, weights, s, v, groups);
     attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
 }
 

@@ -313,7 +313,8 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
-#define WORKERS_mma_f32(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
+#define WORKERS_mma_f32(head, shared)                                                              \
+    blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
