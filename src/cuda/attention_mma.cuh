@@ -9,7 +9,7 @@
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
-#include "attention_tile_f32.cuh"
+#include "attention_step.cuh"
 
 /* ---- a tile's rows: from global memory, and back ---- */
 
@@ -206,8 +206,8 @@ attention_keys(struct attention_rows<ROWS> &keys, struct attention_lists<KEYS, W
     }
 }
 
-/* Gathers this warp's rows of a step into a stage. A warp takes 8 at least: where there are more warps
- * than that asks for, half of them gather K and half V. */
+/* Gathers this warp's rows of a step into a stage. A warp takes 8 at least: where there are more
+ * warps than that asks for, half of them gather K and half V. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_fill(uint32_t shared, int stage, const struct attention_params &p,
@@ -344,9 +344,9 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 }
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
- * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short steps: it is a warp
- * that waits, and the more of them fit a multiprocessor the better. Of f32, whose keys take long,
- * all steps are short. */
+ * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
+ * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
+ * keys take long, all steps are short. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr bool F32 = sizeof(T) == 4;
