@@ -41,8 +41,8 @@ struct attention_params {
     float q_scale, score_scale;
 };
 
-/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that share
- * a multiprocessor: what registers and an H200's shared memory allow. */
+/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
+ * share a multiprocessor: what registers and an H200's shared memory allow. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
     ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \

@@ -1,6 +1,6 @@
 /*
- * Fused attention by multiply-adds in f32: for f32, and for 16-bit types with more dims than the
- * tensor-core kernels hold. A block computes one query tile, or one part of it, for FMA_DIMS dims
+ * Fused attention by multiply-adds in f32, for heads of more dims than the tensor-core kernels
+ * hold. A block computes one query tile, or one part of it, for FMA_DIMS dims
  * of V; each warp owns 8 rows. Any number of dims of Q and K passes through shared memory, a panel
  * at a time, as do those of V, by blocks of their own.
  *

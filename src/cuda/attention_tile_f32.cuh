@@ -1,14 +1,14 @@
 /*
  * Fused attention for f32 on tensor cores, what one warp computes: as in attention_tile.cuh, by
- * products of 11-bit parts (device/fragment.cuh). Panels hold f32 as it stands; each warp splits the
- * fragments that it loads. With g = lane / 4 and t = lane % 4 it has
+ * products of 11-bit parts (device/fragment.cuh). Panels hold f32 as it stands; each warp splits
+ * the fragments that it loads. With g = lane / 4 and t = lane % 4 it has
  *
  *   scores  A: rows g, g + 8 of Q, B: key g; columns of 8 dims are dims t and t + 4 of them
  *   values  A: weights of keys 2t, 2t + 1 as the scores left them, B: those keys' dim g
  *
- * No sum runs far: sums leave the tensor cores, which truncate, after 16 dims or keys, and O and l
- * are put by, in shared memory and registers, each ATTENTION_FAR_KEYS keys. What rounding takes from
- * those sums is what O and l begin with then.
+ * No sum runs far: sums leave the tensor cores, which truncate, after 16 dims or keys, and each
+ * ATTENTION_FAR_KEYS keys O and l are put by in shared memory, and go on with what rounding took
+ * from those sums.
  */
 #ifndef TESSERA_CUDA_ATTENTION_TILE_F32_CUH
 #define TESSERA_CUDA_ATTENTION_TILE_F32_CUH
@@ -157,7 +157,8 @@ attention_mend_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
     __syncwarp(); /* tensor cores want all lanes together */
 }
 
-/* sum += a b over 16 columns, by parts, the small ones first: ALL four products, or the three larger. */
+/* sum += a b over 16 columns, by parts, the small ones first: ALL four products, or the three
+ * larger. */
 template <bool ALL>
 static __device__ __forceinline__ void attention_multiply(float (&sum)[4],
                                                           const struct fragment<float, 4> (&a)[2],
