@@ -17,7 +17,7 @@ void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     for (int i = 0; i < BENCH_STAGES; i++)
         r->stage_ms[i] = r->stage_over_floor[i] = NAN;
     r->projection_ms = r->layer_ms = r->over_floor = NAN;
-    r->noise = r->peak_tflops = r->predicted_ms = NAN;
+    r->noise = r->peak_tflops = r->predicted_ms = r->host_us = NAN;
     r->speedup = r->layer_speedup = r->copy_gbs = r->cache_gbs = r->matmul_tflops = NAN;
 }
 
@@ -154,6 +154,8 @@ static const char *time_all(struct measuring *m) {
     if (why)
         return why;
     bench_result_take(m->r, &times);
+    if (m->clock.backend == TESS_CUDA)
+        why = bench_time_host(&m->r->host_us, &m->clock, &attention);
     for (int i = 0; i < BENCH_STAGES && m->place.values && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
     if (!why && m->manner->layer)

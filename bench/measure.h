@@ -47,6 +47,7 @@ struct bench_result {
     double speedup, layer_speedup; /* a baseline's times over ours */
     double copy_gbs, cache_gbs, matmul_tflops;
     double peak_tflops; /* CPU: bench_peak_tflops of the kernel's level */
+    double host_us;     /* CUDA: bench_time_host */
     double noise;       /* bench_times */
     struct bench_throttle throttle;
 };

@@ -120,6 +120,7 @@ static json_t *object(const struct bench_result *r) {
         {"ms_max", real(r->ms_max)},
         {"noise", real(r->noise)},
         {"predicted_ms", real(r->predicted_ms)},
+        {"host_us", real(r->host_us)},
         {"plan_ms", real(r->plan_ms)},
         {"upload_ms", real(r->upload_ms)},
         {"runs", json_integer(r->runs)},
@@ -245,9 +246,11 @@ void bench_print(FILE *out, const struct bench_result *r) {
             ours ? "" : r->kernel, ours ? "" : ": ", text);
     print_doubts(out, r);
     if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup) &&
-        isnan(r->peak_tflops) && isnan(r->predicted_ms))
+        isnan(r->peak_tflops) && isnan(r->predicted_ms) && isnan(r->host_us))
         return;
     fprintf(out, "%10s", "");
+    if (!isnan(r->host_us))
+        fprintf(out, "  host %.1f us", r->host_us);
     for (int i = 0; i < BENCH_STAGES; i++)
         print_part(out, stages[i], r->stage_ms[i], r->stage_over_floor[i]);
     print_part(out, "projections", r->projection_ms, NAN);

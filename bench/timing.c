@@ -6,7 +6,7 @@
 
 #include "lab/timer.h"
 
-enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000, STRETCHES = 5 };
+enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000, STRETCHES = 5, HOST_RUNS = 101 };
 static const double SLOW_SECONDS = 1, BURST_MS = 1, PATIENCE = 10;
 
 const char *bench_timing_name(enum bench_timing timing) {
@@ -136,4 +136,20 @@ const char *bench_time(struct bench_times *times, struct bench_clock *clock,
         why = time_runs(times, clock, work, graph);
     lab_device_graph_free(clock->backend, graph);
     return why;
+}
+
+const char *bench_time_host(double *us, const struct bench_clock *clock,
+                            const struct bench_work *work) {
+    double all[HOST_RUNS];
+    for (int i = 0; i < HOST_RUNS; i++) {
+        const char *why = lab_device_synchronize(clock->backend);
+        const double began = lab_seconds();
+        if (!why)
+            why = work->run(work->what, clock->stream);
+        all[i] = 1e6 * (lab_seconds() - began);
+        if (why)
+            return why;
+    }
+    *us = median(all, HOST_RUNS);
+    return NULL;
 }

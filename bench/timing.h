@@ -45,4 +45,9 @@ struct bench_times {
 const char *bench_time(struct bench_times *times, struct bench_clock *clock,
                        const struct bench_work *work);
 
+/* What giving work to an idle device takes of the host: the median of 101, in microseconds. Answers
+ * NULL, or why not. */
+const char *bench_time_host(double *us, const struct bench_clock *clock,
+                            const struct bench_work *work);
+
 #endif

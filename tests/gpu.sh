@@ -60,6 +60,7 @@ verify=("$tessera" verify --backend cuda)
 step 'verify, 400 cases' 120 "${verify[@]}" --quick
 # What rounding, truncation and subnormal numbers would spoil, and runs of many short strips.
 staged=backend=cuda,pipeline=staged
+fused=backend=cuda,pipeline=fused
 long=$staged,h=1,n=64,nkv=1000,d=1024,pattern=dense
 short=$staged,h=1,n=64,nkv=1000,d=64,pattern=dense
 hard=(
@@ -71,7 +72,12 @@ hard=(
     $short,fill=top,dtype=f16,block={64x64,32x32,8x8,1x1}
     $staged,h=8,n=8192,d={64,128,192},dtype=bf16,pattern='blockdiag(64)',block=64x64
     $staged,h=1,n=40,nkv=40000,d=40,block={32x32,8x8},pattern='random(0.5,1)',fill=nanv
-    $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16})
+    $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16}
+    $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
+    $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
+    $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
+    $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
+    $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
@@ -88,6 +94,12 @@ bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
     h=1,n=16384,d=768,dtype=f32,block=32x32,pattern='random(0.05,1)',backend=cuda)
 step 'bench' 150 "${bench[@]}"
 sed -n '/^==== bench/,$p' "$log" | cut -c 1-200
+# A million tokens, and tensors of more than 2^31 elements; sampled rows are held against the oracle.
+large=("$tessera" bench --seconds 0.05
+    h=8,n=1048576,d=64,dtype={f32,bf16},pattern='window(512,512)',lists=1,backend=cuda
+    h=40,hkv=1,n=1048576,d=64,dtype=bf16,pattern='window(512,512)',lists=1,$fused
+    h=40,hkv=1,n=1048576,d=64,dtype=bf16,pattern='window(512,512)',lists=1,kernel=cuda_attention_bf16_d64,$fused)
+step 'bench, a million tokens' 200 "${large[@]}"
 
 # Small cases that meet every type, every mapping of rows, both of softmax and every kind of tile.
 reduced=("$tessera" verify
@@ -117,7 +129,12 @@ reduced=("$tessera" verify
     backend=cuda,h=2,n=140,nkv=300,d=192,dv=128,dtype=f16,block=128x1,pattern='random(0.4,1)'
     backend=cuda,h=4,hkv=2,n=140,nkv=900,d=128,dtype=bf16,block=64x64,pattern='random(0.4,1)',lists=kv,part=256
     backend=cuda,h=4,hkv=1,n=100,d=64,dtype=f16,block=48x1,pattern='random(0.4,1)',lists=1
-    backend=cuda,h=1,n=140,d=128,dtype=bf16,block=128x1,pattern='random(0.5,1)',fill=nanv)
+    backend=cuda,h=1,n=140,d=128,dtype=bf16,block=128x1,pattern='random(0.5,1)',fill=nanv
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=128,block=8x8,pattern='random(0.6,1)',fill=inf
+    backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=64,align=4
+    backend=cuda,pipeline=fused,h=1,n=40,d=128,block=16x1,pattern='random(0.6,1)',tile=16
+    backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck initcheck synccheck; do
     if [ -n "$sanitizer" ]; then

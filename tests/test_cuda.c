@@ -79,6 +79,13 @@ static void checks(void **state) {
         "h=8,hkv=2,n=700,d=128,dtype=bf16,pattern=random(0.3,1),block=64x64,lists=kv,part=128",
         "h=4,hkv=1,n=600,d=64,dtype=f16,pattern=window(90,20),block=48x80,lists=1,fill=nanv",
         "h=6,hkv=3,n=500,d=64,dtype=bf16,pattern=random(0.2,1),block=64x1,lists=kv,layout=bnhd",
+        "h=8,hkv=4,n=17,nkv=8,d=96,dtype=f16,pattern=blockdiag(6)+strided(2,4),block=33x5,"
+        "fill=sink,scale=-0.5,seed=712573",
+        "h=2,n=300,nkv=900,d=128,pattern=random(0.5,1),block=128x128,fill=large",
+        "h=2,n=700,d=128,pattern=window(300,31),block=64x64,part=256,layout=padded",
+        "h=2,n=300,d=100,dv=70,pattern=random(0.4,1),block=8x8,fill=extreme,align=4",
+        "h=1,n=200,nkv=20000,d=64,pattern=dense,block=64x64,fill=positive",
+        "h=1,n=70,nkv=1500,d=128,pattern=random(0.2,1),block=8x1,fill=inf,part=512",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
@@ -183,6 +190,95 @@ static void ties_of_maxima(void **state) {
             fail_msg("%s: %s", tess_type_name(types[i / 2]), outcome.message);
         lab_work_free(&w);
     }
+}
+
+/* ---- tensors of more than 2^31 elements ---- */
+
+#define ROW_ELEMENTS ((int64_t)1 << 19 | 64) /* from row to row */
+
+/* On the device, of the shape and type of a tensor, rows far apart. data NULL: no room. */
+static tess_tensor apart_make(const tess_tensor *from) {
+    tess_tensor t = *from;
+    t.stride[2] = ROW_ELEMENTS;
+    t.stride[1] = t.size[2] * t.stride[2];
+    t.stride[0] = t.size[1] * t.stride[1];
+    assert_true(t.size[0] * t.stride[0] > INT64_C(1) << 31);
+    t.data =
+        lab_device_alloc(TESS_CUDA, (size_t)(t.size[0] * t.stride[0]) * tess_type_size(t.type));
+    return t;
+}
+
+/* Row by row, to the device or back. */
+static void apart_copy(const tess_tensor *apart, const tess_tensor *host, int back) {
+    const int64_t element = (int64_t)tess_type_size(host->type);
+    const size_t size = (size_t)(host->size[3] * element);
+    for (int64_t b = 0; b < host->size[0]; b++)
+        for (int64_t h = 0; h < host->size[1]; h++)
+            for (int64_t i = 0; i < host->size[2]; i++) {
+                char *far = (char *)apart->data + lab_row(apart, b, h, i) * element;
+                char *near = (char *)host->data + lab_row(host, b, h, i) * element;
+                assert_null(back ? lab_device_to_host(TESS_CUDA, near, far, size)
+                                 : lab_device_to_device(TESS_CUDA, far, near, size));
+            }
+}
+
+/* The bits must be those of the same rows side by side. 0 where the device has no room. */
+static int rows_apart(const char *text, tess_pipeline pipeline) {
+    struct lab_work w;
+    struct lab_planned p;
+    char why[LAB_WHY] = "";
+    work_make(&w, text);
+    planned_make(&p, &w, pipeline);
+    const struct lab_run run = {&p, &w.q, &w.k, &w.v, &w.o, &w.lse, LAB_PLAIN};
+    assert_int_equal(lab_run_whole(&run, why), 0);
+
+    tess_tensor q = apart_make(&w.q.view), k = apart_make(&w.k.view), v = apart_make(&w.v.view),
+                o = apart_make(&w.o.view);
+    const size_t size = tess_plan_workspace_size(p.plan);
+    void *workspace = lab_device_alloc(TESS_CUDA, size + 1);
+    const int room = q.data && k.data && v.data && o.data && workspace;
+    if (room) {
+        tess_arguments a = tess_arguments_init();
+        a.q = &q, a.k = &k, a.v = &v, a.o = &o;
+        a.workspace = workspace, a.workspace_size = size;
+        a.image = p.place, a.image_size = p.image.size;
+        apart_copy(&q, &w.q.view, 0);
+        apart_copy(&k, &w.k.view, 0);
+        apart_copy(&v, &w.v.view, 0);
+        assert_int_equal(tess_run(p.plan, &a, NULL, NULL), TESS_OK);
+        assert_null(lab_device_synchronize(TESS_CUDA));
+        apart_copy(&o, &w.o2.view, 1);
+        if (lab_tensor_same(&w.o.view, &w.o2.view, "o", why))
+            fail_msg("%s, rows apart: %s", text, why);
+    }
+    void *const all[] = {q.data, k.data, v.data, o.data, workspace};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        lab_device_free(TESS_CUDA, all[i]);
+    lab_planned_free(&p);
+    lab_work_free(&w);
+    return room;
+}
+
+static void tensors_past_2_31(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=2,n=2100,d=64,dtype=bf16,block=64x64,pattern=window(100,20)",
+        "h=2,n=2100,d=64,dtype=bf16,block=8x8,pattern=random(0.1,1)",
+        "h=2,n=2100,d=64,dtype=bf16,block=64x64,pattern=window(100,20),"
+        "kernel=cuda_attention_bf16_d64",
+        "h=2,n=2100,d=128,dtype=f16,block=64x1,pattern=random(0.1,1),"
+        "kernel=cuda_attention_f16_d128",
+        "h=2,n=2100,d=64,block=64x64,pattern=window(100,20)",
+        "h=2,n=2100,d=64,block=64x64,pattern=window(100,20),kernel=cuda_attention_f32",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            if (lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline) ||
+                (pipeline == TESS_STAGED && strstr(texts[i], "kernel=")))
+                continue;
+            if (!rows_apart(texts[i], (tess_pipeline)pipeline))
+                print_message("no room for it: %s\n", texts[i]);
+        }
 }
 
 /* Outputs and workspace of one stream. */
@@ -351,9 +447,13 @@ static void one_call(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refusals),       cmocka_unit_test(one_call),
-        cmocka_unit_test(checks),         cmocka_unit_test(extreme_scales),
-        cmocka_unit_test(ties_of_maxima), cmocka_unit_test(repeats_have_the_same_bits),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(one_call),
+        cmocka_unit_test(checks),
+        cmocka_unit_test(extreme_scales),
+        cmocka_unit_test(ties_of_maxima),
+        cmocka_unit_test(tensors_past_2_31),
+        cmocka_unit_test(repeats_have_the_same_bits),
     };
     if (!lab_device_available(TESS_CUDA)) {
         printf("cuda: no device, skipped\n");

@@ -41,8 +41,8 @@ struct attention_params {
     float q_scale, score_scale;
 };
 
-/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that share
- * a multiprocessor: what registers and an H200's shared memory allow. */
+/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
+ * share a multiprocessor: what registers and an H200's shared memory allow. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
     ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \
@@ -52,6 +52,10 @@ struct attention_params {
      : (rows) > 32 ? 3                                                                             \
      : (rows) > 16 ? 5                                                                             \
                    : 10)
+
+/* The same for f32, of which shared memory allows fewer still. */
+#define ATTENTION_BLOCKS_F32(head, rows)                                                           \
+    ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
 /* Keys of a granule of these kernels at most: a step of their lowest tiles. */
 #define ATTENTION_GRANULE 32

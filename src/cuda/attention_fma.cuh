@@ -1,6 +1,6 @@
 /*
- * Fused attention by multiply-adds in f32: for f32, and for 16-bit types with more dims than the
- * tensor-core kernels hold. A block computes one query tile, or one part of it, for FMA_DIMS dims
+ * Fused attention by multiply-adds in f32, for heads of more dims than the tensor-core kernels
+ * hold. A block computes one query tile, or one part of it, for FMA_DIMS dims
  * of V; each warp owns 8 rows. Any number of dims of Q and K passes through shared memory, a panel
  * at a time, as do those of V, by blocks of their own.
  *
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_b
     copy_wait_all();
     __syncthreads();
     for (int row = (int)threadIdx.x; row < FMA_KEYS; row += 4 * M)
-        s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked);
+        s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked, true);
     copy_wait_all();
     __syncthreads();
 }

@@ -205,11 +205,12 @@ attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attentio
 }
 
 /* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
- * where the step is `masked` its row mask into a stage. */
+ * where the step is `masked` its row mask, if it is to be kept, into a stage. */
 template <int KEYS, int WORDS>
 static __device__ __forceinline__ int32_t
 attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked) {
+              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked,
+              bool keep) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     const int32_t first = lists.keys[slot][at];
     if (!masked)
@@ -218,6 +219,8 @@ attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention
     const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
     const struct granule_mask &mask = lists.masks[slot][at];
     const bool none = first < 0 || (!whole && offset >= mask.count);
+    if (!keep)
+        return none ? -1 : first + offset;
     if (none || whole || mask.kind == GRANULE_ALL) {
 #pragma unroll
         for (int w = 0; w < WORDS; w++)

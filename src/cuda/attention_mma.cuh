@@ -1,5 +1,5 @@
 /*
- * Fused attention for 16-bit types on tensor cores: SDDMM, online softmax and SpMM of one query
+ * Fused attention on tensor cores: SDDMM, online softmax and SpMM of one query
  * tile by one block of threads, over the granules that the tile lists. A warp owns R rows of the
  * tile, from Q to O; all warps share the keys, gathered step by step into two stages of shared
  * memory, one being computed while the other fills:
@@ -9,7 +9,7 @@
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
-#include "attention_tile.cuh"
+#include "attention_step.cuh"
 
 /* ---- a tile's rows: from global memory, and back ---- */
 
@@ -57,10 +57,10 @@ static __device__ __forceinline__ void attention_store_some(char *to, uint4 x, i
 
 /* This warp's rows of O, rounded: four lanes hold 64 bytes of a row, each 16 when they have
  * exchanged them. WHOLE: they can be stored 16 at a time. */
-template <class T, int D, int R, bool WHOLE>
+template <bool WHOLE, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
-                  const struct attention_state<D, R> &state) {
+                  const struct attention_state<T, D, R> &state) {
     const int lane = warp_lane_here();
     char *const o = attention_head<T>(p.o, item.batch, item.head) + lane % 4 * 16;
 #pragma unroll
@@ -88,10 +88,10 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 }
 
 /* This warp's rows of a partial result. */
-template <int D, int R>
+template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<D, R> &state, float lower) {
+                     const struct attention_state<T, D, R> &state, float lower) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here();
 #pragma unroll
@@ -117,14 +117,15 @@ attention_store_part(const struct attention_params &p, const struct granule_item
 template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
-                 struct attention_state<D, R> &state) {
+                 struct attention_state<T, D, R> &state) {
+    attention_total(state);
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
     }
     if (item.parts > 1) {
-        attention_store_part<D, R>(p, item, first, state, attention_lower<T>());
+        attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
 #pragma unroll
@@ -135,9 +136,9 @@ attention_finish(const struct attention_params &p, const struct granule_item &it
                                 state.m[r], state.l[r] * attention_lower<T>());
     }
     if (p.d_v == D && p.alignment >= 16)
-        attention_store_o<T, D, R, true>(p, item, first, state);
+        attention_store_o<true>(p, item, first, state);
     else
-        attention_store_o<T, D, R, false>(p, item, first, state);
+        attention_store_o<false>(p, item, first, state);
 }
 
 /* ---- the whole ---- */
@@ -188,36 +189,39 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
 }
 
 /* Looks up each of this warp's keys of a step, from place `first` on. Those of a run that are there
- * come before those that are not. */
+ * come before those that are not. keep: their row masks too. */
 template <int ROWS, int KEYS, int WORDS>
 static __device__ __forceinline__ void
 attention_keys(struct attention_rows<ROWS> &keys, struct attention_lists<KEYS, WORDS> &lists,
                const struct attention_params &p, int stage, const struct granule_item &item,
-               uint32_t begin, int first, bool masked) {
+               uint32_t begin, int first, bool masked, bool keep) {
     keys.count = 0;
 #pragma unroll
     for (int i = 0; i < (ROWS + 31) / 32; i++) {
         const int row = 32 * i + warp_lane_here();
         keys.key[i] = -1;
         if (row < ROWS)
-            keys.key[i] = attention_key(lists, p, stage, item, begin, first + row, masked);
+            keys.key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep);
         keys.count += __popc(__ballot_sync(WARP_ALL, keys.key[i] >= 0));
     }
 }
 
-/* Gathers this warp's rows of a step into a stage. */
+/* Gathers this warp's rows of a step into a stage. A warp takes 8 at least: where there are more
+ * warps than that asks for, half of them gather K and half V. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_fill(uint32_t shared, int stage, const struct attention_params &p,
-               attention_lists<KEYS, attention_shape<D, R, WARPS, KEYS>::WORDS> &lists,
+               attention_lists<KEYS, attention_shape<T, D, R, WARPS, KEYS>::WORDS> &lists,
                const struct attention_cursor &step) {
-    using shape = attention_shape<D, R, WARPS, KEYS>;
-    constexpr int ROWS = KEYS / WARPS;
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    constexpr bool APART = KEYS / WARPS < 8;
+    constexpr int ROWS = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
     static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
     static_assert(KEYS % ATTENTION_GRANULE == 0, "steps are whole granules");
-    const int job = step.job & (ATTENTION_JOBS - 1);
+    const int job = step.job & (ATTENTION_JOBS - 1), warp = (int)threadIdx.x / 32;
     const struct granule_item &item = lists.jobs[job];
-    const int first = (int)threadIdx.x / 32 * ROWS;
+    const bool of_k = !APART || warp < WARPS / 2, of_v = !APART || !of_k;
+    const int first = warp * ROWS % KEYS;
     const uint32_t rows = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
     const bool masked = attention_masked<KEYS>(p, item, step);
     const int size = 1 << p.granule_bits;
@@ -225,20 +229,24 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     if (keys.run)
         keys.first = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     if (masked || !keys.run || !p.copied)
-        attention_keys<ROWS>(keys, lists, p, stage, item, step.at, first, masked);
-    attention_gather<T, D, ROWS, shape::ROW>(rows + shape::K, lists.k[job],
-                                             attention_manner_of<T>(p, p.k, p.d_qk, 1), keys);
-    attention_gather<T, D, ROWS, shape::ROW>(rows + shape::V, lists.v[job],
-                                             attention_manner_of<T>(p, p.v, p.d_v, 1), keys);
+        attention_keys<ROWS>(keys, lists, p, stage, item, step.at, first, masked, of_k);
+    if (of_k)
+        attention_gather<T, D, ROWS, shape::ROW>(rows + shape::K, lists.k[job],
+                                                 attention_manner_of<T>(p, p.k, p.d_qk, 1), keys);
+    if (of_v)
+        attention_gather<T, D, ROWS, shape::ROW>(rows + shape::V, lists.v[job],
+                                                 attention_manner_of<T>(p, p.v, p.d_v, 1), keys);
 }
 
-template <int D, int R>
-static __device__ __forceinline__ void attention_clear(struct attention_state<D, R> &state) {
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_clear(struct attention_state<T, D, R> &state,
+                                                       uint32_t far) {
     asm volatile("" ::: "memory"); /* a branch around it, not a choice for each of its numbers */
     state = {};
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         state.m[r] = -INFINITY;
+    attention_place(state, far);
 }
 
 /*
@@ -249,7 +257,7 @@ static __device__ __forceinline__ void attention_clear(struct attention_state<D,
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_mma(const __grid_constant__ struct attention_params p) {
-    using shape = attention_shape<D, R, WARPS, KEYS>;
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);
     auto &lists = *reinterpret_cast<attention_lists<KEYS, shape::WORDS> *>(memory + shape::LISTS);
@@ -258,7 +266,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const int32_t jobs =
         (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - p.image.worker_ptr[blockIdx.x]);
     struct attention_cursor compute = {0, -1}, fill = {0, -1}, look = {0, 0};
-    struct attention_state<D, R> state;
+    struct attention_state<T, D, R> state;
     if (jobs)
         attention_fetch_job(lists, p, 0, p.image.worker_ptr[blockIdx.x]);
 #pragma unroll 1
@@ -276,7 +284,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         }
         if (compute.job >= 0) {
             if (compute.at == 0)
-                attention_clear(state);
+                attention_clear(state, shared + shape::FAR);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
             attention_step<T, D, R, WARPS, KEYS>(
@@ -300,12 +308,19 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
 }
 
+template <int D, int ROWS, class T> static constexpr int attention_blocks_of(T) {
+    return ATTENTION_BLOCKS(D, ROWS);
+}
+template <int D, int ROWS> static constexpr int attention_blocks_of(float) {
+    return ATTENTION_BLOCKS_F32(D, ROWS);
+}
+
 template <class T, int D, int R, int WARPS, int KEYS>
 static cudaError_t attention_mma_launch_one(const struct attention_params *p,
                                              cudaStream_t stream) {
-    using shape = attention_shape<D, R, WARPS, KEYS>;
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
     void (*kernel)(const struct attention_params) =
-        attention_mma<T, D, R, WARPS, KEYS, ATTENTION_BLOCKS(D, R * WARPS)>;
+        attention_mma<T, D, R, WARPS, KEYS, attention_blocks_of<D, R * WARPS>(T())>;
     cudaError_t code =
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              shape::BYTES);
@@ -324,20 +339,23 @@ struct attention_tile {
 
 template <class T, int D, int R, int WARPS, int KEYS>
 static constexpr struct attention_tile attention_tile_of(bool thin) {
-    return {R * WARPS, thin, attention_shape<D, R, WARPS, KEYS>::BYTES,
+    return {R * WARPS, thin, attention_shape<T, D, R, WARPS, KEYS>::BYTES,
             attention_mma_launch_one<T, D, R, WARPS, KEYS>};
 }
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
- * for D > 128 their sums would not fit the registers. A low one takes short steps: it is a warp
- * that waits, and the more of them fit a multiprocessor the better. */
+ * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
+ * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
+ * keys take long, all steps are short. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
-    constexpr int R = D > 128 ? 16 : 32, THIN_R = D > 64 ? R : 16, KEYS = D > 64 ? 64 : 128;
+    constexpr bool F32 = sizeof(T) == 4;
+    constexpr int R = D * sizeof(T) > 256 ? 16 : 32, THIN_R = D > 64 || F32 ? R : 16;
+    constexpr int STEP = F32 ? 32 : 64, KEYS = F32 ? 32 : D > 64 ? 64 : 128;
     constexpr struct attention_tile tiles[] = {
         attention_tile_of<T, D, 16, 1, 32>(false),
-        attention_tile_of<T, D, 16, 2, 64>(false),
-        attention_tile_of<T, D, 16, 4, 64>(false),
+        attention_tile_of<T, D, 16, 2, STEP>(false),
+        attention_tile_of<T, D, 16, 4, STEP>(false),
         attention_tile_of<T, D, THIN_R, 128 / THIN_R, KEYS>(true),
         attention_tile_of<T, D, R, 128 / R, KEYS>(false),
     };

@@ -1,9 +1,7 @@
 /*
- * Fused attention for 16-bit types, what one warp computes: scores of its R rows with the keys of a
- * stage, softmax, values. Scores, weights and sums stay in its registers, as fragments (mma.cuh).
- *
- * Where a key of the stage has a mask, the warp passes over those groups of 8 keys that none of its
- * rows lists: it computes with the groups that are left, wherever they stand.
+ * Fused attention on tensor cores, what one warp computes of its R rows with some keys: scores,
+ * softmax, values. Scores, weights and sums stay in its registers, as fragments (mma.cuh). Here
+ * with operands of 16 bits; attention_tile_f32.cuh has what f32 does otherwise.
  */
 #ifndef TESSERA_CUDA_ATTENTION_TILE_CUH
 #define TESSERA_CUDA_ATTENTION_TILE_CUH
@@ -12,25 +10,32 @@
 #include "attention_store.cuh"
 #include "device/mma.cuh"
 
-/* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
- * listed. */
-#define ATTENTION_MASKED_GROUPS 4
+/* Bytes of a block's shared memory where sums are put by (attention_tile_f32.cuh). */
+template <int M, int D, class T>
+static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(T) {
+    return 0;
+}
+template <int M, int D>
+static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(float) {
+    return M * (D + 8) * (int)sizeof(float); /* of O; of l, 4 or 8 to a row */
+}
 
-/* D dims, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
-template <int D, int R, int WARPS, int KEYS> struct attention_shape {
+/* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
+template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
-    static constexpr int ROW = (2 * D + 127) / 128 * 128; /* bytes */
+    static constexpr int ROW = ((int)sizeof(T) * D + 127) / 128 * 128; /* bytes */
     static constexpr int PANEL = KEYS * ROW;
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
      * for fewer. */
     static constexpr int GROUPS = R * D > 2048 || KEYS < 64 ? 4 : 8;
-    static constexpr int K = M * ROW, V = K + 2 * PANEL, LISTS = V + 2 * PANEL;
+    static constexpr int K = M * ROW, V = K + 2 * PANEL, FAR = V + 2 * PANEL;
+    static constexpr int LISTS = FAR + attention_far_bytes<M, D>(T());
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
 };
 
 /* Fragments of a warp's rows: row lane / 4 + 8 i, i in 0 ... R / 8 - 1. */
-template <int D, int R> struct attention_state {
+template <class T, int D, int R> struct attention_state {
     float o[R / 16][D / 8][4];
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
@@ -41,8 +46,8 @@ template <int D, int R> struct attention_state {
  * rescaling): O is then seldom multiplied, and weights stay below 2^(raise + lag).
  *
  * f16 has no room for small weights: below 2^-14 they lose bits, below 2^-25 they are 0. So they
- * are raised as far as the largest number, just below 2^16, lets them. What remains: a weight
- * smaller than e^-19 of its row's largest is off by up to 2^-39 of that one.
+ * are raised as far as the largest number, just below 2^16, lets them; and those that are still
+ * small, less than e^-19 of their row's largest, are multiplied apart (attention_values_small).
  */
 static __device__ __forceinline__ constexpr float attention_raise(__half) {
     return 14.0f;
@@ -56,6 +61,23 @@ static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16)
 static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
     return 7.0f;
 }
+
+static __device__ __forceinline__ constexpr float attention_raise(float) {
+    return 0.0f;
+}
+static __device__ __forceinline__ constexpr float attention_lag(float) {
+    return 7.0f;
+}
+
+/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
+static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
+    return true;
+}
+template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
+    return false;
+}
+#define ATTENTION_SMALL 0x1p-14f
+#define ATTENTION_SMALL_RAISE 0x1p29f /* from where they are below f16's largest number */
 
 /* 2^-raise */
 template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
@@ -86,10 +108,10 @@ static __device__ __forceinline__ int attention_group(const struct attention_gro
 }
 
 /* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
-template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
 static __device__ __forceinline__ void
 attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups) {
+                 const struct attention_groups &groups, T) {
     const int lane = warp_lane();
     q += (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
     k += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8 % 2);
@@ -151,9 +173,23 @@ template <class T> static __device__ __forceinline__ bool attention_moves(float 
     return top - m > attention_lag(T());
 }
 
+/* For sums that are put by (attention_tile_f32.cuh): where, that they follow a maximum, that they
+ * are added. 16-bit types have none. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_place(struct attention_state<T, D, R> &,
+                                                       uint32_t) {
+}
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_total(struct attention_state<T, D, R> &) {
+}
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_rescale_far(const struct attention_state<T, D, R> &, int, float) {
+}
+
 /* Moves the maxima that the scores leave behind, and O and l with them. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_rescale(struct attention_state<D, R> &state,
+static __device__ __forceinline__ void attention_rescale(struct attention_state<T, D, R> &state,
                                                          const float (&top)[R / 8]) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -167,6 +203,7 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
             state.o[i][d][e] *= factor;
             state.o[i][d][e + 1] *= factor;
         }
+        attention_rescale_far(state, r, factor);
     }
 }
 
@@ -180,7 +217,7 @@ static __device__ __forceinline__ bool attention_far(float m) {
  * none depends on others of the warp. */
 template <class T, int GROUPS, int D, int R>
 static __device__ __forceinline__ void
-attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<D, R> &state,
+attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<T, D, R> &state,
                     float scale) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -197,11 +234,12 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
-/* Scores to weights, as 16-bit fragments; the state's maxima move, and O and l with them. */
+/* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
+ * whether one is too small for T. */
 template <class T, int D, int R, int GROUPS>
-static __device__ __forceinline__ void
-attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GROUPS][4],
-                  struct attention_state<D, R> &state, float scale) {
+static __device__ __forceinline__ bool
+attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
+                  float scale) {
     float top[R / 8], base[R / 8];
     bool moves = false;
 #pragma unroll
@@ -234,26 +272,30 @@ attention_softmax(uint32_t (&weights)[R / 16][GROUPS][2], float (&s)[R / 16][GRO
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
+    uint32_t least = ~0u; /* of their bits less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
         for (int r = 0; r < R / 8; r++) {
             float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                x[e] = attention_exp2(
-                    fmaf(s[r / 2][j + e / 2][r % 2 * 2 + e % 2], scale, -base[r]));
-            weights[r / 2][j][r % 2] = mma_pack(x[0], x[1], T());
-            weights[r / 2][j + 1][r % 2] = mma_pack(x[2], x[3], T());
+            for (int e = 0; e < 4; e++) {
+                float &score = s[r / 2][j + e / 2][r % 2 * 2 + e % 2];
+                score = x[e] = attention_exp2(fmaf(score, scale, -base[r]));
+                if (attention_has_small(T()))
+                    least = __viaddmin_u32(__float_as_uint(x[e]), ~0u, least);
+            }
             state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
         }
     }
+    return attention_has_small(T()) &&
+           __any_sync(WARP_ALL, least < __float_as_uint(ATTENTION_SMALL) - 1);
 }
 
 /* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values(struct attention_state<D, R> &state,
+attention_values(struct attention_state<T, D, R> &state,
                  const uint32_t (&weights)[R / 16][GROUPS][2], uint32_t v,
                  const struct attention_groups &groups) {
     const int lane = warp_lane();
@@ -279,84 +321,6 @@ attention_values(struct attention_state<D, R> &state,
                 mma_add(state.o[i][2 * d + 1], a[i], b + 2, T());
             }
         }
-    }
-}
-
-/* The next groups of a step whose bits, BITS of each, are set; takes them out. */
-template <int GROUPS, int BITS>
-static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
-    struct attention_groups groups = {0, 0};
-    uint32_t group = 0;
-#pragma unroll
-    for (int j = 0; j < GROUPS; j++) {
-        if (left) {
-            group = (uint32_t)(__ffs((int)left) - 1) / BITS;
-            groups.n = j + 1;
-        }
-        left &= left - 1;
-        groups.at |= group << 4 * j;
-    }
-    return groups;
-}
-
-/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. `whole`: all
- * rows list all keys. */
-template <int R, int KEYS, int STRIDE>
-static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
-                                                            int shift) {
-    constexpr int EACH = KEYS / 32;
-    constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
-    constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
-    uint32_t any = 0, all = ~0u;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t word = shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
-        any |= word;
-        all &= word;
-    }
-    whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
-    uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
-#pragma unroll
-    for (int i = 1; i < 8 / EACH; i *= 2)
-        lanes |= lanes >> i;
-    return lanes & GROUP;
-}
-
-/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
- * where all rows list all keys. */
-template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void
-attention_step(struct attention_state<D, R> &state, uint32_t q, uint32_t k, uint32_t v,
-               uint32_t masks, float scale) {
-    using shape = attention_shape<D, R, WARPS, KEYS>;
-    constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
-    const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
-    const uint32_t words = masks + (uint32_t)(first / 32 * 4);
-    bool whole = true;
-    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE>(whole, words, shift) : 0;
-    if (whole) {
-        constexpr int GROUPS = shape::GROUPS;
-#pragma unroll 1
-        for (int key = 0; key < KEYS; key += 8 * GROUPS) {
-            const uint32_t at = (uint32_t)(key * ROW);
-            float s[R / 16][GROUPS][4];
-            uint32_t weights[R / 16][GROUPS][2];
-            attention_scores<T, D, R, GROUPS, ROW, true>(s, q, k + at, {});
-            attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
-            attention_values<T, D, R, GROUPS, ROW, true>(state, weights, v + at, {});
-        }
-        return;
-    }
-    constexpr int GROUPS = ATTENTION_MASKED_GROUPS;
-#pragma unroll 1
-    while (left) {
-        float s[R / 16][GROUPS][4];
-        uint32_t weights[R / 16][GROUPS][2];
-        const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
-        attention_scores<T, D, R, GROUPS, ROW, false>(s, q, k, groups);
-        attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
-        attention_softmax<T, D, R, GROUPS>(weights, s, state, scale);
-        attention_values<T, D, R, GROUPS, ROW, false>(state, weights, v, groups);
     }
 }
 

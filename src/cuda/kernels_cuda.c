@@ -302,27 +302,33 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define REFUSES_sm90(problem, target) sm90_refuses(problem, target)
 #define REFUSES_sm90_v128(problem, target) sm90_v128_refuses(problem, target)
 #define REFUSES_mma(problem, target) NULL
+#define REFUSES_mma_f32(problem, target) NULL
 #define REFUSES_fma(problem, target) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
 #define WEIGHED_sm90 1
 #define WEIGHED_sm90_v128 1
 #define WEIGHED_mma 0
+#define WEIGHED_mma_f32 0
 #define WEIGHED_fma 0
 
 /* Dims that a key has, of K and V together, by two. */
 #define PADDED_sm90(head) head
 #define PADDED_sm90_v128(head) (((head) + 128) / 2)
 #define PADDED_mma(head) head
+#define PADDED_mma_f32(head) head
 #define PADDED_fma(head) 0
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_sm90_v128(head, shared) WORKERS_sm90(head, shared)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
+#define WORKERS_mma_f32(head, shared)                                                              \
+    blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
+#define GRANULE_mma_f32 ATTENTION_GRANULE
 #define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
@@ -330,12 +336,17 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
-static const int32_t sm90_rows[] = {32, 64, 128, 0};
-#define sm90_v128_rows sm90_rows
+#define ROWS_sm90 sm90_rows
+#define ROWS_sm90_v128 sm90_rows
+#define ROWS_mma mma_rows
+#define ROWS_mma_f32 mma_rows
+#define ROWS_fma fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
 #define STACKED_mma 0
+#define STACKED_mma_f32 0
 #define STACKED_fma 0
+static const int32_t sm90_rows[] = {32, 64, 128, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
@@ -350,7 +361,7 @@ static const struct kernel kernels[] = {
 #define CUDA_ATTENTION(name_, type, head, way, ...)                                                \
     {.name = "cuda_" #name_,                                                                       \
      .stage = TESS_STAGE_ATTENTION,                                                                \
-     .tile_rows = way##_rows,                                                                      \
+     .tile_rows = ROWS_##way,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
      .stacked_rows = STACKED_##way,                                                                \
      .padded_head = PADDED_##way(head),                                                            \
