@@ -146,6 +146,18 @@ static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
 
+/* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
+static double listed_saves(const tess_plan *plan, const struct lists_sums *sums, double pairs,
+                           double dims, double rows) {
+    const struct kernel_cost *cost = &plan->kernels[TESS_STAGE_ATTENTION]->cost;
+    const double all = (sums->full_keys + sums->masked_keys) * rows;
+    const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
+    if (cost->listed_row_dim == 0 || 2 * pairs > all)
+        return 0;
+    return dims *
+           (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
+}
+
 /* A fused run over lists with these sums, each list read by `heads` heads. */
 static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
                          double rows) {
@@ -154,6 +166,7 @@ static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, d
     return heads * (sums->tiles * kernel->cost.item +
                     (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
                     sums->masked_keys * rows * kernel->cost.masked_key -
+                    listed_saves(plan, sums, (double)plan->pairs / heads, dims, rows) -
                     dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 

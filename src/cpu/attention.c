@@ -6,13 +6,11 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
-#include "few.h"
 #if defined(__AMX_BF16__)
 #include "amx.h"
 #endif
+#include "listed.h"
 #include "parallel.h"
-#include "state.h"
-#include "walk.h"
 
 /* One thread's scratch. */
 struct scratch {
@@ -22,6 +20,7 @@ struct scratch {
     float *qt, *factor, *st;
     float *k, *v; /* rows converted to f32 */
     float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct listed listed;
 #if defined(__AMX_BF16__)
     struct amx amx;
 #endif
@@ -55,11 +54,13 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
     s->low = carve_take_panel(c, lanes, d_v, sizeof(float));
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
-    s->factor = carve_take(c, lanes, sizeof(float));
     s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    s->k = carve_take(c, cpu_gather_size(p->type, p->d_qk), sizeof(float));
-    s->v = carve_take(c, cpu_gather_size(p->type, p->d_v), sizeof(float));
+    listed_take(c, p, &s->listed);
+    const int32_t keys = listed_fits(p) ? listed_keys(p) : CPU_KEYS;
+    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
+    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
+    s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
 #if defined(__AMX_BF16__)
     amx_take(c, p, lanes, &s->amx);
 #endif
@@ -109,8 +110,8 @@ struct item {
     struct scratch s;
     struct state state;
     int64_t b, h, first, rows;
-    int few, shifted; /* few rows; some factor is not 1 */
-    int folded;       /* the state holds something */
+    int listed;          /* only listed pairs are computed */
+    int shifted, folded; /* some factor is not 1; the state holds something */
 #if defined(__AMX_BF16__)
     int matrix; /* scores and outputs are from the matrix unit, where values are not tiny */
     struct amx_store store;
@@ -184,18 +185,6 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
 }
 
-/* The same for a tile of few rows. */
-static void few_run(const struct problem *p, int64_t rows, const float **key,
-                    const float *const *value, const struct cpu_keys *keys,
-                    const struct scratch *s) {
-    float alpha[CPU_FEW];
-    cpu_few_scores(s->qt, rows, key, keys->n, p->d_qk, s->st);
-    for (int64_t r = 0; r < rows; r++)
-        alpha[r] = cpu_few_weigh(s->st + r * CPU_KEYS, keys->n, keys->masked ? keys->mask : NULL, r,
-                                 s->factor[r], &s->near.m[r], &s->near.l[r]);
-    cpu_few_values(s->st, rows, value, keys->n, p->d_v, alpha, s->near.ot);
-}
-
 #if defined(__AMX_BF16__)
 /* The same on the matrix unit. Answers 0 where it is not fit for these values. */
 static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
@@ -240,10 +229,6 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
 #endif
     cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
     cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
-    if (it->few) {
-        few_run(p, it->rows, k_row, v_row, keys, s);
-        return;
-    }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         const float *factor = it->shifted ? s->factor + lane : NULL;
@@ -284,6 +269,20 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
         lse.data[r * lse.stride] = lse_of(s->m[r], s->l[r]);
 }
 
+/* Queries as listed.h has them; rows that fill up the last set are 0. */
+static void item_load_rows(const struct item *it, const struct cpu_head *q) {
+    const struct problem *p = it->args->problem;
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+        float *row = it->s.qt + r * p->d_qk;
+        it->s.factor[r] = 1;
+        if (r < it->rows)
+            it->s.factor[r] =
+                (float)cpu_load_query(row, q, it->first + r, p->d_qk, p->scale * LOG2_E);
+        else
+            memset(row, 0, (size_t)p->d_qk * sizeof *row);
+    }
+}
+
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
@@ -294,18 +293,17 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
                       .first = args->lists->tile_row[work->tile]};
     it.rows = args->lists->tile_row[work->tile + 1] - it.first;
     struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
-    it.few = cpu_few(p, it.rows);
+    it.listed = listed_pays(
+        p, args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile, it.rows);
 #if defined(__AMX_BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
-    it.few &= !it.matrix;
+    it.listed &= !it.matrix;
     it.store = amx_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
 #endif
     it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
-    if (it.few)
-        for (int64_t r = 0; r < it.rows; r++)
-            it.s.factor[r] = (float)cpu_load_query(it.s.qt + r * p->d_qk, &q, it.first + r, p->d_qk,
-                                                   p->scale * LOG2_E);
+    if (it.listed)
+        item_load_rows(&it, &q);
     else
         it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
                                       p->scale * LOG2_E, it.s.row);
@@ -313,40 +311,12 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     return it;
 }
 
-/* Few rows' outputs as other tiles have them. */
-static void few_turn(const struct item *it) {
-    const int64_t d = it->args->problem->d_v;
-    memcpy(it->s.row, it->s.near.ot, (size_t)(CPU_LANES * d) * sizeof(float));
-    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d, d);
-}
-
 static void item_fold(struct item *it) {
     const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
-    if (it->few)
-        few_turn(it);
     if (!it->folded)
         state_clear(&it->state, it->s.low, lanes, d);
     near_fold(&it->state, it->s.low, &it->s.near, lanes, d);
     it->folded = 1;
-}
-
-/* The same for few rows that were never folded, which stand as they are written. */
-static void few_finish(const struct item *it) {
-    const struct kernel_args *args = it->args;
-    const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_head(&args->o, args->problem->type, it->b, it->h);
-    struct cpu_lse lse = cpu_lse(&args->lse, it->b, it->h, it->first);
-    for (int64_t r = 0; r < it->rows; r++) {
-        const double l = (double)it->s.near.l[r];
-        const vf factor = v_set((float)(1 / l));
-        const vi empty = (vi)(factor == v_set(INFINITY));
-        float *row = it->s.near.ot + r * d;
-        for (int64_t i = 0; i < d; i += CPU_LANES)
-            v_store(row + i, v_select(empty, (vf){0}, v_load(row + i) * factor));
-        cpu_row_from_f32(o.data + (it->first + r) * o.stride, row, o.type, d);
-        if (lse.data)
-            lse.data[r * lse.stride] = lse_of(it->s.near.m[r], l);
-    }
 }
 
 /* An item that was never folded. */
@@ -356,6 +326,53 @@ static void item_finish(const struct item *it) {
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
         seen.l[r] = (double)it->s.near.l[r];
     tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
+}
+
+/* Rows of o and lse as they stand, from sums in f32 or double. */
+static void listed_finish(const struct item *it, const struct listed_tile *t) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v;
+    struct cpu_head o = cpu_head(&args->o, args->problem->type, it->b, it->h);
+    struct cpu_lse lse = cpu_lse(&args->lse, it->b, it->h, it->first);
+    for (int64_t r = 0; r < it->rows; r++) {
+        const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
+        const vf factor = v_set((float)(1 / l));
+        const vi empty = (vi)(factor == v_set(INFINITY));
+        float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
+        for (int64_t i = 0; i < d; i += CPU_LANES) {
+            vf x = v_load(row + i);
+            if (t->folded)
+                x += v_load(t->low + r * d + i);
+            v_store(row + i, v_select(empty, (vf){0}, x * factor));
+        }
+        cpu_row_from_f32(o.data + (it->first + r) * o.stride, row, o.type, d);
+        if (lse.data)
+            lse.data[r * lse.stride] = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
+    }
+}
+
+static void listed_compute(const struct item *it, struct walk *w, const struct cpu_head *k,
+                           const struct cpu_head *v, int32_t parts) {
+    const struct scratch *s = &it->s;
+    struct listed_tile t = {.p = it->args->problem,
+                            .s = &s->listed,
+                            .near = s->near,
+                            .state = it->state,
+                            .low = s->low,
+                            .q = s->qt,
+                            .factor = s->factor,
+                            .rows = it->rows};
+    int64_t set;
+    memset(t.s->seen, 0, CPU_TILE_ROWS * sizeof *t.s->seen);
+    for (int32_t n; (n = listed_next(w, t.p, t.rows, t.s, &set)) > 0;)
+        listed_superblock(&t, n, set, k, v, s->k, s->v);
+    if (parts > 1) {
+        listed_leave(&t);
+        return;
+    }
+    if (t.folded)
+        listed_fold(&t, 0, t.rows);
+    listed_finish(it, &t);
 }
 
 static void item_compute(const struct job *job, int64_t number, int32_t thread) {
@@ -370,13 +387,17 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     struct walk w =
         walk_begin(args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile,
                    work->part, work->parts);
+    if (it.listed) {
+        listed_compute(&it, &w, &k, &v, work->parts);
+        return;
+    }
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % cpu_fold(p->d_v) == 0)
             item_fold(&it);
         superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {
-        (it.few ? few_finish : item_finish)(&it);
+        item_finish(&it);
         return;
     }
     item_fold(&it);

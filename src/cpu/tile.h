@@ -208,9 +208,9 @@ static inline void cpu_gather(const float **restrict row, const struct cpu_head 
     }
 }
 
-/* Floats that cpu_gather's buffer needs. */
-static inline size_t cpu_gather_size(tess_type type, int64_t d) {
-    return type == TESS_F32 ? 0 : CPU_KEYS * (size_t)d;
+/* Floats of a buffer for so many keys that are converted. */
+static inline size_t cpu_gather_size(tess_type type, int64_t keys, int64_t d) {
+    return type == TESS_F32 ? 0 : (size_t)keys * (size_t)d;
 }
 
 #endif
