@@ -196,14 +196,18 @@ static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct
     struct amx_values values;
     if (!amx_load_values(&s->amx, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
-    amx_scores(&s->amx, vectors, k, keys->key, keys->n, p->d_qk, s->st);
-    if (keys->masked)
-        st_mask(s->st, vectors, keys->n, keys->mask);
     for (int i = 0; i < vectors; i++)
         top[i] = v_set(-INFINITY);
-    st_max(s->st, vectors, keys->n, top);
+    for (int32_t j = 0; j < keys->n; j += AMX_KEYS) { /* the matrix unit works on meanwhile */
+        const int32_t n = keys->n - j < AMX_KEYS ? keys->n - j : AMX_KEYS;
+        float *st = s->st + j * vectors * CPU_LANES;
+        amx_scores(&s->amx, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        if (keys->masked)
+            st_mask(st, vectors, n, keys->mask + j);
+        st_max(st, vectors, n, top);
+    }
     for (int i = 0; i < vectors; i++)
-        top[i] = v_max(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
+        top[i] = amx_follow(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
     lanes_raise(s->near.m, vectors, top, base, alpha);
     amx_weigh(&s->amx, s->st, keys->n, amx_factor(p), base, vectors, sum);
     for (int i = 0; i < vectors; i++) {
