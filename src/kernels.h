@@ -72,9 +72,27 @@ struct kernel_cost {
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same; 0: all are. */
     double listed_row_dim, listed_key_dim;
-    int skips; /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups
-                         * that do not list a masked key */
+    int32_t
+        stacks; /* rows of a tile that holds several heads, see heads_stacked; 0: of one alone */
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
+     * masked key. */
+    int skips;
 };
+
+/* Query heads whose rows stand in one tile, row 0 of each, row 1 of each, and so on: those of a
+ * key/value head, where all of these read one list, a power of two of them for which `most` rows
+ * have room. */
+static inline int64_t heads_stacked(const struct problem *problem, const int64_t *list_of,
+                                    int64_t tile_rows, int64_t most) {
+    const int64_t group = problem->heads_q / problem->heads_kv;
+    int64_t heads = 1;
+    for (int64_t bh = 0; bh < problem->batch * problem->heads_q; bh++)
+        if (list_of[bh] != list_of[bh / group * group])
+            return 1;
+    while (group % (2 * heads) == 0 && 2 * heads * tile_rows <= most)
+        heads *= 2;
+    return heads;
+}
 
 struct kernel {
     const char *name; /* stem and level, e.g. "cpu_attention_portable" */

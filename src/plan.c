@@ -170,6 +170,19 @@ static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, d
                     dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
+/* Heads that a query tile of `rows` rows holds rows of. */
+static int64_t plan_stacked(const tess_plan *plan, int32_t rows) {
+    return heads_stacked(&plan->problem, plan->list_of, rows,
+                         plan->kernels[TESS_STAGE_ATTENTION]->cost.stacks);
+}
+
+/* The same where tiles hold rows of several heads. */
+static double stacked_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
+                           int32_t rows) {
+    const double stacked = (double)plan_stacked(plan, rows);
+    return fused_cost(plan, sums, heads / stacked, rows * stacked);
+}
+
 /* All stages over the block lists. */
 static double staged_cost(const tess_plan *plan, double heads) {
     const struct bcsr *m = &plan->bcsr;
@@ -207,7 +220,7 @@ static int32_t height_choose(tess_plan *plan, const struct bcsr *m, double heads
         if (lists_estimate(&sums, m, *rows, PLAN_SAMPLES, error))
             return 0;
         plan->heights[n].rows = *rows;
-        plan->heights[n].seconds = fused_cost(plan, &sums, heads, *rows);
+        plan->heights[n].seconds = stacked_cost(plan, &sums, heads, *rows);
         if (plan->heights[n].seconds < plan->heights[best].seconds)
             best = n;
         n++;
@@ -265,12 +278,13 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
         return status;
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
-    plan->predicted_seconds = fused_cost(plan, &sums, heads, rows);
+    plan->predicted_seconds = stacked_cost(plan, &sums, heads, rows);
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), rows),
-        .workers =
-            plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
+        /* A tile of several heads is as much work as theirs together. */
+        .workers = plan->target.backend == TESS_CUDA ? plan->target.multiprocessors
+                                                     : PLAN_CPU_WORKERS * plan_stacked(plan, rows),
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan)};
     status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles, plan->list_of,

@@ -56,6 +56,13 @@ static void right_within_the_bounds(void **state) {
         "h=1,n=90,nkv=400,d=64,block=1x1,pattern=random(0.2,9),tile=64,fill=nanv",
         "h=1,n=90,nkv=400,d=64,block=2x1,pattern=random(0.2,9),tile=64,fill=inf",
         "h=1,n=90,nkv=400,d=64,block=2x4,pattern=random(0.2,9),tile=32,fill=extreme",
+        /* tiles that hold rows of several heads, in the lanes and not, and of none */
+        "h=8,hkv=2,n=150,d=64,block=16x16,pattern=random(0.3,3),lists=kv",
+        "b=2,h=4,hkv=1,n=97,nkv=300,d=32,dv=16,dtype=bf16,block=4x4,pattern=random(0.3,4),lists=1",
+        "h=12,hkv=2,n=130,d=48,block=1x1,pattern=random(0.1,5),lists=kv,tile=16,layout=bnhd",
+        "h=8,hkv=1,n=70,d=20,pattern=causal,lists=1,tile=8,fill=nanv",
+        "h=8,hkv=2,n=70,nkv=2000,d=64,block=8x8,pattern=random(0.4,6),lists=1,tile=8,part=512",
+        "h=4,hkv=1,n=60,d=64,block=2x2,pattern=random(0.3,7),lists=q,tile=16",
         "h=1,n=20,nkv=40,d=1000,dv=3,pattern=dense,dtype=f16",
         "h=1,n=5,nkv=4500,d=8,dv=1024,pattern=random(0.9,9)",
         "h=1,n=3,nkv=5,d=4096,dv=64,pattern=dense,fill=positive",

@@ -119,7 +119,7 @@ static inline int amx_load_queries(const struct amx *a, const struct cpu_head *q
         memset(row, 0, (size_t)(CPU_LANES * d / 2) * sizeof *row);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
             for (int64_t i = 0; i < d; i += 32) {
-                __m512i x = _mm512_loadu_si512(q->data + (first + r) * q->stride + 2 * i);
+                __m512i x = _mm512_loadu_si512(cpu_row(q, first, r) + 2 * i);
                 bad |= amx_small(x, 0x7f);
                 bad |=
                     _mm512_cmpgt_epi16_mask(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), large);

@@ -28,6 +28,7 @@ struct scratch {
 
 struct job {
     const struct kernel_args *args;
+    int64_t stacked; /* heads of a tile that is not split */
     char *slots, *scratch;
     size_t slot_size, scratch_size;
 #if defined(__AMX_BF16__)
@@ -37,18 +38,20 @@ struct job {
 
 /* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
 
-static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
-    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+static void state_take(struct carve *c, const struct kernel_args *args, int64_t heads,
+                       struct state *s) {
+    size_t lanes = (size_t)cpu_lanes(heads * args->lists->tile_rows);
     s->m = carve_take(c, lanes, sizeof *s->m);
     s->l = carve_take(c, lanes, sizeof *s->l);
     s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
 }
 
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+static void scratch_take(struct carve *c, const struct kernel_args *args, int64_t heads,
+                         struct scratch *s) {
     const struct problem *p = args->problem;
-    const size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+    const size_t lanes = (size_t)cpu_lanes(heads * args->lists->tile_rows);
     const size_t d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
-    state_take(c, args, &s->state);
+    state_take(c, args, heads, &s->state);
     s->near.m = carve_take(c, lanes, sizeof(float));
     s->near.l = carve_take(c, lanes, sizeof(float));
     s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
@@ -70,10 +73,12 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     struct carve slot = {0}, one = {0};
     struct scratch scratch;
     struct state state;
-    state_take(&slot, args, &state);
-    scratch_take(&one, args, &scratch);
-    c->overflow |= slot.overflow | one.overflow;
     job->args = args;
+    job->stacked =
+        heads_stacked(args->problem, args->list_of, args->lists->tile_rows, CPU_TILE_ROWS);
+    state_take(&slot, args, 1, &state);
+    scratch_take(&one, args, job->stacked, &scratch);
+    c->overflow |= slot.overflow | one.overflow;
     job->slot_size = slot.used;
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
@@ -93,14 +98,14 @@ size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
 static struct state slot_state(const struct job *job, int64_t slot) {
     struct carve c = {.base = job->slots + (size_t)slot * job->slot_size};
     struct state s;
-    state_take(&c, job->args, &s);
+    state_take(&c, job->args, 1, &s);
     return s;
 }
 
 static struct scratch thread_scratch(const struct job *job, int32_t thread) {
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
     struct scratch s;
-    scratch_take(&c, job->args, &s);
+    scratch_take(&c, job->args, job->stacked, &s);
     return s;
 }
 
@@ -109,7 +114,8 @@ struct item {
     const struct kernel_args *args;
     struct scratch s;
     struct state state;
-    int64_t b, h, first, rows;
+    int64_t b, h, heads; /* rows of heads h ... h + heads - 1, see cpu_row */
+    int64_t first, rows; /* the first query; rows of all heads together */
     int listed;          /* only listed pairs are computed */
     int shifted, folded; /* some factor is not 1; the state holds something */
 #if defined(__AMX_BF16__)
@@ -252,10 +258,17 @@ static float lse_of(float m, double l) {
     return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
 }
 
-/* Divides by the sums and writes rows first ... first + rows - 1 of head (b, h). */
-static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, int64_t first,
-                        int64_t rows, const struct state *s, float *row) {
-    const int64_t d = args->problem->d_v, lanes = cpu_lanes(rows);
+/* Where the lse of an item's row r goes, if it is wanted. */
+static float *item_lse(const struct item *it, int64_t r) {
+    const struct view *view = &it->args->lse;
+    const struct cpu_lse lse = cpu_lse(view, it->b, it->h, it->first);
+    return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
+}
+
+/* Divides by the sums and writes the rows. */
+static void tile_finish(const struct item *it, const struct state *s, float *row) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v, lanes = cpu_lanes(it->rows);
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         int64_t width;
         float *o = cpu_column(s->ot, lanes, lane, d, &width);
@@ -266,11 +279,10 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
-    struct cpu_head o = cpu_head(&args->o, args->problem->type, b, h);
-    cpu_store_outputs(&o, first, rows, d, s->ot, row);
-    struct cpu_lse lse = cpu_lse(&args->lse, b, h, first);
-    for (int64_t r = 0; lse.data && r < rows; r++)
-        lse.data[r * lse.stride] = lse_of(s->m[r], s->l[r]);
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
+    for (int64_t r = 0; args->lse.data && r < it->rows; r++)
+        *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
 }
 
 /* Queries as listed.h has them; rows that fill up the last set are 0. */
@@ -280,8 +292,8 @@ static void item_load_rows(const struct item *it, const struct cpu_head *q) {
         float *row = it->s.qt + r * p->d_qk;
         it->s.factor[r] = 1;
         if (r < it->rows)
-            it->s.factor[r] =
-                (float)cpu_load_query(row, q, it->first + r, p->d_qk, p->scale * LOG2_E);
+            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
+                                                    p->scale * LOG2_E);
         else
             memset(row, 0, (size_t)p->d_qk * sizeof *row);
     }
@@ -294,11 +306,14 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
                       .s = thread_scratch(job, thread),
                       .b = work->batch_head / p->heads_q,
                       .h = work->batch_head % p->heads_q,
+                      .heads = work->parts > 1 ? 1 : job->stacked,
                       .first = args->lists->tile_row[work->tile]};
-    it.rows = args->lists->tile_row[work->tile + 1] - it.first;
-    struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
-    it.listed = listed_pays(
-        p, args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile, it.rows);
+    const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
+    it.rows = queries * it.heads;
+    struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
+    it.listed = listed_pays(p, args->lists,
+                            args->list_of[work->batch_head] * args->lists->tiles + work->tile,
+                            queries, it.heads);
 #if defined(__AMX_BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
@@ -325,19 +340,17 @@ static void item_fold(struct item *it) {
 
 /* An item that was never folded. */
 static void item_finish(const struct item *it) {
-    const struct kernel_args *args = it->args;
     struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
         seen.l[r] = (double)it->s.near.l[r];
-    tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
+    tile_finish(it, &seen, it->s.row);
 }
 
 /* Rows of o and lse as they stand, from sums in f32 or double. */
 static void listed_finish(const struct item *it, const struct listed_tile *t) {
     const struct kernel_args *args = it->args;
     const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_head(&args->o, args->problem->type, it->b, it->h);
-    struct cpu_lse lse = cpu_lse(&args->lse, it->b, it->h, it->first);
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
     for (int64_t r = 0; r < it->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
         const vf factor = v_set((float)(1 / l));
@@ -349,9 +362,9 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
                 x += v_load(t->low + r * d + i);
             v_store(row + i, v_select(empty, (vf){0}, x * factor));
         }
-        cpu_row_from_f32(o.data + (it->first + r) * o.stride, row, o.type, d);
-        if (lse.data)
-            lse.data[r * lse.stride] = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
+        cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
+        if (args->lse.data)
+            *item_lse(it, r) = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
     }
 }
 
@@ -383,6 +396,8 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct work_item *work = &args->schedule->items[number];
+    if (work->parts == 1 && work->batch_head % job->stacked)
+        return; /* another head's item computes it */
     struct item it = item_begin(job, work, thread);
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
@@ -390,7 +405,7 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     struct cpu_keys keys;
     struct walk w =
         walk_begin(args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile,
-                   work->part, work->parts);
+                   it.heads, work->part, work->parts);
     if (it.listed) {
         listed_compute(&it, &w, &k, &v, work->parts);
         return;
@@ -407,7 +422,7 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     item_fold(&it);
     low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
     if (work->parts == 1)
-        tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
+        tile_finish(&it, &it.state, it.s.row);
 }
 
 #if defined(__AMX_BF16__)
@@ -442,17 +457,20 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct merge_item *merge = &args->schedule->merges[number];
-    const int64_t first = args->lists->tile_row[merge->tile];
-    const int64_t rows = args->lists->tile_row[merge->tile + 1] - first;
     struct scratch s = thread_scratch(job, thread);
-    state_clear(&s.state, s.low, cpu_lanes(rows), p->d_v);
+    struct item it = {.args = args,
+                      .b = merge->batch_head / p->heads_q,
+                      .h = merge->batch_head % p->heads_q,
+                      .heads = 1,
+                      .first = args->lists->tile_row[merge->tile]};
+    it.rows = args->lists->tile_row[merge->tile + 1] - it.first;
+    state_clear(&s.state, s.low, cpu_lanes(it.rows), p->d_v);
     for (int32_t part = 0; part < merge->parts; part++) {
         struct state state = slot_state(job, merge->first_slot + part);
-        state_merge(&s.state, s.low, &state, cpu_lanes(rows), p->d_v);
+        state_merge(&s.state, s.low, &state, cpu_lanes(it.rows), p->d_v);
     }
-    low_add(&s.state, s.low, cpu_lanes(rows) * p->d_v);
-    tile_finish(args, merge->batch_head / p->heads_q, merge->batch_head % p->heads_q, first, rows,
-                &s.state, s.row);
+    low_add(&s.state, s.low, cpu_lanes(it.rows) * p->d_v);
+    tile_finish(&it, &s.state, s.row);
 }
 
 tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *error) {

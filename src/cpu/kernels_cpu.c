@@ -176,7 +176,8 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,                        \
            .key_row_dim = row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9,                     \
-           .masked_key = masked, .listed_row_dim = row_listed, .listed_key_dim = key_listed),      \
+           .masked_key = masked, .stacks = CPU_TILE_ROWS, .listed_row_dim = row_listed,            \
+           .listed_key_dim = key_listed),                                                          \
         KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,   \
                .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
         KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
@@ -188,7 +189,11 @@ static const struct kernel kernels[] = {
     {.name = "cpu_attention_amx",
      .stage = TESS_STAGE_ATTENTION,
      .tile_rows = tile_rows,
-     .cost = {.item = 1e-6, .key_row_dim = 0.0038e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
+     .cost = {.item = 1e-6,
+              .key_row_dim = 0.0038e-9,
+              .key_dim = 0.09e-9,
+              .masked_key = 0.1e-9,
+              .stacks = CPU_TILE_ROWS},
      .unusable = amx_unusable,
      .refuses = amx_attention_refuses,
      .workspace = cpu_attention_workspace_amx,

@@ -81,11 +81,13 @@ static inline int64_t listed_pairs(const struct lists *lists, int64_t T, int64_t
     return pairs + keys * rows;
 }
 
-/* Whether a tile is computed so: at least half of its lanes would be idle otherwise. */
+/* Whether a tile of these rows of some heads is computed so: at least half of its lanes would be
+ * idle otherwise. */
 static inline int listed_pays(const struct problem *p, const struct lists *lists, int64_t T,
-                              int64_t rows) {
-    return listed_fits(p) && (2 * rows <= cpu_lanes(rows) ||
-                              2 * listed_pairs(lists, T, rows) <= lists->keys[T] * cpu_lanes(rows));
+                              int64_t rows, int64_t heads) {
+    const int64_t lanes = cpu_lanes(rows * heads);
+    return listed_fits(p) && (2 * rows * heads <= lanes ||
+                              2 * heads * listed_pairs(lists, T, rows) <= lanes * lists->keys[T]);
 }
 
 /* Rows of the largest sets whose rows all list the same keys: 1, 2 or 4. ones and twos: where some
