@@ -18,12 +18,19 @@
 #define CPU_FEW_SET (CPU_LANES / 4) /* rows of the largest set */
 #define CPU_FEW_STEP 16 /* keys of a step of scores: s and lists have room for whole ones */
 #define CPU_FEW_HALF (CPU_FEW_STEP / 2)
+#define CPU_FEW_AHEAD 16 /* keys whose rows a set of 4 fetches ahead: lists are as much longer */
 
 /* Rows of a tensor as f32. */
 struct cpu_few_rows {
     const float *data;
     int64_t stride; /* floats */
 };
+
+/* A row that is met soon, for sets of 4: fewer rows have no time to spare for it. */
+V_INLINE void cpu_few_fetch(const float *row, const int floats, const int rows) {
+    for (int i = 0; rows == 4 && i < floats; i += 16)
+        __builtin_prefetch(row + i);
+}
 
 /* A set's queries side by side. */
 V_INLINE void cpu_few_queries_body(const float *q, int64_t d, const int rows, float *out) {
@@ -48,7 +55,9 @@ V_INLINE void cpu_few_scores_body(const float *q, const struct cpu_few_rows *key
             const float *k[CPU_FEW_HALF];
             vf sum[CPU_FEW_HALF];
             V_FOR(u, CPU_FEW_HALF) {
-                k[u] = keys->data + list[j + half * CPU_FEW_HALF + u] * keys->stride + first;
+                const int32_t *key = list + j + half * CPU_FEW_HALF + u;
+                k[u] = keys->data + key[0] * keys->stride + first;
+                cpu_few_fetch(keys->data + key[CPU_FEW_AHEAD] * keys->stride + first, dims, rows);
                 sum[u] = (vf){0};
             }
             V_FOR(i, dims * rows / CPU_LANES) {
@@ -157,7 +166,10 @@ V_INLINE void cpu_few_values_body(const float *s, const struct cpu_few_rows *val
     }
     for (int32_t j = 0; j < n; j += 4) {
         V_FOR(w, 4) {
-            const float *x = v_keep(values->data + list[j + w] * values->stride + first);
+            const int32_t *key = list + j + w;
+            const float *x = v_keep(values->data + key[0] * values->stride + first);
+            cpu_few_fetch(values->data + key[CPU_FEW_AHEAD] * values->stride + first,
+                          vectors * CPU_LANES, rows);
             V_FOR(c, vectors) {
                 vf y = v_load_any(x + c * CPU_LANES);
                 V_FOR(r, rows) {
@@ -244,12 +256,13 @@ static const struct cpu_few_shape {
     CPU_FEW_ROW(1),
 };
 
-/* s = the scores of n keys and whole steps: the list is filled up with its last key. */
+/* s = the scores of n keys and whole steps: the list is filled up with its last key, CPU_FEW_STEP +
+ * CPU_FEW_AHEAD of them at most. */
 static inline void cpu_few_scores(const struct cpu_few_shape *shape, const float *q,
                                   const struct cpu_few_rows *keys, int32_t *list, int32_t n,
                                   int64_t d, float *s) {
     int64_t i = 0;
-    for (int32_t j = n; j % CPU_FEW_STEP; j++)
+    for (int32_t j = n; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
         list[j] = list[n - 1];
     for (; i + CPU_FEW_LEG <= d; i += CPU_FEW_LEG)
         shape->leg(q, keys, list, n, i, s);

@@ -54,10 +54,10 @@ static inline int32_t listed_keys(const struct problem *p) {
 
 static inline void listed_take(struct carve *c, const struct problem *p, struct listed *s) {
     const size_t keys = listed_fits(p) ? (size_t)listed_keys(p) : 0, d = (size_t)p->d_qk;
-    s->key = carve_take(c, keys + CPU_KEYS_SLACK, sizeof *s->key);
+    s->key = carve_take(c, keys + CPU_FEW_AHEAD, sizeof *s->key);
     for (int half = 0; half < 2; half++)
         s->mask[half] = carve_take(c, keys, sizeof *s->mask[half]);
-    s->list = carve_take(c, keys + CPU_FEW_STEP, sizeof *s->list);
+    s->list = carve_take(c, keys + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
     s->seen = carve_take(c, CPU_TILE_ROWS, sizeof *s->seen);
     s->q = carve_take_panel(c, CPU_FEW_SET, d, sizeof *s->q);
     s->s = carve_take_panel(c, CPU_FEW_SET, keys, sizeof *s->s);
