@@ -54,6 +54,7 @@ struct kernel_args {
     const struct lists *lists;
     const struct granules *granules; /* CUDA */
     const struct schedule *schedule;
+    int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
@@ -69,8 +70,12 @@ struct kernel_cost {
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double masked_key;  /* one row mask applied, per row */
-    int skips;          /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups
-                         * that do not list a masked key */
+    /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
+     * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same; 0: all are. */
+    double listed_row_dim, listed_key_dim;
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
+     * masked key. */
+    int skips;
 };
 
 struct kernel {
@@ -78,9 +83,11 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
-    /* Attention: a tile of fewer rows than this has those of as many heads, which share their list, keys
-     * and values, as make it up; 0: tiles have rows of one head. */
+    /* Attention: a tile of fewer rows than this has those of several heads, which share their list, keys
+     * and values: as many (a power of two) as there are and it has room for, or stacked_whole, as make
+     * it up, without which the kernel does not take that height. 0: tiles have rows of one head. */
     int32_t stacked_rows;
+    int stacked_whole;
     /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
     int32_t padded_head;
     /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */

@@ -42,18 +42,27 @@ static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32
            kernel->shared(rows) <= plan->target.shared_memory_per_block;
 }
 
-/* How many query heads make up a tile of `rows` rows: 1 where the kernel does not stack them; 0 where
- * it would have to, and they do not share their list, keys and values, or need not. */
-static int32_t height_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+/* Whether query heads, `stack` at a time, share their list, keys and values. */
+static int heads_share(const tess_plan *plan, int32_t stack) {
     const struct problem *p = &plan->problem;
-    if (rows >= kernel->stacked_rows)
-        return 1;
-    const int32_t stack = kernel->stacked_rows / rows;
-    if (p->heads_q / p->heads_kv % stack || plan->block_q % kernel->stacked_rows == 0)
+    if (p->heads_q / p->heads_kv % stack)
         return 0;
     for (int64_t bh = 0; bh < p->batch * p->heads_q; bh++)
         if (plan->list_of[bh] != plan->list_of[bh / stack * stack])
             return 0;
+    return 1;
+}
+
+/* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that do
+ * not share, or need not be. */
+static int32_t height_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+    if (rows >= kernel->stacked_rows)
+        return 1;
+    int32_t stack = kernel->stacked_rows / rows;
+    if (kernel->stacked_whole)
+        return plan->block_q % kernel->stacked_rows && heads_share(plan, stack) ? stack : 0;
+    while (!heads_share(plan, stack))
+        stack /= 2;
     return stack;
 }
 
@@ -161,16 +170,29 @@ static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
 
+/* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
+static double listed_saves(const tess_plan *plan, const struct kernel_cost *cost,
+                           const struct lists_sums *sums, double pairs, double dims, double rows) {
+    const double all = (sums->full_keys + sums->masked_keys) * rows;
+    const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
+    if (cost->listed_row_dim == 0 || 2 * pairs > all)
+        return 0;
+    return dims *
+           (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
+}
+
 /* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height` rows of
  * each of `stack` heads. */
 static double fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack) {
-    double dims = fused_dims(plan, kernel), rows = (double)height * stack;
-    return heads / stack *
+    const double dims = fused_dims(plan, kernel), rows = (double)height * stack;
+    const double stacks = heads / stack;
+    return stacks *
            (sums->tiles * kernel->cost.item +
             (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
             sums->masked_keys * rows * kernel->cost.masked_key -
+            listed_saves(plan, &kernel->cost, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
@@ -306,7 +328,6 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
     if (!status && plan->backend->image_size)
         status =
             granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);
-    plan->schedule.n_slots *= stack; /* each head of a stack has its own */
     free(list_of);
     return status;
 }
@@ -406,6 +427,7 @@ struct kernel_args plan_args(const tess_plan *plan) {
                                 .lists = &plan->lists,
                                 .granules = &plan->granules,
                                 .schedule = &plan->schedule,
+                                .stack = plan->stack,
                                 .list_of = plan->list_of,
                                 .values_offset = plan->values_offset};
 }

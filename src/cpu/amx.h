@@ -119,7 +119,7 @@ static inline int amx_load_queries(const struct amx *a, const struct cpu_head *q
         memset(row, 0, (size_t)(CPU_LANES * d / 2) * sizeof *row);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
             for (int64_t i = 0; i < d; i += 32) {
-                __m512i x = _mm512_loadu_si512(q->data + (first + r) * q->stride + 2 * i);
+                __m512i x = _mm512_loadu_si512(cpu_row(q, first, r) + 2 * i);
                 bad |= amx_small(x, 0x7f);
                 bad |=
                     _mm512_cmpgt_epi16_mask(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), large);
@@ -263,20 +263,24 @@ V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const 
     }
 }
 
-/* st of n keys and whole steps; key has room for CPU_KEYS, and keys past n are set to the last. */
+/* st of keys j ... j + 31 of n; key has room for CPU_KEYS, and keys past n are set to the last. */
 static inline void amx_scores(const struct amx *a, int vectors, const struct cpu_head *head,
-                              int32_t *key, int32_t n, int64_t d, float *st) {
+                              int32_t *key, int32_t j, int32_t n, int64_t d, float *st) {
     const int64_t width = vectors * CPU_LANES;
-    for (int32_t j = n; j % 32; j++)
-        key[j] = key[n - 1];
-    for (int32_t j = 0; j < n; j += 32) {
-        int64_t stride[2];
-        const char *k[2] = {amx_keys(head, key + j, d, a->k + j * d, &stride[0]),
-                            amx_keys(head, key + j + 16, d, a->k + (j + 16) * d, &stride[1])};
-        for (int v = 0; v < vectors; v += 2)
-            amx_scores_step(a->qp + v * CPU_LANES, width, v + 1 < vectors, k, stride, d,
-                            st + j * width + v * CPU_LANES);
-    }
+    int64_t stride[2];
+    for (int32_t i = n; i < j + AMX_KEYS; i++)
+        key[i] = key[n - 1];
+    const char *k[2] = {amx_keys(head, key + j, d, a->k + j * d, &stride[0]),
+                        amx_keys(head, key + j + 16, d, a->k + (j + 16) * d, &stride[1])};
+    for (int v = 0; v < vectors; v += 2)
+        amx_scores_step(a->qp + v * CPU_LANES, width, v + 1 < vectors, k, stride, d,
+                        st + v * CPU_LANES);
+}
+
+/* The maximum that follows m when scores reach up to top: m itself until a weight would pass 2^7,
+ * so that outputs are seldom multiplied. bf16 keeps as much of larger weights. */
+V_INLINE vf amx_follow(vf top, vf m) {
+    return v_select((vi)(top > m + 7.0f), top, m);
 }
 
 /* 2^x as v_exp2, to 3e-6 of it: bf16 keeps 4e-3. */

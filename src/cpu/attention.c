@@ -6,13 +6,11 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
-#include "few.h"
 #if defined(__AMX_BF16__)
 #include "amx.h"
 #endif
+#include "listed.h"
 #include "parallel.h"
-#include "state.h"
-#include "walk.h"
 
 /* One thread's scratch. */
 struct scratch {
@@ -22,6 +20,7 @@ struct scratch {
     float *qt, *factor, *st;
     float *k, *v; /* rows converted to f32 */
     float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct listed listed;
 #if defined(__AMX_BF16__)
     struct amx amx;
 #endif
@@ -38,8 +37,13 @@ struct job {
 
 /* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
 
+/* Rows of a tile, of all its heads. */
+static size_t tile_lanes(const struct kernel_args *args) {
+    return (size_t)cpu_lanes(args->stack * args->lists->tile_rows);
+}
+
 static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
-    size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
+    const size_t lanes = tile_lanes(args);
     s->m = carve_take(c, lanes, sizeof *s->m);
     s->l = carve_take(c, lanes, sizeof *s->l);
     s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
@@ -47,19 +51,20 @@ static void state_take(struct carve *c, const struct kernel_args *args, struct s
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
     const struct problem *p = args->problem;
-    const size_t lanes = (size_t)cpu_lanes(args->lists->tile_rows);
-    const size_t d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
+    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     state_take(c, args, &s->state);
     s->near.m = carve_take(c, lanes, sizeof(float));
     s->near.l = carve_take(c, lanes, sizeof(float));
     s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
     s->low = carve_take_panel(c, lanes, d_v, sizeof(float));
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
-    s->factor = carve_take(c, lanes, sizeof(float));
     s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    s->k = carve_take(c, cpu_gather_size(p->type, p->d_qk), sizeof(float));
-    s->v = carve_take(c, cpu_gather_size(p->type, p->d_v), sizeof(float));
+    listed_take(c, p, &s->listed);
+    const int32_t keys = listed_fits(p) ? listed_keys(p) : CPU_KEYS;
+    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
+    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
+    s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
 #if defined(__AMX_BF16__)
     amx_take(c, p, lanes, &s->amx);
 #endif
@@ -69,10 +74,10 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     struct carve slot = {0}, one = {0};
     struct scratch scratch;
     struct state state;
+    job->args = args;
     state_take(&slot, args, &state);
     scratch_take(&one, args, &scratch);
     c->overflow |= slot.overflow | one.overflow;
-    job->args = args;
     job->slot_size = slot.used;
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
@@ -108,9 +113,11 @@ struct item {
     const struct kernel_args *args;
     struct scratch s;
     struct state state;
-    int64_t b, h, first, rows;
-    int few, shifted; /* few rows; some factor is not 1 */
-    int folded;       /* the state holds something */
+    int64_t b, h, heads; /* rows of heads h ... h + heads - 1, see cpu_row */
+    int64_t tile;        /* number T, see lists.h */
+    int64_t first, rows; /* the first query; rows of all heads together */
+    int listed;          /* only listed pairs are computed */
+    int shifted, folded; /* some factor is not 1; the state holds something */
 #if defined(__AMX_BF16__)
     int matrix; /* scores and outputs are from the matrix unit, where values are not tiny */
     struct amx_store store;
@@ -184,18 +191,6 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
 }
 
-/* The same for a tile of few rows. */
-static void few_run(const struct problem *p, int64_t rows, const float **key,
-                    const float *const *value, const struct cpu_keys *keys,
-                    const struct scratch *s) {
-    float alpha[CPU_FEW];
-    cpu_few_scores(s->qt, rows, key, keys->n, p->d_qk, s->st);
-    for (int64_t r = 0; r < rows; r++)
-        alpha[r] = cpu_few_weigh(s->st + r * CPU_KEYS, keys->n, keys->masked ? keys->mask : NULL, r,
-                                 s->factor[r], &s->near.m[r], &s->near.l[r]);
-    cpu_few_values(s->st, rows, value, keys->n, p->d_v, alpha, s->near.ot);
-}
-
 #if defined(__AMX_BF16__)
 /* The same on the matrix unit. Answers 0 where it is not fit for these values. */
 static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
@@ -207,14 +202,18 @@ static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct
     struct amx_values values;
     if (!amx_load_values(&s->amx, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
-    amx_scores(&s->amx, vectors, k, keys->key, keys->n, p->d_qk, s->st);
-    if (keys->masked)
-        st_mask(s->st, vectors, keys->n, keys->mask);
     for (int i = 0; i < vectors; i++)
         top[i] = v_set(-INFINITY);
-    st_max(s->st, vectors, keys->n, top);
+    for (int32_t j = 0; j < keys->n; j += AMX_KEYS) { /* the matrix unit works on meanwhile */
+        const int32_t n = keys->n - j < AMX_KEYS ? keys->n - j : AMX_KEYS;
+        float *st = s->st + j * vectors * CPU_LANES;
+        amx_scores(&s->amx, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        if (keys->masked)
+            st_mask(st, vectors, n, keys->mask + j);
+        st_max(st, vectors, n, top);
+    }
     for (int i = 0; i < vectors; i++)
-        top[i] = v_max(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
+        top[i] = amx_follow(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
     lanes_raise(s->near.m, vectors, top, base, alpha);
     amx_weigh(&s->amx, s->st, keys->n, amx_factor(p), base, vectors, sum);
     for (int i = 0; i < vectors; i++) {
@@ -240,10 +239,6 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
 #endif
     cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
     cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
-    if (it->few) {
-        few_run(p, it->rows, k_row, v_row, keys, s);
-        return;
-    }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         const float *factor = it->shifted ? s->factor + lane : NULL;
@@ -263,10 +258,17 @@ static float lse_of(float m, double l) {
     return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
 }
 
-/* Divides by the sums and writes rows first ... first + rows - 1 of head (b, h). */
-static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, int64_t first,
-                        int64_t rows, const struct state *s, float *row) {
-    const int64_t d = args->problem->d_v, lanes = cpu_lanes(rows);
+/* Where the lse of an item's row r goes, if it is wanted. */
+static float *item_lse(const struct item *it, int64_t r) {
+    const struct view *view = &it->args->lse;
+    const struct cpu_lse lse = cpu_lse(view, it->b, it->h, it->first);
+    return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
+}
+
+/* Divides by the sums and writes the rows. */
+static void tile_finish(const struct item *it, const struct state *s, float *row) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v, lanes = cpu_lanes(it->rows);
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         int64_t width;
         float *o = cpu_column(s->ot, lanes, lane, d, &width);
@@ -277,35 +279,50 @@ static void tile_finish(const struct kernel_args *args, int64_t b, int64_t h, in
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
-    struct cpu_head o = cpu_head(&args->o, args->problem->type, b, h);
-    cpu_store_outputs(&o, first, rows, d, s->ot, row);
-    struct cpu_lse lse = cpu_lse(&args->lse, b, h, first);
-    for (int64_t r = 0; lse.data && r < rows; r++)
-        lse.data[r * lse.stride] = lse_of(s->m[r], s->l[r]);
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
+    for (int64_t r = 0; args->lse.data && r < it->rows; r++)
+        *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
+}
+
+/* Queries as listed.h has them; rows that fill up the last set are 0. */
+static void item_load_rows(const struct item *it, const struct cpu_head *q) {
+    const struct problem *p = it->args->problem;
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+        float *row = it->s.qt + r * p->d_qk;
+        it->s.factor[r] = 1;
+        if (r < it->rows)
+            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
+                                                    p->scale * LOG2_E);
+        else
+            memset(row, 0, (size_t)p->d_qk * sizeof *row);
+    }
 }
 
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
+    const int64_t head = work->batch_head * args->stack;
     struct item it = {.args = args,
                       .s = thread_scratch(job, thread),
-                      .b = work->batch_head / p->heads_q,
-                      .h = work->batch_head % p->heads_q,
+                      .b = head / p->heads_q,
+                      .h = head % p->heads_q,
+                      .heads = args->stack,
+                      .tile = args->list_of[head] * args->lists->tiles + work->tile,
                       .first = args->lists->tile_row[work->tile]};
-    it.rows = args->lists->tile_row[work->tile + 1] - it.first;
-    struct cpu_head q = cpu_head(&args->q, p->type, it.b, it.h);
-    it.few = cpu_few(p, it.rows);
+    const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
+    it.rows = queries * it.heads;
+    struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
+    it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
 #if defined(__AMX_BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
-    it.few &= !it.matrix;
+    it.listed &= !it.matrix;
     it.store = amx_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
 #endif
     it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
-    if (it.few)
-        for (int64_t r = 0; r < it.rows; r++)
-            it.s.factor[r] = (float)cpu_load_query(it.s.qt + r * p->d_qk, &q, it.first + r, p->d_qk,
-                                                   p->scale * LOG2_E);
+    if (it.listed)
+        item_load_rows(&it, &q);
     else
         it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
                                       p->scale * LOG2_E, it.s.row);
@@ -313,49 +330,66 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     return it;
 }
 
-/* Few rows' outputs as other tiles have them. */
-static void few_turn(const struct item *it) {
-    const int64_t d = it->args->problem->d_v;
-    memcpy(it->s.row, it->s.near.ot, (size_t)(CPU_LANES * d) * sizeof(float));
-    cpu_to_column(it->s.near.ot, CPU_LANES, it->s.row, d, d);
-}
-
 static void item_fold(struct item *it) {
     const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
-    if (it->few)
-        few_turn(it);
     if (!it->folded)
         state_clear(&it->state, it->s.low, lanes, d);
     near_fold(&it->state, it->s.low, &it->s.near, lanes, d);
     it->folded = 1;
 }
 
-/* The same for few rows that were never folded, which stand as they are written. */
-static void few_finish(const struct item *it) {
-    const struct kernel_args *args = it->args;
-    const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_head(&args->o, args->problem->type, it->b, it->h);
-    struct cpu_lse lse = cpu_lse(&args->lse, it->b, it->h, it->first);
-    for (int64_t r = 0; r < it->rows; r++) {
-        const double l = (double)it->s.near.l[r];
-        const vf factor = v_set((float)(1 / l));
-        const vi empty = (vi)(factor == v_set(INFINITY));
-        float *row = it->s.near.ot + r * d;
-        for (int64_t i = 0; i < d; i += CPU_LANES)
-            v_store(row + i, v_select(empty, (vf){0}, v_load(row + i) * factor));
-        cpu_row_from_f32(o.data + (it->first + r) * o.stride, row, o.type, d);
-        if (lse.data)
-            lse.data[r * lse.stride] = lse_of(it->s.near.m[r], l);
-    }
-}
-
 /* An item that was never folded. */
 static void item_finish(const struct item *it) {
-    const struct kernel_args *args = it->args;
     struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
         seen.l[r] = (double)it->s.near.l[r];
-    tile_finish(args, it->b, it->h, it->first, it->rows, &seen, it->s.row);
+    tile_finish(it, &seen, it->s.row);
+}
+
+/* Rows of o and lse as they stand, from sums in f32 or double. */
+static void listed_finish(const struct item *it, const struct listed_tile *t) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v;
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    for (int64_t r = 0; r < it->rows; r++) {
+        const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
+        const vf factor = v_set((float)(1 / l));
+        const vi empty = (vi)(factor == v_set(INFINITY));
+        float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
+        for (int64_t i = 0; i < d; i += CPU_LANES) {
+            vf x = v_load(row + i);
+            if (t->folded)
+                x += v_load(t->low + r * d + i);
+            v_store(row + i, v_select(empty, (vf){0}, x * factor));
+        }
+        cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
+        if (args->lse.data)
+            *item_lse(it, r) = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
+    }
+}
+
+static void listed_compute(const struct item *it, struct walk *w, const struct cpu_head *k,
+                           const struct cpu_head *v, int32_t parts) {
+    const struct scratch *s = &it->s;
+    struct listed_tile t = {.p = it->args->problem,
+                            .s = &s->listed,
+                            .near = s->near,
+                            .state = it->state,
+                            .low = s->low,
+                            .q = s->qt,
+                            .factor = s->factor,
+                            .rows = it->rows};
+    int64_t set;
+    memset(t.s->seen, 0, CPU_TILE_ROWS * sizeof *t.s->seen);
+    for (int32_t n; (n = listed_next(w, t.p, t.rows, t.s, &set)) > 0;)
+        listed_superblock(&t, n, set, k, v, s->k, s->v);
+    if (parts > 1) {
+        listed_leave(&t);
+        return;
+    }
+    if (t.folded)
+        listed_fold(&t, 0, t.rows);
+    listed_finish(it, &t);
 }
 
 static void item_compute(const struct job *job, int64_t number, int32_t thread) {
@@ -367,22 +401,24 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
     struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);
     struct cpu_keys keys;
-    struct walk w =
-        walk_begin(args->lists, args->list_of[work->batch_head] * args->lists->tiles + work->tile,
-                   work->part, work->parts);
+    struct walk w = walk_begin(args->lists, it.tile, it.heads, work->part, work->parts);
+    if (it.listed) {
+        listed_compute(&it, &w, &k, &v, work->parts);
+        return;
+    }
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % cpu_fold(p->d_v) == 0)
             item_fold(&it);
         superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {
-        (it.few ? few_finish : item_finish)(&it);
+        item_finish(&it);
         return;
     }
     item_fold(&it);
     low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
     if (work->parts == 1)
-        tile_finish(args, it.b, it.h, it.first, it.rows, &it.state, it.s.row);
+        tile_finish(&it, &it.state, it.s.row);
 }
 
 #if defined(__AMX_BF16__)
@@ -417,17 +453,21 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct merge_item *merge = &args->schedule->merges[number];
-    const int64_t first = args->lists->tile_row[merge->tile];
-    const int64_t rows = args->lists->tile_row[merge->tile + 1] - first;
+    const int64_t head = merge->batch_head * args->stack;
     struct scratch s = thread_scratch(job, thread);
-    state_clear(&s.state, s.low, cpu_lanes(rows), p->d_v);
+    struct item it = {.args = args,
+                      .b = head / p->heads_q,
+                      .h = head % p->heads_q,
+                      .heads = args->stack,
+                      .first = args->lists->tile_row[merge->tile]};
+    it.rows = (args->lists->tile_row[merge->tile + 1] - it.first) * it.heads;
+    state_clear(&s.state, s.low, cpu_lanes(it.rows), p->d_v);
     for (int32_t part = 0; part < merge->parts; part++) {
         struct state state = slot_state(job, merge->first_slot + part);
-        state_merge(&s.state, s.low, &state, cpu_lanes(rows), p->d_v);
+        state_merge(&s.state, s.low, &state, cpu_lanes(it.rows), p->d_v);
     }
-    low_add(&s.state, s.low, cpu_lanes(rows) * p->d_v);
-    tile_finish(args, merge->batch_head / p->heads_q, merge->batch_head % p->heads_q, first, rows,
-                &s.state, s.row);
+    low_add(&s.state, s.low, cpu_lanes(it.rows) * p->d_v);
+    tile_finish(&it, &s.state, s.row);
 }
 
 tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *error) {

@@ -1,115 +1,161 @@
 /*
- * Micro-kernels for tiles of few rows, which would leave most lanes empty: dims stand in the lanes
- * instead. Rows, keys and values are read whole; one row's scores are consecutive:
+ * Micro-kernels for few queries, which would leave most lanes empty: dims stand in the lanes
+ * instead. A set is `rows` queries (1, 2 or 4) that list the same n keys; a vector of scores'
+ * products has CPU_LANES / rows dims of each, so that sums have few lanes to be added up:
  *
- *     q   [rows][d_qk]       queries, scaled
- *     s   [rows][CPU_KEYS]   scores, then weights
- *     o   [rows][d_v]        outputs
+ *     q   [d_qk / dims][rows][dims]      queries, scaled; dims = CPU_LANES / rows
+ *     s   [keys / 4][rows][4]            scores, then weights
+ *     o   [rows][d_v]                    outputs
+ *
+ * Keys and values are read whole, in place, by the numbers of their rows.
  */
 #ifndef TESSERA_CPU_FEW_H
 #define TESSERA_CPU_FEW_H
 
+#include "state.h"
 #include "tile.h"
 
-/* Rows that are few. */
-#define CPU_FEW (CPU_LANES / 2)
+#define CPU_FEW_SET (CPU_LANES / 4) /* rows of the largest set */
+#define CPU_FEW_STEP 16 /* keys of a step of scores: s and lists have room for whole ones */
+#define CPU_FEW_HALF (CPU_FEW_STEP / 2)
+#define CPU_FEW_AHEAD 16 /* keys whose rows a set of 4 fetches ahead: lists are as much longer */
 
-/* Whether a tile of these rows is one: dims have to fill vectors, and no lane to sum up more than a
- * chunk of them. */
-static inline int cpu_few(const struct problem *p, int64_t rows) {
-    return rows <= CPU_FEW && p->d_qk % CPU_LANES == 0 && p->d_v % CPU_LANES == 0 &&
-           p->d_qk <= CPU_CHUNK * CPU_LANES;
+/* Rows of a tensor as f32. */
+struct cpu_few_rows {
+    const float *data;
+    int64_t stride; /* floats */
+};
+
+/* A row that is met soon, for sets of 4: fewer rows have no time to spare for it. */
+V_INLINE void cpu_few_fetch(const float *row, const int floats, const int rows) {
+    for (int i = 0; rows == 4 && i < floats; i += 16)
+        __builtin_prefetch(row + i);
 }
 
-/* s = the products of one query with CPU_LANES keys, of `vectors` vectors each. */
-V_INLINE void cpu_few_scores_body(const float *q, const float *const *key, const int vectors,
-                                  float *s) {
-    vf sum[CPU_LANES];
-    V_FOR(j, CPU_LANES) {
-        const float *k = key[j];
-        sum[j] = v_load_any(k) * v_load(q);
-        V_FOR(c, vectors - 1) {
-            sum[j] =
-                v_fma(v_load_any(k + (c + 1) * CPU_LANES), v_load(q + (c + 1) * CPU_LANES), sum[j]);
+/* A set's queries side by side. */
+V_INLINE void cpu_few_queries_body(const float *q, int64_t d, const int rows, float *out) {
+    const int dims = CPU_LANES / rows;
+    for (int64_t i = 0; i < d; i += dims)
+        for (int r = 0; r < rows; r++, out += dims)
+            memcpy(out, q + r * d + i, (size_t)dims * sizeof *q);
+}
+
+/* s = the scores of a set and n keys, whole steps, over dims first ... first + dims - 1; added to s
+ * where first is not 0. */
+V_INLINE void cpu_few_scores_body(const float *q, const struct cpu_few_rows *keys,
+                                  const int32_t *list, int32_t n, int64_t first, const int rows,
+                                  const int dims, float *s) {
+    vf x[16];
+    V_FOR(i, dims * rows / CPU_LANES) {
+        x[i] = v_load(q + first * rows + i * CPU_LANES);
+    }
+    for (int32_t j = 0; j < n; j += CPU_FEW_STEP, s += CPU_FEW_STEP * rows) {
+        vf fours[CPU_FEW_STEP / 4];
+        V_FOR(half, 2) {
+            const float *k[CPU_FEW_HALF];
+            vf sum[CPU_FEW_HALF];
+            V_FOR(u, CPU_FEW_HALF) {
+                const int32_t *key = list + j + half * CPU_FEW_HALF + u;
+                k[u] = keys->data + key[0] * keys->stride + first;
+                cpu_few_fetch(keys->data + key[CPU_FEW_AHEAD] * keys->stride + first, dims, rows);
+                sum[u] = (vf){0};
+            }
+            V_FOR(i, dims * rows / CPU_LANES) {
+                V_FOR(u, CPU_FEW_HALF) {
+                    vf y = v_load_copies(k[u] + i * (CPU_LANES / rows), rows);
+                    sum[u] = v_fma(y, x[i], sum[u]);
+                }
+            }
+            V_FOR(u, CPU_FEW_HALF / 4) {
+                fours[half * (CPU_FEW_HALF / 4) + u] = v_sum_fours(sum + 4 * u);
+            }
+        }
+        int vectors = CPU_FEW_STEP / 4;
+        for (int fold = CPU_FEW_SET; fold > rows; fold /= 2) {
+            vectors /= 2;
+            V_FOR(i, vectors) {
+                fours[i] = v_sum_pairs(fours[2 * i], fours[2 * i + 1]);
+            }
+        }
+        V_FOR(i, vectors) {
+            if (first)
+                fours[i] += v_load(s + i * CPU_LANES);
+            v_store(s + i * CPU_LANES, fours[i]);
         }
     }
-    v_store(s, v_sum_rows(sum));
 }
 
-#define CPU_FEW_SCORES(vectors)                                                                    \
-    static __attribute__((noinline)) void cpu_few_scores_##vectors(                                \
-        const float *q, const float *const *key, float *s) {                                       \
-        cpu_few_scores_body(q, key, vectors, s);                                                   \
+/* What is known of each row, in the lanes of its scores. */
+V_INLINE vf cpu_few_spread(const float *x, const int rows) {
+    vf out = v_set(x[0]);
+    V_FOR(r, rows - 1) {
+        const uint32_t four = 0xf0u << (4 * r); /* and every 4 * rows lanes on */
+        out = v_pick(rows == 4 ? four : four | four << 8, v_set(x[r + 1]), out);
     }
-CPU_FEW_SCORES(1)
-CPU_FEW_SCORES(2)
-CPU_FEW_SCORES(3)
-CPU_FEW_SCORES(4)
-CPU_FEW_SCORES(8)
-
-/* Any number of vectors: the sum of parts. */
-static inline void cpu_few_scores_any(const float *q, const float *const *key, int64_t vectors,
-                                      float *s) {
-    static void (*const parts[])(const float *, const float *const *, float *) = {
-        cpu_few_scores_4, cpu_few_scores_1, cpu_few_scores_2, cpu_few_scores_3, cpu_few_scores_8};
-    if (vectors <= 4) {
-        parts[vectors % 4](q, key, s);
-        return;
-    }
-    vf total = {0};
-    for (int64_t c = 0; c < vectors;) {
-        const int64_t take = vectors - c >= 8 ? 8 : vectors - c > 4 ? 4 : vectors - c;
-        const float *k[CPU_LANES];
-        for (int j = 0; j < CPU_LANES; j++)
-            k[j] = key[j] + c * CPU_LANES;
-        parts[take == 8 ? 4 : take % 4](q + c * CPU_LANES, k, s);
-        total += v_load(s);
-        c += take;
-    }
-    v_store(s, total);
+    return out;
 }
 
-/* s[r][j] = dot(q[r], key[j]) for n >= 1 keys. Whole vectors, as cpu_scores. */
-static inline void cpu_few_scores(const float *q, int64_t rows, const float **key, int32_t n,
-                                  int64_t d, float *s) {
-    for (int32_t j = n; j % CPU_LANES; j++)
-        key[j] = key[n - 1];
-    for (int32_t j = 0; j < n; j += CPU_LANES)
-        for (int64_t r = 0; r < rows; r++)
-            cpu_few_scores_any(q + r * d, key + j, d / CPU_LANES, s + r * CPU_KEYS + j);
+V_INLINE vf cpu_few_top(vf x, const int rows) {
+    x = v_max(v_swap(x, 1), x);
+    x = v_max(v_swap(x, 2), x);
+    for (int far = 4 * rows; far < CPU_LANES; far *= 2)
+        x = v_max(v_swap(x, far), x);
+    return x;
 }
 
-/* One row's scores to weights; mask NULL: it lists all n keys, else those whose bit `row` is set.
- * Answers alpha. */
-static inline float cpu_few_weigh(float *s, int32_t n, const uint64_t *mask, int64_t row,
-                                  float factor, float *m, float *l) {
-    const vf none = v_set(-INFINITY);
-    vf top = v_set(*m), sum = {0};
-    for (int32_t j = 0; j < n; j += CPU_LANES) {
-        uint32_t keep = n - j < CPU_LANES ? (1u << (n - j)) - 1 : (1u << CPU_LANES) - 1;
-        if (mask)
-            keep &= v_row_bits(mask + j, row);
-        vf x = v_pick(keep, v_load(s + j) * factor, none);
-        v_store(s + j, x);
-        top = v_max(x, top);
-    }
-    const float most = v_top(top), base = most == -INFINITY ? 0 : most;
-    const float alpha = v_exp2(v_set(*m - base))[0];
-    for (int32_t j = 0; j < n; j += CPU_LANES) {
-        vf p = v_exp2(v_load(s + j) - base);
-        v_store(s + j, p);
-        sum += p;
-    }
-    *m = most;
-    *l = alpha * *l + v_sum(sum);
-    return alpha;
+V_INLINE vf cpu_few_sum(vf x, const int rows) {
+    x += v_swap(x, 1);
+    x += v_swap(x, 2);
+    for (int far = 4 * rows; far < CPU_LANES; far *= 2)
+        x += v_swap(x, far);
+    return x;
 }
 
-/* o = alpha * o + s value for dims first ... first + vectors * CPU_LANES - 1 of `rows` rows; `ways`
- * keys at a time have sums of their own. */
-V_INLINE void cpu_few_values_body(const float *s, const float *const *value, int32_t n,
-                                  int64_t first, const int rows, const int vectors, const int ways,
-                                  const float *alpha, float *o, int64_t d) {
+/* Scores of n keys to weights, 0 in the rest of the last step; alpha = what outputs so far are
+ * multiplied by. Sums are of at most CPU_CHUNK terms a lane, and of those. */
+V_INLINE void cpu_few_weigh_body(float *s, int32_t n, const int rows, const float *factor, float *m,
+                                 float *l, float *alpha) {
+    const int64_t size = cpu_round_up(n, CPU_FEW_STEP) * rows, chunk = CPU_CHUNK * CPU_LANES;
+    const int64_t whole = n / CPU_FEW_STEP * CPU_FEW_STEP * rows; /* of steps without an end */
+    const vf none = v_set(-INFINITY), by = cpu_few_spread(factor, rows);
+    const vf before = cpu_few_spread(m, rows);
+    vf top = before, sum = {0};
+    vi key;
+    V_FOR(i, CPU_LANES) {
+        key[i] = i / (4 * rows) * 4 + i % 4;
+    }
+    for (int64_t i = whole; i < size; i += CPU_LANES) {
+        const vi listed = (vi)(key < (vi){0} + (n - (int32_t)(i / rows)));
+        v_store(s + i, v_select(listed, v_load(s + i), none));
+    }
+    for (int64_t i = 0; i < size; i += CPU_LANES)
+        top = v_max(v_load(s + i) * by, top);
+    top = cpu_few_top(top, rows);
+    const vf base = base_of(top), change = v_exp2(before - base);
+    for (int64_t begin = 0; begin < size; begin += chunk) {
+        const int64_t end = size - begin < chunk ? size : begin + chunk;
+        vf part = {0};
+        for (int64_t i = begin; i < end; i += CPU_LANES) {
+            vf p = v_exp2(v_load(s + i) * by - base);
+            v_store(s + i, p);
+            part += p;
+        }
+        sum += part;
+    }
+    sum = cpu_few_sum(sum, rows);
+    V_FOR(r, rows) {
+        m[r] = top[4 * r];
+        alpha[r] = change[4 * r];
+        l[r] = change[4 * r] * l[r] + sum[4 * r];
+    }
+}
+
+/* o = alpha * o + s value for n keys, a multiple of 4, and dims first ... first + vectors *
+ * CPU_LANES - 1; `ways` keys at a time have sums of their own. */
+V_INLINE void cpu_few_values_body(const float *s, const struct cpu_few_rows *values,
+                                  const int32_t *list, int32_t n, int64_t first, const int rows,
+                                  const int vectors, const int ways, const float *alpha, float *o,
+                                  int64_t d) {
     vf sum[4][4][4];
     V_FOR(w, ways) {
         V_FOR(r, rows) {
@@ -118,25 +164,21 @@ V_INLINE void cpu_few_values_body(const float *s, const float *const *value, int
             }
         }
     }
-    int32_t j = 0;
-    for (; j + ways <= n; j += ways) {
-        V_FOR(w, ways) {
-            const float *x = v_keep(value[j + w] + first);
+    for (int32_t j = 0; j < n; j += 4) {
+        V_FOR(w, 4) {
+            const int32_t *key = list + j + w;
+            const float *x = v_keep(values->data + key[0] * values->stride + first);
+            cpu_few_fetch(values->data + key[CPU_FEW_AHEAD] * values->stride + first,
+                          vectors * CPU_LANES, rows);
             V_FOR(c, vectors) {
                 vf y = v_load_any(x + c * CPU_LANES);
                 V_FOR(r, rows) {
-                    sum[w][r][c] = v_fma(v_set(s[r * CPU_KEYS + j + w]), y, sum[w][r][c]);
+                    vf *to = &sum[w % ways][r][c];
+                    *to = v_fma(v_set(s[j * rows + 4 * r + w]), y, *to);
                 }
             }
         }
     }
-    for (; j < n; j++)
-        V_FOR(c, vectors) {
-            vf y = v_load_any(value[j] + first + c * CPU_LANES);
-            V_FOR(r, rows) {
-                sum[0][r][c] = v_fma(v_set(s[r * CPU_KEYS + j]), y, sum[0][r][c]);
-            }
-        }
     V_FOR(r, rows) {
         V_FOR(c, vectors) {
             float *out = o + r * d + first + c * CPU_LANES;
@@ -149,48 +191,98 @@ V_INLINE void cpu_few_values_body(const float *s, const float *const *value, int
     }
 }
 
-#define CPU_FEW_VALUES(rows, vectors, ways)                                                        \
-    static __attribute__((noinline)) void cpu_few_values_##rows##_##vectors(                       \
-        const float *s, const float *const *value, int32_t n, int64_t first, const float *alpha,   \
-        float *o, int64_t d) {                                                                     \
-        cpu_few_values_body(s, value, n, first, rows, vectors, ways, alpha, o, d);                 \
+typedef void cpu_few_queries_fn(const float *q, int64_t d, float *out);
+typedef void cpu_few_scores_fn(const float *q, const struct cpu_few_rows *keys, const int32_t *list,
+                               int32_t n, int64_t first, float *s);
+typedef void cpu_few_weigh_fn(float *s, int32_t n, const float *factor, float *m, float *l,
+                              float *alpha);
+typedef void cpu_few_values_fn(const float *s, const struct cpu_few_rows *values,
+                               const int32_t *list, int32_t n, int64_t first, const float *alpha,
+                               float *o, int64_t d);
+
+#define CPU_FEW_VALUES(rows, vectors, ways, name)                                                  \
+    static __attribute__((noinline)) void cpu_few_values_##rows##_##name(                          \
+        const float *s, const struct cpu_few_rows *values, const int32_t *list, int32_t n,         \
+        int64_t first, const float *alpha, float *o, int64_t d) {                                  \
+        cpu_few_values_body(s, values, list, n, first, rows, vectors, ways, alpha, o, d);          \
     }
-CPU_FEW_VALUES(1, 4, CPU_FEW_WAYS)
-CPU_FEW_VALUES(2, 4, CPU_FEW_WAYS / 2)
-CPU_FEW_VALUES(4, 4, CPU_FEW_WAYS / 4)
-CPU_FEW_VALUES(1, 1, 4)
-CPU_FEW_VALUES(2, 1, 2)
-CPU_FEW_VALUES(4, 1, 2)
+#define CPU_FEW_SCORES(rows, dims, name)                                                           \
+    static __attribute__((noinline)) void cpu_few_scores_##rows##_##name(                          \
+        const float *q, const struct cpu_few_rows *keys, const int32_t *list, int32_t n,           \
+        int64_t first, float *s) {                                                                 \
+        cpu_few_scores_body(q, keys, list, n, first, rows, dims, s);                               \
+    }
+#define CPU_FEW_SHAPE(rows)                                                                        \
+    static void cpu_few_queries_##rows(const float *q, int64_t d, float *out) {                    \
+        cpu_few_queries_body(q, d, rows, out);                                                     \
+    }                                                                                              \
+    CPU_FEW_SCORES(rows, CPU_FEW_LEG, leg)                                                         \
+    CPU_FEW_SCORES(rows, CPU_LANES, rest)                                                          \
+    static __attribute__((noinline)) void cpu_few_weigh_##rows(                                    \
+        float *s, int32_t n, const float *factor, float *m, float *l, float *alpha) {              \
+        cpu_few_weigh_body(s, n, rows, factor, m, l, alpha);                                       \
+    }                                                                                              \
+    CPU_FEW_VALUES(rows, CPU_FEW_WIDE, CPU_FEW_WAYS_##rows, wide)                                  \
+    CPU_FEW_VALUES(rows, 1, CPU_FEW_WAYS_##rows, slim)
+#define CPU_FEW_ROW(rows)                                                                          \
+    {                                                                                              \
+        rows, CPU_FEW_WAYS_##rows, cpu_few_queries_##rows, cpu_few_scores_##rows##_leg,            \
+            cpu_few_scores_##rows##_rest, cpu_few_weigh_##rows, cpu_few_values_##rows##_wide,      \
+            cpu_few_values_##rows##_slim                                                           \
+    }
 
+#if CPU_FEW_SET >= 4
+CPU_FEW_SHAPE(4)
+#endif
+#if CPU_FEW_SET >= 2
+CPU_FEW_SHAPE(2)
+#endif
+CPU_FEW_SHAPE(1)
+
+/* Largest sets first. */
 static const struct cpu_few_shape {
-    int64_t rows;
-    void (*wide)(const float *, const float *const *, int32_t, int64_t, const float *, float *,
-                 int64_t); /* 4 vectors */
-    void (*slim)(const float *, const float *const *, int32_t, int64_t, const float *, float *,
-                 int64_t); /* 1 vector */
-} cpu_few_shapes[] = {{4, cpu_few_values_4_4, cpu_few_values_4_1},
-                      {2, cpu_few_values_2_4, cpu_few_values_2_1},
-                      {1, cpu_few_values_1_4, cpu_few_values_1_1}};
+    int32_t rows, ways;
+    cpu_few_queries_fn *queries;
+    cpu_few_scores_fn *leg, *rest; /* CPU_FEW_LEG dims, and CPU_LANES */
+    cpu_few_weigh_fn *weigh;
+    cpu_few_values_fn *wide, *slim; /* CPU_FEW_WIDE vectors of dims, and one */
+} cpu_few_shapes[] = {
+#if CPU_FEW_SET >= 4
+    CPU_FEW_ROW(4),
+#endif
+#if CPU_FEW_SET >= 2
+    CPU_FEW_ROW(2),
+#endif
+    CPU_FEW_ROW(1),
+};
 
-/* o = alpha * o + s value. */
-static inline void cpu_few_values(const float *s, int64_t rows, const float *const *value,
-                                  int32_t n, int64_t d, const float *alpha, float *o) {
+/* s = the scores of n keys and whole steps: the list is filled up with its last key, CPU_FEW_STEP +
+ * CPU_FEW_AHEAD of them at most. */
+static inline void cpu_few_scores(const struct cpu_few_shape *shape, const float *q,
+                                  const struct cpu_few_rows *keys, int32_t *list, int32_t n,
+                                  int64_t d, float *s) {
+    int64_t i = 0;
+    for (int32_t j = n; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
+        list[j] = list[n - 1];
+    for (; i + CPU_FEW_LEG <= d; i += CPU_FEW_LEG)
+        shape->leg(q, keys, list, n, i, s);
+    for (; i < d; i += CPU_LANES)
+        shape->rest(q, keys, list, n, i, s);
+}
+
+/* o = alpha * o + s value for n keys and whole steps, a chunk of them at a time. */
+static inline void cpu_few_values(const struct cpu_few_shape *shape, const float *s,
+                                  const struct cpu_few_rows *values, const int32_t *list, int32_t n,
+                                  int64_t d, const float *alpha, float *o) {
     const float one[4] = {1, 1, 1, 1};
-    const int32_t chunk = 2 * CPU_CHUNK;
+    const int32_t chunk = 2 * CPU_CHUNK * shape->ways;
     for (int32_t j = 0; j < n; j += chunk) {
-        const int32_t keys = n - j < chunk ? n - j : chunk;
-        int64_t r = 0;
-        for (int shape = 0; shape < 3; shape++) {
-            const struct cpu_few_shape *few = &cpu_few_shapes[shape];
-            for (; r + few->rows <= rows; r += few->rows) {
-                const float *a = j ? one : alpha + r;
-                int64_t i = 0;
-                for (; i + 4 * CPU_LANES <= d; i += 4 * CPU_LANES)
-                    few->wide(s + r * CPU_KEYS + j, value + j, keys, i, a, o + r * d, d);
-                for (; i < d; i += CPU_LANES)
-                    few->slim(s + r * CPU_KEYS + j, value + j, keys, i, a, o + r * d, d);
-            }
-        }
+        const int32_t keys = n - j < chunk ? (int32_t)cpu_round_up(n - j, 4) : chunk;
+        int64_t i = 0;
+        for (; i + CPU_FEW_WIDE * CPU_LANES <= d; i += CPU_FEW_WIDE * CPU_LANES)
+            shape->wide(s + j * shape->rows, values, list + j, keys, i, j ? one : alpha, o, d);
+        for (; i < d; i += CPU_LANES)
+            shape->slim(s + j * shape->rows, values, list + j, keys, i, j ? one : alpha, o, d);
     }
 }
 

@@ -2,8 +2,9 @@
  * The CPU backend's tables: levels, kernels, and the one device.
  *
  * The best level that this machine has is used. The environment variable TESSERA_ISA forces a level
- * by name (amx: with avx512 for all that the matrix unit has no kernel for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that
- * plans are refused with the reason rather than made for another level.
+ * by name (amx: with avx512 for all that the matrix unit has no kernel for); a name that is unknown,
+ * or that this machine lacks, leaves no kernel usable, so that plans are refused with the reason
+ * rather than made for another level.
  */
 #define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"
@@ -157,46 +158,49 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
 }
 #endif
 
-#define KERNEL(level, stem, its_stage, heights, ...)                                               \
+#define KERNEL(level, stem, its_stage, heights, stacked, ...)                                      \
     {                                                                                              \
         .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
-        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_refuses,           \
-        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
+        .stacked_rows = stacked, .cost = {__VA_ARGS__}, .unusable = level##_unusable,              \
+        .refuses = level##_refuses, .workspace = cpu_##stem##_workspace_##level,                   \
+        .run = cpu_##stem##_##level                                                                \
     }
 
 /*
  * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
  * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
  * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
- * of 16 and 64 rows. amx: bf16, one thread of the 16-core Xeon of an H200's host, tiles of 1 ... 64
+ * of 16 and 64 rows, the listed ones from tiles of 64 and of G rows for blocks of G = 1, 2 and 4,
+ * d = 64 and 128. amx: bf16, one thread of the 16-core Xeon of an H200's host, tiles of 1 ... 64
  * rows.
  */
-#define KERNELS(level, row_dim, masked, stage_row_dim, softmax_row)                                \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, .item = 1e-6,                        \
+#define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, .item = 1e-6,         \
            .key_row_dim = row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9,                     \
-           .masked_key = masked),                                                                  \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,   \
-               .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
+           .masked_key = masked, .listed_row_dim = row_listed, .listed_key_dim = key_listed),      \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, 0, .item = 2e-6,                              \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, 0, .item = 0.2e-6,                        \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,     \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, .item = 2e-6, .key_row_dim = stage_row_dim,  \
                .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
     {.name = "cpu_attention_amx",
      .stage = TESS_STAGE_ATTENTION,
      .tile_rows = tile_rows,
+     .stacked_rows = CPU_TILE_ROWS,
      .cost = {.item = 1e-6, .key_row_dim = 0.0038e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
      .unusable = amx_unusable,
      .refuses = amx_attention_refuses,
      .workspace = cpu_attention_workspace_amx,
      .run = cpu_attention_amx},
-    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.019e-9, 0.64e-9),
-    KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.045e-9, 1.1e-9),
+    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.015e-9, 0.032e-9, 0.019e-9, 0.64e-9),
+    KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9),
 #elif defined(__aarch64__) /* never measured: as portable */
-    KERNELS(neon, 0.088e-9, 0.30e-9, 0.095e-9, 1.2e-9),
+    KERNELS(neon, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9),
 #endif
-    KERNELS(portable, 0.088e-9, 0.30e-9, 0.095e-9, 1.2e-9),
+    KERNELS(portable, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9),
 };
 
 /* ---- the device ---- */

@@ -148,7 +148,7 @@ cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d, in
     s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
     s.side = carve_take_panel(c, lanes, (size_t)side, sizeof(float));
     s.st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    s.rows = carve_take(c, cpu_gather_size(args->problem->type, d), sizeof(float));
+    s.rows = carve_take(c, cpu_gather_size(args->problem->type, CPU_KEYS, d), sizeof(float));
     s.row = carve_take_panel(c, CPU_LANES, (size_t)d, sizeof(float));
     return s;
 }

@@ -27,11 +27,12 @@ struct cpu_keys {
     uint64_t mask[CPU_KEYS]; /* rows of the tile, bit 0 first */
 };
 
-/* Rows of one (batch, head) of a tensor. */
+/* Rows of one (batch, head) of a tensor, or of some heads: row 0 of each, row 1 of each, ... */
 struct cpu_head {
     char *data;
     int64_t stride; /* bytes */
     tess_type type;
+    int64_t heads, next; /* how many, and bytes from one to the next */
 };
 
 static inline int64_t cpu_round_up(int64_t n, int64_t unit) {
@@ -62,7 +63,21 @@ static inline struct cpu_head cpu_head(const struct view *view, tess_type type, 
     int64_t size = type == TESS_F32 ? 4 : 2;
     return (struct cpu_head){(char *)view->data +
                                  (b * view->stride[0] + h * view->stride[1]) * size,
-                             view->stride[2] * size, type};
+                             view->stride[2] * size, type, 1, 0};
+}
+
+/* The same of heads h ... h + heads - 1. */
+static inline struct cpu_head cpu_heads(const struct view *view, tess_type type, int64_t b,
+                                        int64_t h, int64_t heads) {
+    struct cpu_head of = cpu_head(view, type, b, h);
+    of.heads = heads;
+    of.next = view->stride[1] * (int64_t)tess_type_size(type);
+    return of;
+}
+
+/* Row r of those that begin at query `first`. */
+static inline char *cpu_row(const struct cpu_head *of, int64_t first, int64_t r) {
+    return of->data + (first + r / of->heads) * of->stride + r % of->heads * of->next;
 }
 
 /* The lse of rows row, row + 1, ... of one head; NULL data when it is not wanted. */
@@ -128,9 +143,9 @@ static inline void cpu_from_column(float *rows, int64_t stride, const float *col
 }
 
 /* out = a query row times scale, the double `factor` being what its scores then lack. */
-static inline double cpu_load_query(float *out, const struct cpu_head *q, int64_t row, int64_t d,
+static inline double cpu_load_query(float *out, const char *row, tess_type type, int64_t d,
                                     double scale) {
-    cpu_row_to_f32(out, q->data + row * q->stride, q->type, d);
+    cpu_row_to_f32(out, row, type, d);
     int shift = cpu_row_shift(out, d, scale);
     double row_scale = shift ? ldexp(scale, -shift) : scale;
     for (int64_t i = 0; i < d; i++)
@@ -149,8 +164,8 @@ static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_he
         for (int64_t r = 0; r < CPU_LANES; r++) {
             factor[lane + r] = 1;
             if (lane + r < rows)
-                factor[lane + r] =
-                    (float)cpu_load_query(row + r * d, q, first + lane + r, d, scale);
+                factor[lane + r] = (float)cpu_load_query(row + r * d, cpu_row(q, first, lane + r),
+                                                         q->type, d, scale);
             else
                 memset(row + r * d, 0, (size_t)d * sizeof *row);
             shifted |= factor[lane + r] != 1;
@@ -171,7 +186,7 @@ static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, in
         const float *column = cpu_column(ot, lanes, lane, d, &width);
         cpu_from_column(row, d, column, width, d);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
-            cpu_row_from_f32(o->data + (first + r) * o->stride, row + (r - lane) * d, o->type, d);
+            cpu_row_from_f32(cpu_row(o, first, r), row + (r - lane) * d, o->type, d);
     }
 }
 
@@ -208,9 +223,9 @@ static inline void cpu_gather(const float **restrict row, const struct cpu_head 
     }
 }
 
-/* Floats that cpu_gather's buffer needs. */
-static inline size_t cpu_gather_size(tess_type type, int64_t d) {
-    return type == TESS_F32 ? 0 : CPU_KEYS * (size_t)d;
+/* Floats of a buffer for so many keys that are converted. */
+static inline size_t cpu_gather_size(tess_type type, int64_t keys, int64_t d) {
+    return type == TESS_F32 ? 0 : (size_t)keys * (size_t)d;
 }
 
 #endif

@@ -11,7 +11,8 @@ enum { KIND_FULL = -1 }; /* before the masked kinds of lists.h */
 
 struct walk {
     const struct lists *lists;
-    int64_t tile; /* T */
+    int64_t heads; /* whose rows a tile holds: each bit of a mask stands for as many */
+    int64_t tile;  /* T */
     int kind;
     int64_t run, end; /* of this kind */
     int64_t at;       /* keys of the run that are behind */
@@ -42,11 +43,12 @@ static inline void walk_skip(struct walk *w, int64_t keys) {
     }
 }
 
-static inline struct walk walk_begin(const struct lists *lists, int64_t tile, int32_t part,
-                                     int32_t parts) {
+static inline struct walk walk_begin(const struct lists *lists, int64_t tile, int64_t heads,
+                                     int32_t part, int32_t parts) {
     int64_t begin, end;
     schedule_part(lists->keys[tile], part, parts, &begin, &end);
     struct walk w = {.lists = lists,
+                     .heads = heads,
                      .tile = tile,
                      .kind = KIND_FULL,
                      .run = lists->full_ptr[tile],
@@ -127,6 +129,17 @@ static inline void walk_next_full(struct walk *w, struct cpu_keys *keys) {
     keys->n = n;
 }
 
+/* Each of the lower 32 bits twice: bit i at 2 i and 2 i + 1. Bands have bits past a tile's rows. */
+static inline uint64_t mask_double(uint64_t x) {
+    x &= UINT32_MAX;
+    x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
+    x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    x = (x | x << 2) & UINT64_C(0x3333333333333333);
+    x = (x | x << 1) & UINT64_C(0x5555555555555555);
+    return x | x << 1;
+}
+
 static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
     int32_t n = 0;
     while (w->run != w->end && n < CPU_KEYS && w->left > 0) {
@@ -140,6 +153,9 @@ static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
         n += take;
         walk_skip(w, take);
     }
+    for (int64_t heads = w->heads; heads > 1; heads /= 2)
+        for (int32_t j = 0; j < n; j++)
+            keys->mask[j] = mask_double(keys->mask[j]);
     keys->n = n;
 }
 

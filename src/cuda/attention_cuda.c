@@ -52,8 +52,8 @@ static int64_t slot_floats(const struct kernel_args *args) {
 
 size_t attention_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
-    carve_take_panel(&carve, (size_t)args->schedule->n_slots, (size_t)slot_floats(args),
-                     sizeof(float));
+    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->stack),
+                     (size_t)slot_floats(args), sizeof(float));
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 

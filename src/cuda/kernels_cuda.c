@@ -364,6 +364,7 @@ static const struct kernel kernels[] = {
      .tile_rows = ROWS_##way,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
      .stacked_rows = STACKED_##way,                                                                \
+     .stacked_whole = 1,                                                                           \
      .padded_head = PADDED_##way(head),                                                            \
      .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \

@@ -53,7 +53,12 @@
 #define CPU_DIMS_3 CPU_STEP_3
 #define CPU_DIMS_4 CPU_STEP_4
 #define CPU_DIMS_MAX 16
-#define CPU_FEW_WAYS 4 /* see few.h */
+/* Few queries (few.h): dims of scores at a time, vectors of outputs, and keys with their own sums. */
+#define CPU_FEW_LEG (CPU_LANES == 16 ? 64 : 32)
+#define CPU_FEW_WIDE 4
+#define CPU_FEW_WAYS_1 (CPU_VECTORS == 4 ? 4 : 2)
+#define CPU_FEW_WAYS_2 (CPU_VECTORS == 4 ? 2 : 1)
+#define CPU_FEW_WAYS_4 1
 #define CPU_GROUP (CPU_VECTORS * CPU_LANES)
 
 /* A short loop with a constant bound that must not remain a loop; the body stands in braces. */
@@ -248,67 +253,89 @@ V_INLINE void v_transpose(vf *a) {
 #endif
 }
 
-/* Lane i of the answer is the sum of the lanes of a[i]. */
-V_INLINE vf v_sum_rows(vf *a) {
+/* `copies` times the first CPU_LANES / copies floats: 1 or 2 of 16 or 8, or quarters of 4. */
+V_INLINE vf v_load_copies(const float *p, const int copies) {
 #if CPU_LANES == 16
-    __m512 b[8], c[4];
-    V_FOR(i, 8) {
-        __m512 x = (__m512)a[2 * i], y = (__m512)a[2 * i + 1];
-        b[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+    if (copies == 4)
+        return (vf)_mm512_broadcast_f32x4(_mm_loadu_ps(p));
+    if (copies == 2)
+        return (vf)_mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+#elif CPU_LANES == 8
+    if (copies == 2)
+        return (vf)_mm256_broadcast_ps((const __m128 *)(const void *)p);
+#endif
+    (void)copies;
+    return v_load_any(p);
+}
+
+/* Of every four lanes from 4 k on: lane 4 k + i of the answer is the sum of a[i]'s. */
+V_INLINE vf v_sum_fours(const vf *a) {
+#if CPU_LANES == 16
+    __m512 x = _mm512_add_ps(_mm512_unpacklo_ps((__m512)a[0], (__m512)a[1]),
+                             _mm512_unpackhi_ps((__m512)a[0], (__m512)a[1]));
+    __m512 y = _mm512_add_ps(_mm512_unpacklo_ps((__m512)a[2], (__m512)a[3]),
+                             _mm512_unpackhi_ps((__m512)a[2], (__m512)a[3]));
+    return (vf)_mm512_add_ps((__m512)_mm512_unpacklo_pd((__m512d)x, (__m512d)y),
+                             (__m512)_mm512_unpackhi_pd((__m512d)x, (__m512d)y));
+#elif CPU_LANES == 8
+    __m256 x = _mm256_add_ps(_mm256_unpacklo_ps((__m256)a[0], (__m256)a[1]),
+                             _mm256_unpackhi_ps((__m256)a[0], (__m256)a[1]));
+    __m256 y = _mm256_add_ps(_mm256_unpacklo_ps((__m256)a[2], (__m256)a[3]),
+                             _mm256_unpackhi_ps((__m256)a[2], (__m256)a[3]));
+    return (vf)_mm256_add_ps((__m256)_mm256_unpacklo_pd((__m256d)x, (__m256d)y),
+                             (__m256)_mm256_unpackhi_pd((__m256d)x, (__m256d)y));
+#else
+    vf b[4] = {a[0], a[1], a[2], a[3]};
+    v_transpose(b);
+    return (b[0] + b[2]) + (b[1] + b[3]);
+#endif
+}
+
+/* Lane i is lane i ^ `far` of a, far being a power of two. */
+V_INLINE vf v_swap(vf a, const int far) {
+#if CPU_LANES == 16
+    if (far < 4)
+        return (vf)(far == 1 ? _mm512_permute_ps((__m512)a, 0xb1)
+                             : _mm512_permute_ps((__m512)a, 0x4e));
+    return (vf)(far == 4 ? _mm512_shuffle_f32x4((__m512)a, (__m512)a, 0xb1)
+                         : _mm512_shuffle_f32x4((__m512)a, (__m512)a, 0x4e));
+#else
+    vf out;
+    V_FOR(i, CPU_LANES) {
+        out[i] = a[i ^ far];
     }
-    V_FOR(i, 4) { /* quarter k of c[i]: parts of the sums of rows 4 i ... 4 i + 3 */
-        __m512d x = (__m512d)b[2 * i], y = (__m512d)b[2 * i + 1];
-        c[i] = _mm512_add_ps((__m512)_mm512_unpacklo_pd(x, y), (__m512)_mm512_unpackhi_pd(x, y));
+    return out;
+#endif
+}
+
+/* Neighbouring fours of lanes added up: first those of a, then those of b. */
+V_INLINE vf v_sum_pairs(vf a, vf b) {
+#if CPU_LANES == 16
+    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x88),
+                             _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xdd));
+#elif CPU_LANES == 8
+    return (vf)_mm256_add_ps(_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20),
+                             _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31));
+#else
+    (void)b; /* one four has no neighbour */
+    return a;
+#endif
+}
+
+/* Writes those of 16 words whose mask has the bit, and more that do not count; answers how many. */
+V_INLINE int32_t v_take(const int32_t *words, const uint32_t *mask, uint32_t bit, int32_t *out) {
+#if CPU_LANES == 16
+    const __mmask16 some =
+        _mm512_test_epi32_mask(_mm512_loadu_si512(mask), _mm512_set1_epi32((int32_t)bit));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(some, _mm512_loadu_si512(words)));
+    return __builtin_popcount(some);
+#else
+    int32_t n = 0;
+    for (int i = 0; i < 16; i++) {
+        out[n] = words[i];
+        n += (mask[i] & bit) != 0;
     }
-    __m512 d = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x44),
-                             _mm512_shuffle_f32x4(c[0], c[1], 0xee));
-    __m512 e = _mm512_add_ps(_mm512_shuffle_f32x4(c[2], c[3], 0x44),
-                             _mm512_shuffle_f32x4(c[2], c[3], 0xee));
-    return (vf)_mm512_add_ps(_mm512_shuffle_f32x4(d, e, 0x88), _mm512_shuffle_f32x4(d, e, 0xdd));
-#else
-    v_transpose(a);
-    for (int half = CPU_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            a[i] += a[i + half];
-    return a[0];
-#endif
-}
-
-/* The sum of a's lanes, and the largest of them. */
-V_INLINE float v_sum(vf a) {
-#if CPU_LANES == 16
-    return _mm512_reduce_add_ps((__m512)a);
-#else
-    float sum = 0;
-    for (int i = 0; i < CPU_LANES; i++)
-        sum += a[i];
-    return sum;
-#endif
-}
-
-V_INLINE float v_top(vf a) {
-#if CPU_LANES == 16
-    return _mm512_reduce_max_ps((__m512)a);
-#else
-    float top = a[0];
-    for (int i = 1; i < CPU_LANES; i++)
-        top = a[i] > top ? a[i] : top;
-    return top;
-#endif
-}
-
-/* Bit i of the answer is bit `bit` of words[i]. */
-V_INLINE uint32_t v_row_bits(const uint64_t *words, int64_t bit) {
-#if CPU_LANES == 16
-    const __m512i which = _mm512_set1_epi64((int64_t)(UINT64_C(1) << bit));
-    uint32_t low = _mm512_test_epi64_mask(_mm512_loadu_si512(words), which);
-    uint32_t high = _mm512_test_epi64_mask(_mm512_loadu_si512(words + 8), which);
-    return low | high << 8;
-#else
-    uint32_t bits = 0;
-    for (int i = 0; i < CPU_LANES; i++)
-        bits |= (uint32_t)(words[i] >> bit & 1) << i;
-    return bits;
+    return n;
 #endif
 }
 
