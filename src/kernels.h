@@ -78,8 +78,8 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
-    /* Attention: a tile of fewer rows than this has those of as many heads, which share their list, keys
-     * and values, as make it up; 0: tiles have rows of one head. */
+    /* Attention: a tile of fewer rows than this has those of as many heads, which share their list,
+     * keys and values, as make it up; 0: tiles have rows of one head. */
     int32_t stacked_rows;
     /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
     int32_t padded_head;

@@ -42,8 +42,8 @@ static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32
            kernel->shared(rows) <= plan->target.shared_memory_per_block;
 }
 
-/* How many query heads make up a tile of `rows` rows: 1 where the kernel does not stack them; 0 where
- * it would have to, and they do not share their list, keys and values, or need not. */
+/* How many query heads make up a tile of `rows` rows: 1 where the kernel does not stack them; 0
+ * where it would have to, and they do not share their list, keys and values, or need not. */
 static int32_t height_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
     const struct problem *p = &plan->problem;
     if (rows >= kernel->stacked_rows)
@@ -161,8 +161,8 @@ static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
 
-/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height` rows of
- * each of `stack` heads. */
+/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height`
+ * rows of each of `stack` heads. */
 static double fused_cost(const tess_plan *plan, const struct lists_sums *sums, double heads,
                          int32_t height, int32_t stack) {
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
