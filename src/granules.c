@@ -183,9 +183,10 @@ static int deal_in_order(int32_t *worker, const struct dealt_item *order, int64_
 }
 
 /*
- * Whom each item goes to. Groups of heads come one after the other, so that short items of one stand
- * before long ones of the next: which is well but at the end, where only short ones even out. Items
- * without keys are dealt by themselves, as kernels that deal have others do them meanwhile.
+ * Whom each item goes to. Groups of heads come one after the other, so that short items of one
+ * stand before long ones of the next: which is well but at the end, where only short ones even out.
+ * Items without keys are dealt by themselves: on Hopper other warps do them meanwhile, elsewhere
+ * they cost little.
  */
 static int workers_choose(int32_t *worker, const struct granules *g,
                           const struct granule_item *items) {

@@ -60,10 +60,10 @@ struct granules {
 };
 
 /*
- * How heads read lists, keys and values, and among how many the items are dealt. `stack` query heads
- * in a row share their list, keys and values, and make one item of the schedule: its part k of P
- * leaves head s's result in slot `slot` + s P of its own rows, where `slot` is that of head 0, so that
- * each head has its merge, of P slots in a row.
+ * How heads read lists, keys and values, and among how many the items are dealt. `stack` query
+ * heads in a row share their list, keys and values, and make one item of the schedule: its part k
+ * of P leaves head s's result in slot `slot` + s P of its own rows, where `slot` is that of head 0,
+ * so that each head has its merge, of P slots in a row.
  */
 struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q / stack] */

@@ -83,9 +83,10 @@ struct kernel {
     tess_stage stage;
     const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
-    /* Attention: a tile of fewer rows than this has those of several heads, which share their list, keys
-     * and values: as many (a power of two) as there are and it has room for, or stacked_whole, as make
-     * it up, without which the kernel does not take that height. 0: tiles have rows of one head. */
+    /* Attention: a tile of fewer rows than this has those of several heads, which share their list,
+     * keys and values: as many (a power of two) as there are and it has room for, or stacked_whole,
+     * as make it up, without which the kernel does not take that height. 0: tiles have rows of one
+     * head. */
     int32_t stacked_rows;
     int stacked_whole;
     /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */

@@ -181,8 +181,8 @@ static double listed_saves(const tess_plan *plan, const struct kernel_cost *cost
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
 }
 
-/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height` rows of
- * each of `stack` heads. */
+/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height`
+ * rows of each of `stack` heads. */
 static double fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack) {

@@ -125,7 +125,7 @@ reduced=("$tessera" verify
     backend=cuda,h=1,n=140,nkv=1100,d=128,dtype=bf16,block=64x64,pattern='random(0.7,1)',part=256
     backend=cuda,h=1,n=140,nkv=300,d=256,dtype=bf16,block=64x64,pattern='random(0.7,1)&causal'
     backend=cuda,h=2,n=140,nkv=300,d=192,dv=128,dtype=f16,block=128x1,pattern='random(0.4,1)'
-    backend=cuda,h=4,hkv=2,n=140,nkv=900,d=128,dtype=bf16,block=64x64,pattern='random(0.4,1)',lists=kv,part=256
+    backend=cuda,h=4,hkv=2,n=140,nkv=900,d=128,dtype=bf16,pattern='random(0.4,1)',lists=kv,part=256
     backend=cuda,h=4,hkv=1,n=100,d=64,dtype=f16,block=48x1,pattern='random(0.4,1)',lists=1
     backend=cuda,h=1,n=140,d=128,dtype=bf16,block=128x1,pattern='random(0.5,1)',fill=nanv
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512

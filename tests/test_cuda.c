@@ -155,8 +155,8 @@ static void extreme_scales(void **state) {
 }
 
 /* Later scores exceed a row's maximum by 2 in base 2, where neighbouring numbers are 2 apart. The
- * maximum and the lag that is allowed, added up, round to the later score: taken for one that may stay
- * behind, its weight would be more than f16 can hold. */
+ * maximum and the lag that is allowed, added up, round to the later score: taken for one that may
+ * stay behind, its weight would be more than f16 can hold. */
 static void ties_of_maxima(void **state) {
     (void)state;
     static const tess_type types[] = {TESS_F32, TESS_F16, TESS_BF16};

@@ -335,8 +335,8 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
-/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no one
- * lists. */
+/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no
+ * one lists. */
 static void cuda_heads_are_stacked(void **state) {
     (void)state;
     static const struct {

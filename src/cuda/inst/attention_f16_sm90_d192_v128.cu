@@ -1,6 +1,7 @@
 #include "sm90/attention_sm90.cuh"
 
-cudaError_t cuda_attention_f16_sm90_d192_v128(const struct attention_params *p, cudaStream_t stream) {
+cudaError_t cuda_attention_f16_sm90_d192_v128(const struct attention_params *p,
+                                              cudaStream_t stream) {
     return attention_sm90_launch<__half, sm90_shape<192, 128>>(p, stream);
 }
 

@@ -97,7 +97,7 @@ static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* The box from shared memory to there, but for what lies past the tensor's ends: in the background. */
+/* The box from shared memory to there, in the background: what lies past the ends is left out. */
 static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
                                                  int n, int h, int b) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "

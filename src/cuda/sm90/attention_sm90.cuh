@@ -55,8 +55,8 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
-    /* It may come to the multiprocessors that the kernel before it has left, and waits there. Drivers
-     * before 12.3 cannot capture that. */
+    /* It may come to the multiprocessors that the kernel before it has left, and waits there.
+     * Drivers before 12.3 cannot capture that. */
     int driver = 0;
     cudaDriverGetVersion(&driver);
     cudaLaunchAttribute early = {};

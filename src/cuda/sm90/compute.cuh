@@ -45,8 +45,8 @@ template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
                                                    const sm90_place &place) {
     const uint64_t q =
-        product_rows(place.shared + shape::Q +
-                     ring_stage<shape::SLOTS>(place.job) * shape::Q_TILE + place.group * (64 * 128));
+        product_rows(place.shared + shape::Q + place.group * (64 * 128) +
+                     ring_stage<shape::SLOTS>(place.job) * shape::Q_TILE);
     const uint64_t k = product_rows(place.shared + shape::K +
                                     ring_stage<shape::STAGES>(place.step) * shape::K_TILE);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
@@ -158,8 +158,8 @@ template <class shape, int SOURCE> struct sm90_work {
     struct sm90_mask<shape, SOURCE> mask;
 };
 
-/* Looks up what is to be known of masks before the scores of a step are there, the first masks of an
- * item in its first step already; and masks them. */
+/* Looks up what is to be known of masks before the scores of a step are there, the first masks of
+ * an item in its first step already; and masks them. */
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,

@@ -160,8 +160,9 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
 
 /* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
 
-/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes apart.
- * PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to row. */
+/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes
+ * apart. PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to
+ * row. */
 template <int PANELS, int PANEL, bool PLAIN, int N>
 static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *from, int64_t step,
                                                       int32_t bytes, const int32_t (&key)[N]) {

@@ -1,8 +1,8 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
- * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32 at a
- * time, one to a lane, steps before they are needed; of smaller ones each lane looks up its places of
- * a step.
+ * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32
+ * at a time, one to a lane, steps before they are needed; of smaller ones each lane looks up its
+ * places of a step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
@@ -16,8 +16,8 @@ static __device__ __forceinline__ int sm90_mask_words(const struct attention_par
 
 /* ---- granules of 64 keys ---- */
 
-/* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a band,
- * this warp's 16 rows of members, or the place of a granule's words. */
+/* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a
+ * band, this warp's 16 rows of members, or the place of a granule's words. */
 struct sm90_ahead {
     int32_t keys, kind, a, b;
 };
@@ -46,8 +46,8 @@ static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
     ahead.b = load.words.w;
 }
 
-/* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a row
- * of the warpgroup may list. */
+/* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a
+ * row of the warpgroup may list. */
 static __device__ __forceinline__ uint32_t sm90_look_closer(struct sm90_ahead &ahead,
                                                             const struct attention_params &p,
                                                             int row) {

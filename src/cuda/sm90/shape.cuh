@@ -5,12 +5,12 @@
  * ahead and without regard to items; the other two compute, 64 rows each.
  *
  * Shared memory, in KB for heads of
- *                             64       128      192      256   192/128 dims
+ *                             64       128      192      256    192/128 dims
  *
- *   Q [SLOTS][128][D_QK]    2 x 16   2 x 32   2 x 48     64     48   the item being computed; the next
- *   O [128][64 O_PANELS]      16       32       16       16     16   rounded, on its way out
- *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32  2 x 48
- *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32  2 x 32
+ *   Q [SLOTS][128][D_QK]    2 x 16   2 x 32   2 x 48       64       48   being computed; the next
+ *   O [128][64 O_PANELS]        16       32       16       16       16   rounded, on its way out
+ *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48
+ *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32
  *   barriers, and JOBS items
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
@@ -21,8 +21,8 @@
  *   k_full      boxes | copies             K stands                both, each before its Q K^T
  *   k_empty                                both have their scores  whoever fills it
  *   v_full, v_empty                        the same of V and P V
- *   o_full      each computing warpgroup   its O stands               the warp that stores it
- *   o_empty     that warp                  it has been read           that warpgroup
+ *   o_full      a computing warpgroup      its O stands            the warp that stores it
+ *   o_empty     that warp                  it has been read        that warpgroup
  *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
@@ -33,8 +33,9 @@
  *   ...
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Steps whose granules all have no mask come first in an item. With one slot of Q, the next
- * item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its own.
+ * products. Steps whose granules all have no mask come first in an item. With one slot of Q, the
+ * next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its
+ * own.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -58,8 +59,8 @@ enum { SM90_BOXES, SM90_COPIES };
 template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V;
     static constexpr int BITS = D_V > 128 ? 6 : 7, KEYS = 1 << BITS; /* places of a step */
-    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they are of that size */
-    static constexpr int AHEAD = 32 / GRANULES;         /* steps whose masks are looked up together */
+    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
+    static constexpr int AHEAD = 32 / GRANULES; /* steps whose masks are looked up together */
     static constexpr int STAGES = D_QK > 64 ? 2 : 4;
     static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
     static constexpr int O_PANELS = D_QK > 128 ? 1 : V_PANELS; /* that go out at a time */
@@ -81,8 +82,8 @@ template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
 };
 
-/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the rows
- * of a warpgroup, where boxes reach it. */
+/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
+ * rows of a warpgroup, where boxes reach it. */
 struct sm90_maps {
     CUtensorMap q, k[2], v[2], o;
     bool stores;

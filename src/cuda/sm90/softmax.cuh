@@ -1,5 +1,5 @@
-/* Fused attention on Hopper: softmax of a thread's scores, N floats, which are two rows, g and
- * g + 8 of its warp's 16, by N / 2 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+/* Fused attention on Hopper: softmax of a thread's scores, N floats, which are two rows, g and g +
+ * 8 of its warp's 16, by N / 2 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 

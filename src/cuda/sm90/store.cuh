@@ -1,7 +1,7 @@
 /*
- * Fused attention on Hopper: what goes out. Computing warps leave O in shared memory, rounded; where
- * boxes fetch, two warps that have no part in that store it from there, one for each warpgroup, so
- * that computing goes on; else each warp stores its own rows.
+ * Fused attention on Hopper: what goes out. Computing warps leave O in shared memory, rounded;
+ * where boxes fetch, two warps that have no part in that store it from there, one for each
+ * warpgroup, so that computing goes on; else each warp stores its own rows.
  */
 #ifndef TESSERA_CUDA_SM90_STORE_CUH
 #define TESSERA_CUDA_SM90_STORE_CUH
@@ -17,8 +17,8 @@ static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
     return SOURCE == SM90_BOXES && shape::O_PANELS == shape::V_PANELS;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for all
- * rows of a tile, whether or not they are there. */
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
+ * all rows of a tile, whether or not they are there. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
@@ -41,8 +41,8 @@ sm90_store_part(const struct attention_params &p, int64_t number, const float (&
     }
 }
 
-/* Of `rows` rows of 64 PANELS columns of O, which stand in `staged` and go to `to`, 16 bytes to a lane,
- * as far as there are `pieces` of them in a row. */
+/* Of `rows` rows of 64 PANELS columns of O, which stand in `staged` and go to `to`, 16 bytes to a
+ * lane, as far as there are `pieces` of them in a row. */
 template <class T, int PANELS>
 static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
                                                          int rows, int pieces) {
@@ -147,8 +147,8 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* O of the rows of warpgroup `group` of an item, which stand in `staged`: by boxes of all its rows of a
- * head, where they are there. */
+/* O of the rows of warpgroup `group` of an item, which stand in `staged`: by boxes of all its rows
+ * of a head, where they are there. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_item(const struct attention_params &p, const struct sm90_maps &maps, uint32_t staged,
