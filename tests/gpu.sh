@@ -119,6 +119,8 @@ reduced=("$tessera" verify
     backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,block=64x64,pattern=dense,fill=nanv
     backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,dtype=bf16,block=64x64,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=3,nkv=40000,d=8,dtype=f16,block=4x4,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=9,nkv=6001,d=8,block=1x3,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=5,nkv=15001,d=8,block=1x1,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=130,nkv=2000,d=72,dtype=bf16,block=128x128,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=130,nkv=700,d=264,dv=16,dtype=f16,block=64x64,pattern=causal
     backend=cuda,h=2,n=200,nkv=600,d=64,dtype=f16,block=64x64,pattern='window(100,30)',layout=padded

@@ -113,6 +113,13 @@ static int64_t columns_of(const struct kernel_args *args) {
     return args->values_offset[last] / m->block_q + tiles * m->block_kv;
 }
 
+/* Chunks of a strip of mean width. */
+static int32_t chunks_of_strip(const struct kernel_args *args) {
+    const int64_t items = args->schedule->n_items > 0 ? args->schedule->n_items : 1;
+    const int64_t chunks = (columns_of(args) / items + CUDA_CHUNK - 1) / CUDA_CHUNK;
+    return chunks > 0 ? (int32_t)chunks : 1;
+}
+
 int cuda_scale_power(double scale, tess_type type) {
     int exponent;
     frexp(scale, &exponent);
@@ -152,6 +159,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .architecture = args->target->architecture,
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
+        .strip_chunks = chunks_of_strip(args),
     };
 }
 

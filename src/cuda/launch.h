@@ -26,6 +26,7 @@ struct cuda_params {
     int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
+    int32_t strip_chunks; /* of a strip of mean width, CUDA_CHUNK columns each; 1 at least */
 };
 
 /* An array of an image and where it comes from. */

@@ -15,6 +15,7 @@
 #ifndef TESSERA_CUDA_SDDMM_CUH
 #define TESSERA_CUDA_SDDMM_CUH
 
+#include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
@@ -255,9 +256,10 @@ static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
 /* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
  * fetch more at a time, as far as registers allow. */
 template <class T, int TILES, bool WHOLE, bool FEW>
-static __global__ void __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) ? 2 : 3)
+static __global__ void
+__launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_AFTER ? 2 : 3)
     sddmm_gather(const __grid_constant__ struct cuda_params p) {
-    constexpr int ROWS = 8 * TILES, AHEAD = FEW ? 4 : TILES == 1 ? 2 : 1;
+    constexpr int ROWS = 8 * TILES, AHEAD = FEW && ARCHITECTURE_FITTED ? 4 : TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
     __shared__ struct strip strips[SDDMM_THREADS / 32];
     struct strip &s = strips[warp];

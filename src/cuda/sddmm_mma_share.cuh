@@ -45,12 +45,12 @@ template <class T, int M> struct sddmm_mma_shared {
 
 /* ---- which chunks ---- */
 
-/* What a block computes: M rows from `row` on of `count` chunks, by runs of `each`, of which it
- * takes every `stride`-th from number `first` on: blocks that run at one time sweep the keys
- * together. */
+/* What a block computes: M rows from `row` on of `count` chunks, by runs of which it takes every
+ * `stride`-th from number `first` on: blocks that run at one time sweep the keys together. Runs are
+ * of `each` chunks, the first `longer` of them of one more; of the block's own the first `own`. */
 struct sddmm_mma_share {
-    int64_t row, first, stride;
-    int each, count, panels;
+    int64_t row, first, stride, longer;
+    int each, own, count, panels;
 };
 
 /* Blocks that units of M rows share stand together. */
@@ -65,16 +65,25 @@ sddmm_mma_share_of(const struct cuda_params &p) {
     share.stride = gridDim.x / row_units;
     const int64_t most = share.stride * SDDMM_MMA_RUN;
     const int64_t rounds = max((chunks + most - 1) / most, (int64_t)1);
-    const int64_t of_round = share.stride * rounds;
-    share.each = max((int)((chunks + of_round - 1) / of_round), 1);
-    const int64_t runs = (chunks + share.each - 1) / share.each;
-    const int64_t mine = (runs - share.first + share.stride - 1) / share.stride;
-    const int64_t last = (share.first + (mine - 1) * share.stride) * share.each;
-    share.count = mine <= 0 ? 0
-                            : (int)((mine - 1) * share.each +
-                                    min(chunks - last, (int64_t)share.each));
+    const int64_t runs = share.stride * rounds;
+    share.each = (int)(chunks / runs);
+    share.longer = chunks - runs * share.each;
+    share.own = (int)((share.longer - share.first + share.stride - 1) / share.stride);
+    share.count = (int)rounds * share.each + share.own;
     share.panels = (p.d_qk + PANEL16_WIDTH - 1) / PANEL16_WIDTH;
     return share;
+}
+
+/* The first chunk of the run that begins with the block's chunk `number`, -1 where none does. */
+static __device__ __forceinline__ int64_t sddmm_mma_run(const struct sddmm_mma_share &share,
+                                                        int number) {
+    const int in_longer = share.own * (share.each + 1);
+    const bool longer = number < in_longer;
+    const int past = longer ? number : number - in_longer, each = share.each + longer;
+    if (past % each != 0)
+        return -1;
+    const int64_t run = share.first + (past / each + (longer ? 0 : share.own)) * share.stride;
+    return run * share.each + min(run, share.longer);
 }
 
 /* The strip and the first column of chunk `number` of the block's, which may follow the one that is
@@ -84,8 +93,8 @@ static __device__ __forceinline__ void
 sddmm_mma_find(struct strip &strip, int64_t &item, int64_t &column,
                const struct sddmm_mma_chunk<T> &before, const struct cuda_params &p,
                const struct sddmm_mma_share &share, int number) {
-    if (number % share.each == 0) {
-        const int64_t chunk = (share.first + number / share.each * share.stride) * share.each;
+    const int64_t chunk = sddmm_mma_run(share, number);
+    if (chunk >= 0) {
         item = warp_find(p.image.chunks, p.n_items, chunk);
         column = (chunk - p.image.chunks[item]) * CUDA_CHUNK;
         strip = strip_of(p, item);

@@ -6,20 +6,19 @@
  * a multiprocessor has under way. Groups are of the size that the mean row needs and an eighth
  * more, as many as the device holds, and take rows in turn; of wider rows the rest is read twice.
  *
+ * Groups run in step, and memory rests while they compute: so what counts beside the bytes is how
+ * few instructions a row takes. A row is whole pieces of 16 bytes, which are held, and its edges,
+ * at most 3 elements before them and after them.
+ *
  * Nothing stands in for -Inf: where the maximum is -Inf, 0 is subtracted, and all weights are
  * exactly 0. Each thread sums what it holds in f32, and sums go on in double.
  */
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
 
-#include "device/cluster.cuh"
-#include "strip.cuh"
+#include "softmax_group.cuh"
 
-#define SOFTMAX_THREADS 256
-#define SOFTMAX_WARPS (SOFTMAX_THREADS / 32)
-#define SOFTMAX_LANES 2  /* that hold a row at least: together they read a sector of memory */
-#define SOFTMAX_HELD_MAX 16 /* pieces of four elements that a thread holds */
-#define SOFTMAX_REST 2   /* pieces that are under way where a row is wider than its group holds */
+#define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
 /* The elements that a group holds at least: no row has more than all blocks of keys. */
@@ -29,112 +28,90 @@ static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cu
     return wide < most ? wide : most;
 }
 
-/* Threads that hold `width` elements, HELD pieces each: of one block at most. */
-template <int HELD>
-static __host__ __device__ __forceinline__ int softmax_lanes(int64_t width) {
-    int lanes = SOFTMAX_LANES;
-    while (lanes < SOFTMAX_THREADS && 4 * HELD * lanes < width)
-        lanes *= 2;
-    return lanes;
-}
+/* ---- rows ---- */
 
-/* What groups of more than a warp exchange by, and clusters. */
-struct softmax_shared {
-    float max_of_warp[SOFTMAX_WARPS], max_of_block;
-    double sum_of_warp[SOFTMAX_WARPS], sum_of_block;
+/* A row that is to come, row r of an item, no row where it has not as many; and what the image has
+ * of the item, which is asked for long before it is used. */
+struct softmax_place {
+    int64_t item;
+    int32_t r;
+    int32_t batch_head, block_row, tiles;
+    int64_t values;
 };
 
-/* Threads that share a row: `lanes` of a block, a power of two, and those of the others of the
- * cluster; `lane` is this one's number, counted over `all`. */
-struct softmax_group {
-    int lanes, blocks, lane, all;
-    struct softmax_shared *shared;
+/* How far apart in items and rows those are that a group takes one after another. */
+struct softmax_stride {
+    int32_t items, rows;
 };
 
-/* For groups of more than a warp: all threads of this block's. Barrier 0 is __syncthreads', which
- * other groups may have reached. */
-static __device__ __forceinline__ void softmax_wait(const struct softmax_group &g) {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / g.lanes), "r"(g.lanes) : "memory");
+static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
+                                                       const struct cuda_params &p) {
+    const struct strip_place &at = p.image.strips[min(to.item, p.n_items - 1)];
+    to.batch_head = at.batch_head;
+    to.block_row = at.row;
+    to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
+    to.values = at.values;
 }
 
-/* What is written for one exchange has been read when the next but one begins: there are two in
- * turn, of maxima and of sums. */
-static __device__ __forceinline__ float softmax_max(const struct softmax_group &g, float x) {
-    for (int step = min(g.lanes, 32) / 2; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
-    if (g.lanes <= 32)
-        return x;
-    const int first = (int)threadIdx.x / g.lanes * (g.lanes / 32);
-    g.shared->max_of_warp[threadIdx.x / 32] = x;
-    softmax_wait(g);
-    for (int i = 0; i < g.lanes / 32; i++)
-        x = fmaxf(x, g.shared->max_of_warp[first + i]);
-    if (g.blocks == 1)
-        return x;
-    g.shared->max_of_block = x;
-    cluster_wait();
-    for (int i = 0; i < g.blocks; i++)
-        x = fmaxf(x, cluster_load(&g.shared->max_of_block, i));
-    return x;
-}
-
-static __device__ __forceinline__ double softmax_sum(const struct softmax_group &g, double x) {
-    for (int step = min(g.lanes, 32) / 2; step; step /= 2)
-        x += __shfl_xor_sync(WARP_ALL, x, step);
-    if (g.lanes <= 32)
-        return x;
-    const int first = (int)threadIdx.x / g.lanes * (g.lanes / 32);
-    g.shared->sum_of_warp[threadIdx.x / 32] = x;
-    softmax_wait(g);
-    x = 0;
-    for (int i = 0; i < g.lanes / 32; i++)
-        x += g.shared->sum_of_warp[first + i];
-    if (g.blocks == 1)
-        return x;
-    g.shared->sum_of_block = x;
-    cluster_wait();
-    x = 0;
-    for (int i = 0; i < g.blocks; i++)
-        x += cluster_load(&g.shared->sum_of_block, i);
-    return x;
-}
-
-/* What a thread sees of a row: elements begin ... end - 1 counted from `data`, its own first piece
- * of four, which is aligned to 16 bytes and where the row begins may lie 3 before it. (A row has as
- * many elements as there are keys, rounded up to whole blocks: 2^31 at most.) */
-struct softmax_row {
-    float *data;
-    int begin;
-    int end;
-};
-
-/* Four elements at x, of which the row has begin ... end - 1; -Inf for the others. */
-static __device__ __forceinline__ float4 softmax_load(const float *x, int begin, int end) {
-    if (begin <= 0 && end >= 4)
-        return *reinterpret_cast<const float4 *>(x);
-    float4 out;
-    out.x = begin <= 0 && end > 0 ? x[0] : -INFINITY;
-    out.y = begin <= 1 && end > 1 ? x[1] : -INFINITY;
-    out.z = begin <= 2 && end > 2 ? x[2] : -INFINITY;
-    out.w = begin <= 3 && end > 3 ? x[3] : -INFINITY;
-    return out;
-}
-
-static __device__ __forceinline__ void softmax_store(float *x, int begin, int end,
-                                                     const float4 &from) {
-    if (begin <= 0 && end >= 4) {
-        *reinterpret_cast<float4 *>(x) = from;
-        return;
+static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
+                                                       const struct softmax_stride &by,
+                                                       const struct cuda_params &p) {
+    to.item += by.items;
+    to.r += by.rows;
+    if (to.r >= p.height) {
+        to.r -= (int32_t)p.height;
+        to.item++;
     }
-    if (begin <= 0 && end > 0)
-        x[0] = from.x;
-    if (begin <= 1 && end > 1)
-        x[1] = from.y;
-    if (begin <= 2 && end > 2)
-        x[2] = from.z;
-    if (begin <= 3 && end > 3)
-        x[3] = from.w;
+    softmax_look_up(to, p);
 }
+
+/* What a thread sees of a row. (A row has as many elements as there are keys, rounded up to whole
+ * blocks: 2^31 at most.) */
+template <int LANES> struct softmax_row {
+    static constexpr int EDGES = (6 + LANES - 1) / LANES;
+    float *data;     /* its first whole piece */
+    int pieces;      /* whole ones */
+    int first;       /* this thread's first piece; the next is LANES further on */
+    int left;        /* of the block's pieces, from that on */
+    int edge[EDGES]; /* elements before and after the pieces, from `data`; INT32_MAX: none */
+    float *lse;      /* NULL: not wanted, or another thread's */
+};
+
+template <int HELD, int LANES>
+static __device__ __forceinline__ struct softmax_row<LANES>
+softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
+               const struct cuda_params &p) {
+    const int64_t query = at.block_row * p.block_q + at.r;
+    const bool there = at.item < p.n_items && query < p.n_q;
+    const int width = there ? at.tiles * (int)p.block_kv : 0;
+    float *begin = p.values + at.values + (there ? (int64_t)at.r * width : 0);
+    const int head = min((int)(-(uintptr_t)begin / sizeof(float) % 4), width);
+    struct softmax_row<LANES> row;
+    row.data = begin + head;
+    row.pieces = (width - head) / 4;
+    const int each = blocks == 1 ? row.pieces
+                                 : min((row.pieces + blocks - 1) / blocks, HELD * LANES);
+    row.first = rank * each + lane;
+    row.left = min(row.pieces - rank * each, each) - lane;
+#pragma unroll
+    for (int i = 0; i < row.EDGES; i++) {
+        const int e = lane + i * LANES, after = 4 * row.pieces + e - 3;
+        row.edge[i] = INT32_MAX;
+        if (rank == 0 && e < head)
+            row.edge[i] = e - head;
+        if (rank == 0 && e >= 3 && after < width - head)
+            row.edge[i] = after;
+    }
+    row.lse = nullptr;
+    if (there && rank == 0 && lane == 0 && p.lse.data) {
+        const int32_t b = at.batch_head / p.heads_q, h = at.batch_head - b * p.heads_q;
+        row.lse = static_cast<float *>(p.lse.data) + b * p.lse.stride[0] + h * p.lse.stride[1] +
+                  query * p.lse.stride[2];
+    }
+    return row;
+}
+
+/* ---- arithmetic ---- */
 
 static __device__ __forceinline__ float softmax_max4(const float4 &x) {
     return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
@@ -150,13 +127,16 @@ static __device__ __forceinline__ float4 softmax_weights(const float4 &x, float 
     return {softmax_weight(x.x, base), softmax_weight(x.y, base), softmax_weight(x.z, base),
             softmax_weight(x.w, base)};
 }
+static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
+    return x.x + x.y + x.z + x.w;
+}
 
-/* Zeros stay zero even where the factor is NaN. */
+/* Where the factor of a row is NaN, zeros stay zero nonetheless. */
+static __device__ __forceinline__ float softmax_spoilt(float x) {
+    return x == 0 ? 0.0f : NAN;
+}
 static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {
-    if (!isnan(factor))
-        return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
-    return {x.x == 0 ? 0.0f : NAN, x.y == 0 ? 0.0f : NAN, x.z == 0 ? 0.0f : NAN,
-            x.w == 0 ? 0.0f : NAN};
+    return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
 /* -Inf, the maximum of no elements or of none above it, is subtracted as 0. */
@@ -164,27 +144,28 @@ static __device__ __forceinline__ float softmax_base(float top) {
     return top == -INFINITY ? 0.0f : top;
 }
 
-/* Pieces `from` ... of the row, every `step` elements, SOFTMAX_REST of them. */
+/* ---- what a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
+
 static __device__ __forceinline__ void softmax_load_rest(float4 (&x)[SOFTMAX_REST],
-                                                         const struct softmax_row &row,
-                                                         int from, int step) {
+                                                         const float *data, int from, int step,
+                                                         int pieces) {
 #pragma unroll
     for (int i = 0; i < SOFTMAX_REST; i++) {
-        const int left = row.end - from - i * step;
-        x[i] = softmax_load(row.data + from + i * step, 0, min(left, 4));
+        x[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        if (from + i * step < pieces)
+            x[i] = reinterpret_cast<const float4 *>(data)[from + i * step];
     }
 }
 
-/* The maximum of `top` and the pieces from `from` on, and into *sum the sum of their weights under
- * it. */
-static __device__ __forceinline__ float softmax_rest(const struct softmax_row &row, int64_t from,
-                                                     int step, float top, double *sum) {
+/* The maximum of `top` and of them, and into *sum the sum of their weights under it. */
+static __device__ __forceinline__ float softmax_rest(const float *data, int from, int step,
+                                                     int pieces, float top, double *sum) {
     double total = 0;
 #pragma unroll 1
-    for (unsigned at = from; at < (unsigned)row.end; at += SOFTMAX_REST * step) {
+    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
         float4 x[SOFTMAX_REST];
         float higher = top, part = 0;
-        softmax_load_rest(x, row, at, step);
+        softmax_load_rest(x, data, at, step, pieces);
 #pragma unroll
         for (int i = 0; i < SOFTMAX_REST; i++)
             higher = fmaxf(higher, softmax_max4(x[i]));
@@ -192,10 +173,8 @@ static __device__ __forceinline__ float softmax_rest(const struct softmax_row &r
             total *= softmax_weight(top, higher);
         top = higher;
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++) {
-            const float4 w = softmax_weights(x[i], softmax_base(top));
-            part += w.x + w.y + w.z + w.w;
-        }
+        for (int i = 0; i < SOFTMAX_REST; i++)
+            part += softmax_sum4(softmax_weights(x[i], softmax_base(top)));
         total += part;
     }
     *sum = total;
@@ -203,132 +182,208 @@ static __device__ __forceinline__ float softmax_rest(const struct softmax_row &r
 }
 
 /* The same pieces once more: their weights, times `factor`. */
-static __device__ __forceinline__ void softmax_store_rest(const struct softmax_row &row,
-                                                          int from, int step, float base,
-                                                          float factor) {
+static __device__ __forceinline__ void softmax_store_rest(float *data, int from, int step,
+                                                          int pieces, float base, float factor) {
 #pragma unroll 1
-    for (unsigned at = from; at < (unsigned)row.end; at += SOFTMAX_REST * step) {
+    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
         float4 x[SOFTMAX_REST];
-        softmax_load_rest(x, row, at, step);
+        softmax_load_rest(x, data, at, step, pieces);
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++)
-            if (at + i * step < row.end)
-                softmax_store(row.data + at + i * step, 0,
-                              min(row.end - at - i * step, 4),
-                              softmax_scaled4(softmax_weights(x[i], base), factor));
+        for (int i = 0; i < SOFTMAX_REST; i++) {
+            float4 w = softmax_weights(x[i], base);
+            w = isnan(factor) ? float4{softmax_spoilt(w.x), softmax_spoilt(w.y),
+                                       softmax_spoilt(w.z), softmax_spoilt(w.w)}
+                              : softmax_scaled4(w, factor);
+            if (at + i * step < pieces)
+                reinterpret_cast<float4 *>(data)[at + i * step] = w;
+        }
     }
 }
 
-/* One row by one group. *lse gets the row's unless it is NULL. */
-template <int HELD>
-static __device__ __forceinline__ void softmax_of_row(const struct softmax_group &g,
-                                                      const struct softmax_row &row, float *lse) {
-    int step = 4 * g.all, end = min(row.end, HELD * step);
-    float4 held[HELD];
-    float mine = -INFINITY, part = 0;
-    double sum = 0;
+/* ---- a row by a group ---- */
+
+template <int HELD, int LANES> struct softmax_held {
+    float4 piece[HELD];
+    float edge[softmax_row<LANES>::EDGES];
+};
+
+/* Pieces that a thread does not have are -Inf, whose weights are 0. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LANES> &to,
+                                                    const struct softmax_row<LANES> &row) {
+    const float4 *from = reinterpret_cast<const float4 *>(row.data) + row.first;
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (i * step < end)
-            held[i] = softmax_load(row.data + i * step, i == 0 ? row.begin : 0, end - i * step);
+    for (int i = 0; i < HELD; i++) {
+        to.piece[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        if (i * LANES < row.left)
+            to.piece[i] = from[i * LANES];
+
+    }
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (i * step < end)
-            mine = fmaxf(mine, softmax_max4(held[i]));
-    if (row.end > HELD * step)
-        mine = softmax_rest(row, HELD * step, step, mine, &sum);
-    const float top = softmax_max(g, mine), base = softmax_base(top);
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (i * step < end) {
-            held[i] = softmax_weights(held[i], base);
-            part += held[i].x + held[i].y + held[i].z + held[i].w;
-        }
-    if (sum != 0)
-        sum *= softmax_weight(mine, base);
-    sum = softmax_sum(g, sum + part);
-    if (lse)
-        *lse = sum == 0 ? -INFINITY : (float)(top + log(sum));
-    /* Addresses are worked out anew, else they are kept beside what is held. */
-    asm volatile("" : "+r"(step), "+r"(end));
-    const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-        if (i * step < end)
-            softmax_store(row.data + i * step, i == 0 ? row.begin : 0, end - i * step,
-                          softmax_scaled4(held[i], factor));
-    if (row.end > HELD * step)
-        softmax_store_rest(row, HELD * step, step, base, factor);
+    for (int i = 0; i < row.EDGES; i++)
+        to.edge[i] = row.edge[i] == INT32_MAX ? -INFINITY : row.data[row.edge[i]];
 }
 
-/* Row `number` of all, as this thread sees it; no elements where there is none. */
-static __device__ __forceinline__ float *softmax_find(struct softmax_row &row,
-                                                      const struct softmax_group &g,
-                                                      const struct cuda_params &p,
-                                                      int64_t number) {
-    const int64_t item = min(number / p.height, p.n_items - 1), r = number - item * p.height;
-    const struct strip s = strip_of(p, item);
-    const bool there = r < s.rows;
-    float *data = s.values + (there ? r * s.width : 0);
-    const int before = (int)((uintptr_t)data % 16 / sizeof(float)) - 4 * g.lane;
-    row = {data - before, before, there ? before + (int)s.width : 0};
-    if (!there || g.lane > 0 || !p.lse.data)
-        return nullptr;
-    return static_cast<float *>(p.lse.data) + s.b * p.lse.stride[0] + s.h * p.lse.stride[1] +
-           (s.first + r) * p.lse.stride[2];
+template <int HELD, int LANES>
+static __device__ __forceinline__ float
+softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
+    float top = held.edge[0];
+#pragma unroll
+    for (int i = 1; i < softmax_row<LANES>::EDGES; i++)
+        top = fmaxf(top, held.edge[i]);
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        top = fmaxf(top, softmax_max4(held.piece[i]));
+    return top;
+}
+
+/* Answers their sum. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ float softmax_weigh(struct softmax_held<HELD, LANES> &held,
+                                                      float base) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < softmax_row<LANES>::EDGES; i++) {
+        held.edge[i] = softmax_weight(held.edge[i], base);
+        sum += held.edge[i];
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        held.piece[i] = softmax_weights(held.piece[i], base);
+        sum += softmax_sum4(held.piece[i]);
+    }
+    return sum;
+}
+
+/* Where the factor is NaN, zeros stay zero nonetheless, and the others are NaN. Answers the factor
+ * that is left. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ float softmax_spoil(struct softmax_held<HELD, LANES> &held,
+                                                      float factor) {
+    if (!isnan(factor))
+        return factor;
+#pragma unroll
+    for (int i = 0; i < softmax_row<LANES>::EDGES; i++)
+        held.edge[i] = softmax_spoilt(held.edge[i]);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float4 &x = held.piece[i];
+        x = {softmax_spoilt(x.x), softmax_spoilt(x.y), softmax_spoilt(x.z), softmax_spoilt(x.w)};
+    }
+    return 1;
+}
+
+template <int HELD, int LANES>
+static __device__ __forceinline__ void softmax_store(const struct softmax_held<HELD, LANES> &held,
+                                                     const struct softmax_row<LANES> &row,
+                                                     float factor) {
+    float4 *to = reinterpret_cast<float4 *>(row.data) + row.first;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (i * LANES < row.left)
+            to[i * LANES] = softmax_scaled4(held.piece[i], factor);
+#pragma unroll
+    for (int i = 0; i < row.EDGES; i++)
+        if (row.edge[i] != INT32_MAX)
+            row.data[row.edge[i]] = held.edge[i] * factor;
+}
+
+/* Blocks of a multiprocessor, of BLOCKS for 9.0: one fewer where threads that hold little take more
+ * registers than there. */
+static __host__ __device__ constexpr int softmax_blocks(int held, int blocks, bool fitted) {
+    return blocks - (held == 4 && !fitted);
 }
 
 /* All groups go on together: they exchange by warp, or by cluster. */
-template <int HELD, int BLOCKS>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS, BLOCKS)
+template <int HELD, int LANES, int BLOCKS>
+static __global__ void
+__launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
     softmax_rows(const __grid_constant__ struct cuda_params p) {
+    constexpr int OF_BLOCK = SOFTMAX_THREADS / LANES;
+    constexpr bool CLUSTERS = LANES == SOFTMAX_THREADS;
     __shared__ struct softmax_shared shared;
-    struct softmax_group g;
-    g.lanes = softmax_lanes<HELD>(softmax_width(p));
-    g.blocks = HELD < SOFTMAX_HELD_MAX ? 1 : cluster_size();
-    g.all = g.lanes * g.blocks;
-    g.lane = (g.blocks == 1 ? 0 : cluster_rank() * g.lanes) + (int)threadIdx.x % g.lanes;
-    g.shared = &shared;
-    const int64_t of_block = SOFTMAX_THREADS / g.lanes, groups = gridDim.x / g.blocks * of_block;
-    const int64_t first = blockIdx.x / g.blocks * of_block + threadIdx.x / g.lanes;
-    const int64_t rows = p.n_items * p.height;
-    for (int64_t begin = 0; begin < rows; begin += groups) {
-        struct softmax_row row;
-        float *lse = softmax_find(row, g, p, begin + first);
-        softmax_of_row<HELD>(g, row, lse);
+    const int blocks = CLUSTERS ? cluster_size() : 1, rank = CLUSTERS ? cluster_rank() : 0;
+    const int lane = (int)threadIdx.x % LANES;
+    const int64_t groups = gridDim.x / blocks * OF_BLOCK;
+    const int64_t first = blockIdx.x / blocks * OF_BLOCK + threadIdx.x / LANES;
+    const int times = (int)((p.n_items * p.height + groups - 1) / groups);
+    const struct softmax_stride stride = {(int32_t)(groups / p.height),
+                                          (int32_t)(groups % p.height)};
+    struct softmax_place place = {first / p.height, (int32_t)(first % p.height)};
+    softmax_look_up(place, p);
+#pragma unroll 1
+    for (int i = 0; i < times; i++) {
+        const struct softmax_row<LANES> row =
+            softmax_row_of<HELD, LANES>(place, lane, rank, blocks, p);
+        const int held_of_all = blocks * HELD * LANES, from = held_of_all + rank * LANES + lane;
+        struct softmax_held<HELD, LANES> held;
+        double sum = 0;
+        softmax_load(held, row);
+        softmax_advance(place, stride, p);
+        float mine = softmax_max_held(held);
+        if (row.pieces > held_of_all)
+            mine = softmax_rest(row.data, from, blocks * LANES, row.pieces, mine, &sum);
+        const float top = softmax_max<LANES>(shared, blocks, mine), base = softmax_base(top);
+        if (sum != 0)
+            sum *= softmax_weight(mine, base);
+        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_weigh(held, base));
+        const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
+        softmax_store(held, row, softmax_spoil(held, factor));
+        if (row.pieces > held_of_all)
+            softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
+        if (row.lse) /* last: a logarithm takes registers */
+            *row.lse = sum == 0 ? -INFINITY : (float)(top + log(sum));
     }
-    if (g.blocks > 1)
+    if (blocks > 1)
         cluster_wait(); /* until the others have read this one's sum */
 }
 
-template <int HELD, int BLOCKS>
+/* ---- launching ---- */
+
+template <int HELD, int LANES, int BLOCKS>
 static cudaError_t softmax_launch_held(const struct cuda_params *p, int cluster,
                                        cudaStream_t stream) {
-    const int64_t lanes = (int64_t)softmax_lanes<HELD>(softmax_width(*p)) * cluster;
-    const int64_t wanted =
-        (p->n_items * p->height * lanes + SOFTMAX_THREADS - 1) / SOFTMAX_THREADS;
-    const int64_t held = (int64_t)p->multiprocessors * BLOCKS;
-    /* How many clusters a device holds at a time is not told: each has one row. */
-    const int64_t blocks = wanted < held || cluster > 1 ? wanted : held;
-    return cluster_launch(softmax_rows<HELD, BLOCKS>, (blocks + cluster - 1) / cluster * cluster,
-                          cluster, SOFTMAX_THREADS, 0, p, stream);
+    const int64_t of_block = SOFTMAX_THREADS / LANES, rows = p->n_items * p->height;
+    const int64_t wanted = (rows + of_block - 1) / of_block;
+    const int64_t held = (int64_t)p->multiprocessors *
+                         softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
+    return cluster > 1 ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
+                                             SOFTMAX_THREADS, 0, p, stream)
+                       : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>,
+                                        wanted < held ? wanted : held, 1, SOFTMAX_THREADS, 0, p,
+                                        stream);
 }
 
-/* A warp holds a row with as few pieces a thread as that takes; wider rows are of several warps, or
- * of several blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes
- * 1.24 to 1.28 times the floor at all blocks of 1 to 128; with groups twice as wide as a row needs
- * it took 1.8 times. */
+/* What holds rows of up to `width` elements: a group of each block of a cluster. */
+struct softmax_mapping {
+    int64_t width;
+    int cluster;
+    cudaError_t (*launch)(const struct cuda_params *p, int cluster, cudaStream_t stream);
+};
+
+/* As few threads as hold a row, with as few pieces each as that takes; the widest rows are of
+ * several blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes
+ * 1.13 to 1.17 times the floor at blocks of 1 to 128. */
+#define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
+    { 4 * (held) * (lanes) * (cluster), cluster, softmax_launch_held<held, lanes, blocks> }
 static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct softmax_mapping mappings[] = {
+        SOFTMAX_HOLDS(4, 2, 3, 1),    SOFTMAX_HOLDS(4, 4, 4, 1),    SOFTMAX_HOLDS(4, 8, 4, 1),
+        SOFTMAX_HOLDS(4, 16, 4, 1),   SOFTMAX_HOLDS(4, 32, 4, 1),   SOFTMAX_HOLDS(8, 32, 3, 1),
+        SOFTMAX_HOLDS(16, 32, 2, 1),  SOFTMAX_HOLDS(16, 64, 2, 1),  SOFTMAX_HOLDS(16, 128, 2, 1),
+        SOFTMAX_HOLDS(16, 256, 2, 1), SOFTMAX_HOLDS(16, 256, 2, 2), SOFTMAX_HOLDS(16, 256, 2, 4),
+        SOFTMAX_HOLDS(16, 256, 2, 8),
+    };
     if (p->n_items == 0)
         return cudaSuccess;
-    const int64_t width = softmax_width(*p), of_block = 4 * SOFTMAX_HELD_MAX * SOFTMAX_THREADS;
     const int most = p->architecture >= CLUSTER_ARCHITECTURE ? CLUSTER_MAX : 1;
-    int cluster = 1;
-    while (cluster < most && of_block * cluster < width)
-        cluster *= 2;
-    return width <= 4 * 4 * 32   ? softmax_launch_held<4, 4>(p, 1, stream)
-           : width <= 4 * 8 * 32 ? softmax_launch_held<8, 3>(p, 1, stream)
-                                 : softmax_launch_held<SOFTMAX_HELD_MAX, 2>(p, cluster, stream);
+    const int64_t width = softmax_width(*p);
+    int last = sizeof mappings / sizeof *mappings - 1, i = 0;
+    while (mappings[last].cluster > most)
+        last--;
+    while (i < last && mappings[i].width < width)
+        i++;
+    return mappings[i].launch(p, mappings[i].cluster, stream);
 }
 
 #endif

@@ -339,7 +339,8 @@ static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda
 }
 
 template <class T, int TILES, bool WHOLE>
-static __global__ void __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : TILES == 1 ? 4 : 3)
+static __global__ void
+__launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
     spmm_gather(const __grid_constant__ struct cuda_params p) {
     __shared__ struct spmm_shared<T, TILES> shared;
     const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);

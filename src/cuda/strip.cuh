@@ -18,9 +18,8 @@ struct strip {
     float *values;
 };
 
-static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
-                                                        int64_t number) {
-    const struct strip_place at = p.image.strips[number];
+static __device__ __forceinline__ struct strip strip_at(const struct cuda_params &p,
+                                                        const struct strip_place &at) {
     struct strip s;
     s.b = at.batch_head / p.heads_q;
     s.h = at.batch_head - s.b * p.heads_q;
@@ -30,6 +29,11 @@ static __device__ __forceinline__ struct strip strip_of(const struct cuda_params
     s.width = at.tiles * p.block_kv;
     s.values = p.values + at.values;
     return s;
+}
+
+static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
+                                                        int64_t number) {
+    return strip_at(p, p.image.strips[number]);
 }
 
 /* Whether all rows of a strip begin and end on multiples of 16 bytes. */

@@ -13,4 +13,17 @@
 #define ARCHITECTURE_GROUPS false
 #endif
 
+/* 9.0, whose registers the kernels were fitted to; and what came after it, where they take more. */
+#define ARCHITECTURE_OF_FIT 90
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 10 * ARCHITECTURE_OF_FIT
+#define ARCHITECTURE_FITTED true
+#else
+#define ARCHITECTURE_FITTED false
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
+#define ARCHITECTURE_AFTER true
+#else
+#define ARCHITECTURE_AFTER false
+#endif
+
 #endif

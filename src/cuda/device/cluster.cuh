@@ -65,7 +65,25 @@ static __device__ __forceinline__ double cluster_load(const double *at, int rank
 #endif
 }
 
-/* Launches `blocks`, a multiple of `cluster`, of `shared` bytes of dynamic shared memory. */
+/* What a launch of `blocks`, a multiple of `cluster`, of `shared` bytes of dynamic shared memory is
+ * told; *attribute is part of it. */
+static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, int64_t blocks,
+                                                int cluster, int threads, size_t shared,
+                                                cudaStream_t stream) {
+    attribute->id = cudaLaunchAttributeClusterDimension;
+    attribute->val.clusterDim.x = (unsigned)cluster;
+    attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = attribute;
+    config.numAttrs = cluster > 1;
+    return config;
+}
+
+/* Launches blocks as cluster_config describes them. */
 static inline cudaError_t cluster_launch(void (*kernel)(const struct cuda_params), int64_t blocks,
                                          int cluster, int threads, size_t shared,
                                          const struct cuda_params *p, cudaStream_t stream) {
@@ -79,17 +97,29 @@ static inline cudaError_t cluster_launch(void (*kernel)(const struct cuda_params
         return code;
     void *arguments[] = {(void *)p};
     cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = (unsigned)cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = cluster > 1;
+    const cudaLaunchConfig_t config =
+        cluster_config(&attribute, blocks, cluster, threads, shared, stream);
     return cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
+}
+
+/* Launches as many clusters as the device holds at a time, `wanted` at most. */
+static inline cudaError_t cluster_launch_held(void (*kernel)(const struct cuda_params),
+                                              int64_t wanted, int cluster, int threads,
+                                              size_t shared, const struct cuda_params *p,
+                                              cudaStream_t stream) {
+    int held = 0;
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaLaunchAttribute attribute = {};
+    const cudaLaunchConfig_t config =
+        cluster_config(&attribute, cluster, cluster, threads, shared, stream);
+    if (!code)
+        code = cudaOccupancyMaxActiveClusters(&held, (const void *)kernel, &config);
+    if (code)
+        return code;
+    held = held < 1 ? 1 : held; /* which the launch will refuse in words */
+    return cluster_launch(kernel, (wanted < held ? wanted : held) * cluster, cluster, threads,
+                          shared, p, stream);
 }
 
 #endif

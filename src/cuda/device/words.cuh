@@ -19,6 +19,18 @@ static __host__ __device__ constexpr bool words_whole(int32_t alignment, int32_t
     return alignment >= 16 && d % words_elements<T>() == 0;
 }
 
+/* Element i of them. */
+static __device__ __forceinline__ float words_element(const struct words &w, int i, float) {
+    return __uint_as_float(w.x[i]);
+}
+static __device__ __forceinline__ float words_element(const struct words &w, int i,
+                                                      __nv_bfloat16) {
+    return __uint_as_float(i % 2 ? w.x[i / 2] & 0xffff0000u : w.x[i / 2] << 16);
+}
+static __device__ __forceinline__ float words_element(const struct words &w, int i, __half) {
+    return __half2float(__ushort_as_half((unsigned short)(w.x[i / 2] >> i % 2 * 16)));
+}
+
 /* What is fetched as any other is kept in L2 as long. */
 static __device__ __forceinline__ uint64_t words_policy(void) {
     uint64_t policy;
