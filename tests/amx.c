@@ -20,6 +20,7 @@ static const char *const cases[] = {
     "h=2,n=300,d=32,dv=16,pattern=dense,fill=inf",
     "h=2,n=300,d=32,dv=16,pattern=dense,fill=huge",
     "h=2,n=130,d=96,dv=48,block=8x8,pattern=random(0.2,3),lists=kv", /* for each superblock */
+    "h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.3,3),lists=kv,tile=16", /* of 4 heads */
     "h=1,n=140,d=32,dv=16,block=1x1,pattern=random(0.2,4),tile=64",
     "h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5",
     "h=1,n=3,nkv=3000,d=64,dv=64,pattern=dense,fill=positive",
