@@ -122,7 +122,7 @@ class Pattern:
 class Attention:
     """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
-    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline):
+    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline, threads=0):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -130,6 +130,7 @@ class Attention:
         problem, target = Problem(), Target()
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in views))
         problem.pipeline = PIPELINES[pipeline]
+        problem.threads = threads
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
         sizes = [library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)]

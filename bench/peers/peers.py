@@ -13,6 +13,7 @@ replay of a captured graph, with whatever the round before left in the L2 cache.
 import argparse
 import csv
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 import library as tessera
 
 DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", pattern="dense", lists="q",
-                seed="0")
+                seed="0", threads="0")
 # --device and --peers say where and what runs, so a line's backend and pipeline say nothing here.
 KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -50,7 +51,7 @@ def case_parse(line):
     case.setdefault("hkv", case["h"])
     case.setdefault("nkv", case["n"])
     case.setdefault("dv", case["d"])
-    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv"):
+    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv", "threads"):
         case[key] = int(case[key])
     case["block_q"], case["block_kv"] = map(int, case["block"].split("x"))
     return case
@@ -84,7 +85,7 @@ def ours(pipeline):
     def make(library, work):
         backend = "cuda" if work.device == "cuda" else "cpu"
         a = tessera.Attention(library, work.pattern, work.q, work.k, work.v, work.o, work.case["dtype"],
-                              backend, pipeline)
+                              backend, pipeline, work.case["threads"])
 
         def run():
             a.run(torch.cuda.current_stream().cuda_stream if backend == "cuda" else 0)
@@ -235,12 +236,19 @@ def ceilings(device):
     return {"matmul_bf16": lambda: torch.mm(a, b), "copy": lambda: y.copy_(x)}
 
 
+def device_name(device):
+    if device == "cuda":
+        return torch.cuda.get_device_name(0)
+    with open("/proc/cpuinfo") as f:
+        return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "cpu")
+
+
 def measure(library, case, device, wanted, rounds):
+    torch.set_num_threads(case["threads"] or os.cpu_count())
     work, runs, rows = Work(library, case, device), {}, []
     answer = reference = None
     for name in wanted:
-        row = dict(case=case["line"], kernel=name, device=torch.cuda.get_device_name(0)
-                   if device == "cuda" else "cpu", pairs=work.pairs)
+        row = dict(case=case["line"], kernel=name, device=device_name(device), pairs=work.pairs)
         rows.append(row)
         try:
             run = PEERS[name](library, work)

@@ -15,8 +15,12 @@ unset xtics
 unset key
 set ylabel 'time (ms)'
 do for [k = 1:5] {
-    here = k < 3 || system(sprintf("grep -c '%s' '%s'", word(kernels, k), csv)) > 0
-    if (here) { set label k '■ '.word(names, k) at screen 0.09 + 0.185 * (k - 1), 0.05 tc rgb colour[k] font ',12' }
+    rows = system(sprintf("grep -c '%s' '%s'", word(kernels, k), csv))
+    timed = system(sprintf("awk -F '\\t' '$2 == \"%s\" && $7' '%s' | wc -l", word(kernels, k), csv))
+    absent = k > 2 && timed == 0 ? ' (absent)' : ''
+    if (k < 3 || rows > 0) {
+        set label k '■ '.word(names, k).absent at screen 0.09 + 0.185 * (k - 1), 0.05 tc rgb colour[k] font ',12'
+    }
 }
 do for [c = 1:words(cases)] {
     cut = strstrt(word(cases, c), ',block=')
