@@ -43,7 +43,7 @@ draws threads 'The CPU over threads' 'GFLOP/s' 'threads' 'D = 64, dense' "commit
     threads.json commit | head -n 1 | cut -c 1-10)"
 printf 'h=1,n={64,128,256},d=8,pattern=window(3,3),backend=cpu,pipeline=fused\n' >sweep.txt
 good bench --seconds 0 --sweep sweep.txt --json length.json --csv length.csv
-draws length 'tokens' 'time (ms)' '1,048,576'
+draws length 'tokens' 'time (ms)' 'window of 256 keys'
 good bench --seconds 0 "h=1,n=64,d=64,pattern=random_row(0.125,1),block=16x16,threads=1,$small" \
     --json cpu_frob.json --csv cpu_frob.csv
 draws cpu_frob 'peak: frob, one thread' 'blocks, D = 64'
