@@ -18,7 +18,7 @@ function(tessera_test name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule granules plan api pattern pattern_check spec draw)
+foreach(name status lists schedule granules choose plan api pattern pattern_check spec draw)
     tessera_test(${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)

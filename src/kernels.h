@@ -106,7 +106,7 @@ struct kernel {
      * another machine. */
     const char *(*unusable)(void);
     /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
-     * not looked at: see plan_kernel_refuses. */
+     * not looked at: see choose_refuses. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
     /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
      * what the plan knows is set in the arguments. */

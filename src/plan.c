@@ -1,14 +1,11 @@
-/* From problem and pattern to plan: kernels, tile height, lists, schedule, workspace. */
+/* From problem and pattern to plan: lists, schedule, granules, workspace. */
 #include "plan.h"
 
+#include "choose.h"
 #include "status.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Tiles that are packed on trial for each tile height. */
-#define PLAN_SAMPLES 64
 
 /* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
  * it. */
@@ -25,267 +22,6 @@ int plan_stages(tess_pipeline pipeline, const tess_stage **stages) {
 static tess_status no_memory(tess_error *error, const char *what) {
     return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
                      what);
-}
-
-/* ---- kernels ---- */
-
-static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
-    for (int64_t k = 0; k < backend->n_kernels; k++)
-        if (!strcmp(backend->kernels[k].name, name))
-            return &backend->kernels[k];
-    return NULL;
-}
-
-/* Whether the target's blocks have the shared memory that query tiles of `rows` rows take. */
-static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
-    return !kernel->shared || plan->target.shared_memory_per_block == 0 ||
-           kernel->shared(rows) <= plan->target.shared_memory_per_block;
-}
-
-/* Whether query heads, `stack` at a time, share their list, keys and values. */
-static int heads_share(const tess_plan *plan, int32_t stack) {
-    const struct problem *p = &plan->problem;
-    if (p->heads_q / p->heads_kv % stack)
-        return 0;
-    for (int64_t bh = 0; bh < p->batch * p->heads_q; bh++)
-        if (plan->list_of[bh] != plan->list_of[bh / stack * stack])
-            return 0;
-    return 1;
-}
-
-/* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that do
- * not share, or need not be. */
-static int32_t height_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
-    if (rows >= kernel->stacked_rows)
-        return 1;
-    int32_t stack = kernel->stacked_rows / rows;
-    if (kernel->stacked_whole)
-        return plan->block_q % kernel->stacked_rows && heads_share(plan, stack) ? stack : 0;
-    while (!heads_share(plan, stack))
-        stack /= 2;
-    return stack;
-}
-
-const char *plan_kernel_refuses(const tess_plan *plan, const struct kernel *kernel) {
-    int fits = !kernel->tile_rows;
-    for (const int32_t *rows = kernel->tile_rows; rows && *rows; rows++)
-        fits |= height_fits(plan, kernel, *rows);
-    return fits ? kernel->refuses(&plan->problem, &plan->target)
-                : "its blocks take more shared memory than the target's have";
-}
-
-/* The first kernel of the stage that does not refuse problem and target, which need not be this
- * machine; *reason is why the last one that was looked at does. */
-static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
-                                        const struct kernel *forced, const char **reason) {
-    *reason = "this backend has no kernel for it";
-    for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
-        const struct kernel *kernel = &plan->backend->kernels[k];
-        if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
-            continue;
-        const char *why = plan_kernel_refuses(plan, kernel);
-        if (!why)
-            return kernel;
-        *reason = why;
-    }
-    return NULL;
-}
-
-static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
-    for (const int32_t *r = kernel->tile_rows; *r; r++)
-        if (*r == rows)
-            return 1;
-    return 0;
-}
-
-/* Whether the kernel takes the height that the problem asks for. */
-static tess_status height_check(const tess_plan *plan, const struct kernel *kernel,
-                                tess_error *error) {
-    const int32_t rows = plan->problem.tile_rows;
-    if (!rows)
-        return TESS_OK;
-    if (!kernel_has_height(kernel, rows))
-        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "kernel %s has no query tiles of %d rows", kernel->name, (int)rows);
-    if (!height_fits(plan, kernel, rows))
-        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
-                         "the target's blocks have %lld",
-                         (int)rows, kernel->name, (long long)kernel->shared(rows),
-                         (long long)plan->target.shared_memory_per_block);
-    return TESS_OK;
-}
-
-static tess_status kernels_choose(tess_plan *plan, const char *name, tess_error *error) {
-    const tess_stage *stages;
-    int n = plan_stages(plan->problem.pipeline, &stages);
-    const struct kernel *forced = name ? kernel_named(plan->backend, name) : NULL;
-    if (name && !forced)
-        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "the %s backend has no kernel named %.64s: see tess_kernel_describe",
-                         plan->backend->name, name);
-    int used = !forced;
-    for (int s = 0; s < n; s++) {
-        const char *reason;
-        used |= forced && forced->stage == stages[s];
-        plan->kernels[stages[s]] = kernel_pick(plan, stages[s], forced, &reason);
-        if (!plan->kernels[stages[s]])
-            return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                             "no %s kernel of the %s backend computes this: %s",
-                             tess_stage_name(stages[s]), plan->backend->name, reason);
-    }
-    if (!used)
-        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "kernel %.64s computes %s, which the chosen pipeline does not contain",
-                         name, tess_stage_name(forced->stage));
-    const struct kernel *attention = plan->kernels[TESS_STAGE_ATTENTION];
-    return attention ? height_check(plan, attention, error) : TESS_OK;
-}
-
-/* ---- cost ---- */
-
-/* One key of a query tile of `rows` rows. */
-static double key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
-                       double rows) {
-    double fetch = kernel->cost.key_dim;
-    if (plan->problem.type != TESS_F32)
-        fetch += kernel->cost.convert_dim;
-    return dims * (kernel->cost.key_row_dim * rows + fetch);
-}
-
-/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
- * that list it. Answers how many fewer row-key pairs that is. */
-static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
-                           double rows) {
-    double groups = ceil(rows / LISTS_GROUP);
-    if (!kernel->cost.skips)
-        return 0;
-    return (sums->full_keys + sums->masked_keys) * rows -
-           LISTS_GROUP * (sums->full_keys * groups + sums->masked_groups);
-}
-
-/* Dims of a key that attention computes, K's and V's. */
-static double fused_dims(const tess_plan *plan, const struct kernel *kernel) {
-    return (double)(kernel->padded_head ? 2 * kernel->padded_head
-                                        : plan->problem.d_qk + plan->problem.d_v);
-}
-
-/* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
-static double listed_saves(const tess_plan *plan, const struct kernel_cost *cost,
-                           const struct lists_sums *sums, double pairs, double dims, double rows) {
-    const double all = (sums->full_keys + sums->masked_keys) * rows;
-    const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
-    if (cost->listed_row_dim == 0 || 2 * pairs > all)
-        return 0;
-    return dims *
-           (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
-}
-
-/* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height`
- * rows of each of `stack` heads. */
-static double fused_cost(const tess_plan *plan, const struct kernel *kernel,
-                         const struct lists_sums *sums, double heads, int32_t height,
-                         int32_t stack) {
-    const double dims = fused_dims(plan, kernel), rows = (double)height * stack;
-    const double stacks = heads / stack;
-    return stacks *
-           (sums->tiles * kernel->cost.item +
-            (sums->full_keys + sums->masked_keys) * key_cost(plan, kernel, dims, rows) +
-            sums->masked_keys * rows * kernel->cost.masked_key -
-            listed_saves(plan, &kernel->cost, sums, (double)plan->pairs / stacks, dims, rows) -
-            dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
-}
-
-/* All stages over the block lists. */
-static double staged_cost(const tess_plan *plan, double heads) {
-    const struct bcsr *m = &plan->bcsr;
-    double dims[PLAN_STAGES] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
-                                [TESS_STAGE_SOFTMAX] = 1,
-                                [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
-    double rows = (double)(m->batch * m->heads * m->rows);
-    double keys = (double)m->n_tiles * (double)m->block_kv;
-    double masked = (double)(m->n_bands + m->n_bitmasks) * (double)(m->block_q * m->block_kv);
-    double seconds = 0;
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct kernel *kernel = plan->kernels[s];
-        if (kernel)
-            seconds += heads * (rows * kernel->cost.item +
-                                keys * key_cost(plan, kernel, dims[s], (double)m->block_q) +
-                                masked * kernel->cost.masked_key);
-    }
-    return seconds;
-}
-
-/* ---- lists ---- */
-
-/* What lists of each height would be: estimated once, whichever kernels ask. */
-struct estimates {
-    const struct bcsr *m;
-    int32_t rows[PLAN_HEIGHTS];
-    struct lists_sums sums[PLAN_HEIGHTS];
-};
-
-/* NULL when memory ran out. */
-static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess_error *error) {
-    int i = 0;
-    while (i < PLAN_HEIGHTS - 1 && e->rows[i] && e->rows[i] != rows)
-        i++;
-    if (e->rows[i] != rows && lists_estimate(&e->sums[i], e->m, rows, PLAN_SAMPLES, error))
-        return NULL;
-    e->rows[i] = rows;
-    return &e->sums[i];
-}
-
-/* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
- * asks for; what was weighed becomes the plan's when one of them takes less than *least, which it
- * then is, with its rows in *rows. */
-static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, struct estimates *e,
-                                double heads, double *least, int32_t *rows, tess_error *error) {
-    struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
-    int n = 0, best = 0;
-    for (const int32_t *r = kernel->tile_rows; *r && n < PLAN_HEIGHTS - 1; r++) {
-        const int32_t stack = height_stack(plan, kernel, *r);
-        if (!stack || !height_fits(plan, kernel, *r) ||
-            (plan->problem.tile_rows && plan->problem.tile_rows != *r))
-            continue;
-        const struct lists_sums *sums = estimate(e, *r, error);
-        if (!sums)
-            return TESS_OUT_OF_MEMORY;
-        weighed[n] = (struct plan_height){*r, fused_cost(plan, kernel, sums, heads, *r, stack)};
-        if (weighed[n].seconds <= weighed[best].seconds)
-            best = n;
-        n++;
-    }
-    if (n && weighed[best].seconds < *least) {
-        *least = weighed[best].seconds, *rows = weighed[best].rows;
-        plan->kernels[TESS_STAGE_ATTENTION] = kernel;
-        memcpy(plan->heights, weighed, sizeof weighed);
-    }
-    return TESS_OK;
-}
-
-/* The cheapest height of the kernel that was picked; where it is to be weighed against those after
- * it and no name forces it, the cheapest of them all. */
-static tess_status height_choose(tess_plan *plan, const struct bcsr *m, double heads, int forced,
-                                 int32_t *rows, tess_error *error) {
-    const struct backend *backend = plan->backend;
-    const struct kernel *first = plan->kernels[TESS_STAGE_ATTENTION];
-    struct estimates e = {.m = m};
-    double least = INFINITY;
-    for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
-        if (k->stage != TESS_STAGE_ATTENTION || plan_kernel_refuses(plan, k))
-            continue;
-        tess_status status = kernel_weigh(plan, k, &e, heads, &least, rows, error);
-        if (status)
-            return status;
-        if (forced || !k->weighed)
-            break;
-    }
-    if (*rows)
-        return TESS_OK;
-    return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                     "kernel %s has query tiles of %lld rows for heads that share a list alone",
-                     first->name, (long long)plan->problem.tile_rows);
 }
 
 static int64_t heads_per_group(const tess_plan *plan) {
@@ -311,7 +47,8 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         list_of[i] = plan->list_of[i * stack];
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
-        .key_cost = key_cost(plan, kernel, fused_dims(plan, kernel), (double)(rows * stack)),
+        .key_cost =
+            choose_key_cost(plan, kernel, choose_dims(plan, kernel), (double)(rows * stack)),
         .workers =
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
@@ -335,7 +72,7 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
 static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                               tess_error *error) {
     int32_t rows = 0;
-    tess_status status = height_choose(plan, m, heads, forced, &rows, error);
+    tess_status status = choose_height(plan, m, heads, forced, &rows, error);
     if (!status)
         status = lists_pack(&plan->lists, m, rows, error);
     if (status)
@@ -343,8 +80,8 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
-    plan->stack = height_stack(plan, kernel, rows);
-    plan->predicted_seconds = fused_cost(plan, kernel, &sums, heads, rows, plan->stack);
+    plan->stack = choose_stack(plan, kernel, rows);
+    plan->predicted_seconds = choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack);
     return fused_schedule(plan, rows, error);
 }
 
@@ -405,7 +142,7 @@ static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double hea
             for (int64_t i = 0; i < m->rows; i++)
                 keys[l * m->rows + i] =
                     (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
-        plan->predicted_seconds = staged_cost(plan, heads);
+        plan->predicted_seconds = choose_staged_cost(plan, heads);
         struct schedule_rules rules = {.item_cost = 1,
                                        .key_cost = 1,
                                        .workers = 1,
@@ -487,7 +224,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
     if (!status)
-        status = kernels_choose(plan, kernel, error);
+        status = choose_kernels(plan, kernel, error);
     if (!status)
         status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, kernel != NULL, error)
                                                  : staged_make(plan, m, heads, error);

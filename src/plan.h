@@ -37,10 +37,6 @@ struct tess_plan {
 /* The stages of a pipeline, in order; returns how many. */
 int plan_stages(tess_pipeline pipeline, const tess_stage **stages);
 
-/* NULL if the kernel computes the plan's problem on its target, at one height at least; else why
- * not, in words. */
-const char *plan_kernel_refuses(const tess_plan *plan, const struct kernel *kernel);
-
 /* Makes a plan of what has been checked: sizes agree, the backend exists. */
 tess_status plan_make(tess_plan **plan, const struct problem *problem, const char *kernel,
                       const tess_pattern *pattern, const tess_target *target,

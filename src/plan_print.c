@@ -1,5 +1,5 @@
 /* A plan in words. */
-#include "plan.h"
+#include "choose.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == plan->kernels[s] || other->stage != (tess_stage)s)
                 continue;
-            const char *why = plan_kernel_refuses(plan, other);
+            const char *why = choose_refuses(plan, other);
             if (!why)
                 why = other < plan->kernels[s]
                           ? "predicted to take longer, or not the one asked for"

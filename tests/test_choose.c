@@ -1,0 +1,260 @@
+/* Which kernels and which tile heights plans choose. */
+#include "plans.h"
+
+/* What every CPU kernel of its stage computes. */
+static tess_problem problem_for_all(int64_t n) {
+    tess_problem p = problem_make(n);
+    p.type = TESS_BF16, p.d_qk = 32, p.d_v = 16;
+    return p;
+}
+
+/* A kernel asked for by name is used or refused: nothing falls back. */
+static void kernels_by_name(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    tess_problem problem = problem_make(64);
+    problem.kernel = "cpu_attention_imaginary";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "cpu_attention_imaginary");
+    problem.kernel = "cpu_sddmm_portable";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "does not contain");
+    problem.kernel = NULL;
+    problem.tile_rows = 3;
+    refuse(problem, pattern, TESS_UNSUPPORTED, "3 rows");
+
+    for (int64_t k = 0; k < tess_kernel_count(); k++) {
+        tess_kernel_info info = tess_kernel_info_init();
+        tess_plan *plan = NULL;
+        assert_int_equal(tess_kernel_describe(k, &info, NULL), TESS_OK);
+        if (info.backend != TESS_CPU || info.unusable)
+            continue;
+        problem = problem_for_all(64);
+        problem.kernel = info.name;
+        problem.pipeline = info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
+        assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
+                                                                          : TESS_STAGE_ATTENTION));
+        tess_plan_free(plan);
+    }
+    assert_null(tess_plan_kernel(NULL, TESS_STAGE_SPMM));
+    tess_pattern_free(pattern);
+}
+
+static void heights_can_be_asked_for(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
+    const struct backend *cpu = cpu_kernels();
+    for (int64_t k = 0; k < cpu->n_kernels; k++)
+        for (const int32_t *rows = cpu->kernels[k].tile_rows; rows && *rows; rows++) {
+            tess_problem problem = problem_for_all(256);
+            if (cpu->kernels[k].unusable())
+                break;
+            tess_plan *plan = NULL;
+            problem.kernel = cpu->kernels[k].name;
+            problem.tile_rows = *rows;
+            assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+            assert_int_equal(plan->lists.tile_rows, *rows);
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
+/* The tile's height follows from what the lists would cost: whole tiles for large blocks, and not
+ * the tallest where few rows share a key. */
+static void cuda_heights_follow_the_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, lowest, highest;
+    } cases[] = {{"random(0.1,1)", 128, 128, 128},
+                 {"dense", 64, 128, 128},
+                 {"random(0.1,1)", 32, 32, 32},
+                 {"random(0.02,1)", 8, 16, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        problem.heads_kv = problem.heads_q;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no
+ * one lists. */
+static void cuda_heads_are_stacked(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, lists, heads_kv;
+        int32_t stack;
+    } cases[] = {{"random(0.1,1)", 64, 1, 2, 2},  {"random(0.1,1)", 64, 2, 2, 2},
+                 {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
+                 {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
+                 {"dense", 64, 1, 2, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern =
+            pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.heads_kv = cases[i].heads_kv;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION),
+                            "cuda_attention_bf16_sm90_d128");
+        assert_int_equal(plan->stack, cases[i].stack);
+        assert_int_equal(plan->lists.tile_rows * plan->stack, 128);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* A kernel, or a height of it, that takes more shared memory than the target's blocks have is not
+ * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
+static void cuda_plans_fit_shared_memory(void **state) {
+    (void)state;
+    static const struct {
+        int64_t shared, d, asked, rows; /* rows 0: refused */
+        const char *says;               /* the kernel, or of the refusal */
+    } cases[] = {{232448, 128, 0, 128, "cuda_attention_bf16_d128"},
+                 {101376, 128, 0, 64, "cuda_attention_bf16_d128"},
+                 {101376, 128, 128, 0, "query tiles of 128 rows"},
+                 {101376, 64, 0, 128, "cuda_attention_bf16_d64"},
+                 {232448, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
+                 {166912, 256, 64, 0, "query tiles of 64 rows"},
+                 {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
+                 {65536, 256, 0, 16, "cuda_attention_bf16_wide"},
+                 {0, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {16384, 64, 0, 0, "shared memory"}};
+    tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_problem problem = problem_make(1024);
+        tess_target target = tess_target_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.tile_rows = cases[i].asked;
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 86;
+        target.shared_memory_per_block = cases[i].shared;
+        tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+        assert_int_equal(status, cases[i].rows ? TESS_OK : TESS_UNSUPPORTED);
+        if (cases[i].rows) {
+            assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].says);
+            assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        } else if (!strstr(error.message, cases[i].says)) {
+            fail_msg("'%s' does not say '%s'", error.message, cases[i].says);
+        }
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* scale * log2(e) has to be an f32. */
+static void cuda_scales_are_refused(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    for (int type = TESS_F32; type <= TESS_BF16 && backend_get(TESS_CUDA); type++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            tess_problem problem = problem_make(64);
+            tess_target target = tess_target_init();
+            tess_error error = tess_error_init();
+            tess_plan *plan = NULL;
+            problem.type = (tess_type)type, problem.pipeline = (tess_pipeline)pipeline;
+            problem.scale = -0x1.8p127;
+            target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+            tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+            assert_int_equal(status, pipeline == TESS_FUSED ? TESS_UNSUPPORTED : TESS_OK);
+            assert_true(status == TESS_OK || strstr(error.message, "2^127"));
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
+/* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
+static void cuda_hopper_kernels_are_weighed(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t d, d_v, block, tile_rows, alignment;
+        double scale;
+        int32_t architecture, shared;
+        const char *kernel;
+    } cases[] = {
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 136, 136, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
+        {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
+        problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
+        problem.scale = cases[i].scale, problem.heads_kv = problem.heads_q;
+        target.backend = TESS_CUDA, target.multiprocessors = 132;
+        target.architecture = cases[i].architecture;
+        target.shared_memory_per_block = cases[i].shared;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Heights that stack heads are refused where they have nothing to share. */
+static void cuda_heights_of_stacked_heads(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, 64, 1, 1);
+    for (int64_t heads_kv = 1; heads_kv <= 8 && backend_get(TESS_CUDA); heads_kv *= 8) {
+        tess_problem problem = problem_make(8192);
+        tess_target target = tess_target_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.heads_q = 8, problem.heads_kv = heads_kv, problem.tile_rows = 64;
+        problem.kernel = "cuda_attention_bf16_sm90_d128";
+        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         heads_kv == 1 ? TESS_OK : TESS_UNSUPPORTED);
+        assert_true(heads_kv == 1 || strstr(error.message, "that share a list"));
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_by_name),
+        cmocka_unit_test(heights_can_be_asked_for),
+        cmocka_unit_test(cuda_heights_follow_the_lists),
+        cmocka_unit_test(cuda_heads_are_stacked),
+        cmocka_unit_test(cuda_plans_fit_shared_memory),
+        cmocka_unit_test(cuda_scales_are_refused),
+        cmocka_unit_test(cuda_hopper_kernels_are_weighed),
+        cmocka_unit_test(cuda_heights_of_stacked_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
