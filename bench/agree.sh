@@ -32,9 +32,10 @@ FNR == 1 {
 {
     cut($0, cells)
     ms = cells[column["ms"]]
-    key = cells[column["case"]] " " cells[column["kernel"]] " " cells[column["timing"]]
-    doubt = cells[column["noise"]] > 0.05 || cells[column["throttled"]] != ""
     if (ms == "") next
+    ms += 0
+    key = cells[column["case"]] " " cells[column["kernel"]] " " cells[column["timing"]]
+    doubt = cells[column["noise"]] + 0 > 0.05 || cells[column["throttled"]] != ""
     if (files == 1) {
         first[key] = ms
         doubted[key] = doubt

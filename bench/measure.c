@@ -221,9 +221,10 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
         .pairs = r->pairs,
         .tiles = info.full_tiles + info.band_tiles + info.bitmask_tiles,
         .values = tess_plan_values_count(m->plan),
-        .keys = m->pipeline == TESS_STAGED ? 0
-                                           : plan->packed_keys * (problem.batch * problem.heads_q) /
-                                                 (info.batch * info.heads),
+        .keys = m->pipeline == TESS_STAGED
+                    ? 0
+                    : plan->packed_keys * (problem.batch * problem.heads_q / plan->stacked_heads) /
+                          (info.batch * info.heads),
     };
     const struct bench_limits limits = cuda ? *device : cpu_limits(m, &problem, &amounts);
     r->copy_gbs = limits.copy_gbs, r->cache_gbs = limits.cache_gbs;

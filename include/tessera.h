@@ -483,13 +483,14 @@ TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *argum
 /* A plan in numbers. */
 typedef struct tess_plan_info {
     size_t struct_size;
-    int64_t tile_rows;        /* rows of a query tile */
-    int64_t query_tiles;      /* over all lists */
-    int64_t packed_keys;      /* keys listed by the tiles, each once a tile */
-    int64_t pairs;            /* attended pairs over all batches and query heads */
-    int64_t work_items;       /* over all batches and heads, splits counted */
-    int64_t split_tiles;      /* query tiles that are split and merged */
-    int64_t memory_size;      /* bytes that the plan occupies */
+    int64_t tile_rows;     /* rows of a query tile */
+    int64_t query_tiles;   /* over all lists */
+    int64_t packed_keys;   /* keys listed by the tiles, each once a tile */
+    int64_t pairs;         /* attended pairs over all batches and query heads */
+    int64_t stacked_heads; /* fused: query heads that stand in a tile together, as they share all */
+    int64_t work_items;    /* over all batches and heads, these once, splits counted */
+    int64_t split_tiles;   /* query tiles that are split and merged */
+    int64_t memory_size;   /* bytes that the plan occupies */
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)

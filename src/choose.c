@@ -149,11 +149,12 @@ double choose_dims(const tess_plan *plan, const struct kernel *kernel) {
 }
 
 /* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
-static double listed_saves(const tess_plan *plan, const struct kernel_cost *cost,
+static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
                            const struct lists_sums *sums, double pairs, double dims, double rows) {
+    const struct kernel_cost *cost = &kernel->cost;
     const double all = (sums->full_keys + sums->masked_keys) * rows;
     const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
-    if (cost->listed_row_dim == 0 || 2 * pairs > all)
+    if (!kernel->listed || !kernel->listed(&plan->problem) || 2 * pairs > all)
         return 0;
     return dims *
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
@@ -168,7 +169,7 @@ double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
            (sums->tiles * kernel->cost.item +
             (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
             sums->masked_keys * rows * kernel->cost.masked_key -
-            listed_saves(plan, &kernel->cost, sums, (double)plan->pairs / stacks, dims, rows) -
+            listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }
 

@@ -71,7 +71,7 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double masked_key;  /* one row mask applied, per row */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
-     * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same; 0: all are. */
+     * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
     /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
      * masked key. */
@@ -89,6 +89,8 @@ struct kernel {
      * head. */
     int32_t stacked_rows;
     int stacked_whole;
+    /* Attention: whether of this problem it can compute listed pairs alone; NULL: never. */
+    int (*listed)(const struct problem *problem);
     /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
     int32_t padded_head;
     /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */

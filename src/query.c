@@ -120,6 +120,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     else
         known.packed_keys = plan->n_tiles * plan->block_kv;
     known.pairs = plan->pairs;
+    known.stacked_heads = fused ? plan->stack : 1;
     known.work_items = plan->schedule.n_items;
     known.split_tiles = plan->schedule.n_merges;
     known.memory_size =

@@ -342,6 +342,10 @@ agrees() {
     [ $? -eq "$1" ] && grep -q "$2" std || fail "agree.sh: $2"
 }
 runs 1,0.01, 2,, >one.csv
+runs 9.8,9e-05, 2,, >one.csv
+runs 100,9e-05, 2,, >other.csv
+agrees 1 '^9.8 and 100 ms: n=1,d=2 a hot$'
+runs 1,0.01, 2,, >one.csv
 runs 1.04,, 1.92,, >other.csv
 agrees 0 '^2 rows, 2 agree, 0 are marked noisy or throttled, 0 '
 runs 1.06,, 1.92,, >other.csv

@@ -110,6 +110,9 @@ static void cuda_heads_are_stacked(void **state) {
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION),
                             "cuda_attention_bf16_sm90_d128");
         assert_int_equal(plan->stack, cases[i].stack);
+        tess_plan_info info = tess_plan_info_init();
+        assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
+        assert_int_equal(info.stacked_heads, cases[i].stack);
         assert_int_equal(plan->lists.tile_rows * plan->stack, 128);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
@@ -245,10 +248,28 @@ static void cuda_heights_of_stacked_heads(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* Tiles of many rows are cheap for single keys only where the listed pairs alone can be computed, which
+ * takes dims that fill vectors. */
+static void cpu_heights_know_what_is_listed(void **state) {
+    (void)state;
+    static const struct { int64_t d, lowest, highest; } cases[] = {{40, 1, 8}, {320, 1, 8}};
+    tess_pattern *pattern = pattern_make("random(0.01,1)", 4096, 1, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = problem_make(4096);
+        tess_plan *plan = NULL;
+        problem.d_qk = problem.d_v = cases[i].d, problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_by_name),
         cmocka_unit_test(heights_can_be_asked_for),
+        cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_plans_fit_shared_memory),

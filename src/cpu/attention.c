@@ -60,7 +60,7 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
     s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
     listed_take(c, p, &s->listed);
-    const int32_t keys = listed_fits(p) ? listed_keys(p) : CPU_KEYS;
+    const int32_t keys = cpu_listed_fits(p) ? listed_keys(p) : CPU_KEYS;
     s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));

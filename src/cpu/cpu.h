@@ -35,4 +35,13 @@ CPU_LEVELS(CPU_DECLARE)
 /* Rows of a query tile that the kernels hold at most, so that a row mask is one word. */
 #define CPU_TILE_ROWS 64
 
+/* Whether a problem's heads are fit for tiles that compute listed pairs alone: their dims fill vectors
+ * of every level, and sums over them need no chunks. */
+#define CPU_LISTED_DIMS 16
+#define CPU_LISTED_MOST 256
+static inline int cpu_listed_fits(const struct problem *p) {
+    return p->d_qk % CPU_LISTED_DIMS == 0 && p->d_v % CPU_LISTED_DIMS == 0 &&
+           p->d_qk <= CPU_LISTED_MOST;
+}
+
 #endif

@@ -158,12 +158,12 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
 }
 #endif
 
-#define KERNEL(level, stem, its_stage, heights, stacked, ...)                                      \
+#define KERNEL(level, stem, its_stage, heights, stacked, pairs, ...)                               \
     {                                                                                              \
         .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
-        .stacked_rows = stacked, .cost = {__VA_ARGS__}, .unusable = level##_unusable,              \
-        .refuses = level##_refuses, .workspace = cpu_##stem##_workspace_##level,                   \
-        .run = cpu_##stem##_##level                                                                \
+        .stacked_rows = stacked, .listed = pairs, .cost = {__VA_ARGS__},                           \
+        .unusable = level##_unusable, .refuses = level##_refuses,                                  \
+        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
 
 /*
@@ -175,15 +175,15 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
  * rows.
  */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, .item = 1e-6,         \
-           .key_row_dim = row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9,                     \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, cpu_listed_fits,      \
+           .item = 1e-6, .key_row_dim = row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9,       \
            .masked_key = masked, .listed_row_dim = row_listed, .listed_key_dim = key_listed),      \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, 0, .item = 2e-6,                              \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, 0, NULL, .item = 2e-6,                        \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, 0, .item = 0.2e-6,                        \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, 0, NULL, .item = 0.2e-6,                  \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, .item = 2e-6, .key_row_dim = stage_row_dim,  \
-               .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, NULL, .item = 2e-6,                          \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
     {.name = "cpu_attention_amx",

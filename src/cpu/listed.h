@@ -38,10 +38,7 @@ struct listed_tile {
     int folded; /* the state holds something */
 };
 
-/* Whether a problem's heads are fit: dims have to fill vectors. */
-static inline int listed_fits(const struct problem *p) {
-    return p->d_qk % CPU_LANES == 0 && p->d_v % CPU_LANES == 0 && p->d_qk <= CPU_DIMS;
-}
+_Static_assert(CPU_LISTED_DIMS % CPU_LANES == 0 && CPU_LISTED_MOST <= CPU_DIMS, "cpu_listed_fits");
 
 /* Keys of a superblock. */
 static inline int32_t listed_keys(const struct problem *p) {
@@ -53,7 +50,7 @@ static inline int32_t listed_keys(const struct problem *p) {
 }
 
 static inline void listed_take(struct carve *c, const struct problem *p, struct listed *s) {
-    const size_t keys = listed_fits(p) ? (size_t)listed_keys(p) : 0, d = (size_t)p->d_qk;
+    const size_t keys = cpu_listed_fits(p) ? (size_t)listed_keys(p) : 0, d = (size_t)p->d_qk;
     s->key = carve_take(c, keys + CPU_FEW_AHEAD, sizeof *s->key);
     for (int half = 0; half < 2; half++)
         s->mask[half] = carve_take(c, keys, sizeof *s->mask[half]);
@@ -86,8 +83,9 @@ static inline int64_t listed_pairs(const struct lists *lists, int64_t T, int64_t
 static inline int listed_pays(const struct problem *p, const struct lists *lists, int64_t T,
                               int64_t rows, int64_t heads) {
     const int64_t lanes = cpu_lanes(rows * heads);
-    return listed_fits(p) && (2 * rows * heads <= lanes ||
-                              2 * heads * listed_pairs(lists, T, rows) <= lanes * lists->keys[T]);
+    return cpu_listed_fits(p) &&
+           (2 * rows * heads <= lanes ||
+            2 * heads * listed_pairs(lists, T, rows) <= lanes * lists->keys[T]);
 }
 
 /* Rows of the largest sets whose rows all list the same keys: 1, 2 or 4. ones and twos: where some
@@ -171,7 +169,10 @@ static inline void listed_set(struct listed_tile *t, const struct cpu_few_shape 
     const struct listed *s = t->s;
     const int64_t d = t->p->d_qk, rows = shape->rows;
     float alpha[CPU_FEW_SET];
-    if (s->seen[r] + n > CPU_KEYS * cpu_fold(t->p->d_v))
+    int32_t seen = 0; /* by the row that has seen most: sets may have had other sizes */
+    for (int64_t i = r; i < r + rows; i++)
+        seen = s->seen[i] > seen ? s->seen[i] : seen;
+    if (seen + n > CPU_KEYS * cpu_fold(t->p->d_v))
         listed_fold(t, r, rows);
     for (int64_t i = r; i < r + rows; i++)
         s->seen[i] += n;
