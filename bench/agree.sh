@@ -9,19 +9,7 @@ if [ $# -ne 2 ] || [ ! -r "$1" ] || [ ! -r "$2" ]; then
     echo 'usage: bench/agree.sh ONE.csv OTHER.csv' >&2
     exit 2
 fi
-awk '
-function cut(line, to, n) { # cells of a CSV line, quotes off
-    n = 0
-    while (line != "") {
-        match(line, /^("[^"]*"|[^,]*)(,|$)/)
-        cell = substr(line, 1, RLENGTH)
-        line = substr(line, RLENGTH + 1)
-        sub(/,$/, "", cell)
-        gsub(/"/, "", cell)
-        to[++n] = cell
-    }
-    return n
-}
+awk "$(cat "$(dirname "$0")/csv.awk")"'
 FNR == 1 {
     files++
     split("", column)

@@ -8,19 +8,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-cat bench/results/*.csv bench/published/*.csv | awk -v pages="$*" '
-function cut(line, to, n) { # cells of a CSV line, quotes off
-    n = 0
-    while (line != "") {
-        match(line, /^("[^"]*"|[^,]*)(,|$)/)
-        cell = substr(line, 1, RLENGTH)
-        line = substr(line, RLENGTH + 1)
-        sub(/,$/, "", cell)
-        gsub(/"/, "", cell)
-        to[++n] = cell
-    }
-    return n
-}
+cat bench/results/*.csv bench/published/*.csv | awk -v pages="$*" "$(cat bench/csv.awk)"'
 # Who ran: a pipeline of ours, or a kernel that is compared with it.
 function who(pipeline, kernel) {
     if (pipeline == "fused" || pipeline == "staged") return pipeline

@@ -31,6 +31,14 @@ static inline tess_problem problem_make(int64_t n) {
     return p;
 }
 
+/* A machine with a GPU of this compute capability; shared: bytes that a block may have, 0 unknown. */
+static inline tess_target cuda_target(int32_t architecture, int64_t shared) {
+    tess_target target = tess_target_init();
+    target.backend = TESS_CUDA, target.multiprocessors = 132;
+    target.architecture = architecture, target.shared_memory_per_block = shared;
+    return target;
+}
+
 static inline void refuse(tess_problem problem, const tess_pattern *pattern, tess_status status,
                           const char *words) {
     tess_error error = tess_error_init();

@@ -73,11 +73,10 @@ static void cuda_heights_follow_the_lists(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
-        tess_target target = tess_target_init();
+        tess_target target = cuda_target(90, 0);
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
         problem.heads_kv = problem.heads_q;
-        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
         tess_plan_free(plan);
@@ -101,11 +100,10 @@ static void cuda_heads_are_stacked(void **state) {
         tess_pattern *pattern =
             pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);
         tess_problem problem = problem_make(8192);
-        tess_target target = tess_target_init();
+        tess_target target = cuda_target(90, 0);
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
         problem.heads_kv = cases[i].heads_kv;
-        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION),
                             "cuda_attention_bf16_sm90_d128");
@@ -140,13 +138,11 @@ static void cuda_plans_fit_shared_memory(void **state) {
     tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_problem problem = problem_make(1024);
-        tess_target target = tess_target_init();
+        tess_target target = cuda_target(86, cases[i].shared);
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
         problem.tile_rows = cases[i].asked;
-        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 86;
-        target.shared_memory_per_block = cases[i].shared;
         tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
         assert_int_equal(status, cases[i].rows ? TESS_OK : TESS_UNSUPPORTED);
         if (cases[i].rows) {
@@ -167,12 +163,11 @@ static void cuda_scales_are_refused(void **state) {
     for (int type = TESS_F32; type <= TESS_BF16 && backend_get(TESS_CUDA); type++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
             tess_problem problem = problem_make(64);
-            tess_target target = tess_target_init();
+            tess_target target = cuda_target(90, 0);
             tess_error error = tess_error_init();
             tess_plan *plan = NULL;
             problem.type = (tess_type)type, problem.pipeline = (tess_pipeline)pipeline;
             problem.scale = -0x1.8p127;
-            target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
             tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
             assert_int_equal(status, pipeline == TESS_FUSED ? TESS_UNSUPPORTED : TESS_OK);
             assert_true(status == TESS_OK || strstr(error.message, "2^127"));
@@ -212,14 +207,11 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
-        tess_target target = tess_target_init();
+        tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
         problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
         problem.scale = cases[i].scale, problem.heads_kv = problem.heads_q;
-        target.backend = TESS_CUDA, target.multiprocessors = 132;
-        target.architecture = cases[i].architecture;
-        target.shared_memory_per_block = cases[i].shared;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
         tess_plan_free(plan);
@@ -233,13 +225,12 @@ static void cuda_heights_of_stacked_heads(void **state) {
     tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, 64, 1, 1);
     for (int64_t heads_kv = 1; heads_kv <= 8 && backend_get(TESS_CUDA); heads_kv *= 8) {
         tess_problem problem = problem_make(8192);
-        tess_target target = tess_target_init();
+        tess_target target = cuda_target(90, 0);
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
         problem.heads_q = 8, problem.heads_kv = heads_kv, problem.tile_rows = 64;
         problem.kernel = "cuda_attention_bf16_sm90_d128";
-        target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          heads_kv == 1 ? TESS_OK : TESS_UNSUPPORTED);
         assert_true(heads_kv == 1 || strstr(error.message, "that share a list"));
