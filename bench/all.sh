@@ -123,7 +123,7 @@ for name; do
         ;;
     cpu_*)
         level=${name#cpu_}
-        grep -q "^kernel *cpu_attention_$level (cpu attention)\$" <<<"$info" ||
+        TESSERA_ISA=$level "$tessera" info | grep -q "^kernel *cpu_attention_$level (cpu attention)\$" ||
             { echo "bench/all.sh: $name: this machine has no $level"; continue; }
         # one thread, of OpenBLAS too
         TESSERA_ISA=$level OMP_NUM_THREADS=1 sweep "$name" cpu
