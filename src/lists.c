@@ -6,11 +6,20 @@
 
 #include <stdlib.h>
 
+/* Rows of a tile's members: of a block row, or of a piece of one where tiles are not whole block rows
+ * but whole pieces of 64 rows, which groups of warps compute by themselves. */
+static int64_t member_rows(const struct bcsr *m, int32_t tile_rows) {
+    return m->block_q < tile_rows && tile_rows % m->block_q && m->block_q % 64 == 0 &&
+                   tile_rows % 64 == 0
+               ? 64
+               : m->block_q;
+}
+
 /* Where the query tiles begin, one past the last at the end; NULL when memory ran out. */
 static int64_t *tile_rows_make(const struct bcsr *m, int32_t tile_rows, int64_t *tiles) {
     int64_t step = tile_rows; /* rows of a tile that is not cut short */
     if (m->block_q < tile_rows)
-        step = tile_rows / m->block_q * m->block_q;
+        step = tile_rows / member_rows(m, tile_rows) * member_rows(m, tile_rows);
     int64_t period = m->block_q < tile_rows ? m->n_q : m->block_q; /* tiles restart here */
     int64_t n = 0;
     for (int64_t i = 0; i < m->n_q; i += period)
@@ -34,7 +43,10 @@ static int packer_make(struct packer *p, int64_t **tile_row, const struct bcsr *
     *p = (struct packer){.m = m,
                          .tile_rows = tile_rows,
                          .words = (tile_rows + 63) / 64,
-                         .members = m->block_q < tile_rows ? (int32_t)(tile_rows / m->block_q) : 1};
+                         .member_rows = member_rows(m, tile_rows),
+                         .members = 1};
+    if (m->block_q < tile_rows)
+        p->members = (int32_t)(tile_rows / p->member_rows);
     *tile_row = tile_rows_make(m, tile_rows, &p->tiles);
     p->tile_row = *tile_row;
     return *tile_row ? 0 : -1;

@@ -42,8 +42,8 @@ enum { LIST_BAND, LIST_MEMBERS, LIST_BITS, LIST_MASKED_KINDS };
 
 /*
  * Query tile t (0 ... tiles - 1) of list l is number T = l * tiles + t and has queries
- * tile_row[t] ... tile_row[t + 1] - 1. A tile never holds parts of two block rows: it is a part of
- * one (block_q >= tile_rows) or whole ones (block_q < tile_rows).
+ * tile_row[t] ... tile_row[t + 1] - 1. A tile is a part of one block row (block_q >= tile_rows), or
+ * whole ones (block_q < tile_rows); or, where those would not fill it, pieces of 64 rows of them.
  */
 struct lists {
     int64_t n_lists, tiles;

@@ -1,6 +1,7 @@
 /*
  * Packing one query tile. Two cases: the tile is part of one block row and takes its tiles over
- * one by one; or it holds several block rows and takes the union of their lists.
+ * one by one; or it holds several block rows, or pieces of them, its members, and takes the union of
+ * their lists.
  */
 #include "pack.h"
 
@@ -232,16 +233,21 @@ static const struct tile *member_tile(struct pack_scratch *s, int64_t g, int32_t
     return &s->tile[g];
 }
 
-/* Row bits of columns c ... c + n - 1 of every member that lists column block `col`. */
+/* The row of its block row at which member g of tile t begins. */
+static int64_t member_offset(const struct packer *p, int64_t t, int64_t g) {
+    return (p->tile_row[t] + g * p->member_rows) % p->m->block_q;
+}
+
+/* Row bits of columns c ... c + n - 1 of every member of tile t that lists column block `col`. */
 static void union_rows(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
-                       int32_t col, int64_t c, int n, int64_t rows, uint64_t *row_bits) {
-    const struct bcsr *m = p->m;
+                       int64_t t, int32_t col, int64_t c, int n, int64_t rows, uint64_t *row_bits) {
     for (int32_t w = 0; 64 * w < p->members; w++)
         for (uint64_t left = member[w]; left; left &= left - 1) {
-            int64_t g = 64 * w + __builtin_ctzll(left), first = g * m->block_q;
+            int64_t g = 64 * w + __builtin_ctzll(left), first = g * p->member_rows;
+            int64_t offset = member_offset(p, t, g);
             const struct tile *tile = member_tile(s, g, col);
-            for (int64_t r = 0; r < m->block_q && first + r < rows; r++)
-                row_bits[first + r] = tile_row_bits(m, tile, r, c, n);
+            for (int64_t r = 0; r < p->member_rows && first + r < rows; r++)
+                row_bits[first + r] = tile_row_bits(p->m, tile, offset + r, c, n);
         }
 }
 
@@ -256,28 +262,29 @@ static void mask_set(uint64_t *mask, int64_t first, int64_t end) {
 /* Row mask of the rows of the members whose bits are set. */
 static void union_mask(const struct packer *p, const uint64_t *member, int64_t rows,
                        uint64_t *mask) {
-    int64_t block_q = p->m->block_q;
     memset(mask, 0, (size_t)p->words * sizeof *mask);
     for (int32_t w = 0; 64 * w < p->members; w++) {
-        if (block_q == 1) { /* rows are members */
+        if (p->member_rows == 1) {
             mask[w] = member[w];
             continue;
         }
         for (uint64_t left = member[w]; left; left &= left - 1) {
-            int64_t first = (64 * w + __builtin_ctzll(left)) * block_q, end = first + block_q;
+            int64_t first = (64 * w + __builtin_ctzll(left)) * p->member_rows;
+            int64_t end = first + p->member_rows;
             mask_set(mask, first, end < rows ? end : rows);
         }
     }
 }
 
-/* Marks the columns of all members; answers the range of words of `present` that are in use. */
-static void union_mark(const struct packer *p, int64_t list, int64_t first_row, int32_t members,
+/* Marks the columns of all members of tile t; answers the range of words of `present` in use. */
+static void union_mark(const struct packer *p, int64_t list, int64_t t, int64_t members,
                        struct pack_scratch *s, int64_t *begin, int64_t *end) {
     int32_t member_words = (p->members + 63) / 64;
     *begin = INT64_MAX, *end = 0;
-    for (int32_t g = 0; g < members; g++) {
+    for (int64_t g = 0; g < members; g++) {
+        const int64_t block_row = (p->tile_row[t] + g * p->member_rows) / p->m->block_q;
         struct tile tile;
-        for (tile_walk_begin(&s->walk[g], p->m, list, first_row + g);
+        for (tile_walk_begin(&s->walk[g], p->m, list, block_row);
              tile_walk_next(&s->walk[g], &tile);) {
             int64_t word = tile.col / 64;
             uint64_t bit = UINT64_C(1) << (tile.col % 64);
@@ -288,7 +295,7 @@ static void union_mark(const struct packer *p, int64_t list, int64_t first_row, 
             *begin = word < *begin ? word : *begin;
             *end = word + 1 > *end ? word + 1 : *end;
         }
-        tile_walk_begin(&s->walk[g], p->m, list, first_row + g);
+        tile_walk_begin(&s->walk[g], p->m, list, block_row);
         s->tile[g].col = -1;
     }
 }
@@ -330,37 +337,49 @@ static int member_lists(const uint64_t *member, int64_t g) {
     return member[g / 64] >> (g % 64) & 1;
 }
 
-/* Whether all that the tile's rows list of column block `col` is one band's, as where a window goes
- * on from block row to block row; its limits count from the tile's first row and the block's first
- * key, and are out of reach where there is none. */
-static int union_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
-                      int32_t col, int64_t rows, int64_t *lo, int64_t *hi) {
-    const int64_t block_q = p->m->block_q, cols = bcsr_col_width(p->m, col);
-    *lo = -rows, *hi = cols;
-    for (int64_t g = 0; g * block_q < rows; g++) {
-        if (!member_lists(member, g))
-            continue;
-        const struct tile *tile = member_tile(s, g, col);
-        const int64_t first = g * block_q, height = min_i64(block_q, rows - first);
-        if (tile->kind == TILE_BITMASK)
-            return 0;
-        if (tile->kind == TILE_BAND && tile->lo > 1 - height)
-            *lo = tile->lo - first;
-        if (tile->kind == TILE_BAND && tile->hi < cols - 1)
-            *hi = tile->hi - first;
+/* What the `height` rows of member g of tile t list of column block `col`, as a band: all is one of
+ * 1 - height ... cols - 1. Answers 0 where it is none; they
+ * list nothing where *lo > *hi. */
+static int member_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
+                       int64_t t, int64_t g, int32_t col, int64_t height, int64_t *lo,
+                       int64_t *hi) {
+    *lo = 1 - height, *hi = bcsr_col_width(p->m, col) - 1;
+    if (!member_lists(member, g)) {
+        *hi = *lo - 1;
+        return 1;
     }
-    /* Does every block row list what that band lists of it: nothing, all, or a band? */
-    for (int64_t g = 0; g * block_q < rows; g++) {
-        const struct tile *tile = &s->tile[g];
-        const int64_t first = g * block_q, height = min_i64(block_q, rows - first);
-        const int64_t from = max_i64(*lo + first, 1 - height), to = min_i64(*hi + first, cols - 1);
-        if (from > to || !member_lists(member, g)) {
-            if (from <= to || member_lists(member, g))
-                return 0;
-        } else if (tile->kind == TILE_FULL ? from > 1 - height || to < cols - 1
-                                           : from != tile->lo || to != tile->hi) {
+    const struct tile *tile = member_tile(s, g, col);
+    const int64_t offset = member_offset(p, t, g);
+    if (tile->kind == TILE_BAND)
+        *lo = max_i64(*lo, tile->lo + offset), *hi = min_i64(*hi, tile->hi + offset);
+    return tile->kind != TILE_BITMASK;
+}
+
+/* Whether all that the rows of tile t list of column block `col` is one band's, as where a window
+ * goes on from block row to block row; its limits count from the tile's first row and the block's
+ * first key, and are out of reach where there is none. */
+static int union_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
+                      int64_t t, int32_t col, int64_t rows, int64_t *lo, int64_t *hi) {
+    const int64_t each = p->member_rows, cols = bcsr_col_width(p->m, col);
+    int64_t from, to;
+    *lo = -rows, *hi = cols;
+    for (int64_t g = 0; g * each < rows; g++) {
+        const int64_t first = g * each, height = min_i64(each, rows - first);
+        if (!member_band(p, s, member, t, g, col, height, &from, &to))
             return 0;
-        }
+        if (from <= to && from > 1 - height)
+            *lo = from - first;
+        if (from <= to && to < cols - 1)
+            *hi = to - first;
+    }
+    /* Does every member list what that band lists of it? */
+    for (int64_t g = 0; g * each < rows; g++) {
+        const int64_t first = g * each, height = min_i64(each, rows - first);
+        const int64_t of_band = max_i64(*lo + first, 1 - height);
+        const int64_t to_band = min_i64(*hi + first, cols - 1);
+        member_band(p, s, member, t, g, col, height, &from, &to);
+        if (from > to ? of_band <= to_band : from != of_band || to != to_band)
+            return 0;
     }
     return 1;
 }
@@ -382,12 +401,12 @@ static void union_whole(const struct packer *p, const uint64_t *member, int32_t 
 /* A column block of the union that one of the members lists in part. Not inline: its masks would make
  * room on the stack for every block. */
 __attribute__((noinline)) static void union_partial(const struct packer *p, struct pack_scratch *s,
-                                                    const uint64_t *member, int32_t col,
+                                                    const uint64_t *member, int64_t t, int32_t col,
                                                     int64_t rows, const uint64_t *all,
                                                     struct pack_sink *sink) {
     const int64_t begin = col * p->m->block_kv, keys = bcsr_col_width(p->m, col);
     int64_t band_lo = 0, band_hi = 0, lo, hi;
-    const int band = union_band(p, s, member, col, rows, &band_lo, &band_hi);
+    const int band = union_band(p, s, member, t, col, rows, &band_lo, &band_hi);
     for (int64_t c = 0; c < keys; c += 64) {
         const int n = (int)min_i64(64, keys - c);
         lo = band_lo - c, hi = band_hi - c;
@@ -397,7 +416,7 @@ __attribute__((noinline)) static void union_partial(const struct packer *p, stru
             continue;
         }
         struct key_masks masks = {.rows = {0}};
-        union_rows(p, s, member, col, c, n, rows, masks.rows);
+        union_rows(p, s, member, t, col, c, n, rows, masks.rows);
         key_masks_transpose(&masks, p->words);
         if (band_of(&masks, n, rows, p->words, &lo, &hi) && (lo > -rows || hi < n))
             emit_band(sink, begin + c, n, lo, hi, rows);
@@ -406,26 +425,24 @@ __attribute__((noinline)) static void union_partial(const struct packer *p, stru
     }
 }
 
-/* The tile holds several block rows. */
+/* The tile holds several block rows, or pieces of them. */
 static void pack_union(const struct packer *p, int64_t list, int64_t t, struct pack_scratch *s,
                        struct pack_sink *sink) {
-    int64_t first_row = t * p->members;
-    int32_t members =
-        (int32_t)(p->m->rows - first_row < p->members ? p->m->rows - first_row : p->members);
     int32_t member_words = (p->members + 63) / 64;
     int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
+    int64_t members = (rows + p->member_rows - 1) / p->member_rows;
     uint64_t all[PACK_MAX_WORDS];
     mask_rows(all, p->words, rows);
 
     int64_t begin, end;
-    union_mark(p, list, first_row, members, s, &begin, &end);
+    union_mark(p, list, t, members, s, &begin, &end);
     for (int64_t w = begin; w < end; w++) {
         for (uint64_t left = s->present[w]; left; left &= left - 1) {
             int bit = __builtin_ctzll(left);
             int32_t col = (int32_t)(w * 64 + bit);
             uint64_t *member = s->member + (int64_t)col * member_words;
             if (s->partial[w] >> bit & 1)
-                union_partial(p, s, member, col, rows, all, sink);
+                union_partial(p, s, member, t, col, rows, all, sink);
             else
                 union_whole(p, member, col, rows, all, sink);
             memset(member, 0, (size_t)member_words * sizeof *member);

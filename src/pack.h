@@ -11,14 +11,16 @@
 struct packer {
     const struct bcsr *m;
     int32_t tile_rows, words; /* M, words of a row mask */
-    int32_t members;          /* block rows of a tile; 1 where a tile is part of one block row */
-    int64_t tiles;            /* per list */
-    const int64_t *tile_row;  /* [tiles + 1], see lists.h */
+    int32_t
+        members; /* block rows of a tile, or pieces of them; 1: a tile is part of one block row */
+    int64_t member_rows;     /* of each: block_q, or a part of it */
+    int64_t tiles;           /* per list */
+    const int64_t *tile_row; /* [tiles + 1], see lists.h */
 };
 
 /* Scratch of one thread. Tiles of one block row need none of the arrays. */
 struct pack_scratch {
-    uint64_t *member;  /* [cols][ceil(members / 64)] which block rows list the column */
+    uint64_t *member;  /* [cols][ceil(members / 64)] which members list the column */
     uint64_t *present; /* [cols / 64] columns that any of them lists */
     uint64_t *partial; /* [cols / 64] columns where one of them is partial */
     struct tile_walk walk[PACK_MAX_ROWS];

@@ -76,6 +76,7 @@ hard=(
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
     $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
+    $fused,h=1,n=400,nkv=3000,d={64,128},dtype={f16,bf16},pattern='random(0.3,1)',block={192x1,192x64},part={0,500}
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"
@@ -128,6 +129,8 @@ reduced=("$tessera" verify
     backend=cuda,h=1,n=140,nkv=300,d=256,dtype=bf16,block=64x64,pattern='random(0.7,1)&causal'
     backend=cuda,h=2,n=140,nkv=300,d=192,dv=128,dtype=f16,block=128x1,pattern='random(0.4,1)'
     backend=cuda,h=4,hkv=2,n=140,nkv=900,d=128,dtype=bf16,pattern='random(0.4,1)',lists=kv,part=256
+    backend=cuda,pipeline=fused,h=1,n=200,nkv=300,d=128,dtype=bf16,block=192x1,pattern='random(0.4,1)'
+    backend=cuda,pipeline=fused,h=2,n=400,nkv=400,d=64,dtype=f16,block=192x64,pattern=causal
     backend=cuda,h=4,hkv=1,n=100,d=64,dtype=f16,block=48x1,pattern='random(0.4,1)',lists=1
     backend=cuda,h=1,n=140,d=128,dtype=bf16,block=128x1,pattern='random(0.5,1)',fill=nanv
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512

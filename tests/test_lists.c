@@ -109,9 +109,11 @@ static void check_pattern(const tess_pattern *p, int32_t tile_rows) {
         int64_t list = T / l.tiles, t = T % l.tiles, first = l.tile_row[t];
         x.rows = l.tile_row[t + 1] - first;
         assert_true(x.rows >= 1 && x.rows <= tile_rows);
-        /* Part of one block row, or whole ones. */
+        /* Part of one block row, or whole ones, or pieces that fill it. */
         if (m->block_q >= tile_rows)
             assert_int_equal(first / m->block_q, (first + x.rows - 1) / m->block_q);
+        else if (m->block_q % 64 == 0 && tile_rows % 64 == 0)
+            assert_true(first % 64 == 0 && (x.rows == tile_rows || t == l.tiles - 1));
         else
             assert_int_equal(first % m->block_q, 0);
         expand(&x, &l, T);
@@ -156,10 +158,10 @@ static void every_tile_lists_what_its_rows_list(void **state) {
                                         "bigbird(16,5,2,1)",
                                         "random(0.5,5)&causal",
                                         "segments(0)"};
-    static const int64_t blocks[][2] = {{1, 1}, {2, 2},   {8, 8},  {16, 16}, {64, 64},
-                                        {5, 7}, {192, 1}, {64, 1}, {1, 16},  {48, 80}};
+    static const int64_t blocks[][2] = {{1, 1},   {2, 2},  {8, 8},  {16, 16}, {64, 64},  {5, 7},
+                                        {192, 1}, {64, 1}, {1, 16}, {48, 80}, {128, 128}};
     static const int64_t sizes[][2] = {{130, 130}, {100, 211}, {211, 100}, {1, 77}, {200, 1}};
-    static const int32_t heights[] = {1, 8, 16, 64, 100, 128, 256};
+    static const int32_t heights[] = {1, 8, 16, 64, 100, 128, 192, 256};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++)
         for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
             for (size_t z = 0; z < sizeof sizes / sizeof *sizes; z++) {
@@ -169,10 +171,28 @@ static void every_tile_lists_what_its_rows_list(void **state) {
                     pattern_make(specs[s], sizes[z][0], sizes[z][1], blocks[b][0], blocks[b][1], 2);
                 /* Two heights for each pattern, all of them in turn. */
                 size_t turn = s + b + z;
-                check_pattern(p, heights[turn % 7]);
-                check_pattern(p, heights[(turn + 3) % 7]);
+                check_pattern(p, heights[turn % 8]);
+                check_pattern(p, heights[(turn + 3) % 8]);
                 tess_pattern_free(p);
             }
+}
+
+/* Tiles of 192 rows hold pieces of blocks of 128, 320 ... */
+static void pieces_of_block_rows_fill_tiles(void **state) {
+    (void)state;
+    static const char *const specs[] = {"causal",
+                                        "window(150,40)",
+                                        "dilated(9,17)",
+                                        "segments(200,90,211)",
+                                        "random(0.4,5)&causal",
+                                        "random(0.3,1)"};
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++)
+        for (int64_t block_kv = 1; block_kv <= 128; block_kv *= 128) {
+            tess_pattern *p = pattern_make(specs[s], 501, 501, 128, block_kv, 2);
+            check_pattern(p, 192);
+            check_pattern(p, 256);
+            tess_pattern_free(p);
+        }
 }
 
 /* A list that every row lists whole is one run, whatever the blocks. */
@@ -193,14 +213,18 @@ static void dense_is_one_run(void **state) {
 /* Diagonals stay bands, in unions of block rows too: no masks in memory. */
 static void causal_needs_no_masks(void **state) {
     (void)state;
-    tess_pattern *p = pattern_make("causal", 1000, 1000, 64, 64, 1);
-    struct lists l;
-    for (int32_t rows = 8; rows <= 256; rows *= 2) {
-        assert_int_equal(lists_pack(&l, &p->lists, rows, NULL), TESS_OK);
-        assert_int_equal(l.n_words, 0);
-        lists_free(&l);
+    for (int64_t block = 64; block <= 128; block *= 2) {
+        tess_pattern *p = pattern_make("causal", 1000, 1000, block, block, 1);
+        struct lists l;
+        for (int32_t rows = 8; rows <= 256; rows = rows == 128   ? 192
+                                                   : rows == 192 ? 256
+                                                                 : 2 * rows) {
+            assert_int_equal(lists_pack(&l, &p->lists, rows, NULL), TESS_OK);
+            assert_int_equal(l.n_words, 0);
+            lists_free(&l);
+        }
+        tess_pattern_free(p);
     }
-    tess_pattern_free(p);
 }
 
 /* Unions of neighbouring block rows carry one mask a block, not one a key. */
@@ -285,6 +309,7 @@ static void bands_that_almost_agree(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_lists_what_its_rows_list),
+        cmocka_unit_test(pieces_of_block_rows_fill_tiles),
         cmocka_unit_test(dense_is_one_run),
         cmocka_unit_test(causal_needs_no_masks),
         cmocka_unit_test(bands_that_almost_agree),

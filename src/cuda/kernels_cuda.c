@@ -297,18 +297,27 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
         return "the target's architecture is not 90 (compute capability 9.0)";
     if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
         return "it copies 16 bytes at a time: rows have to be aligned to that";
-    if (problem->tile_rows && problem->tile_rows != 32 && problem->tile_rows != 64 &&
-        problem->tile_rows != 128)
-        return "its query tiles have 32, 64 or 128 rows";
     if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
         return "its scale is not within 2^-8 ... 2^8";
     return NULL;
 }
-static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
-    return problem->d_v > 128 ? "its values have at most 128 dims" : sm90_refuses(problem, target);
+static const char *sm90_tiles_refuse(const struct problem *problem, const tess_target *target) {
+    const int64_t rows = problem->tile_rows;
+    return rows && rows != 32 && rows != 64 && rows != 128
+               ? "its query tiles have 32, 64 or 128 rows"
+               : sm90_refuses(problem, target);
 }
-#define REFUSES_sm90(problem, target) sm90_refuses(problem, target)
+static const char *sm90_r192_refuses(const struct problem *problem, const tess_target *target) {
+    return problem->tile_rows && problem->tile_rows != 192 ? "its query tiles have 192 rows"
+                                                           : sm90_refuses(problem, target);
+}
+static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
+    return problem->d_v > 128 ? "its values have at most 128 dims"
+                              : sm90_tiles_refuse(problem, target);
+}
+#define REFUSES_sm90(problem, target) sm90_tiles_refuse(problem, target)
 #define REFUSES_sm90_v128(problem, target) sm90_v128_refuses(problem, target)
+#define REFUSES_sm90_r192(problem, target) sm90_r192_refuses(problem, target)
 #define REFUSES_mma(problem, target) NULL
 #define REFUSES_mma_f32(problem, target) NULL
 #define REFUSES_fma(problem, target) NULL
@@ -316,6 +325,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 /* Hopper's are the fastest but for the thinnest of patterns. */
 #define WEIGHED_sm90 1
 #define WEIGHED_sm90_v128 1
+#define WEIGHED_sm90_r192 1
 #define WEIGHED_mma 0
 #define WEIGHED_mma_f32 0
 #define WEIGHED_fma 0
@@ -323,18 +333,21 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 /* Dims that a key has, of K and V together, by two. */
 #define PADDED_sm90(head) head
 #define PADDED_sm90_v128(head) (((head) + 128) / 2)
+#define PADDED_sm90_r192(head) head
 #define PADDED_mma(head) head
 #define PADDED_mma_f32(head) head
 #define PADDED_fma(head) 0
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_sm90_v128(head, shared) WORKERS_sm90(head, shared)
+#define WORKERS_sm90_r192(head, shared) WORKERS_sm90(head, shared)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
+#define GRANULE_sm90_r192 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_mma_f32 ATTENTION_GRANULE
 #define GRANULE_fma GRANULE_MAX
@@ -346,15 +359,17 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 /* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
 #define ROWS_sm90 sm90_rows
 #define ROWS_sm90_v128 sm90_rows
+#define ROWS_sm90_r192 sm90_r192_rows
 #define ROWS_mma mma_rows
 #define ROWS_mma_f32 mma_rows
 #define ROWS_fma fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
+#define STACKED_sm90_r192 0
 #define STACKED_mma 0
 #define STACKED_mma_f32 0
 #define STACKED_fma 0
-static const int32_t sm90_rows[] = {32, 64, 128, 0};
+static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {

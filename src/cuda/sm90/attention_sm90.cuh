@@ -8,7 +8,7 @@
 #include "sm90/maps.cuh"
 
 template <class T, class shape, int SOURCE>
-static __global__ void __launch_bounds__(SM90_THREADS, 1)
+static __global__ void __launch_bounds__(shape::THREADS, 1)
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
@@ -20,12 +20,12 @@ static __global__ void __launch_bounds__(SM90_THREADS, 1)
     kernel_before_wait();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
-        /* All have 168 registers at first; of what fetching leaves, computing takes as much. */
-        registers_claim<SOURCE == SM90_BOXES ? 232 : 216>();
+        /* All have as many registers at first; of what fetching leaves, computing takes as much. */
+        registers_claim<shape::CLAIM[SOURCE]>();
         sm90_compute<T, shape, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
         return;
     }
-    registers_release<SOURCE == SM90_BOXES ? 40 : 72>();
+    registers_release<shape::LEAVE[SOURCE]>();
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
@@ -64,7 +64,7 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t launch = {};
     launch.gridDim = dim3((unsigned)p->workers);
-    launch.blockDim = dim3(SM90_THREADS);
+    launch.blockDim = dim3(shape::THREADS);
     launch.dynamicSmemBytes = shape::BYTES;
     launch.stream = stream;
     launch.attrs = &early;

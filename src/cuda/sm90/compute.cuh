@@ -35,7 +35,7 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
 /* The first row of a warp, in the tiles of its head's list. */
 static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
                                                     const sm90_place &place) {
-    return (place.group * 64 + sm90_thread_here() / 32 * 16) & (p.tile_rows - 1);
+    return sm90_row_of_head(p, place.group * 64 + sm90_thread_here() / 32 * 16);
 }
 
 /* ---- products ---- */

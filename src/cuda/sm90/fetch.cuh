@@ -68,18 +68,18 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
 }
 
 /* The queries from `row` on of `head` and those that are stacked with it. */
-template <int PANELS>
+template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
                                                         uint32_t tile, const CUtensorMap *map,
                                                         uint32_t barrier, int32_t row, int32_t head,
                                                         int32_t b) {
     if (warp_lane() == 0) {
-        barrier_arrive_expect(barrier, PANELS * SM90_ROWS * 128);
+        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll 1
         for (int s = 0; s < sm90_stack(p); s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
             for (int i = 0; i < PANELS; i++)
-                box_load(tile + i * (SM90_ROWS * 128), map, barrier, 64 * i, row, head + s, b,
+                box_load(tile + i * (ROWS * 128), map, barrier, 64 * i, row, head + s, b,
                          BOX_ONCE);
     }
     __syncwarp();
@@ -126,7 +126,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 if (warp_lane() == lane)
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
-                sm90_box_queries<PANELS>(p, tile, map_q, full, row, head, b);
+                sm90_box_queries<PANELS, shape::ROWS>(p, tile, map_q, full, row, head, b);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -253,7 +253,7 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
             const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
             barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
 #pragma unroll 1
-            for (int at = 64 * half; at < 64 * half + 64; at += 32) {
+            for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
                 const struct sm90_queries of =
                     sm90_queries_of(p, item.head, item.row, item.rows, at);
                 const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};

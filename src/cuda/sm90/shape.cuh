@@ -2,24 +2,27 @@
  * Fused attention for 16-bit types on Hopper. One block of three warpgroups on each multiprocessor
  * goes through the items that the plan has dealt to it; a query tile has 128 rows, a step 128 places
  * of its granules, or 64 where O takes the registers of more than 128 dims. One warpgroup fetches,
- * ahead and without regard to items; the other two compute, 64 rows each.
+ * ahead and without regard to items; the other two compute, 64 rows each. For lists of 192 rows
+ * there are shapes with a third that computes, and steps of 64 places.
  *
- * Shared memory, in KB for heads of
- *                             64       128      192      256    192/128 dims
+ * Shared memory, in KB for heads of                                       and of 192 rows
+ *                             64       128      192      256    192/128     64    128 dims
  *
- *   Q [SLOTS][128][D_QK]    2 x 16   2 x 32   2 x 48       64       48   being computed; the next
- *   O [128][64 O_PANELS]        16       32       16       16       16   rounded, on its way out
- *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48
- *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32
+ *   Q [SLOTS][ROWS][D_QK]   2 x 16   2 x 32   2 x 48       64       48  2 x 24     48   being
+ *                                                                  computed; the next
+ *   O [ROWS][64 O_PANELS]       16       32       16       16       16      24     24   rounded,
+ *                                                                  on its way out
+ *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
+ *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
  *   barriers, and JOBS items
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
  *               filled by                  phase ends when         waited for by
- *   q_full      boxes | copies             Q and the item stand    both computing warpgroups
- *   q_empty                                both have used Q        whoever fills it
- *   k_full      boxes | copies             K stands                both, each before its Q K^T
- *   k_empty                                both have their scores  whoever fills it
+ *   q_full      boxes | copies             Q and the item stand    all computing warpgroups
+ *   q_empty                                all have used Q         whoever fills it
+ *   k_full      boxes | copies             K stands                all, each before its Q K^T
+ *   k_empty                                all have their scores   whoever fills it
  *   v_full, v_empty                        the same of V and P V
  *   o_full      a computing warpgroup      its O stands            the warp that stores it
  *   o_empty     that warp                  it has been read        that warpgroup
@@ -44,8 +47,7 @@
 #include "attention_store.cuh"
 #include "sm90/async.cuh"
 
-#define SM90_ROWS 128            /* of a query tile */
-#define SM90_THREADS 384         /* warpgroup 0 fetches, 1 and 2 compute */
+#define SM90_STACKED 128         /* rows of a tile of heads that the plan has stacked */
 #define SM90_SHARED (227 * 1024) /* what a block of Hopper can have */
 /* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
  * the next. */
@@ -55,16 +57,18 @@
  * granules of any size. */
 enum { SM90_BOXES, SM90_COPIES };
 
-/* Of a kernel for heads of these dims, multiples of 64. Tiles are panels of 64 columns. */
-template <int DIMS_QK, int DIMS_V> struct sm90_shape {
-    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V;
-    static constexpr int BITS = D_V > 128 ? 6 : 7, KEYS = 1 << BITS; /* places of a step */
+/* Of a kernel for heads of these dims, multiples of 64, and so many warpgroups that compute. Tiles
+ * are panels of 64 columns. */
+template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
+    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING;
+    static constexpr int ROWS = 64 * GROUPS, THREADS = 128 * (1 + GROUPS);
+    static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
     static constexpr int AHEAD = 32 / GRANULES; /* steps whose masks are looked up together */
-    static constexpr int STAGES = D_QK > 64 ? 2 : 4;
+    static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
     static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
-    static constexpr int O_PANELS = D_QK > 128 ? 1 : V_PANELS; /* that go out at a time */
-    static constexpr int Q_PANEL = SM90_ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
+    static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
+    static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
@@ -74,12 +78,15 @@ template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
-    static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * 2;
-    static constexpr int ITEMS = O_EMPTY + 8 * 2;
+    static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * GROUPS;
+    static constexpr int ITEMS = O_EMPTY + 8 * GROUPS;
     static constexpr int BYTES = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
+    /* Registers of a thread that computes, and that fetches: by boxes, by copies. */
+    static constexpr int CLAIM[2] = {GROUPS == 2 ? 232 : 152, GROUPS == 2 ? 216 : 152};
+    static constexpr int LEAVE[2] = {40, GROUPS == 2 ? 72 : 56};
 };
 
 /* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
@@ -99,7 +106,12 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
 
 /* Heads that the plan has stacked: a tile has as many rows of each, 128 together. */
 static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
-    return SM90_ROWS / p.tile_rows;
+    return max(1, SM90_STACKED / p.tile_rows);
+}
+
+/* The row of its head that row `at` of a tile is. */
+static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
+    return p.tile_rows < SM90_STACKED ? at & (p.tile_rows - 1) : at;
 }
 
 /* The queries of an item's head from row `at` of its tile on: there may be none. */
@@ -108,8 +120,9 @@ struct sm90_queries {
 };
 static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
-    const int of_head = at & (p.tile_rows - 1);
-    return {head + (at >> (__ffs(p.tile_rows) - 1)), row + of_head, rows - of_head};
+    const int of_head = sm90_row_of_head(p, at);
+    const int number = p.tile_rows < SM90_STACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
+    return {head + number, row + of_head, rows - of_head};
 }
 
 /* Where the job-th item of a block stands. */
@@ -125,14 +138,14 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_make(shared + shape::K_FULL + 8 * i, fillers);
         barrier_make(shared + shape::V_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::K_EMPTY + 8 * i, 2);
-        barrier_make(shared + shape::V_EMPTY + 8 * i, 2);
+        barrier_make(shared + shape::K_EMPTY + 8 * i, shape::GROUPS);
+        barrier_make(shared + shape::V_EMPTY + 8 * i, shape::GROUPS);
     }
     for (int i = 0; i < shape::SLOTS; i++) {
         barrier_make(shared + shape::Q_FULL + 8 * i, SOURCE == SM90_COPIES ? fillers + 1 : 1);
-        barrier_make(shared + shape::Q_EMPTY + 8 * i, 2);
+        barrier_make(shared + shape::Q_EMPTY + 8 * i, shape::GROUPS);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < shape::GROUPS; i++) {
         barrier_make(shared + shape::O_FULL + 8 * i, 128);
         barrier_make(shared + shape::O_EMPTY + 8 * i, 1);
     }
