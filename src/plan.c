@@ -52,7 +52,8 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .workers =
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
-        .heads_per_group = heads_per_group(plan) / stack};
+        .heads_per_group = heads_per_group(plan) / stack,
+        .merge_cost = kernel->cost.merge};
     tess_status status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles,
                                        list_of, stacks, &rules, error);
     const struct granule_rules granule_rules = {

@@ -204,17 +204,20 @@ static void merges_name_their_parts(void **state) {
 static void work_is_dealt_evenly(void **state) {
     (void)state;
     enum { ITEMS = 1000, WORKERS = 37 };
-    int64_t cost[ITEMS], load[WORKERS] = {0};
-    int32_t worker[ITEMS];
-    for (int64_t i = 0; i < ITEMS; i++)
-        cost[i] = 1 + i * 7919 % 500;
-    assert_int_equal(deal(worker, cost, ITEMS, WORKERS), 0);
+    int64_t load[WORKERS] = {0}, most = 0;
+    struct deal deal;
+    assert_int_equal(deal_begin(&deal, WORKERS), 0);
     for (int64_t i = 0; i < ITEMS; i++) {
+        const int64_t cost = 1 + i * 7919 % 500, least = deal_least(&deal);
+        const int32_t worker = deal_next(&deal, cost);
+        assert_int_equal(load[worker], least);
         for (int w = 0; w < WORKERS; w++)
-            assert_true(load[worker[i]] < load[w] ||
-                        (load[worker[i]] == load[w] && worker[i] <= w));
-        load[worker[i]] += cost[i];
+            assert_true(least < load[w] || (least == load[w] && worker <= w));
+        load[worker] += cost;
+        most = load[worker] > most ? load[worker] : most;
+        assert_int_equal(deal_most(&deal), most);
     }
+    deal_free(&deal);
 }
 
 /* All workers end within one of the shortest items, and have as many items without keys. */

@@ -150,7 +150,7 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
 }
 
 /* What a computing thread holds: scores of a step; weights of the last one, and the keys of its
- * granules (sm90_mask_granules); sums of the item, and what it knows of its masks. */
+ * granules, 8 bits each; sums of the item, and what it knows of its masks. */
 template <class shape, int SOURCE> struct sm90_work {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t weights[shape::SCORES / 2], keys;
@@ -158,19 +158,28 @@ template <class shape, int SOURCE> struct sm90_work {
     struct sm90_mask<shape, SOURCE> mask;
 };
 
-/* Looks up what is to be known of masks before the scores of a step are there, the first masks of
- * an item in its first step already; and masks them. */
+/* Finds out, while the scores of a step are on their way, which of them count; loads the first masks
+ * of an item in its first step already. */
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
-    const int after = place.at - place.whole;
-    const bool now = after >= 0 && after % shape::AHEAD == 0;
+    const int after = place.at - place.whole, begin = after % shape::AHEAD;
+    const bool now = after >= 0 && begin == 0;
     if (FIRST ? place.whole < place.steps : now && after > 0)
         sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
                         (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
     if (now)
-        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
+        w.mask.group = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
+    w.keys = 0;
+    if (after < 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++) {
+        const int number = shape::GRANULES * begin + i;
+        w.mask.listed[i] = sm90_listed(w.mask.ahead, number, p, sm90_warp_row(p, place));
+        w.keys |= (__shfl_sync(WARP_ALL, w.mask.ahead.word, number) & 127) << 8 * i;
+    }
 }
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
@@ -182,17 +191,17 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_BOXES> &w,
-                                                        const sm90_place &place,
-                                                        const struct attention_params &p) {
-    w.keys = 0;
-    if (place.at >= place.whole)
-        w.keys = sm90_mask_granules(w.s, w.mask.ahead, (place.at - place.whole) % shape::AHEAD, p,
-                                    sm90_warp_row(p, place));
+                                                        const sm90_place &place) {
+    if (place.at < place.whole)
+        return;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++)
+        if (__any_sync(WARP_ALL, ~w.mask.listed[i]))
+            sm90_mask_granule(w.s + 32 * i, w.mask.listed[i]);
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_COPIES> &w,
-                                                        const sm90_place &place,
-                                                        const struct attention_params &) {
+                                                        const sm90_place &place) {
     if (place.at >= place.whole)
         sm90_mask_places(w.s, w.mask.places);
 }
@@ -204,7 +213,7 @@ static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, 
                                                   const sm90_place &place) {
     const int after = (place.at - place.whole) % shape::AHEAD;
     return after != 0 &&
-           (w.mask.listed >> shape::GRANULES * after & ((1 << shape::GRANULES) - 1)) == 0;
+           (w.mask.group >> shape::GRANULES * after & ((1 << shape::GRANULES) - 1)) == 0;
 }
 template <class shape>
 static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_COPIES> &,
@@ -223,7 +232,7 @@ sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
     product_wait<0>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    sm90_mask_scores(w, place, p);
+    sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
@@ -272,7 +281,7 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     if (MASKED)
-        sm90_mask_scores(w, place, p);
+        sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);

@@ -103,6 +103,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
         box_prefetch_map(maps + warp_lane());
+    if (QUERIES && warp_lane() == 2)
+        box_prefetch_map(map_q);
 #pragma unroll 1
     for (int64_t window = begin; window < end; window += 32) {
         const struct granule_item items = sm90_look_at_items(p, window, end);
@@ -110,6 +112,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
         int lane = max(__ffs((int)left) - 1, 0);
         int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
                                  sm90_of_lane(items.count, lane));
+        kernel_before_wait(); /* not for the plan, which no kernel writes */
 #pragma unroll 1
         while (left) {
             const int64_t first = sm90_of_lane(items.first, lane);

@@ -16,10 +16,11 @@ static __device__ __forceinline__ int sm90_mask_words(const struct attention_par
 
 /* ---- granules of 64 keys ---- */
 
-/* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a
- * band, this warp's 16 rows of members, or the place of a granule's words. */
+/* One granule to a lane. word: its keys, how its mask is written, and that (SM90_RANGE ...); a and b:
+ * the place of its words. Before sm90_look_closer: what was loaded. */
 struct sm90_ahead {
-    int32_t keys, kind, a, b;
+    uint32_t word;
+    int32_t a, b;
 };
 
 /* A granule of a step, the same for all lanes, and where its V may hold anything. */
@@ -27,6 +28,12 @@ union sm90_granule_mask {
     int4 words;
     struct granule_mask mask;
 };
+
+/* How a warp's 16 rows list the keys of a granule, whose number is in bits 0 ... 6 of a word: all of 64
+ * (0); columns first + r ... last + r for row r, in bytes 2 and 3; all or none, a bit for each row in
+ * bits 16 ... 31; or a mask for each key. */
+enum { SM90_RANGE = 1 << 7, SM90_MEMBERS = 2 << 7, SM90_BITS = 3 << 7 };
+#define SM90_FAR_COLUMN 80 /* past 64 columns, from any of 16 rows */
 
 /* Loads the masks of an item's granules from the `first` on: they are on their way until
  * sm90_look_closer. */
@@ -41,9 +48,16 @@ static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
     if (g >= item.whole && g < item.count)
         load.words =
             __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    ahead.keys = load.words.x;
+    ahead.word = (uint32_t)load.words.x;
     ahead.a = load.words.z;
     ahead.b = load.words.w;
+}
+
+/* Columns first + r ... last + r of row r, as a word has them. */
+static __device__ __forceinline__ uint32_t sm90_range(int first, int last) {
+    first = max(min(first, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
+    last = max(min(last, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
+    return SM90_RANGE | (uint32_t)(first & 255) << 16 | (uint32_t)last << 24;
 }
 
 /* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a
@@ -52,101 +66,86 @@ static __device__ __forceinline__ uint32_t sm90_look_closer(struct sm90_ahead &a
                                                             const struct attention_params &p,
                                                             int row) {
     union sm90_granule_mask load;
-    load.words = {ahead.keys, 0, ahead.a, ahead.b};
-    ahead.keys = load.mask.count;
-    ahead.kind = load.mask.kind;
-    bool listed = ahead.keys > 0;
-    if (ahead.kind == LIST_MEMBERS) {
+    load.words = {(int32_t)ahead.word, 0, ahead.a, ahead.b};
+    const int keys = load.mask.count, kind = load.mask.kind;
+    bool listed = keys > 0;
+    uint32_t word = keys == GRANULE_MAX ? 0 : sm90_range(-SM90_FAR_COLUMN, SM90_FAR_COLUMN);
+    if (kind == LIST_BITS) {
+        word = SM90_BITS;
+    } else if (kind == LIST_MEMBERS) {
         const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
-        ahead.a = (int32_t)(rows >> row % 64);
+        word = SM90_MEMBERS | (uint32_t)(rows >> row % 64) << 16;
         listed = rows != 0;
-    } else if (ahead.kind == LIST_BAND) { /* limits that matter are small */
-        ahead.a = max(min(ahead.a, 256), -256);
-        ahead.b = max(min(ahead.b, 256), -256);
-        const int last = ahead.keys - 1, group = row & ~63;
-        listed = group + 63 + ahead.b >= 0 && group + ahead.a <= last;
-        if (row + 15 + ahead.a <= 0 && row + ahead.b >= last)
-            ahead.kind = GRANULE_ALL;
+    } else if (kind == LIST_BAND) { /* limits that matter are small */
+        const int lo = max(min(ahead.a, 256), -256), hi = max(min(ahead.b, 256), -256);
+        const int last = keys - 1, group = row & ~63;
+        listed = group + 63 + hi >= 0 && group + lo <= last;
+        if (row + 15 + lo > 0 || row + hi < last)
+            word = sm90_range(row + lo, row + hi);
     }
+    ahead.word = word | (uint32_t)keys;
     return __ballot_sync(WARP_ALL, listed);
 }
 
-/* Columns first ... last of 0 ... 63. */
-static __device__ __forceinline__ uint64_t sm90_columns(int first, int last) {
-    first = max(first, 0);
-    last = min(last, 63);
-    return first > last ? 0 : ~(uint64_t)0 << first & ~(uint64_t)0 >> (63 - last);
+/* How many of a thread's 16 columns of a granule, 8 j + 2 t and + 1, stand before column `end`. */
+static __device__ __forceinline__ int sm90_columns_before(int end) {
+    const int last = end - 1 - 2 * (warp_lane_here() % 4);
+    return max(min(2 * (last >> 3) + min((last & 7) + 1, 2), 16), 0);
 }
 
-/* The columns that this thread's two rows list of a granule with a mask for each key. words: of the
- * warp's rows, first key; keys are `step` words apart. */
-static __device__ __forceinline__ void sm90_bits(uint64_t (&listed)[2], const uint32_t *words,
-                                                 int step, int keys, int row) {
+/* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e, of
+ * row g + 8 in bits 16 + 2 j + e. words: of the warp's rows, first key; keys are `step` words apart. */
+static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *words, int step,
+                                                            int keys, int row) {
     const int lane = warp_lane_here();
-    uint32_t of[2];
+    uint32_t of[2], listed = 0;
 #pragma unroll
     for (int i = 0; i < 2; i++)
         of[i] = lane + 32 * i < keys ? __ldg(words + (lane + 32 * i) * step) >> row % 32 : 0;
-#pragma unroll 1
-    for (int r = 0; r < 8; r++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t low = __ballot_sync(WARP_ALL, of[0] >> (r + 8 * h) & 1);
-            const uint32_t high = __ballot_sync(WARP_ALL, of[1] >> (r + 8 * h) & 1);
-            if (lane / 4 == r)
-                listed[h] = (uint64_t)high << 32 | low;
-        }
+    for (int i = 0; i < 16; i++) {
+        const int from = 8 * (i / 2 % 4) + 2 * (lane % 4) + i % 2;
+        const uint32_t rows = __shfl_sync(WARP_ALL, of[i / 8], from) >> lane / 4;
+        listed |= (rows & 1) << i | (rows >> 8 & 1) << (16 + i);
+    }
+    return listed;
 }
 
-/* Masks the scores of the step that is `after` steps past the one looked up. Answers the keys of its
- * granules, 8 bits each: V may hold anything past them, where there are any. */
-template <int N>
-static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[N],
-                                                              const struct sm90_ahead &ahead,
-                                                              int after,
-                                                              const struct attention_params &p,
-                                                              int row) {
-    const int lane = warp_lane_here(), g = lane / 4;
-    uint32_t all_keys = 0;
-#pragma unroll
-    for (int i = 0; i < N / 32; i++) {
-        const int keys = __shfl_sync(WARP_ALL, ahead.keys, N / 32 * after + i);
-        const int kind = __shfl_sync(WARP_ALL, ahead.kind, N / 32 * after + i);
-        const int a = __shfl_sync(WARP_ALL, ahead.a, N / 32 * after + i);
-        const int b = __shfl_sync(WARP_ALL, ahead.b, N / 32 * after + i);
-        uint64_t listed[2];
-        all_keys |= (uint32_t)keys << 8 * i;
-        if (kind == GRANULE_ALL && keys == GRANULE_MAX)
-            continue;
-        if (kind == LIST_BITS) {
-            const int64_t word = (int64_t)((uint64_t)(uint32_t)b << 32 | (uint32_t)a);
-            sm90_bits(listed, reinterpret_cast<const uint32_t *>(p.image.words + word) + row / 32,
-                      sm90_mask_words(p), keys, row);
-        } else {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int r = g + 8 * h; /* of the warp */
-                const bool band = kind == LIST_BAND, all = kind == GRANULE_ALL;
-                const int first = band ? row + r + a : 0;
-                const int last = band ? row + r + b : 63;
-                const bool any = band || all || (a >> r & 1);
-                listed[h] = any ? sm90_columns(first, min(last, keys - 1)) : 0;
-            }
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint32_t mine = (uint32_t)(listed[h] >> 32 * half) >> 2 * (lane % 4);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        if (!(mine & 1u << (8 * j + e)))
-                            s[32 * i + 16 * half + 4 * j + 2 * h + e] = -INFINITY;
-            }
+/* The same of any granule, the `number`-th of those looked up. */
+static __device__ __forceinline__ uint32_t sm90_listed(const struct sm90_ahead &ahead, int number,
+                                                       const struct attention_params &p, int row) {
+    const uint32_t word = __shfl_sync(WARP_ALL, ahead.word, number), none = ~0u;
+    const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS), g = warp_lane_here() / 4;
+    if (kind == 0)
+        return ~0u;
+    if (kind == SM90_BITS) {
+        const uint32_t a = (uint32_t)__shfl_sync(WARP_ALL, ahead.a, number);
+        const uint32_t b = (uint32_t)__shfl_sync(WARP_ALL, ahead.b, number);
+        const int64_t at = (int64_t)((uint64_t)b << 32 | a);
+        return sm90_listed_bits(reinterpret_cast<const uint32_t *>(p.image.words + at) + row / 32,
+                                sm90_mask_words(p), keys, row);
     }
-    return all_keys;
+    uint32_t listed = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int r = g + 8 * h;
+        const bool range = kind == SM90_RANGE, any = range || (word >> (16 + r) & 1);
+        const int first = range ? r + (int8_t)(word >> 16) : 0;
+        const int end = range ? min(r + (int8_t)(word >> 24) + 1, keys) : keys;
+        const uint32_t of = ~(none << sm90_columns_before(end)) & none << sm90_columns_before(first);
+        listed |= any ? of << 16 * h : 0;
+    }
+    return listed;
+}
+
+/* Scores of a granule that do not count become -Inf. */
+static __device__ __forceinline__ void sm90_mask_granule(float *s, uint32_t listed) {
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) /* row g, columns 2t and 2t + 1; then row g + 8 */
+            if (!(listed >> (16 * (i / 2) + 2 * j + i % 2) & 1))
+                s[4 * j + i] = -INFINITY;
 }
 
 /* Whether V has rows that no key fills, of granules with these keys. */
@@ -225,11 +224,12 @@ static __device__ __forceinline__ void sm90_mask_places(float (&s)[32 * N],
 
 /* ---- either ---- */
 
-/* What a computing warpgroup knows of masks; listed: as sm90_look_ahead answers. */
+/* What a computing warpgroup knows of masks. group: as sm90_look_closer answers; listed: of the step
+ * whose scores are on their way. */
 template <class shape, int SOURCE> struct sm90_mask;
 template <class shape> struct sm90_mask<shape, SM90_BOXES> {
     struct sm90_ahead ahead;
-    uint32_t listed;
+    uint32_t group, listed[shape::GRANULES];
 };
 template <class shape> struct sm90_mask<shape, SM90_COPIES> {
     struct sm90_places<shape::GRANULES> places;
