@@ -152,6 +152,10 @@ static void *array_make(int64_t count, size_t size) {
 
 /* Keys that an item takes as long as, apart from its own. */
 #define GRANULE_ITEM_KEYS 128
+static int64_t item_cost(const struct granules *g, const struct granule_item *item) {
+    return item->count ? (int64_t)item->count * g->size + GRANULE_ITEM_KEYS : 0;
+}
+
 /* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
 static int deal_in_order(int32_t *worker, const struct deal_item *order, int64_t n,
                          int32_t workers) {
@@ -171,8 +175,7 @@ static int workers_choose(int32_t *worker, const struct granules *g,
     int64_t n = 0, empty = g->n_items;
     for (int64_t i = 0; i < g->n_items && order; i++)
         if (items[i].count)
-            order[n++] =
-                (struct deal_item){(int64_t)items[i].count * g->size + GRANULE_ITEM_KEYS, i};
+            order[n++] = (struct deal_item){item_cost(g, &items[i]), i};
         else
             order[--empty] = (struct deal_item){1, i};
     int failed = !order;
@@ -262,6 +265,18 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                          "out of memory while cutting %lld query tiles into granules",
                          (long long)(lists->n_lists * lists->tiles));
     return TESS_OK;
+}
+
+double granules_unevenness(const struct granules *g) {
+    double all = 0, most = 0;
+    for (int32_t w = 0; w < g->workers; w++) {
+        double load = 0;
+        for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++)
+            load += (double)item_cost(g, &g->items[i]);
+        most = load > most ? load : most;
+        all += load;
+    }
+    return all > 0 ? most * (double)g->workers / all : 1;
 }
 
 void granules_free(struct granules *g) {

@@ -82,8 +82,14 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
     plan->stack = choose_stack(plan, kernel, rows);
-    plan->predicted_seconds = choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack);
-    return fused_schedule(plan, rows, error);
+    status = fused_schedule(plan, rows, error);
+    if (status)
+        return status;
+    plan->predicted_seconds = kernel->cost.launch +
+                              (plan->schedule.n_merges ? kernel->cost.merge : 0) +
+                              choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) *
+                                  granules_unevenness(&plan->granules);
+    return TESS_OK;
 }
 
 /* Copies `count` elements; NULL when memory ran out. */

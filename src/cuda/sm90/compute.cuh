@@ -158,30 +158,31 @@ template <class shape, int SOURCE> struct sm90_work {
     struct sm90_mask<shape, SOURCE> mask;
 };
 
-/* Finds out, while the scores of a step are on their way, which of them count; loads the first masks
- * of an item in its first step already. */
-template <bool FIRST, class shape>
+/* The words of the step at `place`, whose K is there, for this warp. */
+template <class shape>
+static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
+    return sm90_masks_of<shape>(place.memory, place.step)
+        .words[4 * place.group + sm90_thread_here() / 32];
+}
+
+/* Finds out, while the scores of a step are on their way, which of them count. */
+template <class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
-    const int after = place.at - place.whole, begin = after % shape::AHEAD;
-    const bool now = after >= 0 && begin == 0;
-    if (FIRST ? place.whole < place.steps : now && after > 0)
-        sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
-                        (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
-    if (now)
-        w.mask.group = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
     w.keys = 0;
-    if (after < 0)
+    if (place.at < place.whole)
         return;
+    const struct sm90_masks &masks = sm90_masks_of<shape>(place.memory, place.step);
+    const uint2 words = sm90_words_of<shape>(place);
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++) {
-        const int number = shape::GRANULES * begin + i;
-        w.mask.listed[i] = sm90_listed(w.mask.ahead, number, p, sm90_warp_row(p, place));
-        w.keys |= (__shfl_sync(WARP_ALL, w.mask.ahead.word, number) & 127) << 8 * i;
+        const uint32_t word = i ? words.y : words.x;
+        w.mask.listed[i] = sm90_listed(word, masks.bits[i], p, sm90_warp_row(p, place));
+        w.keys |= (word & 127) << 8 * i;
     }
 }
-template <bool FIRST, class shape>
+template <class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
@@ -206,19 +207,14 @@ static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, 
         sm90_mask_places(w.s, w.mask.places);
 }
 
-/* Whether no row of the warpgroup lists a key of a step past the first one: it is known of all but
- * those that are about to be looked up. */
-template <class shape>
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_BOXES> &w,
-                                                  const sm90_place &place) {
-    const int after = (place.at - place.whole) % shape::AHEAD;
-    return after != 0 &&
-           (w.mask.group >> shape::GRANULES * after & ((1 << shape::GRANULES) - 1)) == 0;
-}
-template <class shape>
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_COPIES> &,
-                                                  const sm90_place &) {
-    return false;
+/* Whether no row of the warpgroup lists a key of the step at `place`, which may have masks. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
+    if (SOURCE == SM90_COPIES)
+        return false;
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
+    const uint2 words = sm90_words_of<shape>(place);
+    return !__any_sync(WARP_ALL, (words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
 }
 
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
@@ -228,7 +224,7 @@ sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_scores<T, shape, SOURCE>(w.s, place);
-    sm90_ask_mask<FIRST>(w, place, p);
+    sm90_ask_mask(w, place, p);
     product_wait<0>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
@@ -252,9 +248,11 @@ static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape,
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
 }
 
-/* A step that is not this warpgroup's: gives back what was fetched for the other. */
+/* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
+ * the other. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
+    warpgroup_sync(1 + place.group);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, place.step);
@@ -271,12 +269,13 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
                                                  const sm90_place &place,
                                                  const struct attention_params &p, float scale) {
     const struct sm90_state done = w.state;
+    const uint32_t keys = MASKED ? w.keys : 0;
     float factor[2];
     product_pin(w.o);
     sm90_scores<T, shape, SOURCE>(w.s, place);
-    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, MASKED ? w.keys : 0, add);
-    if (MASKED)
-        sm90_ask_mask<FIRST>(w, place, p);
+    if (MASKED) /* before P V, whose first product waits for all of the scores' */
+        sm90_ask_mask(w, place, p);
+    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, keys, add);
     product_wait<1>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
@@ -310,7 +309,7 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
         sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
     for (; place.at < place.steps; place.at++, place.step++) {
-        if (sm90_skips(w, place)) {
+        if (sm90_skips<shape, SOURCE>(place)) {
             if (pending)
                 sm90_values_alone<T>(w, place, place.at > 1);
             sm90_pass<shape, SOURCE>(place);

@@ -5,6 +5,7 @@
 #ifndef TESSERA_CUDA_SM90_FETCH_CUH
 #define TESSERA_CUDA_SM90_FETCH_CUH
 
+#include "sm90/mask.cuh"
 #include "sm90/store.cuh"
 
 /* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
@@ -119,6 +120,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
+            const int32_t whole = QUERIES ? sm90_of_lane(items.whole, lane) : count;
             if (QUERIES) {
                 const uint32_t slot = ring_stage<shape::SLOTS>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -146,7 +148,13 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
 #pragma unroll 1
                 for (int32_t g = 0; g < granules; g += shape::GRANULES, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    const bool masked = QUERIES && chunk + g + shape::GRANULES > whole;
+                    union sm90_granule_mask mask;
+                    if (masked)
+                        mask = sm90_load_mask(p, sm90_item<shape>(memory, job - 1), chunk + g);
                     barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+                    if (masked)
+                        sm90_leave_masks(sm90_masks_of<shape>(memory, step), mask, p);
                     sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
                                                      shared + FULL + 8 * stage, keys, g, h, b);
                 }

@@ -1,7 +1,7 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
- * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32
- * at a time, one to a lane, steps before they are needed; of smaller ones each lane looks up its
+ * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
+ * looked up by the warp that fetches K, and stand beside it; of smaller ones each lane looks up its
  * places of a step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
@@ -14,87 +14,90 @@ static __device__ __forceinline__ int sm90_mask_words(const struct attention_par
     return (p.tile_rows + 63) / 64 * 2;
 }
 
-/* ---- granules of 64 keys ---- */
-
-/* One granule to a lane. word: its keys, how its mask is written, and that (SM90_RANGE ...); a and b:
- * the place of its words. Before sm90_look_closer: what was loaded. */
-struct sm90_ahead {
-    uint32_t word;
-    int32_t a, b;
-};
-
 /* A granule of a step, the same for all lanes, and where its V may hold anything. */
 union sm90_granule_mask {
     int4 words;
     struct granule_mask mask;
 };
 
-/* How a warp's 16 rows list the keys of a granule, whose number is in bits 0 ... 6 of a word: all of 64
- * (0); columns first + r ... last + r for row r, in bytes 2 and 3; all or none, a bit for each row in
- * bits 16 ... 31; or a mask for each key. */
-enum { SM90_RANGE = 1 << 7, SM90_MEMBERS = 2 << 7, SM90_BITS = 3 << 7 };
+/* ---- granules of 64 keys ---- */
+
+/* A word says how a warp's 16 rows list a granule: its number of keys in bits 0 ... 6; and all of 64
+ * (0); or columns first + r ... last + r for row r, in bytes 2 and 3; or all or none, a bit for each
+ * row in bits 16 ... 31; or a mask for each key. LISTED: some row of the warpgroup may list it. */
+enum { SM90_RANGE = 1 << 7, SM90_MEMBERS = 2 << 7, SM90_BITS = 3 << 7, SM90_LISTED = 1 << 9 };
 #define SM90_FAR_COLUMN 80 /* past 64 columns, from any of 16 rows */
 
-/* Loads the masks of an item's granules from the `first` on: they are on their way until
- * sm90_look_closer. */
-static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
-                                                       const struct attention_params &p,
-                                                       const struct granule_item &item,
-                                                       int64_t first) {
-    const int64_t g = first + warp_lane_here();
-    union sm90_granule_mask load;
-    load.mask.count = g < item.count ? GRANULE_MAX : 0;
-    load.mask.kind = GRANULE_ALL;
-    if (g >= item.whole && g < item.count)
-        load.words =
-            __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    ahead.word = (uint32_t)load.words.x;
-    ahead.a = load.words.z;
-    ahead.b = load.words.w;
-}
-
-/* Columns first + r ... last + r of row r, as a word has them. */
+/* Columns first + r ... last + r of row r. */
 static __device__ __forceinline__ uint32_t sm90_range(int first, int last) {
     first = max(min(first, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
     last = max(min(last, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
     return SM90_RANGE | (uint32_t)(first & 255) << 16 | (uint32_t)last << 24;
 }
 
-/* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a
- * row of the warpgroup may list. */
-static __device__ __forceinline__ uint32_t sm90_look_closer(struct sm90_ahead &ahead,
-                                                            const struct attention_params &p,
-                                                            int row) {
-    union sm90_granule_mask load;
-    load.words = {(int32_t)ahead.word, 0, ahead.a, ahead.b};
-    const int keys = load.mask.count, kind = load.mask.kind;
-    bool listed = keys > 0;
+/* The word of a granule for the warp whose rows begin at `row`. */
+static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &mask,
+                                                     const struct attention_params &p, int row) {
+    const int keys = mask.count, last = keys - 1, group = row & ~63;
     uint32_t word = keys == GRANULE_MAX ? 0 : sm90_range(-SM90_FAR_COLUMN, SM90_FAR_COLUMN);
-    if (kind == LIST_BITS) {
+    bool listed = keys > 0;
+    if (mask.kind == LIST_BITS) {
         word = SM90_BITS;
-    } else if (kind == LIST_MEMBERS) {
-        const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
+    } else if (mask.kind == LIST_MEMBERS) {
+        const uint64_t rows = p.image.words[mask.u.word + row / 64];
         word = SM90_MEMBERS | (uint32_t)(rows >> row % 64) << 16;
         listed = rows != 0;
-    } else if (kind == LIST_BAND) { /* limits that matter are small */
-        const int lo = max(min(ahead.a, 256), -256), hi = max(min(ahead.b, 256), -256);
-        const int last = keys - 1, group = row & ~63;
+    } else if (mask.kind == LIST_BAND) { /* limits that matter are small */
+        const int lo = max(min(mask.u.band.lo, 256), -256);
+        const int hi = max(min(mask.u.band.hi, 256), -256);
         listed = group + 63 + hi >= 0 && group + lo <= last;
         if (row + 15 + lo > 0 || row + hi < last)
             word = sm90_range(row + lo, row + hi);
     }
-    ahead.word = word | (uint32_t)keys;
-    return __ballot_sync(WARP_ALL, listed);
+    return word | (uint32_t)keys | (listed ? SM90_LISTED : 0);
 }
 
-/* How many of a thread's 16 columns of a granule, 8 j + 2 t and + 1, stand before column `end`. */
-static __device__ __forceinline__ int sm90_columns_before(int end) {
-    const int last = end - 1 - 2 * (warp_lane_here() % 4);
-    return max(min(2 * (last >> 3) + min((last & 7) + 1, 2), 16), 0);
+/* The mask of granule g + lane % 2 of an item, by the warp that fetches keys. */
+static __device__ __forceinline__ union sm90_granule_mask
+sm90_load_mask(const struct attention_params &p, const struct granule_item &item, int32_t g) {
+    union sm90_granule_mask load;
+    g += warp_lane() % 2;
+    load.mask.count = g < item.count ? GRANULE_MAX : 0;
+    load.mask.kind = GRANULE_ALL;
+    if (g >= item.whole && g < item.count)
+        load.words =
+            __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
+    return load;
+}
+
+/* Leaves the words of a step whose masks have been loaded: lane 2 w + i that of granule i for warp
+ * w. They are there for whoever finds that K is. */
+static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks &to,
+                                                        const union sm90_granule_mask &load,
+                                                        const struct attention_params &p) {
+    const int lane = warp_lane();
+    if (lane < 16)
+        reinterpret_cast<uint32_t *>(to.words)[lane] =
+            sm90_word(load.mask, p, 8 * (lane & ~1) & (p.tile_rows - 1));
+    if (lane < 2)
+        to.bits[lane] = load.mask.u.word;
+    __syncwarp();
+}
+
+/* Bits 0 ... n - 1 of 16. */
+static __device__ __forceinline__ uint32_t sm90_low_bits(int n) {
+    return (1u << max(min(n, 16), 0)) - 1;
+}
+
+/* How many of columns 8 j, 8 j + 1 for all j, also below 0, are not past column `last`; counted from
+ * 0. */
+static __device__ __forceinline__ int sm90_columns_to(int last) {
+    return 2 * (last >> 3) + min((last & 7) + 1, 2);
 }
 
 /* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e, of
- * row g + 8 in bits 16 + 2 j + e. words: of the warp's rows, first key; keys are `step` words apart. */
+ * row g + 8 in bits 16 + 2 j + e. This one: where each key has a mask, from `words` of the warp's rows
+ * on, `step` words apart. */
 static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *words, int step,
                                                             int keys, int row) {
     const int lane = warp_lane_here();
@@ -111,31 +114,25 @@ static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *word
     return listed;
 }
 
-/* The same of any granule, the `number`-th of those looked up. */
-static __device__ __forceinline__ uint32_t sm90_listed(const struct sm90_ahead &ahead, int number,
+/* The same of any granule, of its word and, if it has them, bits. Row g + 8 is 8 columns on. */
+static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, int64_t bits,
                                                        const struct attention_params &p, int row) {
-    const uint32_t word = __shfl_sync(WARP_ALL, ahead.word, number), none = ~0u;
-    const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS), g = warp_lane_here() / 4;
+    const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS);
     if (kind == 0)
         return ~0u;
-    if (kind == SM90_BITS) {
-        const uint32_t a = (uint32_t)__shfl_sync(WARP_ALL, ahead.a, number);
-        const uint32_t b = (uint32_t)__shfl_sync(WARP_ALL, ahead.b, number);
-        const int64_t at = (int64_t)((uint64_t)b << 32 | a);
-        return sm90_listed_bits(reinterpret_cast<const uint32_t *>(p.image.words + at) + row / 32,
+    if (kind == SM90_BITS)
+        return sm90_listed_bits(reinterpret_cast<const uint32_t *>(p.image.words + bits) + row / 32,
                                 sm90_mask_words(p), keys, row);
+    const int lane = warp_lane_here(), g = lane / 4, column = 2 * (lane % 4);
+    uint32_t listed = (word >> (16 + g) & 1 ? 0xffff : 0) | (word >> (24 + g) & 1 ? ~0u << 16 : 0);
+    if (kind == SM90_RANGE) {
+        const int first = sm90_columns_to((int8_t)(word >> 16) + g - 1 - column);
+        const int last = sm90_columns_to((int8_t)(word >> 24) + g - column);
+        listed = (sm90_low_bits(last) & ~sm90_low_bits(first)) |
+                 (sm90_low_bits(last + 2) & ~sm90_low_bits(first + 2)) << 16;
     }
-    uint32_t listed = 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int r = g + 8 * h;
-        const bool range = kind == SM90_RANGE, any = range || (word >> (16 + r) & 1);
-        const int first = range ? r + (int8_t)(word >> 16) : 0;
-        const int end = range ? min(r + (int8_t)(word >> 24) + 1, keys) : keys;
-        const uint32_t of = ~(none << sm90_columns_before(end)) & none << sm90_columns_before(first);
-        listed |= any ? of << 16 * h : 0;
-    }
-    return listed;
+    return keys == GRANULE_MAX ? listed
+                               : listed & sm90_low_bits(sm90_columns_to(keys - 1 - column)) * 0x10001;
 }
 
 /* Scores of a granule that do not count become -Inf. */
@@ -224,12 +221,11 @@ static __device__ __forceinline__ void sm90_mask_places(float (&s)[32 * N],
 
 /* ---- either ---- */
 
-/* What a computing warpgroup knows of masks. group: as sm90_look_closer answers; listed: of the step
- * whose scores are on their way. */
+/* What a computing thread knows of the step whose scores are on their way: of each granule which of
+ * them count, as sm90_listed has it; or what its warp's rows list. */
 template <class shape, int SOURCE> struct sm90_mask;
 template <class shape> struct sm90_mask<shape, SM90_BOXES> {
-    struct sm90_ahead ahead;
-    uint32_t group, listed[shape::GRANULES];
+    uint32_t listed[shape::GRANULES];
 };
 template <class shape> struct sm90_mask<shape, SM90_COPIES> {
     struct sm90_places<shape::GRANULES> places;

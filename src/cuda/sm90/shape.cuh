@@ -11,7 +11,7 @@
  *   O [128][64 O_PANELS]        16       32       16       16       16   rounded, on its way out
  *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48
  *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32
- *   barriers, and JOBS items
+ *   barriers, JOBS items, and the masks of steps
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
@@ -55,12 +55,18 @@
  * granules of any size. */
 enum { SM90_BOXES, SM90_COPIES };
 
+/* What computing warps have to know of a step's masks, written with K where boxes fetch: a word of
+ * each granule for each warp (mask.cuh), and the place of its bits. */
+struct sm90_masks {
+    uint2 words[8];
+    int64_t bits[2];
+};
+
 /* Of a kernel for heads of these dims, multiples of 64. Tiles are panels of 64 columns. */
 template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V;
     static constexpr int BITS = D_V > 128 ? 6 : 7, KEYS = 1 << BITS; /* places of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int AHEAD = 32 / GRANULES; /* steps whose masks are looked up together */
     static constexpr int STAGES = D_QK > 64 ? 2 : 4;
     static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
     static constexpr int O_PANELS = D_QK > 128 ? 1 : V_PANELS; /* that go out at a time */
@@ -76,7 +82,8 @@ template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
     static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * 2;
     static constexpr int ITEMS = O_EMPTY + 8 * 2;
-    static constexpr int BYTES = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
+    static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
+    static constexpr int BYTES = MASKS + 2 * STAGES * (int)sizeof(struct sm90_masks);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
@@ -110,6 +117,13 @@ static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
     const int of_head = at & (p.tile_rows - 1);
     return {head + (at >> (__ffs(p.tile_rows) - 1)), row + of_head, rows - of_head};
+}
+
+/* Where the masks of a step stand. Twice as many as K has stages: when products with the K after it
+ * are done, all warps have read them, but not when those with its own are. */
+template <class shape>
+static __device__ __forceinline__ struct sm90_masks &sm90_masks_of(char *memory, uint32_t step) {
+    return reinterpret_cast<struct sm90_masks *>(memory + shape::MASKS)[step % (2 * shape::STAGES)];
 }
 
 /* Where the job-th item of a block stands. */
