@@ -227,7 +227,7 @@ static void items_are_dealt_evenly(void **state) {
     struct cut c;
     cut_make(&c, "random(0.05,3)", 4000, 4000, 64, 64, 64, WORKERS, 1);
     const struct granules *g = &c.granules;
-    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX;
+    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX, all = 0;
     int64_t most_empty = 0, least_empty = INT64_MAX;
     for (int w = 0; w < WORKERS; w++) {
         int64_t keys = 0, empty = 0;
@@ -237,6 +237,7 @@ static void items_are_dealt_evenly(void **state) {
             empty += g->items[i].count == 0;
             shortest = g->items[i].count && cost < shortest ? cost : shortest;
         }
+        all += keys;
         longest = keys > longest ? keys : longest;
         least = keys < least ? keys : least;
         most_empty = empty > most_empty ? empty : most_empty;
@@ -244,6 +245,7 @@ static void items_are_dealt_evenly(void **state) {
     }
     assert_true(most_empty > 0 && most_empty - least_empty <= 1);
     assert_true(longest - least <= shortest);
+    assert_true(granules_unevenness(g) == (double)longest * WORKERS / (double)all);
     cut_free(&c);
 }
 

@@ -154,7 +154,7 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
 template <class shape, int SOURCE> struct sm90_work {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t weights[shape::SCORES / 2], keys;
-    struct sm90_state state;
+    struct sm90_state state, done; /* of the item, and of the one before while its O is not stored */
     struct sm90_mask<shape, SOURCE> mask;
 };
 
@@ -260,19 +260,18 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
 }
 
 /*
- * The step at `place`: scores and softmax, with P V of the step before in the background, which is
- * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and
- * stored. MASKED: it may have masks, or the step before.
+ * The step at `place`, whose scores have been begun: softmax, with P V of the step before in the
+ * background, which is added to what `o` holds if `add`. FIRST: of its item, so that the item
+ * before is done, and its O to be stored before the next P V. MASKED: it may have masks, or the
+ * step before.
  */
 template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
-                                                 const sm90_place &place,
-                                                 const struct attention_params &p, float scale) {
-    const struct sm90_state done = w.state;
+static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, SOURCE> &w, bool add,
+                                                       const sm90_place &place,
+                                                       const struct attention_params &p,
+                                                       float scale) {
     const uint32_t keys = MASKED ? w.keys : 0;
     float factor[2];
-    product_pin(w.o);
-    sm90_scores<T, shape, SOURCE>(w.s, place);
     if (MASKED) /* before P V, whose first product waits for all of the scores' */
         sm90_ask_mask(w, place, p);
     sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, keys, add);
@@ -281,23 +280,50 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     if (MASKED)
         sm90_mask_scores(w, place);
-    if (FIRST)
+    if (FIRST) {
+        w.done = w.state;
         sm90_clear(w.state);
+    }
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     product_wait<0>();
     product_pin(w.o);
     product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
     sm90_round<T>(w.weights, w.s);
-    if (FIRST)
-        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, done);
-    else if (moved)
+    if (!FIRST && moved)
         sm90_rescale(w.o, factor);
+}
+template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
+                                                 const sm90_place &place,
+                                                 const struct attention_params &p, float scale) {
+    product_pin(w.o);
+    sm90_scores<T, shape, SOURCE>(w.s, place);
+    sm90_step_begun<T, FIRST, MASKED>(w, add, place, p, scale);
+}
+
+/* The second step of an item, with the O of the item before on its way out while scores are
+ * computed; unless it may have masks: then that O alone. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape, SOURCE> &w,
+                                                         sm90_place &place,
+                                                         const struct attention_params &p,
+                                                         float scale) {
+    if (place.at < place.whole) {
+        sm90_scores<T, shape, SOURCE>(w.s, place);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+        product_pin(w.o);
+        sm90_step_begun<T, false, false>(w, false, place, p, scale);
+        place.at++, place.step++;
+    } else {
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+    }
 }
 
 /*
- * The steps of an item but the first: those without masks, then the others, of which those that are
- * not this warpgroup's are passed over. Answers whether P V of the last step is still to be done.
+ * The steps of an item from the one at `place` on, not its first: those without masks, then the
+ * others, of which those that are not this warpgroup's are passed over. Answers whether P V of the
+ * last step is still to be done.
  */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE> &w,
@@ -305,7 +331,7 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
                                                   const struct attention_params &p, float scale) {
     bool pending = true;
 #pragma unroll 1
-    for (place.at = 1; place.at < place.whole; place.at++, place.step++)
+    for (; place.at < place.whole; place.at++, place.step++)
         sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
     for (; place.at < place.steps; place.at++, place.step++) {
@@ -341,6 +367,9 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         place.job = (uint32_t)sm90_uniform((int)place.job);
         if (shape::D_QK > 128)
             place.shared = (uint32_t)sm90_uniform((int)place.shared);
+        place.at = 1;
+        if (overlapped)
+            sm90_step_storing<T>(w, place, p, scale);
         overlapped = sm90_steps<T>(w, place, p, scale);
         sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
         const bool add = place.steps > 1;

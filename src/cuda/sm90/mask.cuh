@@ -95,9 +95,9 @@ static __device__ __forceinline__ int sm90_columns_to(int last) {
     return 2 * (last >> 3) + min((last & 7) + 1, 2);
 }
 
-/* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e, of
- * row g + 8 in bits 16 + 2 j + e. This one: where each key has a mask, from `words` of the warp's rows
- * on, `step` words apart. */
+/* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e,
+ * of row g + 8 in bits 16 + 2 j + e. This one: where each key has a mask, from `words` of the
+ * warp's rows on, `step` words apart. */
 static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *words, int step,
                                                             int keys, int row) {
     const int lane = warp_lane_here();
@@ -131,8 +131,9 @@ static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, int64_t bi
         listed = (sm90_low_bits(last) & ~sm90_low_bits(first)) |
                  (sm90_low_bits(last + 2) & ~sm90_low_bits(first + 2)) << 16;
     }
-    return keys == GRANULE_MAX ? listed
-                               : listed & sm90_low_bits(sm90_columns_to(keys - 1 - column)) * 0x10001;
+    if (keys < GRANULE_MAX)
+        listed &= sm90_low_bits(sm90_columns_to(keys - 1 - column)) * 0x10001;
+    return listed;
 }
 
 /* Scores of a granule that do not count become -Inf. */

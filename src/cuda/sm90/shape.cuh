@@ -27,13 +27,14 @@
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
  *   S(0)            with  P V of the last step of the item before
- *   softmax of S(0) with  the same; then that item's O goes out
- *   S(1)            with  P(0) V(0)
- *   softmax of S(1) with  the same; then O is rescaled where a maximum has moved
+ *   softmax of S(0) with  the same
+ *   S(1)            with  that item's O on its way out; then with P(0) V(0)
+ *   softmax of S(1) with  P(0) V(0); then O is rescaled where a maximum has moved
  *   ...
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Steps whose granules all have no mask come first in an item. With one slot of Q, the
+ * products. Steps whose granules all have no mask come first in an item; where the second may have
+ * one, O goes out before its scores. With one slot of Q, the
  * next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its
  * own.
  */
