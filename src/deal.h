@@ -5,8 +5,33 @@
 
 #include <stdint.h>
 
-/* worker[i] = who does item i: items are dealt in order, each to the worker that would be free
- * first. Zero, or -1 when memory ran out. */
-int deal(int32_t *worker, const int64_t *cost, int64_t items, int32_t workers);
+struct deal_item {
+    int64_t cost, number;
+};
+
+/*
+ * Puts items in the order in which they are dealt, which is their own but for the last few of each
+ * worker: those stand longest first. Groups of heads come one after the other, so that short items of
+ * one stand before long ones of the next: which is well but at the end, where only short ones even
+ * out.
+ */
+void deal_sort(struct deal_item *items, int64_t n, int32_t workers);
+
+/* What each worker has been dealt so far. */
+struct deal {
+    int32_t workers;
+    struct deal_hand *heap; /* whoever is free first on top */
+};
+
+/* Zero, or -1 when memory ran out; deal_free in either case. */
+int deal_begin(struct deal *deal, int32_t workers);
+void deal_free(struct deal *deal);
+
+/* The worker that would be free first takes an item. */
+int32_t deal_next(struct deal *deal, int64_t cost);
+
+/* The loads of the workers that would be free first and last. */
+int64_t deal_least(const struct deal *deal);
+int64_t deal_most(const struct deal *deal);
 
 #endif

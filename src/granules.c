@@ -152,57 +152,35 @@ static void *array_make(int64_t count, size_t size) {
 
 /* Keys that an item takes as long as, apart from its own. */
 #define GRANULE_ITEM_KEYS 128
-/* So many items for each worker, at the end, are dealt longest first whatever stands in between. */
-#define GRANULE_LAST_ITEMS 4
-
-struct dealt_item {
-    int64_t cost, number;
-};
-
-static int costlier(const void *a, const void *b) {
-    const struct dealt_item *x = a, *y = b;
-    if (x->cost != y->cost)
-        return x->cost > y->cost ? -1 : 1;
-    return x->number < y->number ? -1 : 1;
+static int64_t item_cost(const struct granules *g, const struct granule_item *item) {
+    return item->count ? (int64_t)item->count * g->size + GRANULE_ITEM_KEYS : 0;
 }
 
 /* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
-static int deal_in_order(int32_t *worker, const struct dealt_item *order, int64_t n,
+static int deal_in_order(int32_t *worker, const struct deal_item *order, int64_t n,
                          int32_t workers) {
-    int64_t *cost = array_make(n, sizeof *cost);
-    int32_t *of = array_make(n, sizeof *of);
-    int failed = !cost || !of;
+    struct deal deal;
+    int failed = deal_begin(&deal, workers);
     for (int64_t i = 0; i < n && !failed; i++)
-        cost[i] = order[i].cost;
-    failed = failed || deal(of, cost, n, workers);
-    for (int64_t i = 0; i < n && !failed; i++)
-        worker[order[i].number] = of[i];
-    free(cost);
-    free(of);
-    return failed ? -1 : 0;
+        worker[order[i].number] = deal_next(&deal, order[i].cost);
+    deal_free(&deal);
+    return failed;
 }
 
-/*
- * Whom each item goes to. Groups of heads come one after the other, so that short items of one
- * stand before long ones of the next: which is well but at the end, where only short ones even out.
- * Items without keys are dealt by themselves: on Hopper other warps do them meanwhile, elsewhere
- * they cost little.
- */
+/* Whom each item goes to. Items without keys are dealt by themselves: on Hopper other warps do them
+ * meanwhile, elsewhere they cost little. */
 static int workers_choose(int32_t *worker, const struct granules *g,
                           const struct granule_item *items) {
-    const int64_t last = (int64_t)g->workers * GRANULE_LAST_ITEMS;
-    struct dealt_item *order = array_make(g->n_items, sizeof *order);
+    struct deal_item *order = array_make(g->n_items, sizeof *order);
     int64_t n = 0, empty = g->n_items;
     for (int64_t i = 0; i < g->n_items && order; i++)
         if (items[i].count)
-            order[n++] =
-                (struct dealt_item){(int64_t)items[i].count * g->size + GRANULE_ITEM_KEYS, i};
+            order[n++] = (struct deal_item){item_cost(g, &items[i]), i};
         else
-            order[--empty] = (struct dealt_item){1, i};
+            order[--empty] = (struct deal_item){1, i};
     int failed = !order;
     if (!failed)
-        qsort(order + (n > last ? n - last : 0), (size_t)(n > last ? last : n), sizeof *order,
-              costlier);
+        deal_sort(order, n, g->workers);
     failed = failed || deal_in_order(worker, order, n, g->workers) ||
              deal_in_order(worker, order + n, g->n_items - n, g->workers);
     free(order);
@@ -287,6 +265,18 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                          "out of memory while cutting %lld query tiles into granules",
                          (long long)(lists->n_lists * lists->tiles));
     return TESS_OK;
+}
+
+double granules_unevenness(const struct granules *g) {
+    double all = 0, most = 0;
+    for (int32_t w = 0; w < g->workers; w++) {
+        double load = 0;
+        for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++)
+            load += (double)item_cost(g, &g->items[i]);
+        most = load > most ? load : most;
+        all += load;
+    }
+    return all > 0 ? most * (double)g->workers / all : 1;
 }
 
 void granules_free(struct granules *g) {

@@ -79,6 +79,9 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules,
                           tess_error *error);
 void granules_free(struct granules *granules);
+
+/* How much more the worker with the most has been dealt than all have in the mean, 1 at least. */
+double granules_unevenness(const struct granules *granules);
 size_t granules_memory(const struct granules *granules);
 
 #endif

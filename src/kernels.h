@@ -73,6 +73,8 @@ struct kernel_cost {
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
+    double launch; /* from the call until all workers are at work, once */
+    double merge;  /* merging parts, once; 0: known to pay for long tiles alone (schedule.h) */
     /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
      * masked key. */
     int skips;

@@ -168,7 +168,9 @@ size_t lists_memory(const struct lists *l) {
 }
 
 void lists_sum(struct lists_sums *out, const struct lists *lists) {
-    out->tiles = (double)(lists->n_lists * lists->tiles);
+    out->tiles = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+        out->tiles += lists->keys[T] > 0;
     out->full_keys = (double)lists->full_keys;
     out->masked_keys = (double)lists->masked_keys;
     out->masked_groups = (double)lists->masked_groups;
@@ -194,12 +196,13 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
         struct pack_sink sink;
         pack_sink_reset(&sink);
         pack_tile(&packer, T / packer.tiles, T % packer.tiles, &scratch, &sink);
+        out->tiles += sink.full_keys + sink.masked_keys > 0;
         out->full_keys += (double)sink.full_keys;
         out->masked_keys += (double)sink.masked_keys;
         out->masked_groups += (double)sink.masked_groups;
     }
     double scale = (double)n / (double)taken;
-    out->tiles = (double)n;
+    out->tiles *= scale;
     out->full_keys *= scale;
     out->masked_keys *= scale;
     out->masked_groups *= scale;

@@ -52,7 +52,8 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .workers =
             plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
         .min_part_keys = plan->problem.part_keys,
-        .heads_per_group = heads_per_group(plan) / stack};
+        .heads_per_group = heads_per_group(plan) / stack,
+        .merge_cost = kernel->cost.merge};
     tess_status status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles,
                                        list_of, stacks, &rules, error);
     const struct granule_rules granule_rules = {
@@ -81,8 +82,14 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
     plan->stack = choose_stack(plan, kernel, rows);
-    plan->predicted_seconds = choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack);
-    return fused_schedule(plan, rows, error);
+    status = fused_schedule(plan, rows, error);
+    if (status)
+        return status;
+    plan->predicted_seconds = kernel->cost.launch +
+                              (plan->schedule.n_merges ? kernel->cost.merge : 0) +
+                              choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) *
+                                  granules_unevenness(&plan->granules);
+    return TESS_OK;
 }
 
 /* Copies `count` elements; NULL when memory ran out. */

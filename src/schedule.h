@@ -1,7 +1,7 @@
 /*
  * The schedule: which piece of work is done when. Items are taken in order by whoever is free, so
  * they stand longest first inside each group of heads that fits the cache. A tile whose list is
- * long is split into parts with their own partial results, merged in the order of the parts:
+ * long, or that would be left for a last wave of few workers, is split into parts with their own partial results, merged in the order of the parts:
  * splits depend on the pattern and the target's declared numbers only, so the bits of a result do
  * not depend on threads or luck.
  */
@@ -43,11 +43,13 @@ static inline void schedule_part(int64_t keys, int32_t part, int32_t parts, int6
 /* How work is cut and ordered. */
 struct schedule_rules {
     double item_cost;        /* of any item, in the unit of key_cost */
-    double key_cost;         /* of one key of a tile's list */
+    double key_cost;         /* of one key of a tile's list, done by all workers together */
     int64_t workers;         /* how many the work should divide among: a declared number, never
                               the threads of this run */
     int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
     int64_t heads_per_group; /* order only */
+    double merge_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
+                              are split for their length alone, not to end together */
 };
 
 /*

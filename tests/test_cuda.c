@@ -319,8 +319,8 @@ static void lane_free(struct lane *lane) {
     lab_buffer_free(&lane->workspace);
 }
 
-/* Two streams, one the thread's default, run one plan at once, again and again: always the same bits. */
-static void repeats(const char *text, tess_pipeline pipeline) {
+/* Two streams, one the thread's default, run one plan at once, `times` each: always the same bits. */
+static void repeats(const char *text, tess_pipeline pipeline, int times) {
     struct lab_work w;
     struct lab_planned p;
     struct lab_run first = {.planned = &p};
@@ -346,7 +346,7 @@ static void repeats(const char *text, tess_pipeline pipeline) {
     a.image = p.place, a.image_size = p.image.size;
     lane_make(&lanes[0], &p, &w.o, &w.lse, &a, NULL);
     lane_make(&lanes[1], &p, &w.o2, &w.lse2, &a, STREAM_PER_THREAD);
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < times; i++) {
         for (int l = 0; l < 2; l++)
             assert_int_equal(tess_run(p.plan, &lanes[l].arguments, NULL, lanes[l].stream), TESS_OK);
         for (int l = 0; l < 2; l++)
@@ -375,7 +375,22 @@ static void repeats_have_the_same_bits(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
             if (!lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline))
-                repeats(texts[i], (tess_pipeline)pipeline);
+                repeats(texts[i], (tess_pipeline)pipeline, REPEATS);
+}
+
+/* 10,000 runs of short plans with every kind of step, each under way beside another: whole ones, bands
+ * and members, copies, stacked heads, and parts that are merged. */
+static void ten_thousand_runs_have_the_same_bits(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=2,n=520,d=128,dtype=bf16,pattern=window(130,0),block=64x64,part=128",
+        "h=2,n=520,d=64,dtype=f16,pattern=random(0.5,1)&causal,block=64x64",
+        "h=4,hkv=1,n=200,d=128,dtype=bf16,pattern=random(0.5,1),block=64x64,lists=1",
+        "h=2,n=300,d=256,dtype=bf16,pattern=random(0.6,1),block=128x1",
+    };
+    const int kinds = (int)(sizeof texts / sizeof *texts);
+    for (int i = 0; i < kinds && !lab_device_lacks(TESS_CUDA, TESS_FUSED); i++)
+        repeats(texts[i], TESS_FUSED, 10000 / 2 / kinds);
 }
 
 /* What is refused before anything is launched; the outputs keep their poison. */
@@ -454,6 +469,7 @@ int main(void) {
         cmocka_unit_test(ties_of_maxima),
         cmocka_unit_test(tensors_past_2_31),
         cmocka_unit_test(repeats_have_the_same_bits),
+        cmocka_unit_test(ten_thousand_runs_have_the_same_bits),
     };
     if (!lab_device_available(TESS_CUDA)) {
         printf("cuda: no device, skipped\n");

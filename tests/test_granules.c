@@ -204,17 +204,20 @@ static void merges_name_their_parts(void **state) {
 static void work_is_dealt_evenly(void **state) {
     (void)state;
     enum { ITEMS = 1000, WORKERS = 37 };
-    int64_t cost[ITEMS], load[WORKERS] = {0};
-    int32_t worker[ITEMS];
-    for (int64_t i = 0; i < ITEMS; i++)
-        cost[i] = 1 + i * 7919 % 500;
-    assert_int_equal(deal(worker, cost, ITEMS, WORKERS), 0);
+    int64_t load[WORKERS] = {0}, most = 0;
+    struct deal deal;
+    assert_int_equal(deal_begin(&deal, WORKERS), 0);
     for (int64_t i = 0; i < ITEMS; i++) {
+        const int64_t cost = 1 + i * 7919 % 500, least = deal_least(&deal);
+        const int32_t worker = deal_next(&deal, cost);
+        assert_int_equal(load[worker], least);
         for (int w = 0; w < WORKERS; w++)
-            assert_true(load[worker[i]] < load[w] ||
-                        (load[worker[i]] == load[w] && worker[i] <= w));
-        load[worker[i]] += cost[i];
+            assert_true(least < load[w] || (least == load[w] && worker <= w));
+        load[worker] += cost;
+        most = load[worker] > most ? load[worker] : most;
+        assert_int_equal(deal_most(&deal), most);
     }
+    deal_free(&deal);
 }
 
 /* All workers end within one of the shortest items, and have as many items without keys. */
@@ -224,7 +227,7 @@ static void items_are_dealt_evenly(void **state) {
     struct cut c;
     cut_make(&c, "random(0.05,3)", 4000, 4000, 64, 64, 64, WORKERS, 1);
     const struct granules *g = &c.granules;
-    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX;
+    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX, all = 0;
     int64_t most_empty = 0, least_empty = INT64_MAX;
     for (int w = 0; w < WORKERS; w++) {
         int64_t keys = 0, empty = 0;
@@ -234,6 +237,7 @@ static void items_are_dealt_evenly(void **state) {
             empty += g->items[i].count == 0;
             shortest = g->items[i].count && cost < shortest ? cost : shortest;
         }
+        all += keys;
         longest = keys > longest ? keys : longest;
         least = keys < least ? keys : least;
         most_empty = empty > most_empty ? empty : most_empty;
@@ -241,6 +245,7 @@ static void items_are_dealt_evenly(void **state) {
     }
     assert_true(most_empty > 0 && most_empty - least_empty <= 1);
     assert_true(longest - least <= shortest);
+    assert_true(granules_unevenness(g) == (double)longest * WORKERS / (double)all);
     cut_free(&c);
 }
 

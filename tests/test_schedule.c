@@ -10,6 +10,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include "deal.h"
 #include "schedule.h"
 
 #define TILES 300
@@ -176,11 +177,70 @@ static void power_law_rows_are_balanced(void **state) {
     schedule_free(&s);
 }
 
+/* The makespan of items that are dealt as kernels have them, and what it would be at best. */
+static int64_t dealt(const struct schedule *s, const int64_t *keys, int64_t item, int32_t workers,
+                     int64_t *share) {
+    struct deal_item *order = calloc((size_t)s->n_items, sizeof *order);
+    struct deal deal;
+    *share = 0;
+    for (int64_t i = 0; i < s->n_items; i++) {
+        int64_t begin, end;
+        schedule_part(keys[s->items[i].tile], s->items[i].part, s->items[i].parts, &begin, &end);
+        order[i] = (struct deal_item){end - begin + item, i};
+        *share += order[i].cost;
+    }
+    *share /= workers;
+    assert_int_equal(deal_begin(&deal, workers), 0);
+    deal_sort(order, s->n_items, workers);
+    for (int64_t i = 0; i < s->n_items; i++)
+        deal_next(&deal, order[i].cost);
+    const int64_t most = deal_most(&deal);
+    deal_free(&deal);
+    free(order);
+    return most;
+}
+
+/* 16 heads of 128 equal tiles on 132 workers: 15.5 to each, so that half of them would wait for the
+ * others' 16th. Split, all end together; but not where that saves less than it costs. */
+static void last_waves_are_split(void **state) {
+    (void)state;
+    enum { TILES_HERE = 128, HEADS_HERE = 16, WORKERS = 132 };
+    static const int64_t one_list[HEADS_HERE] = {0};
+    static int64_t keys[TILES_HERE];
+    struct schedule_rules r = {.item_cost = 128,
+                               .key_cost = 1,
+                               .workers = WORKERS,
+                               .min_part_keys = 1024,
+                               .heads_per_group = 4};
+    struct schedule s;
+    int64_t share, whole;
+    for (int t = 0; t < TILES_HERE; t++)
+        keys[t] = 16384;
+    assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_merges, 0);
+    whole = dealt(&s, keys, 128, WORKERS, &share);
+    assert_int_equal(whole, 16 * (16384 + 128));
+    schedule_free(&s);
+
+    r.merge_cost = WORKERS * 1000.0;
+    assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
+    const int64_t split = dealt(&s, keys, 128, WORKERS, &share);
+    assert_in_range(s.n_merges, 1, TILES_HERE * HEADS_HERE % WORKERS);
+    assert_true(split <= share + 1024 + 128);
+    assert_true(split + 1000 < whole);
+    schedule_free(&s);
+
+    r.merge_cost = WORKERS * (double)(whole - split);
+    assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_merges, 0);
+    schedule_free(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_cover_keys_once),       cmocka_unit_test(work_is_covered_once),
         cmocka_unit_test(never_split_when_told),       cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(power_law_rows_are_balanced),
+        cmocka_unit_test(power_law_rows_are_balanced), cmocka_unit_test(last_waves_are_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

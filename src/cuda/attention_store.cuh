@@ -10,6 +10,7 @@
 
 #define ATTENTION_LN_2 0.69314718055994531f
 #define ATTENTION_MERGE_THREADS 128
+#define ATTENTION_MERGE_ROWS (ATTENTION_MERGE_THREADS / 32) /* at a time, of a block */
 
 /* A slot of the workspace (attention.h). */
 struct attention_slot {
@@ -38,7 +39,7 @@ static __device__ __forceinline__ float attention_base(float m) {
     return m == -INFINITY ? 0.0f : m;
 }
 
-/* The parts of one split tile, in their order, a row for each warp. */
+/* The parts of split tiles, in their order: blocks of one column a tile, a row for each warp. */
 template <class T>
 static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
     attention_merge(const __grid_constant__ struct attention_params p) {
@@ -46,8 +47,8 @@ static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
         const struct granule_item merge = p.image.merges[i];
         const int32_t b = merge.batch, h = merge.head;
         T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];
-        for (int row = (int)threadIdx.x / 32; row < merge.rows;
-             row += ATTENTION_MERGE_THREADS / 32) {
+        for (int row = (int)(blockIdx.y * ATTENTION_MERGE_ROWS + threadIdx.x / 32);
+             row < merge.rows; row += (int)gridDim.y * ATTENTION_MERGE_ROWS) {
             float m = -INFINITY, l = 0;
             for (int part = 0; part < merge.parts; part++)
                 m = fmaxf(m, attention_slot_of(p, merge.slot + part).m[row]);
@@ -87,7 +88,8 @@ static inline cudaError_t attention_launch(void (*kernel)(const struct attention
 
 template <class T>
 static cudaError_t attention_merge_launch(const struct attention_params *p, cudaStream_t stream) {
-    return attention_launch(attention_merge<T>, attention_blocks(p->n_merges),
+    const unsigned high = (unsigned)(p->tile_rows + ATTENTION_MERGE_ROWS - 1) / ATTENTION_MERGE_ROWS;
+    return attention_launch(attention_merge<T>, dim3(attention_blocks(p->n_merges), high),
                             ATTENTION_MERGE_THREADS, 0, p, stream);
 }
 

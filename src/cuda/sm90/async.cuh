@@ -18,9 +18,9 @@ static __device__ __forceinline__ int sm90_uniform(int x) {
 
 /* The thread in its warpgroup, found where it stands: where registers are scarce it is not kept. */
 static __device__ __forceinline__ int sm90_thread_here(void) {
-    int thread;
+    uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread % 128;
+    return (int)(thread % 128);
 }
 
 /* ---- barriers in shared memory: a phase ends when all arrivals and bytes are there ---- */

@@ -17,11 +17,11 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         sm90_barriers_make<shape, SOURCE>(shared);
     __syncthreads();
     kernel_after_come();
-    kernel_before_wait();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         /* All have as many registers at first; of what fetching leaves, computing takes as much. */
         registers_claim<shape::CLAIM[SOURCE]>();
+        kernel_before_wait();
         sm90_compute<T, shape, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
         return;
     }
@@ -30,12 +30,14 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
     if (SOURCE == SM90_COPIES) {
+        kernel_before_wait();
         if (warp < 2)
             sm90_fetch_copies<T, shape, true>(memory, shared, p, warp, begin, end);
         else
             sm90_fetch_copies<T, shape, false>(memory, shared, p, warp - 2, begin, end);
         sm90_store_empty<T>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
+        kernel_before_wait();
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
         if (sm90_hands_o<shape, SOURCE>())
             sm90_store_items<T, shape>(p, maps, shared, warp - 2, begin, end);

@@ -150,29 +150,39 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
 }
 
 /* What a computing thread holds: scores of a step; weights of the last one, and the keys of its
- * granules (sm90_mask_granules); sums of the item, and what it knows of its masks. */
+ * granules, 8 bits each; sums of the item, and what it knows of its masks. */
 template <class shape, int SOURCE> struct sm90_work {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t weights[shape::SCORES / 2], keys;
-    struct sm90_state state;
+    struct sm90_state state, done; /* of the item, and of the one before while its O is not stored */
     struct sm90_mask<shape, SOURCE> mask;
 };
 
-/* Looks up what is to be known of masks before the scores of a step are there, the first masks of
- * an item in its first step already; and masks them. */
-template <bool FIRST, class shape>
+/* The words of the step at `place`, whose K is there, for this warp. */
+template <class shape>
+static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
+    return sm90_masks_of<shape>(place.memory, place.step)
+        .words[4 * place.group + sm90_thread_here() / 32];
+}
+
+/* Finds out, while the scores of a step are on their way, which of them count. */
+template <class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
-    const int after = place.at - place.whole;
-    const bool now = after >= 0 && after % shape::AHEAD == 0;
-    if (FIRST ? place.whole < place.steps : now && after > 0)
-        sm90_look_ahead(w.mask.ahead, p, sm90_item<shape>(place.memory, place.job),
-                        (int64_t)shape::GRANULES * (FIRST ? place.whole : place.at));
-    if (now)
-        w.mask.listed = sm90_look_closer(w.mask.ahead, p, sm90_warp_row(p, place));
+    w.keys = 0;
+    if (place.at < place.whole)
+        return;
+    const typename shape::masks &masks = sm90_masks_of<shape>(place.memory, place.step);
+    const uint2 words = sm90_words_of<shape>(place);
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++) {
+        const uint32_t word = i ? words.y : words.x;
+        w.mask.listed[i] = sm90_listed(word, masks.bits[i], p, sm90_warp_row(p, place));
+        w.keys |= (word & 127) << 8 * i;
+    }
 }
-template <bool FIRST, class shape>
+template <class shape>
 static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_COPIES> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
@@ -182,34 +192,29 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_BOXES> &w,
-                                                        const sm90_place &place,
-                                                        const struct attention_params &p) {
-    w.keys = 0;
-    if (place.at >= place.whole)
-        w.keys = sm90_mask_granules(w.s, w.mask.ahead, (place.at - place.whole) % shape::AHEAD, p,
-                                    sm90_warp_row(p, place));
+                                                        const sm90_place &place) {
+    if (place.at < place.whole)
+        return;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++)
+        if (__any_sync(WARP_ALL, ~w.mask.listed[i]))
+            sm90_mask_granule(w.s + 32 * i, w.mask.listed[i]);
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_COPIES> &w,
-                                                        const sm90_place &place,
-                                                        const struct attention_params &) {
+                                                        const sm90_place &place) {
     if (place.at >= place.whole)
         sm90_mask_places(w.s, w.mask.places);
 }
 
-/* Whether no row of the warpgroup lists a key of a step past the first one: it is known of all but
- * those that are about to be looked up. */
-template <class shape>
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_BOXES> &w,
-                                                  const sm90_place &place) {
-    const int after = (place.at - place.whole) % shape::AHEAD;
-    return after != 0 &&
-           (w.mask.listed >> shape::GRANULES * after & ((1 << shape::GRANULES) - 1)) == 0;
-}
-template <class shape>
-static __device__ __forceinline__ bool sm90_skips(const struct sm90_work<shape, SM90_COPIES> &,
-                                                  const sm90_place &) {
-    return false;
+/* Whether no row of the warpgroup lists a key of the step at `place`, which may have masks. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
+    if (SOURCE == SM90_COPIES)
+        return false;
+    sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
+    const uint2 words = sm90_words_of<shape>(place);
+    return !__any_sync(WARP_ALL, (words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
 }
 
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
@@ -219,11 +224,11 @@ sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_scores<T, shape, SOURCE>(w.s, place);
-    sm90_ask_mask<FIRST>(w, place, p);
+    sm90_ask_mask(w, place, p);
     product_wait<0>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
-    sm90_mask_scores(w, place, p);
+    sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
@@ -243,9 +248,11 @@ static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape,
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
 }
 
-/* A step that is not this warpgroup's: gives back what was fetched for the other. */
+/* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
+ * the other. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
+    warpgroup_sync(1 + place.group);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::K_FULL, place.step);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     sm90_wait<shape::STAGES, SOURCE>(place.shared + shape::V_FULL, place.step);
@@ -253,43 +260,70 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
 }
 
 /*
- * The step at `place`: scores and softmax, with P V of the step before in the background, which is
- * added to what `o` holds if `add`. FIRST: of its item, so that the item before is done, and
- * stored. MASKED: it may have masks, or the step before.
+ * The step at `place`, whose scores have been begun: softmax, with P V of the step before in the
+ * background, which is added to what `o` holds if `add`. FIRST: of its item, so that the item
+ * before is done, and its O to be stored before the next P V. MASKED: it may have masks, or the
+ * step before.
  */
 template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
-                                                 const sm90_place &place,
-                                                 const struct attention_params &p, float scale) {
-    const struct sm90_state done = w.state;
+static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, SOURCE> &w, bool add,
+                                                       const sm90_place &place,
+                                                       const struct attention_params &p,
+                                                       float scale) {
+    const uint32_t keys = MASKED ? w.keys : 0;
     float factor[2];
-    product_pin(w.o);
-    sm90_scores<T, shape, SOURCE>(w.s, place);
-    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, MASKED ? w.keys : 0, add);
-    if (MASKED)
-        sm90_ask_mask<FIRST>(w, place, p);
+    if (MASKED) /* before P V, whose first product waits for all of the scores' */
+        sm90_ask_mask(w, place, p);
+    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, keys, add);
     product_wait<1>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     if (MASKED)
-        sm90_mask_scores(w, place, p);
-    if (FIRST)
+        sm90_mask_scores(w, place);
+    if (FIRST) {
+        w.done = w.state;
         sm90_clear(w.state);
+    }
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     product_wait<0>();
     product_pin(w.o);
     product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
     sm90_round<T>(w.weights, w.s);
-    if (FIRST)
-        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, done);
-    else if (moved)
+    if (!FIRST && moved)
         sm90_rescale(w.o, factor);
+}
+template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
+                                                 const sm90_place &place,
+                                                 const struct attention_params &p, float scale) {
+    product_pin(w.o);
+    sm90_scores<T, shape, SOURCE>(w.s, place);
+    sm90_step_begun<T, FIRST, MASKED>(w, add, place, p, scale);
+}
+
+/* The second step of an item, with the O of the item before on its way out while scores are
+ * computed; unless it may have masks: then that O alone. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape, SOURCE> &w,
+                                                         sm90_place &place,
+                                                         const struct attention_params &p,
+                                                         float scale) {
+    if (place.at < place.whole) {
+        sm90_scores<T, shape, SOURCE>(w.s, place);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+        product_pin(w.o);
+        sm90_step_begun<T, false, false>(w, false, place, p, scale);
+        place.at++, place.step++;
+    } else {
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+    }
 }
 
 /*
- * The steps of an item but the first: those without masks, then the others, of which those that are
- * not this warpgroup's are passed over. Answers whether P V of the last step is still to be done.
+ * The steps of an item from the one at `place` on, not its first: those without masks, then the
+ * others, of which those that are not this warpgroup's are passed over. Answers whether P V of the
+ * last step is still to be done.
  */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE> &w,
@@ -297,11 +331,11 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
                                                   const struct attention_params &p, float scale) {
     bool pending = true;
 #pragma unroll 1
-    for (place.at = 1; place.at < place.whole; place.at++, place.step++)
+    for (; place.at < place.whole; place.at++, place.step++)
         sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
     for (; place.at < place.steps; place.at++, place.step++) {
-        if (sm90_skips(w, place)) {
+        if (sm90_skips<shape, SOURCE>(place)) {
             if (pending)
                 sm90_values_alone<T>(w, place, place.at > 1);
             sm90_pass<shape, SOURCE>(place);
@@ -333,6 +367,9 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         place.job = (uint32_t)sm90_uniform((int)place.job);
         if (shape::D_QK > 128)
             place.shared = (uint32_t)sm90_uniform((int)place.shared);
+        place.at = 1;
+        if (overlapped)
+            sm90_step_storing<T>(w, place, p, scale);
         overlapped = sm90_steps<T>(w, place, p, scale);
         sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
         const bool add = place.steps > 1;

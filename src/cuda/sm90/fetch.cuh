@@ -5,6 +5,7 @@
 #ifndef TESSERA_CUDA_SM90_FETCH_CUH
 #define TESSERA_CUDA_SM90_FETCH_CUH
 
+#include "sm90/mask.cuh"
 #include "sm90/store.cuh"
 
 /* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
@@ -103,6 +104,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
         box_prefetch_map(maps + warp_lane());
+    if (QUERIES && warp_lane() == 2)
+        box_prefetch_map(map_q);
 #pragma unroll 1
     for (int64_t window = begin; window < end; window += 32) {
         const struct granule_item items = sm90_look_at_items(p, window, end);
@@ -110,12 +113,14 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
         int lane = max(__ffs((int)left) - 1, 0);
         int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
                                  sm90_of_lane(items.count, lane));
+        kernel_before_wait(); /* not for the plan, which no kernel writes */
 #pragma unroll 1
         while (left) {
             const int64_t first = sm90_of_lane(items.first, lane);
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
+            const int32_t whole = QUERIES ? sm90_of_lane(items.whole, lane) : count;
             if (QUERIES) {
                 const uint32_t slot = ring_stage<shape::SLOTS>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -143,7 +148,13 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
 #pragma unroll 1
                 for (int32_t g = 0; g < granules; g += shape::GRANULES, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    const bool masked = QUERIES && chunk + g + shape::GRANULES > whole;
+                    union sm90_granule_mask mask;
+                    if (masked)
+                        mask = sm90_load_mask(p, sm90_item<shape>(memory, job - 1), chunk + g);
                     barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+                    if (masked)
+                        sm90_leave_masks(sm90_masks_of<shape>(memory, step), mask, p);
                     sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
                                                      shared + FULL + 8 * stage, keys, g, h, b);
                 }

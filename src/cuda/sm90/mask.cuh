@@ -1,7 +1,7 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
- * key become -Inf, whatever they are. Granules of 64 keys, one or two to a step, are looked up 32
- * at a time, one to a lane, steps before they are needed; of smaller ones each lane looks up its
+ * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
+ * looked up by the warp that fetches K, and stand beside it; of smaller ones each lane looks up its
  * places of a step.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
@@ -14,139 +14,137 @@ static __device__ __forceinline__ int sm90_mask_words(const struct attention_par
     return (p.tile_rows + 63) / 64 * 2;
 }
 
-/* ---- granules of 64 keys ---- */
-
-/* One granule to a lane: keys and kind, both in `keys` until looked at closer; and lo and hi of a
- * band, this warp's 16 rows of members, or the place of a granule's words. */
-struct sm90_ahead {
-    int32_t keys, kind, a, b;
-};
-
 /* A granule of a step, the same for all lanes, and where its V may hold anything. */
 union sm90_granule_mask {
     int4 words;
     struct granule_mask mask;
 };
 
-/* Loads the masks of an item's granules from the `first` on: they are on their way until
- * sm90_look_closer. */
-static __device__ __forceinline__ void sm90_look_ahead(struct sm90_ahead &ahead,
-                                                       const struct attention_params &p,
-                                                       const struct granule_item &item,
-                                                       int64_t first) {
-    const int64_t g = first + warp_lane_here();
+/* ---- granules of 64 keys ---- */
+
+/* A word says how a warp's 16 rows list a granule: its number of keys in bits 0 ... 6; and all of 64
+ * (0); or columns first + r ... last + r for row r, in bytes 2 and 3; or all or none, a bit for each
+ * row in bits 16 ... 31; or a mask for each key. LISTED: some row of the warpgroup may list it. */
+enum { SM90_RANGE = 1 << 7, SM90_MEMBERS = 2 << 7, SM90_BITS = 3 << 7, SM90_LISTED = 1 << 9 };
+#define SM90_FAR_COLUMN 80 /* past 64 columns, from any of 16 rows */
+
+/* Columns first + r ... last + r of row r. */
+static __device__ __forceinline__ uint32_t sm90_range(int first, int last) {
+    first = max(min(first, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
+    last = max(min(last, SM90_FAR_COLUMN), -SM90_FAR_COLUMN);
+    return SM90_RANGE | (uint32_t)(first & 255) << 16 | (uint32_t)last << 24;
+}
+
+/* The word of a granule for the warp whose rows begin at `row`. */
+static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &mask,
+                                                     const struct attention_params &p, int row) {
+    const int keys = mask.count, last = keys - 1, group = row & ~63;
+    uint32_t word = keys == GRANULE_MAX ? 0 : sm90_range(-SM90_FAR_COLUMN, SM90_FAR_COLUMN);
+    bool listed = keys > 0;
+    if (mask.kind == LIST_BITS) {
+        word = SM90_BITS;
+    } else if (mask.kind == LIST_MEMBERS) {
+        const uint64_t rows = p.image.words[mask.u.word + row / 64];
+        word = SM90_MEMBERS | (uint32_t)(rows >> row % 64) << 16;
+        listed = rows != 0;
+    } else if (mask.kind == LIST_BAND) { /* limits that matter are small */
+        const int lo = max(min(mask.u.band.lo, 256), -256);
+        const int hi = max(min(mask.u.band.hi, 256), -256);
+        listed = group + 63 + hi >= 0 && group + lo <= last;
+        if (row + 15 + lo > 0 || row + hi < last)
+            word = sm90_range(row + lo, row + hi);
+    }
+    return word | (uint32_t)keys | (listed ? SM90_LISTED : 0);
+}
+
+/* The mask of granule g + lane % 2 of an item, by the warp that fetches keys. */
+static __device__ __forceinline__ union sm90_granule_mask
+sm90_load_mask(const struct attention_params &p, const struct granule_item &item, int32_t g) {
     union sm90_granule_mask load;
+    g += warp_lane() % 2;
     load.mask.count = g < item.count ? GRANULE_MAX : 0;
     load.mask.kind = GRANULE_ALL;
     if (g >= item.whole && g < item.count)
         load.words =
             __ldg(reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    ahead.keys = load.words.x;
-    ahead.a = load.words.z;
-    ahead.b = load.words.w;
+    return load;
 }
 
-/* What of them concerns rows `row` ... `row` + 15. Answers, a bit for each granule, which of them a
- * row of the warpgroup may list. */
-static __device__ __forceinline__ uint32_t sm90_look_closer(struct sm90_ahead &ahead,
-                                                            const struct attention_params &p,
-                                                            int row) {
-    union sm90_granule_mask load;
-    load.words = {ahead.keys, 0, ahead.a, ahead.b};
-    ahead.keys = load.mask.count;
-    ahead.kind = load.mask.kind;
-    bool listed = ahead.keys > 0;
-    if (ahead.kind == LIST_MEMBERS) {
-        const uint64_t rows = p.image.words[load.mask.u.word + row / 64];
-        ahead.a = (int32_t)(rows >> row % 64);
-        listed = rows != 0;
-    } else if (ahead.kind == LIST_BAND) { /* limits that matter are small */
-        ahead.a = max(min(ahead.a, 256), -256);
-        ahead.b = max(min(ahead.b, 256), -256);
-        const int last = ahead.keys - 1, group = row & ~63;
-        listed = group + 63 + ahead.b >= 0 && group + ahead.a <= last;
-        if (row + 15 + ahead.a <= 0 && row + ahead.b >= last)
-            ahead.kind = GRANULE_ALL;
-    }
-    return __ballot_sync(WARP_ALL, listed);
+/* Leaves the words of a step whose masks have been loaded: lane 2 w + i that of granule i for warp
+ * w. They are there for whoever finds that K is. */
+template <int WARPS>
+static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks<WARPS> &to,
+                                                        const union sm90_granule_mask &load,
+                                                        const struct attention_params &p) {
+    const int lane = warp_lane();
+    if (lane < 2 * WARPS)
+        reinterpret_cast<uint32_t *>(to.words)[lane] =
+            sm90_word(load.mask, p, sm90_row_of_head(p, 8 * (lane & ~1)));
+    if (lane < 2)
+        to.bits[lane] = load.mask.u.word;
+    __syncwarp();
 }
 
-/* Columns first ... last of 0 ... 63. */
-static __device__ __forceinline__ uint64_t sm90_columns(int first, int last) {
-    first = max(first, 0);
-    last = min(last, 63);
-    return first > last ? 0 : ~(uint64_t)0 << first & ~(uint64_t)0 >> (63 - last);
+/* Bits 0 ... n - 1 of 16. */
+static __device__ __forceinline__ uint32_t sm90_low_bits(int n) {
+    return (1u << max(min(n, 16), 0)) - 1;
 }
 
-/* The columns that this thread's two rows list of a granule with a mask for each key. words: of the
- * warp's rows, first key; keys are `step` words apart. */
-static __device__ __forceinline__ void sm90_bits(uint64_t (&listed)[2], const uint32_t *words,
-                                                 int step, int keys, int row) {
+/* How many of columns 8 j, 8 j + 1 for all j, also below 0, are not past column `last`; counted from
+ * 0. */
+static __device__ __forceinline__ int sm90_columns_to(int last) {
+    return 2 * (last >> 3) + min((last & 7) + 1, 2);
+}
+
+/* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e,
+ * of row g + 8 in bits 16 + 2 j + e. This one: where each key has a mask, from `words` of the
+ * warp's rows on, `step` words apart. */
+static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *words, int step,
+                                                            int keys, int row) {
     const int lane = warp_lane_here();
-    uint32_t of[2];
+    uint32_t of[2], listed = 0;
 #pragma unroll
     for (int i = 0; i < 2; i++)
         of[i] = lane + 32 * i < keys ? __ldg(words + (lane + 32 * i) * step) >> row % 32 : 0;
-#pragma unroll 1
-    for (int r = 0; r < 8; r++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t low = __ballot_sync(WARP_ALL, of[0] >> (r + 8 * h) & 1);
-            const uint32_t high = __ballot_sync(WARP_ALL, of[1] >> (r + 8 * h) & 1);
-            if (lane / 4 == r)
-                listed[h] = (uint64_t)high << 32 | low;
-        }
+    for (int i = 0; i < 16; i++) {
+        const int from = 8 * (i / 2 % 4) + 2 * (lane % 4) + i % 2;
+        const uint32_t rows = __shfl_sync(WARP_ALL, of[i / 8], from) >> lane / 4;
+        listed |= (rows & 1) << i | (rows >> 8 & 1) << (16 + i);
+    }
+    return listed;
 }
 
-/* Masks the scores of the step that is `after` steps past the one looked up. Answers the keys of its
- * granules, 8 bits each: V may hold anything past them, where there are any. */
-template <int N>
-static __device__ __forceinline__ uint32_t sm90_mask_granules(float (&s)[N],
-                                                              const struct sm90_ahead &ahead,
-                                                              int after,
-                                                              const struct attention_params &p,
-                                                              int row) {
-    const int lane = warp_lane_here(), g = lane / 4;
-    uint32_t all_keys = 0;
-#pragma unroll
-    for (int i = 0; i < N / 32; i++) {
-        const int keys = __shfl_sync(WARP_ALL, ahead.keys, N / 32 * after + i);
-        const int kind = __shfl_sync(WARP_ALL, ahead.kind, N / 32 * after + i);
-        const int a = __shfl_sync(WARP_ALL, ahead.a, N / 32 * after + i);
-        const int b = __shfl_sync(WARP_ALL, ahead.b, N / 32 * after + i);
-        uint64_t listed[2];
-        all_keys |= (uint32_t)keys << 8 * i;
-        if (kind == GRANULE_ALL && keys == GRANULE_MAX)
-            continue;
-        if (kind == LIST_BITS) {
-            const int64_t word = (int64_t)((uint64_t)(uint32_t)b << 32 | (uint32_t)a);
-            sm90_bits(listed, reinterpret_cast<const uint32_t *>(p.image.words + word) + row / 32,
-                      sm90_mask_words(p), keys, row);
-        } else {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int r = g + 8 * h; /* of the warp */
-                const bool band = kind == LIST_BAND, all = kind == GRANULE_ALL;
-                const int first = band ? row + r + a : 0;
-                const int last = band ? row + r + b : 63;
-                const bool any = band || all || (a >> r & 1);
-                listed[h] = any ? sm90_columns(first, min(last, keys - 1)) : 0;
-            }
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint32_t mine = (uint32_t)(listed[h] >> 32 * half) >> 2 * (lane % 4);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        if (!(mine & 1u << (8 * j + e)))
-                            s[32 * i + 16 * half + 4 * j + 2 * h + e] = -INFINITY;
-            }
+/* The same of any granule, of its word and, if it has them, bits. Row g + 8 is 8 columns on. */
+static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, int64_t bits,
+                                                       const struct attention_params &p, int row) {
+    const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS);
+    if (kind == 0)
+        return ~0u;
+    if (kind == SM90_BITS)
+        return sm90_listed_bits(reinterpret_cast<const uint32_t *>(p.image.words + bits) + row / 32,
+                                sm90_mask_words(p), keys, row);
+    const int lane = warp_lane_here(), g = lane / 4, column = 2 * (lane % 4);
+    uint32_t listed = (word >> (16 + g) & 1 ? 0xffff : 0) | (word >> (24 + g) & 1 ? ~0u << 16 : 0);
+    if (kind == SM90_RANGE) {
+        const int first = sm90_columns_to((int8_t)(word >> 16) + g - 1 - column);
+        const int last = sm90_columns_to((int8_t)(word >> 24) + g - column);
+        listed = (sm90_low_bits(last) & ~sm90_low_bits(first)) |
+                 (sm90_low_bits(last + 2) & ~sm90_low_bits(first + 2)) << 16;
     }
-    return all_keys;
+    if (keys < GRANULE_MAX)
+        listed &= sm90_low_bits(sm90_columns_to(keys - 1 - column)) * 0x10001;
+    return listed;
+}
+
+/* Scores of a granule that do not count become -Inf. */
+static __device__ __forceinline__ void sm90_mask_granule(float *s, uint32_t listed) {
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) /* row g, columns 2t and 2t + 1; then row g + 8 */
+            if (!(listed >> (16 * (i / 2) + 2 * j + i % 2) & 1))
+                s[4 * j + i] = -INFINITY;
 }
 
 /* Whether V has rows that no key fills, of granules with these keys. */
@@ -225,11 +223,11 @@ static __device__ __forceinline__ void sm90_mask_places(float (&s)[32 * N],
 
 /* ---- either ---- */
 
-/* What a computing warpgroup knows of masks; listed: as sm90_look_ahead answers. */
+/* What a computing thread knows of the step whose scores are on their way: of each granule which of
+ * them count, as sm90_listed has it; or what its warp's rows list. */
 template <class shape, int SOURCE> struct sm90_mask;
 template <class shape> struct sm90_mask<shape, SM90_BOXES> {
-    struct sm90_ahead ahead;
-    uint32_t listed;
+    uint32_t listed[shape::GRANULES];
 };
 template <class shape> struct sm90_mask<shape, SM90_COPIES> {
     struct sm90_places<shape::GRANULES> places;

@@ -14,7 +14,7 @@
  *                                                                  on its way out
  *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
  *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   barriers, and JOBS items
+ *   barriers, JOBS items, and the masks of steps
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
@@ -30,13 +30,14 @@
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
  *   S(0)            with  P V of the last step of the item before
- *   softmax of S(0) with  the same; then that item's O goes out
- *   S(1)            with  P(0) V(0)
- *   softmax of S(1) with  the same; then O is rescaled where a maximum has moved
+ *   softmax of S(0) with  the same
+ *   S(1)            with  that item's O on its way out; then with P(0) V(0)
+ *   softmax of S(1) with  P(0) V(0); then O is rescaled where a maximum has moved
  *   ...
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Steps whose granules all have no mask come first in an item. With one slot of Q, the
+ * products. Steps whose granules all have no mask come first in an item; where the second may have
+ * one, O goes out before its scores. With one slot of Q, the
  * next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its
  * own.
  */
@@ -57,6 +58,13 @@
  * granules of any size. */
 enum { SM90_BOXES, SM90_COPIES };
 
+/* What computing warps have to know of a step's masks, written with K where boxes fetch: a word of
+ * each granule for each warp (mask.cuh), and the place of its bits. */
+template <int WARPS> struct sm90_masks {
+    uint2 words[WARPS];
+    int64_t bits[2];
+};
+
 /* Of a kernel for heads of these dims, multiples of 64, and so many warpgroups that compute. Tiles
  * are panels of 64 columns. */
 template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
@@ -64,7 +72,6 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int ROWS = 64 * GROUPS, THREADS = 128 * (1 + GROUPS);
     static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int AHEAD = 32 / GRANULES; /* steps whose masks are looked up together */
     static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
     static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
@@ -80,7 +87,9 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
     static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * GROUPS;
     static constexpr int ITEMS = O_EMPTY + 8 * GROUPS;
-    static constexpr int BYTES = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
+    static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
+    typedef struct sm90_masks<4 * GROUPS> masks;
+    static constexpr int BYTES = MASKS + 2 * STAGES * (int)sizeof(masks);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
@@ -123,6 +132,15 @@ sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int
     const int of_head = sm90_row_of_head(p, at);
     const int number = p.tile_rows < SM90_STACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
     return {head + number, row + of_head, rows - of_head};
+}
+
+/* Where the masks of a step stand. Twice as many as K has stages: when products with the K after it
+ * are done, all warps have read them, but not when those with its own are. */
+template <class shape>
+static __device__ __forceinline__ typename shape::masks &sm90_masks_of(char *memory,
+                                                                       uint32_t step) {
+    return reinterpret_cast<typename shape::masks *>(memory + shape::MASKS)[step %
+                                                                            (2 * shape::STAGES)];
 }
 
 /* Where the job-th item of a block stands. */
