@@ -170,8 +170,8 @@ static void lanes_raise(float *m, int vectors, const vf *top, vf *base, vf *alph
 /* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
  * factor NULL: all 1. */
 static void group_run(const struct problem *p, int64_t lane, int vectors, const float **key,
-                      const float *const *value, int32_t n, const uint64_t *mask,
-                      const float *factor, const struct scratch *s) {
+                      const float **value, int32_t n, const uint64_t *mask, const float *factor,
+                      const struct scratch *s) {
     float *m = s->near.m + lane, *l = s->near.l + lane;
     vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
     vf sum[CPU_VECTORS];
@@ -230,8 +230,7 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
     const int64_t lanes = cpu_lanes(it->rows);
-    const float *k_row[CPU_ST_KEYS], *v_row[CPU_KEYS];
-    const float *group_k[CPU_ST_KEYS], *group_v[CPU_KEYS];
+    const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
     uint64_t mask[CPU_KEYS];
 #if defined(__AMX_BF16__)
     if (it->matrix && matrix_run(it, keys, k, v))

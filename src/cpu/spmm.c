@@ -53,7 +53,7 @@ static void near_fold(float *restrict total, float *restrict low, float *restric
 static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *v,
                       const struct cpu_head *o, const struct cpu_stage_scratch *s) {
     const int64_t d = args->problem->d_v;
-    const float *v_row[CPU_KEYS];
+    const float *v_row[CPU_ROWS];
     struct cpu_strip_keys keys;
     const int64_t panel = cpu_lanes(c->rows) * d;
     float *near = s->panel, *total = s->side, *low = s->side + panel;
@@ -68,8 +68,9 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             weighty |= weights_load(c, &keys, lane, rows, s->st);
-            cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
-                       near + lane * d);
+            if (keys.keys.n)
+                cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
+                           near + lane * d);
         }
         if (done % cpu_fold(d) == 0)
             near_fold(total, low, near, panel);
