@@ -4,7 +4,7 @@
 #
 # FOLDER is a build folder or what tools/gpu_stage.sh made of one (default build/release), SECONDS
 # what it may take (default 450). NAME is a sweep of bench/sweeps; cpu_LEVEL, which is the sweep cpu
-# at that level; peers and peers_cpu, which is PyTorch on the cases of bench/peers; or ncu. Without
+# at that level; peers, floors and peers_cpu, PyTorch on the cases of bench/peers; or ncu. Without
 # names it is all that this machine has devices for. What is not here is named and passed by.
 #
 # Files go to $OUT when it is set, else to bench/results. What bench/results has of these names, of
@@ -27,7 +27,7 @@ info=$("$tessera" info) || { echo "bench/all.sh: no program in $folder: build fi
 if [ $# -eq 0 ]; then
     set -- readme_cpu cpu_avx512 cpu_avx2 threads peers_cpu
     grep -q '^cuda *none' <<<"$info" || set -- readme stages modes keep granularity columns heads \
-        length peers "$@" blocked_dynamic ncu
+        length peers floors "$@" blocked_dynamic ncu
 fi
 commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
 # take_over NAME: what there is of it already, unless it was measured of another commit
@@ -115,12 +115,15 @@ for name; do
         peers peers 150 --rounds 7 \
             --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer
         ;;
+    floors)
+        peers floors 60 --rounds 9 --peers tessera_fused,cudnn_dense
+        ;;
     peers_cpu)
         peers peers_cpu 60 --rounds 5 --device cpu --peers tessera_fused,flash2_dense
         ;;
     cpu_*)
         level=${name#cpu_}
-        grep -q "^kernel *cpu_attention_$level (cpu attention)\$" <<<"$info" ||
+        TESSERA_ISA=$level "$tessera" info | grep -q "^kernel *cpu_attention_$level (cpu attention)\$" ||
             { echo "bench/all.sh: $name: this machine has no $level"; continue; }
         # one thread, of OpenBLAS too
         TESSERA_ISA=$level OMP_NUM_THREADS=1 sweep "$name" cpu

@@ -48,6 +48,15 @@ LOOP_OF(loop_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_reduce_add_ps)
 #undef STEP
 #undef END
 
+/* Pairs of which one is zero, so that all stays finite. */
+#define BEGIN(i) __m512 a##i = _mm512_set1_ps(i);
+#define STEP(i) a##i = _mm512_dpbf16_ps(a##i, (__m512bh)_mm512_setzero_si512(), (__m512bh)y);
+#define END(i) total = _mm512_add_ps(total, a##i);
+LOOP_OF(loop_avx512bf16, "avx512f,avx512bf16", __m512, _mm512_set1_ps, _mm512_reduce_add_ps)
+#undef BEGIN
+#undef STEP
+#undef END
+
 #define BEGIN(i) __m256 a##i = _mm256_set1_ps(i);
 #define STEP(i) a##i = _mm256_fmadd_ps(a##i, x, y);
 #define END(i) total = _mm256_add_ps(total, a##i);
@@ -103,6 +112,7 @@ static const struct loop {
     {"avx512", loop_avx512, CHAINS * 16 * 2.0},
     {"avx2", loop_avx2, CHAINS * 8 * 2.0},
     {"portable", loop_portable, CHAINS * 4 * 2.0},
+    {"avx512bf16", loop_avx512bf16, CHAINS * 32 * 2.0},
     {"amx", loop_amx, 4 * 16 * 16 * 32 * 2.0},
 #endif
     {NULL, NULL, 0}};

@@ -41,20 +41,24 @@ tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allo
 tessera_test(cuda)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
-# The AMX level on processors without its unit: its kernel and the table of levels stand here in the
-# place of the library's.
+# Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
+# without its unit, whose kernel and the table of levels stand here in the place of the library's.
 if(TARGET tessera_cpu_amx)
+    add_executable(avx512bf16 tests/pairs.c)
+    target_compile_definitions(avx512bf16 PRIVATE LEVEL="avx512bf16")
+    target_link_libraries(avx512bf16 PRIVATE tessera_warnings lab)
+    add_test(NAME avx512bf16 COMMAND avx512bf16)
     tessera_room(amx_emulated SOURCES src/cpu/attention.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>
         -include ${PROJECT_SOURCE_DIR}/tests/amx_emulated.h)
-    add_executable(amx tests/amx.c src/cpu/kernels_cpu.c $<TARGET_OBJECTS:amx_emulated>)
-    target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED)
+    add_executable(amx tests/pairs.c src/cpu/kernels_cpu.c $<TARGET_OBJECTS:amx_emulated>)
+    target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED LEVEL="amx")
     target_include_directories(amx PRIVATE src src/cpu)
     target_link_libraries(amx PRIVATE tessera_warnings lab)
     add_test(NAME amx COMMAND amx)
-    set_tests_properties(amx PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+    set_tests_properties(amx avx512bf16 PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
 endif()
 
 # The program, from the outside; make_files makes the files that it is given, read_files reads those

@@ -560,10 +560,12 @@ TESS_API const char *tess_stage_name(tess_stage stage); /* "attention", "sddmm",
 /* The kernel that a plan uses for a stage; NULL when the plan has no such stage. */
 TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
 
-/* The best instruction-set level that this machine's CPU kernels use: "amx" (bf16 attention alone;
- * all else then uses the next), "avx512", "avx2", "neon" or "portable". The environment variable
- * TESSERA_ISA forces a level by name (amx: with avx512 for all else); for a name that does not exist
- * or that the machine lacks this is "none", and planning for the CPU answers TESS_UNSUPPORTED. */
+/* The best instruction-set level that this machine's CPU kernels use: "amx" or "avx512bf16" (bf16
+ * attention alone; all else then uses the next), "avx512", "avx2", "neon" or "portable". The
+ * environment variable TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all else;
+ * the latter is chosen on AMD's processors only, Intel's are faster without); for a name that does
+ * not exist or that the machine lacks this is "none", and planning for the CPU answers
+ * TESS_UNSUPPORTED. */
 TESS_API const char *tess_cpu_isa(void);
 
 /* The kernels compiled in, numbered from 0. `unusable` says why this machine (on CUDA: the

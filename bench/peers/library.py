@@ -122,7 +122,8 @@ class Pattern:
 class Attention:
     """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
-    def __init__(self, library, pattern, q, k, v, o, dtype, backend, pipeline, threads=0):
+    def __init__(self, library, pattern, q, k, v, o, lse, dtype, backend, pipeline, threads=0,
+                 kernel=None):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -131,6 +132,7 @@ class Attention:
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in views))
         problem.pipeline = PIPELINES[pipeline]
         problem.threads = threads
+        problem.kernel = kernel.encode() if kernel else None
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
         sizes = [library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)]
@@ -143,8 +145,8 @@ class Attention:
         self.arguments = Arguments(workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
                                    image=self.memory[1].data_ptr() if sizes[1] else None,
                                    image_size=sizes[1])
-        self.views = views
-        for name, view in zip(("q", "k", "v", "o"), views):
+        self.views = views + [self.view(lse, "f32")]
+        for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
             setattr(self.arguments, name, ctypes.pointer(view))
 
     def __del__(self):

@@ -3,16 +3,21 @@
 
     python3 bench/peers/peers.py --library build/release/libtessera.so --json out.json CASE...
 
-A case is a line of `tessera bench`. On CUDA: cuDNN's and FlashAttention-2's dense attention and
+A case is a line of `tessera bench`; in a sweep "CASE > FIELD NUMBER" asks that our fused kernel reach
+the number in that field ("<": that it stay under it), and the row says what part of it is reached.
+On CUDA: cuDNN's and FlashAttention-2's dense attention and
 FlexAttention and FlashInfer over the identical pattern, taken from Tessera's own lists. On the CPU:
 PyTorch's attention. What is not installed, or refuses a case, is named with its reason. Peers that compute the
 case's pattern are checked against Tessera's answer before anything is timed (dense ones are checked
-where the pattern is dense or causal). Times are medians of interleaved rounds; on CUDA each is the
-replay of a captured graph, with whatever the round before left in the L2 cache.
+where the pattern is dense or causal). Times are medians of interleaved rounds; on CUDA each is of one
+call among as many as fill 2 ms, back to back in one captured graph. rate_over_dense and
+time_over_dense are medians of each round's ratio to cuDNN's dense attention in that round: of useful
+FLOP/s, and of times.
 """
 import argparse
 import csv
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -27,12 +32,22 @@ import library as tessera
 DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", pattern="dense", lists="q",
                 seed="0", threads="0")
 # --device and --peers say where and what runs, so a line's backend and pipeline say nothing here.
-KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline")
+KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline", "kernel")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+FIELDS = ("case", "kernel", "device", "commit", "pairs", "difference", "ms", "ms_min", "ms_max", "runs",
+          "launches", "tflops", "rate_over_dense", "time_over_dense", "asked", "reached", "tbps", "absent")
 # Two right answers, each rounded and summed in its own order: relative, over a whole tensor.
-FIELDS = ("case", "kernel", "device", "commit", "pairs", "difference", "ms", "ms_min", "ms_max", "runs", "tflops",
-          "tbps", "absent")
 TOLERANCE = {"f32": 2e-5, "f16": 2e-3, "bf16": 1.2e-2}
+
+
+def goal_parse(line):
+    """A sweep's line as its case and what it asks: (">" or "<", field, number), or None."""
+    words = line.split()
+    if len(words) == 1:
+        return line, None
+    if len(words) != 4 or words[1] not in "<>" or words[2] not in FIELDS:
+        raise ValueError(f"'{line}' is no CASE, nor CASE > FIELD NUMBER")
+    return words[0], (words[1], words[2], float(words[3]))
 
 
 def case_parse(line):
@@ -68,6 +83,7 @@ class Work:
         self.k = torch.randn(c["b"], c["hkv"], c["nkv"], c["d"], device=device, dtype=dtype)
         self.v = torch.randn(c["b"], c["hkv"], c["nkv"], c["dv"], device=device, dtype=dtype)
         self.o = torch.empty(c["b"], c["h"], c["n"], c["dv"], device=device, dtype=dtype)
+        self.lse = torch.empty(c["b"], c["h"], c["n"], 1, device=device, dtype=torch.float32)
         heads = {"q": c["h"], "kv": c["hkv"], "1": 1}[c["lists"]]
         self.pattern = tessera.Pattern(library, c["pattern"], c["n"], c["nkv"], c["block_q"],
                                        c["block_kv"], heads)
@@ -77,6 +93,11 @@ class Work:
     def flops(self):
         return 2 * (self.case["d"] + self.case["dv"]) * self.pairs
 
+    def dense_pairs(self):
+        """What dense attention computes of the case; causal is a dense kernel's own case."""
+        c = self.case
+        return self.pairs if c["pattern"] == "causal" else c["b"] * c["h"] * c["n"] * c["nkv"]
+
 
 # ---- who can run a case: each answers a function of no arguments that returns the output ----
 
@@ -84,8 +105,9 @@ class Work:
 def ours(pipeline):
     def make(library, work):
         backend = "cuda" if work.device == "cuda" else "cpu"
-        a = tessera.Attention(library, work.pattern, work.q, work.k, work.v, work.o, work.case["dtype"],
-                              backend, pipeline, work.case["threads"])
+        a = tessera.Attention(library, work.pattern, work.q, work.k, work.v, work.o, work.lse,
+                              work.case["dtype"], backend, pipeline, work.case["threads"],
+                              work.case.get("kernel"))
 
         def run():
             a.run(torch.cuda.current_stream().cuda_stream if backend == "cuda" else 0)
@@ -199,18 +221,25 @@ PEERS = {"tessera_fused": ours("fused"), "tessera_staged": ours("staged"),
 # ---- timing ----
 
 
+FILL_MS, LAUNCHES_MAX = 2.0, 32
+WARM_MS = 300.0  # rates of a card that has just begun to work are of no use to anybody
+
+
 def graph_of(run):
+    """As many calls as fill FILL_MS, in one graph; and how many they are."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
+    launches = max(1, min(LAUNCHES_MAX, math.ceil(FILL_MS / once_ms(run, "cuda"))))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run()
+        for _ in range(launches):
+            run()
 
     def replay():  # holds `run`, and with it the memory that the graph works on
         return graph.replay(), run
 
-    return replay
+    return replay, launches
 
 
 def once_ms(run, device):
@@ -265,24 +294,34 @@ def measure(library, case, device, wanted, rounds):
             if not row["difference"] <= TOLERANCE[case["dtype"]]:
                 row["absent"] = f"WRONG: it differs from {reference} by {row['difference']:.2e}"
                 continue
-        runs[name] = (row, graph_of(run) if device == "cuda" else run)
+        replay, row["launches"] = graph_of(run) if device == "cuda" else (run, 1)
+        runs[name] = (row, replay)
     for name, run in ceilings(device).items():
-        row = dict(case=case["line"], kernel=name, device=rows[0]["device"])
+        row = dict(case=case["line"], kernel=name, device=rows[0]["device"], launches=1)
         rows.append(row)
         runs[name] = (row, run)  # a copy inside a graph goes by the slower copy engine
-    times = {name: [] for name in runs}
+    times, warm = {name: [] for name in runs}, 0.0
+    while device == "cuda" and warm < WARM_MS:
+        warm += once_ms(runs["matmul_bf16"][1], device)
     for _ in range(rounds + 1):
-        for name, (_, run) in runs.items():
-            times[name].append(once_ms(run, device))
+        for name, (row, run) in runs.items():
+            times[name].append(once_ms(run, device) / row["launches"])
     for name, (row, _) in runs.items():
         ms = sorted(times[name][1:])
         row.update(ms=statistics.median(ms), ms_min=ms[0], ms_max=ms[-1], runs=len(ms))
+        if name in PEERS and name != "cudnn_dense" and "cudnn_dense" in times:
+            over = statistics.median(d / t for d, t in zip(times["cudnn_dense"][1:], times[name][1:]))
+            row.update(time_over_dense=over, rate_over_dense=over * work.pairs / work.dense_pairs())
         seconds = row["ms"] * 1e-3
         if name == "copy":
             row["tbps"] = 2 * (1 << 30) / seconds * 1e-12
         else:
             flops = 2 * 8192**3 if name == "matmul_bf16" else work.flops()
             row["tflops"] = flops / seconds * 1e-12
+        if "goal" in case and name == "tessera_fused":
+            sense, field, number = case["goal"]
+            row["asked"] = f"{field} {sense} {number:g}"
+            row["reached"] = row[field] / number if sense == ">" else number / row[field]
     return rows
 
 
@@ -312,20 +351,24 @@ def main():
     lines = list(a.case)
     if a.sweep:
         lines += [s for s in (line.split("#")[0].strip() for line in open(a.sweep)) if s]
+    cases = []
     try:
-        cases = [dict(case_parse(line), line=line) for line in lines]
+        for line, goal in map(goal_parse, lines):
+            cases.append(dict(case_parse(line), line=line, **({"goal": goal} if goal else {})))
     except ValueError as why:
         p.error(str(why))
     library, rows, wrong = tessera.Library(a.library), [], 0
     commit = commit_of(pathlib.Path(a.library).parent)
-    for line, case in zip(lines, cases):
+    for case in cases:
         for row in measure(library, case, a.device, a.peers.split(","), a.rounds):
             row["commit"] = commit
             rows.append(row)
             wrong += row.get("absent", "").startswith("WRONG")
             rate = f"{row['tflops']:7.1f} Tflop/s" if "tflops" in row else f"{row.get('tbps', 0):7.2f} TB/s"
             result = f"{row['ms']:9.3f} ms {rate}" if "ms" in row else row["absent"]
-            print(f"{line:72s} {row['kernel']:28s} {result}", flush=True)
+            if "asked" in row:
+                result += f", {row['asked']}: {row[row['asked'].split()[0]]:.3f}, {100 * row['reached']:.0f} %"
+            print(f"{case['line']:72s} {row['kernel']:28s} {result}", flush=True)
         if a.device == "cuda":
             torch.cuda.empty_cache()
     if a.json:

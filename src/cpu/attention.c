@@ -8,6 +8,8 @@
  */
 #if defined(__AMX_BF16__)
 #include "amx.h"
+#elif defined(__AVX512BF16__)
+#include "dpbf16.h"
 #endif
 #include "listed.h"
 #include "parallel.h"
@@ -21,8 +23,8 @@ struct scratch {
     float *k, *v; /* rows converted to f32 */
     float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
     struct listed listed;
-#if defined(__AMX_BF16__)
-    struct amx amx;
+#if defined(__AVX512BF16__)
+    struct pairs pairs;
 #endif
 };
 
@@ -30,8 +32,8 @@ struct job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
-#if defined(__AMX_BF16__)
-    struct amx_store store;
+#if defined(__AVX512BF16__)
+    struct pairs_store store;
 #endif
 };
 
@@ -65,8 +67,8 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
     s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
-#if defined(__AMX_BF16__)
-    amx_take(c, p, lanes, &s->amx);
+#if defined(__AVX512BF16__)
+    pairs_take(c, p, lanes, &s->pairs);
 #endif
 }
 
@@ -82,8 +84,8 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-#if defined(__AMX_BF16__)
-    amx_store_take(c, args, &job->store);
+#if defined(__AVX512BF16__)
+    pairs_store_take(c, args, &job->store);
 #endif
 }
 
@@ -118,9 +120,9 @@ struct item {
     int64_t first, rows; /* the first query; rows of all heads together */
     int listed;          /* only listed pairs are computed */
     int shifted, folded; /* some factor is not 1; the state holds something */
-#if defined(__AMX_BF16__)
-    int matrix; /* scores and outputs are from the matrix unit, where values are not tiny */
-    struct amx_store store;
+#if defined(__AVX512BF16__)
+    int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
+    struct pairs_store store;
 #endif
 };
 
@@ -191,36 +193,37 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
 }
 
-#if defined(__AMX_BF16__)
-/* The same on the matrix unit. Answers 0 where it is not fit for these values. */
-static int matrix_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
-                      const struct cpu_head *v) {
+#if defined(__AVX512BF16__)
+/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
+static int pairs_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+                     const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
     const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
     vf top[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS], sum[CPU_VECTORS];
-    struct amx_values values;
-    if (!amx_load_values(&s->amx, &it->store, v, keys->key, keys->n, p->d_v, &values))
+    struct pairs_values values;
+    if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
     for (int i = 0; i < vectors; i++)
         top[i] = v_set(-INFINITY);
-    for (int32_t j = 0; j < keys->n; j += AMX_KEYS) { /* the matrix unit works on meanwhile */
-        const int32_t n = keys->n - j < AMX_KEYS ? keys->n - j : AMX_KEYS;
+    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) { /* a matrix unit works on meanwhile */
+        const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
         float *st = s->st + j * vectors * CPU_LANES;
-        amx_scores(&s->amx, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
         if (keys->masked)
             st_mask(st, vectors, n, keys->mask + j);
         st_max(st, vectors, n, top);
     }
     for (int i = 0; i < vectors; i++)
-        top[i] = amx_follow(top[i] * amx_factor(p), v_load(s->near.m + i * CPU_LANES));
+        top[i] = pairs_follow(top[i] * pairs_factor(p), v_load(s->near.m + i * CPU_LANES));
     lanes_raise(s->near.m, vectors, top, base, alpha);
-    amx_weigh(&s->amx, s->st, keys->n, amx_factor(p), base, vectors, sum);
+    pairs_weigh(&s->pairs, s->st, keys->n, pairs_factor(p), base, vectors, sum);
     for (int i = 0; i < vectors; i++) {
         float *l = s->near.l + i * CPU_LANES;
         v_store(l, v_fma(alpha[i], v_load(l), sum[i]));
     }
-    amx_add_values(&s->amx, &values, vectors, keys->n, p->d_v, alpha, s->near.ot);
+    pairs_rescale(vectors, p->d_v, alpha, s->near.ot);
+    unit_add_values(&s->pairs, &values, vectors, keys->n, p->d_v, s->near.ot);
     return 1;
 }
 #endif
@@ -232,8 +235,8 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
     const int64_t lanes = cpu_lanes(it->rows);
     const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
     uint64_t mask[CPU_KEYS];
-#if defined(__AMX_BF16__)
-    if (it->matrix && matrix_run(it, keys, k, v))
+#if defined(__AVX512BF16__)
+    if (it->paired && pairs_run(it, keys, k, v))
         return;
 #endif
     cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
@@ -313,11 +316,11 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     it.rows = queries * it.heads;
     struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
     it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    it.matrix = amx_load_queries(&it.s.amx, &q, it.first, it.rows, p, it.s.row);
-    it.listed &= !it.matrix;
-    it.store = amx_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
+    it.paired = pairs_load_queries(&it.s.pairs, &q, it.first, it.rows, p, it.s.row);
+    it.listed &= !it.paired;
+    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
 #endif
     it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.listed)
@@ -420,7 +423,7 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         tile_finish(&it, &it.state, it.s.row);
 }
 
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
 #define STORE_GROUPS 8 /* at a time */
 
 static void store_run(const void *context, int64_t number, int32_t thread) {
@@ -430,18 +433,18 @@ static void store_run(const void *context, int64_t number, int32_t thread) {
     const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
     const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
     struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
-    struct amx_store store = amx_store_of(&job->store, head, p->d_v);
+    struct pairs_store store = pairs_store_of(&job->store, head, p->d_v);
     (void)thread;
-    amx_store_fill(&store, &v, first, groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS,
-                   p->d_v);
+    pairs_store_fill(&store, &v, first,
+                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v);
 }
 #endif
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
-#if defined(__AMX_BF16__)
-    amx_begin();
+#if defined(__AVX512BF16__)
+    unit_begin();
     item_compute(context, number, thread);
-    amx_end();
+    unit_end();
 #else
     item_compute(context, number, thread);
 #endif
@@ -474,7 +477,7 @@ tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *erro
     struct carve c = {.base = args->workspace};
     struct job job;
     job_take(&c, args, &job);
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
     cpu_for_each(args->problem->threads,
                  args->problem->batch * args->problem->heads_kv *
                      ((job.store.groups + STORE_GROUPS - 1) / STORE_GROUPS),

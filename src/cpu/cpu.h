@@ -11,7 +11,7 @@
 
 /* Best first. */
 #if defined(__x86_64__)
-#define CPU_LEVELS(X) X(amx) X(avx512) X(avx2) X(portable)
+#define CPU_LEVELS(X) X(amx) X(avx512bf16) X(avx512) X(avx2) X(portable)
 #elif defined(__aarch64__)
 #define CPU_LEVELS(X) X(neon) X(portable)
 #else

@@ -1,10 +1,10 @@
 /*
  * The CPU backend's tables: levels, kernels, and the one device.
  *
- * The best level that this machine has is used. The environment variable TESSERA_ISA forces a level
- * by name (amx: with avx512 for all that the matrix unit has no kernel for); a name that is unknown,
- * or that this machine lacks, leaves no kernel usable, so that plans are refused with the reason
- * rather than made for another level.
+ * The best level that this machine has, and that pays on it, is used. The environment variable
+ * TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all that they have no kernel
+ * for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that plans
+ * are refused with the reason rather than made for another level.
  */
 #define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"
@@ -41,10 +41,14 @@ static int avx512_present(void) {
            __builtin_cpu_supports("avx512vl");
 }
 
+static int avx512bf16_present(void) {
+    return avx512_present() && __builtin_cpu_supports("avx512bf16");
+}
+
 enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* of arch_prctl */
 
 /* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. A
- * test of the level (tests/amx.c) has an emulated unit, which needs neither. */
+ * test of the level (tests/pairs.c) has an emulated unit, which needs neither. */
 static int amx_unit(void) {
 #if defined(CPU_AMX_EMULATED)
     return 1;
@@ -67,7 +71,7 @@ static int amx_permitted(void) {
 }
 
 static int amx_present(void) {
-    return avx512_present() && __builtin_cpu_supports("avx512bf16") && amx_unit();
+    return avx512bf16_present() && amx_unit();
 }
 #elif defined(__aarch64__)
 static int neon_present(void) { /* every one of them has it */
@@ -103,10 +107,22 @@ static int level_forced(void) {
 /* The level that computes what this one has no kernel for. */
 static int level_rest(int level) {
 #if defined(__x86_64__)
-    if (level == LEVEL_amx)
+    if (level == LEVEL_amx || level == LEVEL_avx512bf16)
         return LEVEL_avx512;
 #endif
     return level;
+}
+
+/* Whether a level that is present is faster here than the next. */
+static int level_pays(int level) {
+#if defined(__x86_64__)
+    /* vdpbf16ps makes twice the products of a multiply-add of f32. AMD's processors take the same
+     * time for both, Intel's four times as long (ARCHITECTURE.md). */
+    if (level == LEVEL_avx512bf16)
+        return __builtin_cpu_is("amd");
+#endif
+    (void)level;
+    return 1;
 }
 
 static const char *level_unusable(int level) {
@@ -115,7 +131,9 @@ static const char *level_unusable(int level) {
         return "TESSERA_ISA names a level that this build does not have";
     if (forced >= 0 && forced != level && level_rest(forced) != level)
         return "TESSERA_ISA names another level";
-    return levels[level].present() ? NULL : "this machine lacks the instructions";
+    if (!levels[level].present())
+        return "this machine lacks the instructions";
+    return forced >= 0 || level_pays(level) ? NULL : "slower here than the next level";
 }
 
 const char *cpu_isa(void) {
@@ -142,16 +160,28 @@ static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 CPU_LEVELS(LEVEL_REFUSES)
 
 #if defined(__x86_64__)
-/* But for the matrix unit, which has its own kernel of one stem. */
-static const char *amx_attention_refuses(const struct problem *p, const tess_target *target) {
+/* But for the levels that multiply bf16 in pairs, which have a kernel of one stem. */
+static const char *pairs_refuse(const struct problem *p) {
     const double factor = fabs(p->scale) * 1.4426950408889634;
     if (p->type != TESS_BF16)
-        return "AMX multiplies bf16";
+        return "it multiplies bf16";
     if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
-        return "AMX needs d_qk in multiples of 32 and d_v of 16";
+        return "it needs d_qk in multiples of 32 and d_v of 16";
     if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
-        return "AMX needs |scale| * log2(e) between 2^-6 and 2^30";
-    const char *why = amx_refuses(p, target);
+        return "it needs |scale| * log2(e) between 2^-6 and 2^30";
+    return NULL;
+}
+
+static const char *avx512bf16_attention_refuses(const struct problem *p,
+                                                const tess_target *target) {
+    const char *why = pairs_refuse(p);
+    return why ? why : avx512bf16_refuses(p, target);
+}
+
+static const char *amx_attention_refuses(const struct problem *p, const tess_target *target) {
+    const char *why = pairs_refuse(p);
+    if (!why)
+        why = amx_refuses(p, target);
     if (!why && !amx_permitted()) /* asked last: a plan with AMX is about to be made */
         return "Linux refuses this process the registers of AMX";
     return why;
@@ -195,6 +225,15 @@ static const struct kernel kernels[] = {
      .refuses = amx_attention_refuses,
      .workspace = cpu_attention_workspace_amx,
      .run = cpu_attention_amx},
+    {.name = "cpu_attention_avx512bf16",
+     .stage = TESS_STAGE_ATTENTION,
+     .tile_rows = tile_rows,
+     .stacked_rows = CPU_TILE_ROWS,
+     .cost = {.item = 1e-6, .key_row_dim = 0.0117e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
+     .unusable = avx512bf16_unusable,
+     .refuses = avx512bf16_attention_refuses,
+     .workspace = cpu_attention_workspace_avx512bf16,
+     .run = cpu_attention_avx512bf16},
     KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.015e-9, 0.032e-9, 0.019e-9, 0.64e-9),
     KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9),
 #elif defined(__aarch64__) /* never measured: as portable */

@@ -1,13 +1,16 @@
 /*
- * The AMX level against the oracle on processors without a matrix unit, which amx_emulated.h stands
- * for. Exit 77 where AVX-512 or its bf16 is missing. `tessera verify` holds the real unit.
+ * A level that multiplies bf16 in pairs, -DLEVEL="name", against the oracle: avx512bf16 also where it
+ * does not pay, and amx on processors without a matrix unit, which amx_emulated.h stands for. Exit
+ * 77 where AVX-512 or its bf16 is missing. `tessera verify` holds what a machine chooses.
  */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lab/check.h"
 
-#define KERNEL "cpu_attention_amx"
+#define KERNEL "cpu_attention_" LEVEL
 
 static const char *const cases[] = {
     "h=2,hkv=1,n=300,d=64,pattern=dense", /* values packed before all else */
@@ -34,6 +37,7 @@ int main(void) {
         printf("skipped: no AVX-512 with bf16\n");
         return 77;
     }
+    setenv("TESSERA_ISA", LEVEL, 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct lab_case c;
         struct lab_work work = {0};
