@@ -136,6 +136,16 @@ V_INLINE const float *v_keep(const float *p) {
     return p;
 }
 
+/* a, in a register: gcc would rather load an operand anew for each of its uses. */
+V_INLINE vf v_hold(vf a) {
+#if CPU_LANES == 16
+    __asm__("" : "+v"(a));
+#elif CPU_LANES == 8
+    __asm__("" : "+x"(a));
+#endif
+    return a;
+}
+
 /* a where the mask is set, else b. */
 V_INLINE vf v_select(vi mask, vf a, vf b) {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
