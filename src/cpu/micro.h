@@ -243,7 +243,7 @@ static inline void cpu_scores_long(const struct cpu_shape *shape, const float *q
 
 /* row[n] ... = the last row, for steps and fetches that go past it. */
 static inline void cpu_rows_end(const float **row, int32_t n) {
-    for (int32_t j = n; j < n + CPU_AHEAD; j++)
+    for (int32_t j = n; n && j < n + CPU_AHEAD; j++)
         row[j] = row[n - 1];
 }
 
@@ -274,7 +274,7 @@ static inline int cpu_fold(int64_t d) {
     return d < 4 * CPU_CHUNK ? 1 : 8;
 }
 
-/* ot = alpha * ot + st^T value, for n >= 1 keys and d dims. Chunk by chunk, so that weights, values
+/* ot = alpha * ot + st^T value, for n keys and d dims. Chunk by chunk, so that weights, values
  * and outputs stay in the nearest cache. value has room for CPU_ROWS. */
 static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {

@@ -68,9 +68,8 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             weighty |= weights_load(c, &keys, lane, rows, s->st);
-            if (keys.keys.n)
-                cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
-                           near + lane * d);
+            cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
+                       near + lane * d);
         }
         if (done % cpu_fold(d) == 0)
             near_fold(total, low, near, panel);
