@@ -200,9 +200,9 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
  * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
  * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
  * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
- * of 16 and 64 rows, the listed ones and near and far from tiles of 64 and of G rows for blocks of G
- * = 1, 2 and 4, d = 64 and 128: 2 and 4 MiB of K and V, where L2 has 2. amx: bf16, one thread of the 16-core Xeon of an H200's host, tiles of 1 ... 64
- * rows.
+ * of 16 and 64 rows; the listed ones, and what is far, from tiles of 64 and of G rows for blocks of
+ * G = 1, 2 and 4, d = 64 and 128, whose K and V are 2 and 4 MiB (L2 is 2). amx: bf16, one thread of
+ * the 16-core Xeon of an H200's host, tiles of 1 ... 64 rows.
  */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, cpu_listed_fits,      \
