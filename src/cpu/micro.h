@@ -45,9 +45,12 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
                               const int vectors, const int keys, float *restrict st, vf *top) {
     const int64_t width = vectors * CPU_LANES;
     const float *k[CPU_STEP_MAX];
-    vf sum[CPU_STEP_MAX][CPU_VECTORS];
+    vf sum[CPU_STEP_MAX][CPU_VECTORS], total[CPU_STEP_MAX][CPU_VECTORS];
     V_FOR(j, keys) {
         k[j] = key[j];
+        V_FOR(v, vectors) {
+            total[j][v] = (vf){0};
+        }
     }
     int64_t begin = 0;
     do {
@@ -63,17 +66,15 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
             cpu_scores_dim(qt, k, i, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
-                float *s = st + j * width + v * CPU_LANES;
-                if (begin)
-                    sum[j][v] += v_load(s);
-                v_store(s, sum[j][v]);
+                total[j][v] += sum[j][v];
             }
         }
         begin = end;
     } while (begin < d);
     V_FOR(v, vectors) {
         V_FOR(j, keys) {
-            top[v] = v_max(sum[j][v], top[v]);
+            v_store(st + j * width + v * CPU_LANES, total[j][v]);
+            top[v] = v_max(total[j][v], top[v]);
         }
     }
 }
@@ -116,7 +117,7 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
     cpu_values_key(st, v_keep(value[0] + first), 0, vectors, dims, 1, sum);
     int32_t j = 1;
     for (; j + 4 <= n; j += 4) {
-        cpu_values_fetch(ahead + j / 4 * (dims / 4) + dims / 4, first, dims);
+        cpu_values_fetch(ahead += dims / 4, first, dims);
         V_FOR(u, 4) {
             cpu_values_key(st, v_keep(value[j + u] + first), j + u, vectors, dims, 0, sum);
         }
