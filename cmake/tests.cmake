@@ -58,7 +58,13 @@ if(TARGET tessera_cpu_amx)
     target_include_directories(amx PRIVATE src src/cpu)
     target_link_libraries(amx PRIVATE tessera_warnings lab)
     add_test(NAME amx COMMAND amx)
-    set_tests_properties(amx avx512bf16 PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+    add_executable(exponential tests/exponential.c)
+    target_compile_options(exponential PRIVATE
+        $<TARGET_PROPERTY:tessera_cpu_avx512,COMPILE_OPTIONS>)
+    target_include_directories(exponential PRIVATE src/cpu)
+    target_link_libraries(exponential PRIVATE tessera_warnings m)
+    add_test(NAME exponential COMMAND exponential)
+    set_tests_properties(amx avx512bf16 exponential PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
 endif()
 
 # The program, from the outside; make_files makes the files that it is given, read_files reads those

@@ -126,9 +126,13 @@ tess_status choose_kernels(tess_plan *plan, const char *name, tess_error *error)
 
 double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
                        double rows) {
+    const struct problem *p = &plan->problem;
+    const double head = (double)(p->n_kv * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
     double fetch = kernel->cost.key_dim;
-    if (plan->problem.type != TESS_F32)
+    if (p->type != TESS_F32)
         fetch += kernel->cost.convert_dim;
+    if (head > kernel->cost.near_size)
+        fetch += kernel->cost.far_dim;
     return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 

@@ -69,7 +69,9 @@ struct kernel_cost {
     double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
-    double masked_key;  /* one row mask applied, per row */
+    double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
+    double near_size;
+    double masked_key; /* one row mask applied, per row */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;

@@ -11,6 +11,7 @@
 #elif defined(__AVX512BF16__)
 #include "dpbf16.h"
 #endif
+#include "group.h"
 #include "listed.h"
 #include "parallel.h"
 
@@ -128,58 +129,17 @@ struct item {
 
 /* ---- one superblock ---- */
 
-/* Replaces the scores of lanes that do not list the key, whatever they are, by -Inf; bit 0 of a mask
- * is the group's first lane. */
-static void st_mask(float *st, int vectors, int32_t n, const uint64_t *mask) {
-    const vf none = v_set(-INFINITY);
-    for (int32_t j = 0; j < n; j++)
-        for (int v = 0; v < vectors; v++, st += CPU_LANES)
-            v_store(st, v_pick((uint32_t)(mask[j] >> (v * CPU_LANES)), v_load(st), none));
-}
-
-static void st_max(const float *st, int vectors, int32_t n, vf *top) {
-    for (int32_t j = 0; j < n; j++)
-        for (int v = 0; v < vectors; v++, st += CPU_LANES)
-            top[v] = v_max(v_load(st), top[v]);
-}
-
-/* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how
- * many. */
-static int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v,
-                          int64_t lane, const float **group_k, const float **group_v,
-                          uint64_t *mask) {
-    const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
-    int32_t n = 0;
-    for (int32_t j = 0; j < keys->n; j++) {
-        mask[n] = keys->mask[j] >> lane & lanes;
-        group_k[n] = k[j];
-        group_v[n] = v[j];
-        n += mask[n] != 0;
-    }
-    return n;
-}
-
-/* Takes new maxima of a group's lanes: answers what is subtracted from scores now, and what sums so
- * far are multiplied by. */
-static void lanes_raise(float *m, int vectors, const vf *top, vf *base, vf *alpha) {
-    for (int v = 0; v < vectors; v++) {
-        base[v] = base_of(top[v]);
-        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
-        v_store(m + v * CPU_LANES, top[v]);
-    }
-}
-
 /* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
  * factor NULL: all 1. */
 static void group_run(const struct problem *p, int64_t lane, int vectors, const float **key,
-                      const float *const *value, int32_t n, const uint64_t *mask,
+                      const float **value, tess_type type, int32_t n, const uint64_t *mask,
                       const float *factor, const struct scratch *s) {
     float *m = s->near.m + lane, *l = s->near.l + lane;
     vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
     vf sum[CPU_VECTORS];
     for (int v = 0; v < vectors; v++)
         top[v] = seen[v] = v_load(m + v * CPU_LANES);
-    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, seen);
+    rows_scores(s->qt + lane * p->d_qk, vectors, key, type, n, p->d_qk, s->k, s->st, seen);
     if (factor)
         cpu_multiply(s->st, vectors, n, factor);
     if (mask)
@@ -190,7 +150,7 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     cpu_shapes[vectors - 1].weigh(s->st, n, base, sum);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
-    cpu_values(s->st, vectors, value, n, p->d_v, alpha, s->near.ot + lane * p->d_v);
+    rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
 }
 
 #if defined(__AVX512BF16__)
@@ -233,25 +193,29 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
     const int64_t lanes = cpu_lanes(it->rows);
-    const float *k_row[CPU_ST_KEYS], *v_row[CPU_KEYS];
-    const float *group_k[CPU_ST_KEYS], *group_v[CPU_KEYS];
+    const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
     uint64_t mask[CPU_KEYS];
 #if defined(__AVX512BF16__)
     if (it->paired && pairs_run(it, keys, k, v))
         return;
 #endif
-    cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
-    cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
+    const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
+    cpu_rows(k_row, k, keys->key, keys->n);
+    cpu_rows(v_row, v, keys->key, keys->n);
+    if (type != p->type) { /* for all groups at once */
+        cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
+        cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
+    }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         const float *factor = it->shifted ? s->factor + lane : NULL;
         if (!keys->masked) {
-            group_run(p, lane, vectors, k_row, v_row, keys->n, NULL, factor, s);
+            group_run(p, lane, vectors, k_row, v_row, type, keys->n, NULL, factor, s);
             continue;
         }
         int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask);
         if (n)
-            group_run(p, lane, vectors, group_k, group_v, n, mask, factor, s);
+            group_run(p, lane, vectors, group_k, group_v, type, n, mask, factor, s);
     }
 }
 

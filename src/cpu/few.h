@@ -172,6 +172,8 @@ V_INLINE void cpu_few_values_body(const float *s, const struct cpu_few_rows *val
                           vectors * CPU_LANES, rows);
             V_FOR(c, vectors) {
                 vf y = v_load_any(x + c * CPU_LANES);
+                if (rows > 1)
+                    y = v_hold(y);
                 V_FOR(r, rows) {
                     vf *to = &sum[w % ways][r][c];
                     *to = v_fma(v_set(s[j * rows + 4 * r + w]), y, *to);

@@ -21,6 +21,8 @@
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
 #define CPU_DIMS 256                          /* dims that chunks are added up over in f32 */
+#define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
+#define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
 
 /* Adds the products of dim i. */
 V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
@@ -37,20 +39,25 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     }
 }
 
-/* st = the products of dims 0 ... d - 1 for a step of keys; top = the
- * larger of top and st, lane by lane. */
+/* st = the products of dims 0 ... d - 1 for a step of keys; top = the larger of top and st, lane by
+ * lane. A few queries wait for their keys: those of the next step are fetched meanwhile. */
 V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key, int64_t d,
                               const int vectors, const int keys, float *restrict st, vf *top) {
     const int64_t width = vectors * CPU_LANES;
     const float *k[CPU_STEP_MAX];
-    vf sum[CPU_STEP_MAX][CPU_VECTORS];
+    vf sum[CPU_STEP_MAX][CPU_VECTORS], total[CPU_STEP_MAX][CPU_VECTORS];
     V_FOR(j, keys) {
         k[j] = key[j];
+        V_FOR(v, vectors) {
+            total[j][v] = (vf){0};
+        }
     }
     int64_t begin = 0;
     do {
         const int64_t end = d - begin < CPU_CHUNK ? d : begin + CPU_CHUNK;
         V_FOR(j, keys) {
+            if (vectors < 3)
+                v_fetch(key[keys + j] + begin);
             V_FOR(v, vectors) {
                 sum[j][v] = (vf){0};
             }
@@ -59,24 +66,22 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
             cpu_scores_dim(qt, k, i, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
-                float *s = st + j * width + v * CPU_LANES;
-                if (begin)
-                    sum[j][v] += v_load(s);
-                v_store(s, sum[j][v]);
+                total[j][v] += sum[j][v];
             }
         }
         begin = end;
     } while (begin < d);
     V_FOR(v, vectors) {
         V_FOR(j, keys) {
-            top[v] = v_max(sum[j][v], top[v]);
+            v_store(st + j * width + v * CPU_LANES, total[j][v]);
+            top[v] = v_max(total[j][v], top[v]);
         }
     }
 }
 
-/* Adds the products of key j, whose values are x. */
+/* Adds the products of key j, whose values are x; `first`: there is nothing to add them to. */
 V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j, const int vectors,
-                             const int dims, vf (*sum)[CPU_VECTORS]) {
+                             const int dims, const int first, vf (*sum)[CPU_VECTORS]) {
     vf p[CPU_VECTORS];
     V_FOR(v, vectors) {
         p[v] = v_load(st + (j * vectors + v) * CPU_LANES);
@@ -84,31 +89,41 @@ V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j
     V_FOR(i, dims) {
         vf y = v_set(x[i]);
         V_FOR(v, vectors) {
-            sum[i][v] = v_fma(p[v], y, sum[i][v]);
+            if (first)
+                sum[i][v] = p[v] * y;
+            else
+                sum[i][v] = v_fma(p[v], y, sum[i][v]);
         }
     }
 }
 
+/* What a chunk's four keys fetch. */
+V_INLINE void cpu_values_fetch(const float *const *ahead, int64_t first, const int dims) {
+    V_FOR(u, dims / 4) {
+        v_fetch(ahead[u] + first);
+    }
+}
+
 /* ot[i] = alpha * ot[i] + sum_j st[j] * value[j][i] for n keys, a chunk of them, and dims first ...
- * first + dims - 1. */
-V_INLINE void cpu_values_body(const float *restrict st, const float *const *value, int32_t n,
-                              int64_t first, const int vectors, const int dims, const vf *alpha,
+ * first + dims - 1. Meanwhile these dims' share of the next chunk is fetched: a line of as many of
+ * its rows as dims are of 16, from ahead[0] on. */
+V_INLINE void cpu_values_body(const float *restrict st, const float *const *value,
+                              const float *const *ahead, int32_t n, int64_t first,
+                              const int vectors, const int dims, const vf *alpha,
                               float *restrict ot) {
     const int64_t width = vectors * CPU_LANES;
     vf sum[CPU_DIMS_MAX][CPU_VECTORS];
-    V_FOR(i, dims) {
-        V_FOR(v, vectors) {
-            sum[i][v] = (vf){0};
-        }
-    }
-    int32_t j = 0;
-    for (; j + 8 <= n; j += 8) {
-        V_FOR(u, 8) {
-            cpu_values_key(st, v_keep(value[j + u] + first), j + u, vectors, dims, sum);
+    cpu_values_fetch(ahead, first, dims);
+    cpu_values_key(st, v_keep(value[0] + first), 0, vectors, dims, 1, sum);
+    int32_t j = 1;
+    for (; j + 4 <= n; j += 4) {
+        cpu_values_fetch(ahead += dims / 4, first, dims);
+        V_FOR(u, 4) {
+            cpu_values_key(st, v_keep(value[j + u] + first), j + u, vectors, dims, 0, sum);
         }
     }
     for (; j < n; j++)
-        cpu_values_key(st, v_keep(value[j] + first), j, vectors, dims, sum);
+        cpu_values_key(st, v_keep(value[j] + first), j, vectors, dims, 0, sum);
     V_FOR(i, dims) {
         V_FOR(v, vectors) {
             float *o = ot + (first + i) * width + v * CPU_LANES;
@@ -119,6 +134,7 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
 
 /* st[j] = 2^(st[j] - base), and the sums over n keys. */
 V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vectors, vf *sum) {
+    const unsigned before = v_flush_begin();
     V_FOR(v, vectors) {
         sum[v] = (vf){0};
     }
@@ -131,7 +147,7 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
         for (int32_t j = begin; j < end; j++) {
             V_FOR(v, vectors) {
                 float *s = st + (j * vectors + v) * CPU_LANES;
-                vf p = v_exp2(v_load(s) - base[v]);
+                vf p = v_exp2_flushed(v_load(s) - base[v]);
                 v_store(s, p);
                 part[v] += p;
             }
@@ -140,12 +156,14 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
             sum[v] += part[v];
         }
     }
+    v_flush_end(before);
 }
 
 typedef void cpu_scores_fn(const float *restrict qt, const float *const *key, int64_t d,
                            float *restrict st, vf *top);
-typedef void cpu_values_fn(const float *restrict st, const float *const *value, int32_t n,
-                           int64_t first, const vf *alpha, float *restrict ot);
+typedef void cpu_values_fn(const float *restrict st, const float *const *value,
+                           const float *const *ahead, int32_t n, int64_t first, const vf *alpha,
+                           float *restrict ot);
 
 typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
 
@@ -157,9 +175,9 @@ typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
     }
 #define CPU_VALUES(vectors, dims, name)                                                            \
     static __attribute__((noinline)) void cpu_values_##vectors##_##name(                           \
-        const float *restrict st, const float *const *value, int32_t n, int64_t first,             \
-        const vf *alpha, float *restrict ot) {                                                     \
-        cpu_values_body(st, value, n, first, vectors, dims, alpha, ot);                            \
+        const float *restrict st, const float *const *value, const float *const *ahead, int32_t n, \
+        int64_t first, const vf *alpha, float *restrict ot) {                                      \
+        cpu_values_body(st, value, ahead, n, first, vectors, dims, alpha, ot);                     \
     }
 #define CPU_WEIGH(vectors)                                                                         \
     static __attribute__((noinline)) void cpu_weigh_##vectors(float *st, int32_t n,                \
@@ -224,14 +242,19 @@ static inline void cpu_scores_long(const struct cpu_shape *shape, const float *q
             top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
 }
 
+/* row[n] ... = the last row, for steps and fetches that go past it. */
+static inline void cpu_rows_end(const float **row, int32_t n) {
+    for (int32_t j = n; n && j < n + CPU_AHEAD; j++)
+        row[j] = row[n - 1];
+}
+
 /* st[j] = dot(qt, key[j]) for n >= 1 keys, and top = the larger of top and these. Writes whole
- * steps: st and key have room for CPU_KEYS + CPU_STEP_MAX, and keys past n are set to the last one. */
+ * steps, for which st has room; key has room for CPU_ROWS. */
 static inline void cpu_scores(const float *qt, int vectors, const float **key, int32_t n, int64_t d,
                               float *st, vf *top) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int64_t width = vectors * CPU_LANES;
-    for (int32_t j = 0; j < shape->keys; j++)
-        key[n + j] = key[n - 1];
+    cpu_rows_end(key, n);
     for (int32_t j = 0; j < n; j += shape->keys)
         if (d <= CPU_DIMS)
             shape->scores(qt, key + j, d, st + j * width, top);
@@ -252,22 +275,24 @@ static inline int cpu_fold(int64_t d) {
     return d < 4 * CPU_CHUNK ? 1 : 8;
 }
 
-/* ot = alpha * ot + st^T value, for n keys and d dims. Chunk by chunk, so that weights, values and
- * outputs stay in the nearest cache. */
-static inline void cpu_values(const float *st, int vectors, const float *const *value, int32_t n,
+/* ot = alpha * ot + st^T value, for n keys and d dims. Chunk by chunk, so that weights, values
+ * and outputs stay in the nearest cache. value has room for CPU_ROWS. */
+static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
     vf one[CPU_VECTORS];
     for (int v = 0; v < vectors; v++)
         one[v] = v_set(1.0f);
+    cpu_rows_end(value, n);
     for (int32_t j = 0; j < n; j += chunk) {
-        int32_t keys = n - j < chunk ? n - j : chunk;
+        const int32_t keys = n - j < chunk ? n - j : chunk;
+        const float *const *of = value + j, *const *ahead = of + keys;
         int64_t i = 0;
         for (int s = 0; s < 3; s++)
             for (; i + shape->values[s].dims <= d; i += shape->values[s].dims)
-                shape->values[s].run(st + j * vectors * CPU_LANES, value + j, keys, i,
-                                     j ? one : alpha, ot);
+                shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + i % 16 * chunk / 16,
+                                     keys, i, j ? one : alpha, ot);
     }
 }
 

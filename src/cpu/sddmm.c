@@ -29,7 +29,7 @@ static void scores_store(const struct cpu_chunk *c, const struct cpu_strip_keys 
 static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *q,
                       const struct cpu_head *k, const struct cpu_stage_scratch *s) {
     const int64_t d = args->problem->d_qk;
-    const float *k_row[CPU_ST_KEYS];
+    const float *k_row[CPU_ROWS];
     vf ignored[CPU_VECTORS];
     for (int v = 0; v < CPU_VECTORS; v++)
         ignored[v] = (vf){0};

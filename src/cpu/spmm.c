@@ -53,7 +53,7 @@ static void near_fold(float *restrict total, float *restrict low, float *restric
 static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *v,
                       const struct cpu_head *o, const struct cpu_stage_scratch *s) {
     const int64_t d = args->problem->d_v;
-    const float *v_row[CPU_KEYS];
+    const float *v_row[CPU_ROWS];
     struct cpu_strip_keys keys;
     const int64_t panel = cpu_lanes(c->rows) * d;
     float *near = s->panel, *total = s->side, *low = s->side + panel;

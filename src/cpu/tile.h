@@ -207,20 +207,36 @@ static inline void cpu_load_halves(float *restrict out, const void *data, tess_t
         cpu_row_to_f32(out + i, (const char *)data + i * 2, type, d - i);
 }
 
+/* row[j] = where key[j] lies, whatever its type; row has room for CPU_ROWS. */
+static inline void cpu_rows(const float **restrict row, const struct cpu_head *head,
+                            const int32_t *restrict key, int32_t n) {
+    const char *const data = head->data;
+    const int64_t stride = head->stride;
+    for (int32_t j = 0; j < n; j++)
+        row[j] = (const float *)(const void *)(data + key[j] * stride);
+    cpu_rows_end(row, n);
+}
+
+#define CPU_CONVERT_AHEAD 8 /* rows that are fetched before they are converted */
+
+/* row[j] = the d elements of 16 bits at from[j] as f32, in buffer. from goes on by
+ * CPU_CONVERT_AHEAD rows, and may be row. */
+static inline void cpu_convert(const float **row, const float *const *from, tess_type type,
+                               int32_t n, int64_t d, float *buffer) {
+    for (int32_t j = 0; j < n; j++) {
+        for (int64_t i = 0; i < d; i += 32) /* lines */
+            v_fetch(from[j + CPU_CONVERT_AHEAD] + i / 2);
+        cpu_load_halves(buffer + j * d, from[j], type, d);
+        row[j] = buffer + j * d;
+    }
+}
+
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */
 static inline void cpu_gather(const float **restrict row, const struct cpu_head *head,
                               const int32_t *restrict key, int32_t n, int64_t d, float *buffer) {
-    const char *const data = head->data;
-    const int64_t stride = head->stride;
-    if (head->type == TESS_F32) {
-        for (int32_t j = 0; j < n; j++)
-            row[j] = (const float *)(const void *)(data + key[j] * stride);
-        return;
-    }
-    for (int32_t j = 0; j < n; j++) {
-        cpu_load_halves(buffer + j * d, data + key[j] * stride, head->type, d);
-        row[j] = buffer + j * d;
-    }
+    cpu_rows(row, head, key, n);
+    if (head->type != TESS_F32)
+        cpu_convert(row, row, head->type, n, d, buffer);
 }
 
 /* Floats of a buffer for so many keys that are converted. */

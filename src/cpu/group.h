@@ -1,0 +1,88 @@
+/*
+ * Steps of a superblock for one group of a tile's lanes: its keys, its scores, which of them count,
+ * its maxima, its outputs.
+ */
+#ifndef TESSERA_CPU_GROUP_H
+#define TESSERA_CPU_GROUP_H
+
+#include "state.h"
+#include "tile.h"
+
+/* Replaces the scores of lanes that do not list the key, whatever they are, by -Inf; bit 0 of a mask
+ * is the group's first lane. */
+static inline void st_mask(float *st, int vectors, int32_t n, const uint64_t *mask) {
+    const vf none = v_set(-INFINITY);
+    for (int32_t j = 0; j < n; j++)
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            v_store(st, v_pick((uint32_t)(mask[j] >> (v * CPU_LANES)), v_load(st), none));
+}
+
+static inline void st_max(const float *st, int vectors, int32_t n, vf *top) {
+    for (int32_t j = 0; j < n; j++)
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            top[v] = v_max(v_load(st), top[v]);
+}
+
+/* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how
+ * many. */
+static inline int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v,
+                                 int64_t lane, const float **group_k, const float **group_v,
+                                 uint64_t *mask) {
+    const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
+    int32_t n = 0;
+    for (int32_t j = 0; j < keys->n; j++) {
+        mask[n] = keys->mask[j] >> lane & lanes;
+        group_k[n] = k[j];
+        group_v[n] = v[j];
+        n += mask[n] != 0;
+    }
+    return n;
+}
+
+/* Takes new maxima of a group's lanes: answers what is subtracted from scores now, and what sums so
+ * far are multiplied by. */
+static inline void lanes_raise(float *m, int vectors, const vf *top, vf *base, vf *alpha) {
+    for (int v = 0; v < vectors; v++) {
+        base[v] = base_of(top[v]);
+        alpha[v] = v_exp2(v_load(m + v * CPU_LANES) - base[v]);
+        v_store(m + v * CPU_LANES, top[v]);
+    }
+}
+
+/* cpu_scores and cpu_values of rows of any type: 16 bits are converted a part at a time, into the
+ * same few rows of a buffer, which stay in the nearest cache. */
+static inline void rows_scores(const float *qt, int vectors, const float **key, tess_type type,
+                               int32_t n, int64_t d, float *buffer, float *st, vf *top) {
+    const float *row[2 * CPU_AHEAD];
+    const int32_t most = CPU_AHEAD / cpu_shapes[vectors - 1].keys * cpu_shapes[vectors - 1].keys;
+    if (type == TESS_F32) {
+        cpu_scores(qt, vectors, key, n, d, st, top);
+        return;
+    }
+    cpu_rows_end(key, n);
+    for (int32_t j = 0; j < n; j += most) {
+        const int32_t part = n - j < most ? n - j : most;
+        cpu_convert(row, key + j, type, part, d, buffer);
+        cpu_scores(qt, vectors, row, part, d, st + j * vectors * CPU_LANES, top);
+    }
+}
+
+static inline void rows_values(const float *st, int vectors, const float **value, tess_type type,
+                               int32_t n, int64_t d, float *buffer, const vf *alpha, float *ot) {
+    const float *row[2 * CPU_AHEAD];
+    vf one[CPU_VECTORS];
+    if (type == TESS_F32) {
+        cpu_values(st, vectors, value, n, d, alpha, ot);
+        return;
+    }
+    cpu_rows_end(value, n);
+    for (int v = 0; v < vectors; v++)
+        one[v] = v_set(1.0f);
+    for (int32_t j = 0; j < n; j += CPU_AHEAD) {
+        const int32_t part = n - j < CPU_AHEAD ? n - j : CPU_AHEAD;
+        cpu_convert(row, value + j, type, part, d, buffer);
+        cpu_values(st + j * vectors * CPU_LANES, vectors, row, part, d, j ? one : alpha, ot);
+    }
+}
+
+#endif
