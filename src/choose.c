@@ -189,8 +189,10 @@ double choose_staged_cost(const tess_plan *plan, double heads) {
     for (int s = 0; s < PLAN_STAGES; s++) {
         const struct kernel *kernel = plan->kernels[s];
         if (kernel)
-            seconds += heads * (rows * kernel->cost.item +
+            seconds += kernel->cost.launch +
+                       heads * (rows * kernel->cost.item +
                                 keys * choose_key_cost(plan, kernel, dims[s], (double)m->block_q) +
+                                keys * (double)m->block_q * kernel->cost.value +
                                 masked * kernel->cost.masked_key);
     }
     return seconds;

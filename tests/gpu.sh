@@ -122,6 +122,9 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=staged,h=1,n=3,nkv=40000,d=8,dtype=f16,block=4x4,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=9,nkv=6001,d=8,block=1x3,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=5,nkv=15001,d=8,block=1x1,pattern=dense
+    backend=cuda,pipeline=staged,h=1,n=9,nkv=700,d=200,block=1x1,pattern='random(0.3,1)',fill=nanv
+    backend=cuda,pipeline=staged,h=8,n=300,d=136,block=1x1,pattern='random_row(0.1,1)'
+    backend=cuda,pipeline=staged,h=2,n=300,d=40,block=1x1,pattern='global_grid(7)'
     backend=cuda,pipeline=staged,h=1,n=130,nkv=2000,d=72,dtype=bf16,block=128x128,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=130,nkv=700,d=264,dv=16,dtype=f16,block=64x64,pattern=causal
     backend=cuda,h=2,n=200,nkv=600,d=64,dtype=f16,block=64x64,pattern='window(100,30)',layout=padded

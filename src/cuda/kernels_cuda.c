@@ -126,6 +126,19 @@ int cuda_scale_power(double scale, tess_type type) {
     return type == TESS_F16 || exponent >= -8 ? 0 : exponent < -141 ? -133 : exponent + 8;
 }
 
+/* Strips are narrower than 2^32 columns, so for wider blocks any wider number does. */
+static struct cuda_divisor divisor_of(int64_t number) {
+    const uint32_t n = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+    uint32_t log2 = 0;
+    while (log2 < 32 && (uint64_t)1 << log2 < n)
+        log2++;
+    return (struct cuda_divisor){
+        .factor = (uint32_t)(((((uint64_t)1 << log2) - n) << 32) / n + 1),
+        .halve = log2 > 0,
+        .shift = log2 > 0 ? log2 - 1 : 0,
+    };
+}
+
 static struct cuda_params params_of(const struct kernel_args *args, char *image) {
     const struct problem *p = args->problem;
     const struct bcsr *m = args->bcsr;
@@ -146,6 +159,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .n_kv = p->n_kv,
         .block_q = m->block_q,
         .block_kv = m->block_kv,
+        .by_block_kv = divisor_of(m->block_kv),
         .rows = m->rows,
         .height = m->block_q < p->n_q ? m->block_q : p->n_q,
         .columns = columns_of(args),

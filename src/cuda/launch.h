@@ -7,6 +7,12 @@
 
 #include <cuda_runtime_api.h>
 
+/* What x / number is found by, for x of 32 bits: a division is some 20 instructions, one after the
+ * other. As in "Division by Invariant Integers using Multiplication", Granlund and Montgomery. */
+struct cuda_divisor {
+    uint32_t factor, halve, shift;
+};
+
 struct cuda_params {
     struct cuda_image image;
     struct view q, k, v, o, lse;
@@ -15,6 +21,7 @@ struct cuda_params {
     int64_t n_bands, n_bitmasks;
     int64_t n_q, n_kv;
     int64_t block_q, block_kv;
+    struct cuda_divisor by_block_kv;
     int64_t rows;    /* block rows */
     int64_t height;  /* queries of a block row at most: block_q, or n_q where that is less */
     int64_t columns; /* of all strips together */

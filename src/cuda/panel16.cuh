@@ -23,7 +23,7 @@
 
 #define PANEL16_WIDTH 64   /* elements of a row */
 #define PANEL16_STRIDE 128 /* bytes of a row */
-#define PANEL16_KEYS 512   /* columns of a strip whose keys are looked up at a time */
+#define PANEL16_KEYS 256   /* columns of a strip whose keys are looked up at a time */
 
 /* Where in its 16 column c stands: 4t + 2h + e at 8h + 2t + e. */
 static __device__ __forceinline__ int panel16_place(int c) {
@@ -86,16 +86,20 @@ static __device__ __forceinline__ void panel16_gather(T *panels, const head_view
     d += 8 * piece;
     key += begin;
     if (aligned) {
-        const T *data = head.data + d;
+        /* In registers before the first copy, which nothing in memory is kept through. */
+        const head_view<T> all = head;
+        int32_t row[ROWS / STEP];
+#pragma unroll
+        for (int i = 0; i < ROWS / STEP; i++)
+            row[i] = key[i * STEP];
 #pragma unroll
         for (int i = 0; i < ROWS / STEP; i++) {
-            const int32_t row = key[i * STEP];
-            const T *from = data + max(row, 0) * head.stride;
+            const T *from = all.data + max(row[i], 0) * all.stride + d;
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++) {
-                const bool inside = d + panel * PANEL16_WIDTH < head.d;
+                const bool inside = d + panel * PANEL16_WIDTH < all.d;
                 copy_16(to + (panel * ROWS + i * STEP) * PANEL16_STRIDE,
-                        inside ? from + panel * PANEL16_WIDTH : head.data, inside && row >= 0);
+                        inside ? from + panel * PANEL16_WIDTH : all.data, inside && row[i] >= 0);
             }
         }
         return;

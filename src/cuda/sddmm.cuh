@@ -20,7 +20,6 @@
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
 #include "device/words.cuh"
-#include "mma_units.cuh"
 #include "sddmm_row.cuh"
 #include "strip_share.cuh"
 

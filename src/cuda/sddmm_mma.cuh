@@ -22,7 +22,7 @@
 #include "sddmm_mma_store.cuh"
 #include "sm90/wgmma.cuh"
 
-/* What is applied to an operand that holds queries, as sddmm_scale_q does to words. */
+/* What is applied to 8 elements of queries, as sddmm_scale_q does to words. */
 static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4], const struct cuda_params &,
                                                        __half) {
 }
@@ -63,34 +63,36 @@ sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk, const struct sddmm
     return (chunk.queries + at.panel) % SDDMM_MMA_STAGES;
 }
 
-/* Starts to fetch what a step multiplies, looks up the next chunk, and moves on. One batch of
- * copies. */
+/* Starts to fetch what a step multiplies, begins to look up the next chunk, and moves on. One batch
+ * of copies. */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
                 const struct sddmm_mma_share &share, struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M, LONG>::THREADS;
     const int32_t d = at.panel * PANEL16_WIDTH;
+    struct sddmm_mma_column mine = {-1};
     if (at.chunk < share.count) {
         const struct sddmm_mma_chunk<T> &chunk = s.chunk[at.chunk % SDDMM_MMA_KNOWN];
         const bool aligned = words_whole<T>(p.alignment, p.d_qk);
-        panel16_gather<T, CUDA_CHUNK, 1, THREADS>(s.k[at.stage], chunk.k, chunk.key, d, aligned);
+        panel16_gather<T, CUDA_CHUNK, 1, THREADS>(s.k[at.stage], chunk.of.k, chunk.key, d, aligned);
         if (chunk.fresh)
-            panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(chunk, at)], chunk.q,
-                                        chunk.strip.first + share.row,
-                                        chunk.strip.rows - share.row, d, aligned);
+            panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(chunk, at)], chunk.of.q,
+                                        chunk.of.strip.first + share.row,
+                                        chunk.of.strip.rows - share.row, d, aligned);
         if (at.panel == 0 && at.chunk + 1 < share.count)
-            sddmm_mma_look_up<T, M, LONG>(s, p, share, at.chunk + 1);
+            mine = sddmm_mma_look_up<T, M, LONG>(s, p, share, at.chunk + 1);
     }
     copy_batch();
     sddmm_mma_advance(at, share.panels);
+    return mine;
 }
 
 /* sum += q k^T: a warp's rows and columns of one panel. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, const T *k, int row,
-                   int column, const struct cuda_params &p) {
+                   int column) {
     constexpr int TILES_M = sddmm_mma_shape<M, LONG>::ROWS / 16;
     constexpr int TILES_N = sddmm_mma_shape<M, LONG>::COLUMNS / 8;
     const int lane = warp_lane();
@@ -101,10 +103,8 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
     for (int d = 0; d < PANEL16_WIDTH / 16; d++) {
         uint32_t a[TILES_M][4];
 #pragma unroll
-        for (int i = 0; i < TILES_M; i++) {
+        for (int i = 0; i < TILES_M; i++)
             mma_load(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
-            sddmm_mma_scale(a[i], p, T());
-        }
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
             uint32_t b[4]; /* of two tiles */
@@ -118,7 +118,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
     }
 }
 
-/* The same for what this thread has fetched of a panel of queries, of which `rows` are there. */
+/* Scales what this thread has fetched of a panel of queries, of which `rows` are there. */
 template <class T, int M, int THREADS>
 static __device__ __forceinline__ void sddmm_mma_scale_panel(T *panel, const struct cuda_params &p,
                                                              int64_t rows) {
@@ -181,12 +181,12 @@ sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
                 sum[i][j][e] *= scale;
     const uint32_t *words = chunk.partial;
     const bool partial = (words[0] | words[1] | words[2] | words[3]) != 0;
-    if (!partial && strip_aligned(chunk.strip)) {
-        sddmm_mma_store<M, LONG>(sum, chunk.strip, row, chunk.column + column);
+    const struct strip &strip = chunk.of.strip;
+    if (!partial && strip_aligned(strip)) {
+        sddmm_mma_store<M, LONG>(sum, strip, row, chunk.column + column);
     } else {
         __syncthreads(); /* all warps have multiplied the panel */
-        sddmm_mma_store_rows<M, LONG>(sum, space, p, chunk.strip, row, chunk.column + column,
-                                      partial);
+        sddmm_mma_store_rows<M, LONG>(sum, space, p, strip, row, chunk.column + column, partial);
     }
 }
 
@@ -203,11 +203,11 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
     const int column = warp % shape::WARPS_N * shape::COLUMNS;
     if (share.count == 0)
         return;
-    sddmm_mma_look_up<T, M, LONG>(s, p, share, 0);
+    sddmm_mma_know(s, p, share, sddmm_mma_look_up<T, M, LONG>(s, p, share, 0));
     struct sddmm_mma_step next = {0, 0, 0}, at = {0, 0, 0};
     for (int i = 0; i < SDDMM_MMA_AHEAD; i++) {
         __syncthreads();
-        sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
+        sddmm_mma_know(s, p, share, sddmm_mma_fetch<T, M, LONG>(s, p, share, next));
     }
     while (at.chunk < share.count) {
         const struct sddmm_mma_chunk<T> &chunk = s.chunk[at.chunk % SDDMM_MMA_KNOWN];
@@ -215,25 +215,27 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
         int stage;
         do {
             copy_wait<SDDMM_MMA_AHEAD - 1>();
-            if constexpr (shape::GROUPS) {
-                if (chunk.fresh)
-                    sddmm_mma_scale_panel<T, M, shape::THREADS>(
-                        s.q[sddmm_mma_query_panel(chunk, at)], p, chunk.strip.rows - share.row);
+            T *q = s.q[sddmm_mma_query_panel(chunk, at)];
+            if (chunk.fresh)
+                sddmm_mma_scale_panel<T, M, shape::THREADS>(q, p, chunk.of.strip.rows - share.row);
+            if constexpr (shape::GROUPS)
                 panel16_show();
-            }
             __syncthreads();
             stage = at.stage;
-            const T *q = s.q[sddmm_mma_query_panel(chunk, at)];
             if constexpr (shape::GROUPS) {
                 float(&flat)[CUDA_CHUNK / 2] =
                     reinterpret_cast<float(&)[CUDA_CHUNK / 2]>(LONG ? part : sum);
                 sddmm_mma_begin<T>(flat, q, s.k[stage], row);
-                sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
+                const struct sddmm_mma_column mine =
+                    sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
                 product_wait<0>();
                 product_pin(flat);
+                sddmm_mma_know(s, p, share, mine);
             } else {
-                sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
-                sddmm_mma_multiply<T, M, LONG>(LONG ? part : sum, q, s.k[stage], row, column, p);
+                const struct sddmm_mma_column mine =
+                    sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
+                sddmm_mma_multiply<T, M, LONG>(LONG ? part : sum, q, s.k[stage], row, column);
+                sddmm_mma_know(s, p, share, mine);
             }
             sddmm_mma_advance(at, share.panels);
             if (LONG && at.panel % SDDMM_MMA_RESIDENT == 0)
@@ -248,7 +250,7 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
 
 template <class T, int M, bool LONG>
 static cudaError_t sddmm_mma_launch_heads(const struct cuda_params *p, cudaStream_t stream) {
-    const int64_t row_units = (p->height + M - 1) / M, chunks = sddmm_chunks(p);
+    const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors * sddmm_mma_shape<M, LONG>::BLOCKS / row_units;
     const int64_t across = held < 1 ? 1 : held < chunks ? held : chunks;
     return grid_launch_units(sddmm_mma<T, M, LONG>, across * row_units,
@@ -263,8 +265,8 @@ static cudaError_t sddmm_mma_launch_tile(const struct cuda_params *p, cudaStream
                : sddmm_mma_launch_heads<T, M, true>(p, stream);
 }
 
-/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), --hot)
- * tiles of 128, 64 and 32 rows take 0.66, 0.74 and 1.16 ms for the same number of scores, each at
+/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold)
+ * tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms for the same number of scores, each at
  * blocks of its own size: keys are gathered once for all of a tile's rows. */
 template <class T>
 static cudaError_t sddmm_mma_launch(const struct cuda_params *p, cudaStream_t stream) {

@@ -2,7 +2,6 @@
 #ifndef TESSERA_CUDA_SDDMM_MMA_SHARE_CUH
 #define TESSERA_CUDA_SDDMM_MMA_SHARE_CUH
 
-#include "mma_units.cuh"
 #include "panel16.cuh"
 
 #define SDDMM_MMA_STAGES 3
@@ -25,14 +24,20 @@ template <int M, bool LONG> struct sddmm_mma_shape {
     typedef float sums[ROWS / 16][COLUMNS / 8][4];
 };
 
-/* A chunk of a strip. */
-template <class T> struct sddmm_mma_chunk {
+/* Where a chunk's strip is: what stays the same along it. */
+template <class T> struct sddmm_mma_place {
     struct strip strip;
     int64_t item;
-    int64_t column; /* first of the strip's */
     head_view<T> q, k;
-    int queries; /* place of its first panel of queries in the ring of them */
-    bool fresh;  /* its queries are to be fetched */
+};
+
+/* A chunk of a strip. */
+template <class T> struct sddmm_mma_chunk {
+    struct sddmm_mma_place<T> of;
+    int64_t column; /* first of the strip's */
+    int run, left;  /* of the block's runs, and chunks of it that follow */
+    int queries;    /* place of its first panel of queries in the ring of them */
+    bool fresh;     /* its queries are to be fetched */
     uint32_t partial[CUDA_CHUNK / 32]; /* bit c: not all rows list column c of these 32 */
     int32_t key[CUDA_CHUNK];           /* in the order of panel16_place */
 };
@@ -47,10 +52,10 @@ template <class T, int M> struct sddmm_mma_shared {
 
 /* What a block computes: M rows from `row` on of `count` chunks, by runs of which it takes every
  * `stride`-th from number `first` on: blocks that run at one time sweep the keys together. Runs are
- * of `each` chunks, the first `longer` of them of one more; of the block's own the first `own`. */
+ * of `each` chunks, the first `longer` of them of one more. */
 struct sddmm_mma_share {
     int64_t row, first, stride, longer;
-    int each, own, count, panels;
+    int each, count, panels;
 };
 
 /* Blocks that units of M rows share stand together. */
@@ -68,81 +73,113 @@ sddmm_mma_share_of(const struct cuda_params &p) {
     const int64_t runs = share.stride * rounds;
     share.each = (int)(chunks / runs);
     share.longer = chunks - runs * share.each;
-    share.own = (int)((share.longer - share.first + share.stride - 1) / share.stride);
-    share.count = (int)rounds * share.each + share.own;
+    share.count = (int)(rounds * share.each +
+                        (share.longer - share.first + share.stride - 1) / share.stride);
     share.panels = (p.d_qk + PANEL16_WIDTH - 1) / PANEL16_WIDTH;
     return share;
 }
 
-/* The first chunk of the run that begins with the block's chunk `number`, -1 where none does. */
-static __device__ __forceinline__ int64_t sddmm_mma_run(const struct sddmm_mma_share &share,
-                                                        int number) {
-    const int in_longer = share.own * (share.each + 1);
-    const bool longer = number < in_longer;
-    const int past = longer ? number : number - in_longer, each = share.each + longer;
-    if (past % each != 0)
-        return -1;
-    const int64_t run = share.first + (past / each + (longer ? 0 : share.own)) * share.stride;
-    return run * share.each + min(run, share.longer);
-}
+/* ---- looking up ---- */
 
-/* The strip and the first column of chunk `number` of the block's, which may follow the one that is
- * `before` it. */
+/* What a thread has to find out yet of the chunk that is being looked up: its column, whose block
+ * column is on its way from memory. */
+struct sddmm_mma_column {
+    int chunk;     /* -1: none is */
+    int32_t block; /* -1: there is no such column */
+    struct column_place at;
+    int rows; /* the unit's, of its strip */
+};
+
+/* The chunk after `before`, where that ends its strip or its run: by all threads. */
 template <class T>
 static __device__ __forceinline__ void
-sddmm_mma_find(struct strip &strip, int64_t &item, int64_t &column,
+sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &column,
                const struct sddmm_mma_chunk<T> &before, const struct cuda_params &p,
-               const struct sddmm_mma_share &share, int number) {
-    const int64_t chunk = sddmm_mma_run(share, number);
-    if (chunk >= 0) {
+               const struct sddmm_mma_share &share, int number, bool always) {
+    int run = number == 0 ? 0 : before.run, left = number == 0 ? 0 : before.left - 1;
+    int64_t item;
+    if (number > 0 && left >= 0) {
+        item = before.of.item;
+        column = 0;
+        do
+            strip = strip_of(p, ++item);
+        while (strip.width == 0);
+    } else {
+        run += number > 0;
+        const int64_t of_all = share.first + run * share.stride;
+        const int64_t chunk = of_all * share.each + min(of_all, share.longer);
+        left = share.each + (of_all < share.longer) - 1;
         item = warp_find(p.image.chunks, p.n_items, chunk);
         column = (chunk - p.image.chunks[item]) * CUDA_CHUNK;
         strip = strip_of(p, item);
-        return;
     }
-    strip = before.strip;
-    item = before.item;
-    column = before.column + CUDA_CHUNK;
-    if (column < strip.width)
+    if (threadIdx.x > 0)
         return;
-    column = 0;
-    do
-        strip = strip_of(p, ++item);
-    while (strip.width == 0);
+    const bool fresh = always || number == 0 || item != before.of.item;
+    const int place = number == 0 ? 0 : before.queries + (fresh ? share.panels : 0);
+    to.of.strip = strip;
+    to.of.item = item;
+    to.of.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
+    to.of.k = head_of<T>(p, p.k, strip.b, strip.h / p.heads_per_kv, p.d_qk);
+    to.column = column;
+    to.run = run;
+    to.left = left;
+    to.queries = place % SDDMM_MMA_STAGES;
+    to.fresh = fresh;
 }
 
-/* Chunk `number` of the block's and its keys, by all threads. A barrier stands between this and
- * what uses it, the next look-up among them. */
+/* Begins to look up chunk `number` of the block's and its keys, by all threads; sddmm_mma_know ends
+ * it. Most follow in their strip: that is the short way, for all warps wait for it. */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ void sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s,
-                                                         const struct cuda_params &p,
-                                                         const struct sddmm_mma_share &share,
-                                                         int number) {
-    constexpr int KNOWN = SDDMM_MMA_KNOWN;
+static __device__ __forceinline__ struct sddmm_mma_column
+sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
+                  const struct sddmm_mma_share &share, int number) {
+    constexpr int KNOWN = SDDMM_MMA_KNOWN, WORDS = sizeof(struct sddmm_mma_place<T>) / 4;
+    static_assert(WORDS <= 32, "a warp copies a place");
     struct sddmm_mma_chunk<T> &to = s.chunk[number % KNOWN];
     const struct sddmm_mma_chunk<T> &before = s.chunk[(number + KNOWN - 1) % KNOWN];
-    struct strip strip;
-    int64_t item, column;
-    sddmm_mma_find(strip, item, column, before, p, share, number);
     const int i = (int)threadIdx.x;
-    if (i == 0) {
-        const bool fresh = LONG || number == 0 || item != before.item;
-        const int place = number == 0 ? 0 : before.queries + (fresh ? share.panels : 0);
-        to.strip = strip;
-        to.item = item;
-        to.column = column;
-        to.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
-        to.k = head_of<T>(p, p.k, strip.b, strip.h / p.heads_per_kv, p.d_qk);
-        to.queries = place % SDDMM_MMA_STAGES;
-        to.fresh = fresh;
+    struct strip strip;
+    int64_t column = before.column + CUDA_CHUNK;
+    if (number > 0 && before.left > 0 && column < before.of.strip.width) {
+        strip.entry = before.of.strip.entry;
+        strip.width = before.of.strip.width;
+        strip.rows = before.of.strip.rows;
+        if (i < WORDS)
+            reinterpret_cast<uint32_t *>(&to.of)[i] =
+                reinterpret_cast<const uint32_t *>(&before.of)[i];
+        if (i == 32) {
+            to.column = column;
+            to.run = before.run;
+            to.left = before.left - 1;
+            to.queries = (before.queries + (LONG ? share.panels : 0)) % SDDMM_MMA_STAGES;
+            to.fresh = LONG;
+        }
+    } else {
+        sddmm_mma_find(to, strip, column, before, p, share, number, LONG);
     }
-    if (i >= CUDA_CHUNK)
+    struct sddmm_mma_column mine = {number, -1};
+    mine.rows = (int)min(strip.rows - share.row, (int64_t)M);
+    mine.at = column_place_of(p, strip.entry, column + i);
+    if (i < CUDA_CHUNK && column + i < strip.width)
+        mine.block = p.image.col_idx[mine.at.entry];
+    return mine;
+}
+
+/* What has been looked up may be used after a barrier, and the next look-up begin. */
+template <class T, int M>
+static __device__ __forceinline__ void sddmm_mma_know(struct sddmm_mma_shared<T, M> &s,
+                                                      const struct cuda_params &p,
+                                                      const struct sddmm_mma_share &share,
+                                                      const struct sddmm_mma_column &mine) {
+    const int i = (int)threadIdx.x;
+    if (mine.chunk < 0 || i >= CUDA_CHUNK)
         return;
-    const int64_t last_row = min(share.row + M, strip.rows) - 1;
+    struct sddmm_mma_chunk<T> &to = s.chunk[mine.chunk % SDDMM_MMA_KNOWN];
     struct column c = {-1, 0, INT32_MAX, -1};
-    if (column + i < strip.width)
-        c = column_of(p, strip, column + i);
-    const bool whole = c.first <= share.row && last_row <= c.last && c.bit < 0;
+    if (mine.block >= 0)
+        c = column_at(p, mine.at, mine.block);
+    const bool whole = c.first <= share.row && share.row + mine.rows - 1 <= c.last && c.bit < 0;
     const uint32_t partial = __ballot_sync(WARP_ALL, !whole);
     to.key[panel16_place(i)] = c.key;
     if (warp_lane() == 0)

@@ -6,17 +6,37 @@
  * warp makes one after the other before that of its keys: so there are as many warps as registers
  * allow, and what is likely is fetched before it is known. On an H200 (8 heads, d = 64, f32, 16
  * keys for each query, warm replays) N = 128, 512 and 1024 take 3.8, 5.3 and 8.3 us; 24 warps, each
- * with twice the fetches under way, took 1.07 times as long as 32.
+ * with twice the fetches under way, took 1.07 times as long as 32. With d = 512 N = 128 and 256,
+ * whose warps all fit, take 7.4 and 10.2 us with four fetches of a key under way, 7.9 and 11.3 with
+ * one. Giving a multiprocessor neighbouring rows, for its L1 cache, took 1.08 times as long.
  */
 #ifndef TESSERA_CUDA_SDDMM_ROW_CUH
 #define TESSERA_CUDA_SDDMM_ROW_CUH
 
 #include "device/blocks.cuh"
 #include "device/words.cuh"
-#include "mma_units.cuh"
+#include "strip.cuh"
 
 #define SDDMM_ROW_WARPS 4
-#define SDDMM_ROW_BLOCKS 8 /* of a multiprocessor */
+#define SDDMM_ROW_BLOCKS 8 /* of a multiprocessor, where there are many */
+#define SDDMM_ROW_FEW 4    /* ... and where there are so few that each has registers for more */
+#define SDDMM_ROW_DIMS 128 /* past which a key is several fetches, one after the other */
+
+/* ---- which columns ---- */
+
+/* Parts that a chunk is cut into, as a power of two: where rows are wide and have many dims a warp
+ * would fetch a chunk's keys one after the other for longer than all the others take. */
+static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct cuda_params &p) {
+    if (p.d_qk <= SDDMM_ROW_DIMS) /* first: a division costs where rows are short */
+        return 0;
+    const int64_t mean = p.columns / p.n_items;
+    return mean <= 16 ? 0 : mean <= 48 ? 1 : 2;
+}
+
+/* Units of the launch, each a warp's: no fewer than there are parts of chunks. */
+static inline int64_t sddmm_row_units(const struct cuda_params &p) {
+    return chunks_at_most(p) << sddmm_row_parts_log2(p);
+}
 
 /* A chunk: its item, -1 where there is none, and its first column. */
 struct sddmm_row_chunk {
@@ -47,8 +67,11 @@ sddmm_row_find(const struct cuda_params &p, int64_t number) {
     return to;
 }
 
-/* The scores of 16 keys, of which lane `from + i` holds number i, to the same lanes. */
-template <class T, bool WHOLE>
+/* ---- scores ---- */
+
+/* The scores of 16 keys, of which lane `from + i` holds number i, to the same lanes. Of each AHEAD
+ * pieces are under way at a time. */
+template <class T, bool WHOLE, int AHEAD>
 static __device__ __forceinline__ float sddmm_row_scores(const T *q, const head_view<T> &k,
                                                          int32_t key_held, int from,
                                                          float q_scale, float score) {
@@ -60,20 +83,27 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const head_
     for (int j = 0; j < 4; j++)
         row[j] = k.data + __shfl_sync(WARP_ALL, key_held, from + 4 * j + lane / 8) * k.stride;
 #pragma unroll 1
-    for (int32_t d = lane % 8 * N; d - lane % 8 * N < k.d; d += 8 * N) {
-        const struct words x = words_load<T, WHOLE>(q, k.d, d, true);
-        struct words y[4];
+    for (int32_t d = lane % 8 * N; d - lane % 8 * N < k.d; d += AHEAD * 8 * N) {
+        struct words x[AHEAD], y[AHEAD][4];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            y[j] = words_load<T, WHOLE>(row[j], k.d, d, true);
-        if (d < k.d)
+        for (int n = 0; n < AHEAD; n++) {
+            if (n > 0 && d - lane % 8 * N + n * 8 * N >= k.d)
+                break;
+            x[n] = words_load<T, WHOLE>(q, k.d, d + n * 8 * N, true);
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                const float of_q = words_element(x, e, T()) * q_scale;
+            for (int j = 0; j < 4; j++)
+                y[n][j] = words_load<T, WHOLE>(row[j], k.d, d + n * 8 * N, true);
+        }
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    sum[j] = fmaf(of_q, words_element(y[j], e, T()), sum[j]);
-            }
+        for (int n = 0; n < AHEAD; n++)
+            if (d + n * 8 * N < k.d)
+#pragma unroll
+                for (int e = 0; e < N; e++) {
+                    const float of_q = words_element(x[n], e, T()) * q_scale;
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        sum[j] = fmaf(of_q, words_element(y[n][j], e, T()), sum[j]);
+                }
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -85,17 +115,23 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const head_
     return score;
 }
 
-template <class T, bool WHOLE>
-static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS, SDDMM_ROW_BLOCKS / (WHOLE ? 1 : 2))
+/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
+ * fetch more at a time. */
+template <class T, bool WHOLE, bool FEW>
+static __global__ void
+__launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
     sddmm_row(const __grid_constant__ struct cuda_params p) {
+    constexpr int AHEAD = FEW ? 4 : 1;
+    const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
     const int64_t number = blocks_unit() * SDDMM_ROW_WARPS + threadIdx.x / 32;
-    const struct sddmm_row_chunk chunk = sddmm_row_find(p, number);
+    struct sddmm_row_chunk chunk = sddmm_row_find(p, number >> log2);
     if (chunk.item < 0)
         return;
+    chunk.column += (uint32_t)(number & ((1 << log2) - 1)) * part_width;
     const struct strip s = strip_at(p, chunk.at);
     const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
-    const uint32_t end = (uint32_t)min((int64_t)chunk.column + CUDA_CHUNK, s.width);
+    const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
         int32_t key = -1;
@@ -106,9 +142,9 @@ static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS, SDDMM_ROW_BLOCKS 
         }
         /* Where there is no key, another is read: what it gives is not stored. */
         const int32_t some = max(key, 0);
-        float score = sddmm_row_scores<T, WHOLE>(q, k, some, 0, p.q_scale, 0.0f);
+        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, k, some, 0, p.q_scale, 0.0f);
         if (from + 16 < end)
-            score = sddmm_row_scores<T, WHOLE>(q, k, some, 16, p.q_scale, score);
+            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, k, some, 16, p.q_scale, score);
         if (x < end)
             s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }
@@ -116,10 +152,15 @@ static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS, SDDMM_ROW_BLOCKS 
 
 template <class T>
 static cudaError_t sddmm_row_launch(const struct cuda_params *p, cudaStream_t stream) {
-    return blocks_launch(words_whole<T>(p->alignment, p->d_qk) ? sddmm_row<T, true>
-                                                               : sddmm_row<T, false>,
-                         (sddmm_chunks(p) + SDDMM_ROW_WARPS - 1) / SDDMM_ROW_WARPS,
-                         32 * SDDMM_ROW_WARPS, p, stream);
+    if (p->n_items == 0)
+        return cudaSuccess;
+    const int64_t blocks = (sddmm_row_units(*p) + SDDMM_ROW_WARPS - 1) / SDDMM_ROW_WARPS;
+    const bool few =
+        p->d_qk > SDDMM_ROW_DIMS && blocks <= (int64_t)SDDMM_ROW_FEW * p->multiprocessors;
+    return blocks_launch(!words_whole<T>(p->alignment, p->d_qk) ? sddmm_row<T, false, false>
+                         : few                                  ? sddmm_row<T, true, true>
+                                                                : sddmm_row<T, true, false>,
+                         blocks, 32 * SDDMM_ROW_WARPS, p, stream);
 }
 
 #endif

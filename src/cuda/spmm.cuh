@@ -22,7 +22,6 @@
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
 #include "device/words.cuh"
-#include "mma_units.cuh"
 #include "spmm_row.cuh"
 #include "strip_share.cuh"
 
@@ -274,26 +273,6 @@ static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES>
                 to[i] += cluster_load(&shared.sum[w][i][lane], block);
         }
     return weighty;
-}
-
-/* Elements at ... at + N - 1 of a row of outputs. */
-template <class T>
-static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left,
-                                                  bool whole) {
-    constexpr int N = words_elements<T>();
-    union {
-        T element[N];
-        uint4 all;
-    } y;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        from_f32(&y.element[i], mean_in_range(x[i], T()));
-    if (whole && left > 0)
-        *reinterpret_cast<uint4 *>(out) = y.all;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (!whole && i < left)
-            out[i] = y.element[i];
 }
 
 /* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */

@@ -78,16 +78,26 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
                                                         const struct cuda_params &p,
                                                         int64_t number) {
     const struct spmm_mma_unit<T> &unit = s.unit;
-    const int64_t from = number * PANEL16_KEYS, rows = min((int64_t)M, unit.strip.rows - unit.row);
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < PANEL16_KEYS; i += spmm_mma_shape<M, N>::THREADS) {
+    constexpr int THREADS = spmm_mma_shape<M, N>::THREADS, EACH = PANEL16_KEYS / THREADS;
+    static_assert(PANEL16_KEYS % THREADS == 0, "threads share a window evenly");
+    const int64_t from = number * PANEL16_KEYS + threadIdx.x;
+    const int64_t rows = min((int64_t)M, unit.strip.rows - unit.row);
+    struct column_place at[EACH];
+    int32_t block[EACH]; /* under way together */
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+        at[n] = column_place_of(p, unit.strip.entry, unit.column + from + n * THREADS);
+        block[n] = from + n * THREADS < unit.width ? p.image.col_idx[at[n].entry] : -1;
+    }
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
         int32_t key = -1;
-        if (from + i < unit.width) {
-            const struct column c = column_of(p, unit.strip, unit.column + from + i);
+        if (block[n] >= 0) {
+            const struct column c = column_at(p, at[n], block[n]);
             if (column_lists_any(p, c, unit.row, rows))
                 key = c.key;
         }
-        s.key[number & 1][panel16_place(i)] = key;
+        s.key[number & 1][panel16_place((int)threadIdx.x + n * THREADS)] = key;
     }
 }
 
@@ -387,8 +397,8 @@ static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_
                           stream);
 }
 
-/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), --hot)
- * tiles of 128, 64 and 32 rows take 0.58, 0.68 and 1.23 ms for the same number of weights, each at
+/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold)
+ * tiles of 128, 64 and 32 rows take 0.57, 0.65 and 1.00 ms for the same number of weights, each at
  * blocks of its own size: values are gathered once for all of a tile's rows. */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct cuda_params *p, cudaStream_t stream) {

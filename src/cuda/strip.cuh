@@ -53,18 +53,30 @@ static __device__ __forceinline__ int32_t clamp_row(int64_t row) {
     return row < -1 ? -1 : row > INT32_MAX ? INT32_MAX : (int32_t)row;
 }
 
-static __device__ __forceinline__ struct column column_of(const struct cuda_params &p,
-                                                          const struct strip &s, int64_t x) {
-    /* A strip is narrower than 2^32, and 32-bit division is the faster. */
-    const uint32_t tile = (uint32_t)x / (uint32_t)p.block_kv;
-    const uint32_t c = (uint32_t)x - tile * (uint32_t)p.block_kv;
-    const int64_t entry = s.entry + tile;
-    const int64_t key = p.image.col_idx[entry] * p.block_kv + c;
+/* Where column x of the strip that begins with tile `first` stands: its tile, and number c in it. A
+ * strip is narrower than 2^32. */
+struct column_place {
+    int64_t entry;
+    uint32_t c;
+};
+
+static __device__ __forceinline__ struct column_place
+column_place_of(const struct cuda_params &p, int64_t first, int64_t x) {
+    const uint32_t n = (uint32_t)x, high = __umulhi(p.by_block_kv.factor, n);
+    const uint32_t tile = (high + ((n - high) >> p.by_block_kv.halve)) >> p.by_block_kv.shift;
+    return {first + tile, n - tile * (uint32_t)p.block_kv};
+}
+
+/* The column there, of block column `block`. */
+static __device__ __forceinline__ struct column
+column_at(const struct cuda_params &p, const struct column_place &at, int32_t block) {
+    const uint32_t c = at.c;
+    const int64_t key = block * p.block_kv + c;
     struct column out = {(int32_t)key, 0, INT32_MAX, -1};
     if (key >= p.n_kv) {
         out.key = out.last = -1;
     } else if (p.image.partial) {
-        const int64_t kind = p.image.partial[entry];
+        const int64_t kind = p.image.partial[at.entry];
         if (kind > 0) {
             out.first = clamp_row((int64_t)c - p.image.band[2 * (kind - 1) + 1]);
             out.last = clamp_row((int64_t)c - p.image.band[2 * (kind - 1)]);
@@ -73,6 +85,12 @@ static __device__ __forceinline__ struct column column_of(const struct cuda_para
         }
     }
     return out;
+}
+
+static __device__ __forceinline__ struct column column_of(const struct cuda_params &p,
+                                                          const struct strip &s, int64_t x) {
+    const struct column_place at = column_place_of(p, s.entry, x);
+    return column_at(p, at, p.image.col_idx[at.entry]);
 }
 
 static __device__ __forceinline__ bool column_lists(const struct cuda_params &p, int32_t first,
@@ -95,6 +113,11 @@ static __device__ __forceinline__ bool column_lists_any(const struct cuda_params
     for (int64_t r = row; r < row + rows; r++)
         any |= column_lists(p, c.first, c.last, c.bit, r);
     return any;
+}
+
+/* Chunks of all strips at most: each may end in one that is not whole. */
+static inline int64_t chunks_at_most(const struct cuda_params &p) {
+    return p.n_items + p.columns / CUDA_CHUNK;
 }
 
 /* The rows of one (batch, head) of a tensor. */
