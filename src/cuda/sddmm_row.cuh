@@ -13,6 +13,7 @@
 #ifndef TESSERA_CUDA_SDDMM_ROW_CUH
 #define TESSERA_CUDA_SDDMM_ROW_CUH
 
+#include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/words.cuh"
 #include "strip.cuh"
@@ -121,7 +122,7 @@ template <class T, bool WHOLE, bool FEW>
 static __global__ void
 __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
     sddmm_row(const __grid_constant__ struct cuda_params p) {
-    constexpr int AHEAD = FEW ? 4 : 1;
+    constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
     const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
     const int64_t number = blocks_unit() * SDDMM_ROW_WARPS + threadIdx.x / 32;
     struct sddmm_row_chunk chunk = sddmm_row_find(p, number >> log2);
