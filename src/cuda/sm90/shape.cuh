@@ -55,14 +55,15 @@
  * granules of any size. */
 enum { SM90_BOXES, SM90_COPIES };
 
-/* Of a kernel for heads of these dims, multiples of 64. Tiles are panels of 64 columns. */
+/* Of a kernel for heads of these dims, multiples of 16. Tiles are panels of 64 columns, of which
+ * products read those within the dims: 96 dims take the memory of 128, and fewer products. */
 template <int DIMS_QK, int DIMS_V> struct sm90_shape {
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V;
     static constexpr int BITS = D_V > 128 ? 6 : 7, KEYS = 1 << BITS; /* places of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
     static constexpr int AHEAD = 32 / GRANULES; /* steps whose masks are looked up together */
     static constexpr int STAGES = D_QK > 64 ? 2 : 4;
-    static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
+    static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS = D_QK > 128 ? 1 : V_PANELS; /* that go out at a time */
     static constexpr int Q_PANEL = SM90_ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;
