@@ -75,6 +75,8 @@ hard=(
     $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16}
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
+    $fused,h=2,n=300,nkv=700,d={80,96},dtype={f16,bf16},pattern='random(0.5,1)',block={128x128,64x64,8x8,128x1}
+    $fused,h=1,n=300,nkv=700,d=96,dtype=bf16,pattern='random(0.5,1)',block=64x64,kernel=cuda_attention_bf16_d96,tile={16,64,128}
     $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
     $fused,h=1,n=400,nkv=3000,d={64,128},dtype={f16,bf16},pattern='random(0.3,1)',block={192x1,192x64},part={0,500}
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
@@ -139,6 +141,9 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=128,block=8x8,pattern='random(0.6,1)',fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=64,align=4
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=96,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal'
+    backend=cuda,h=1,n=300,nkv=500,d=96,dtype=bf16,block=64x64,pattern='random(0.6,1)&causal',tile=128,kernel=cuda_attention_bf16_d96
+    backend=cuda,h=1,n=140,nkv=300,d=128,dtype=bf16,block=128x128,pattern=dense,kernel=cuda_attention_bf16_d128
     backend=cuda,pipeline=fused,h=1,n=40,d=128,block=16x1,pattern='random(0.6,1)',tile=16
     backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)

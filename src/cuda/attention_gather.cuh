@@ -55,15 +55,8 @@ attention_manner_of(const struct attention_params &p, const struct view &view, i
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* Which ROWS rows of a tensor a warp gathers. Lane l names, in key[i], the one that goes to row
- * 32 i + l of the panel, -1 for zeros. A run: they are consecutive, `count` from `first` on. */
-template <int ROWS> struct attention_rows {
-    int32_t key[(ROWS + 31) / 32];
-    bool run;
-    int32_t first, count;
-};
-
-/* Each warp instruction copies a segment, 128 bytes, of four rows. */
+/* Each warp instruction copies a segment, 128 bytes, of four rows. Lane l names, in key[i], the one
+ * that goes to row 32 i + l of the panel, -1 for zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void
 attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
@@ -86,26 +79,33 @@ attention_copy_keys(uint32_t to, const char *from, const struct attention_manner
     }
 }
 
-/* The same for a run, whose rows need no looking up. */
+/* The same for rows that follow one another, the first `count`, which need no looking up. from, to:
+ * where this lane's pieces of the first begin (attention_lane_*). */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void
 attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
-                   int32_t first, int32_t count) {
+                   int32_t count) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-    const int32_t left = count - sub;
-    from += (uint64_t)(uint32_t)(max(first, 0) + sub) * manner.step + 16 * piece;
-    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
 #pragma unroll
     for (int i = 0; i < ROWS; i += 4) {
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
+        const char *row = from + (uint64_t)manner.step * (uint32_t)i;
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
-                copy_16_of_line(at + 128 * s, from + 128 * s,
-                                i < left && 128 * s + 16 * piece < manner.bytes);
-        from += 4 * (uint64_t)manner.step;
+                copy_16_of_line(at + 128 * s, row + 128 * s,
+                                i + sub < count && 128 * s + 16 * piece < manner.bytes);
     }
+}
+
+/* This lane's pieces of rows: from the first row's begin, and of a panel. */
+static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
+    return (uint64_t)(uint32_t)(first + warp_lane() / 8) * step + 16 * (warp_lane() % 8);
+}
+template <int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
+    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    return (uint32_t)(sub * ROW) + panel_piece(sub, piece);
 }
 
 /* The same element by element. */
@@ -138,13 +138,11 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_ma
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
                                                         const struct attention_manner &manner,
-                                                        const struct attention_rows<ROWS> &rows) {
-    if (!manner.copied)
-        attention_copy_elements<T, ROWS, ROW>(to, from, manner, rows.key);
-    else if (rows.run)
-        attention_copy_run<T, DIMS, ROWS, ROW>(to, from, manner, rows.first, rows.count);
+                                                        const int32_t (&key)[(ROWS + 31) / 32]) {
+    if (manner.copied)
+        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, key);
     else
-        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, rows.key);
+        attention_copy_elements<T, ROWS, ROW>(to, from, manner, key);
 }
 
 /* Rows 64 w ... 64 w + 63 that list key c of a band. */

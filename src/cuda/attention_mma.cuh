@@ -19,70 +19,58 @@ static __device__ __forceinline__ void attention_load_q(uint32_t to,
                                                         const struct attention_params &p,
                                                         const struct granule_item &item,
                                                         int first) {
+    const char *q = attention_head<T>(p.q, item.batch, item.head);
+    const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
     const int row = first + warp_lane_here();
-    const struct attention_rows<R> rows = {{row < item.rows ? item.row + row : -1},
-                                           true,
-                                           item.row + first,
-                                           item.rows - first};
     __syncwarp(); /* all lanes have read what stood there */
-    attention_gather<T, D, R, ROW>(to, attention_head<T>(p.q, item.batch, item.head),
-                                   attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale), rows);
+    if (manner.copied)
+        attention_copy_run<T, D, R, ROW>(to + attention_lane_to<ROW>(),
+                                         q + attention_lane_from(item.row + first, manner.step),
+                                         manner, item.rows - first);
+    else
+        attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
 }
 
-/* Word w of lane l of four neighbours to word l of lane w. */
-static __device__ __forceinline__ void attention_transpose(uint32_t (&word)[4]) {
-    const int lane = warp_lane_here();
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2) {
-        const bool high = lane & step;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t &a = word[step == 1 ? 2 * i : i], &b = word[step == 1 ? 2 * i + 1 : i + 2];
-            const uint32_t x = __shfl_xor_sync(WARP_ALL, high ? a : b, step);
-            a = high ? x : a;
-            b = high ? b : x;
-        }
-    }
-}
-
-/* The first `left` of 16 bytes of a row of O. */
-static __device__ __forceinline__ void attention_store_some(char *to, uint4 x, int32_t left) {
+/* The first `left` of 8 bytes of a row of O. */
+static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, int32_t left) {
 #pragma unroll 1
-    for (int at = 0; at < min(left, 16); at += 2) {
+    for (int at = 0; at < min(left, 8); at += 2) {
         *reinterpret_cast<uint16_t *>(to + at) = (uint16_t)x.x;
-        x = {__funnelshift_r(x.x, x.y, 16), __funnelshift_r(x.y, x.z, 16),
-             __funnelshift_r(x.z, x.w, 16), x.w >> 16};
+        x = {__funnelshift_r(x.x, x.y, 16), x.y >> 16};
     }
 }
 
-/* This warp's rows of O, rounded: four lanes hold 64 bytes of a row, each 16 when they have
- * exchanged them. WHOLE: they can be stored 16 at a time. */
+/* This warp's rows of O, rounded: four lanes hold 32 bytes of a row in two words, and when
+ * neighbours have exchanged one, 8 each. WHOLE: they can be stored 8 at a time. */
 template <bool WHOLE, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
                   const struct attention_state<T, D, R> &state) {
-    const int lane = warp_lane_here();
-    char *const o = attention_head<T>(p.o, item.batch, item.head) + lane % 4 * 16;
+    const int lane = warp_lane_here(), row = first + lane / 4;
+    const bool odd = lane % 2;
+    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
+    const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* of 32 */
+    char *const o =
+        attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
+        char *const to = o + 8 * r * step;
         const bool empty = state.l[r] == 0;
         const float factor = empty ? 0.0f : 1 / state.l[r];
-        const int row = first + lane / 4 + 8 * r;
-        char *const to = o + (item.row + row) * p.o.stride[2] * (int64_t)sizeof(T);
 #pragma unroll
-        for (int d = 0; d < D / 8; d += 4) {
-            uint32_t word[4];
+        for (int d = 0; d < D / 8; d += 2) {
+            uint32_t word[2];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 2; i++) {
                 const float *x = state.o[r / 2][d + i] + r % 2 * 2;
                 word[i] = empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T());
             }
-            attention_transpose(word);
-            const uint4 x = {word[0], word[1], word[2], word[3]};
-            if (WHOLE && row < item.rows)
-                *reinterpret_cast<uint4 *>(to + 16 * d) = x;
-            if (!WHOLE && row < item.rows)
-                attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * (d + lane % 4));
+            const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
+            const uint2 x = {odd ? other : word[0], odd ? word[1] : other};
+            if (WHOLE && row + 8 * r < item.rows)
+                *reinterpret_cast<uint2 *>(to + 16 * d) = x;
+            if (!WHOLE && row + 8 * r < item.rows)
+                attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * d - byte);
         }
     }
 }
@@ -188,54 +176,52 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
     }
 }
 
-/* Looks up each of this warp's keys of a step, from place `first` on. Those of a run that are there
- * come before those that are not. keep: their row masks too. */
+/* Looks up each of this warp's keys of a step, from place `first` on. keep: their row masks too. */
 template <int ROWS, int KEYS, int WORDS>
 static __device__ __forceinline__ void
-attention_keys(struct attention_rows<ROWS> &keys, struct attention_lists<KEYS, WORDS> &lists,
+attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WORDS> &lists,
                const struct attention_params &p, int stage, const struct granule_item &item,
                uint32_t begin, int first, bool masked, bool keep) {
-    keys.count = 0;
 #pragma unroll
     for (int i = 0; i < (ROWS + 31) / 32; i++) {
         const int row = 32 * i + warp_lane_here();
-        keys.key[i] = -1;
+        key[i] = -1;
         if (row < ROWS)
-            keys.key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep);
-        keys.count += __popc(__ballot_sync(WARP_ALL, keys.key[i] >= 0));
+            key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep);
     }
+    __syncwarp();
 }
 
-/* Gathers this warp's rows of a step into a stage. A warp takes 8 at least: where there are more
- * warps than that asks for, half of them gather K and half V. */
+/* Gathers this warp's rows of a step into a stage: at once, or, where they follow one another, all
+ * are left to be copied while another step is computed (attention_step.cuh). A warp takes 8 at
+ * least: where there are more warps than that asks for, half of them gather K and half V. */
 template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ struct attention_rest
 attention_fill(uint32_t shared, int stage, const struct attention_params &p,
                attention_lists<KEYS, attention_shape<T, D, R, WARPS, KEYS>::WORDS> &lists,
                const struct attention_cursor &step) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
-    constexpr bool APART = KEYS / WARPS < 8;
-    constexpr int ROWS = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
+    constexpr int ROWS = shape::ROWS_KV;
     static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
     static_assert(KEYS % ATTENTION_GRANULE == 0, "steps are whole granules");
     const int job = step.job & (ATTENTION_JOBS - 1), warp = (int)threadIdx.x / 32;
+    const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
+    const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
+    const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
+    const struct attention_manner of_keys = attention_manner_of<T>(p, p.k, p.d_qk, 1);
+    const struct attention_manner of_values = attention_manner_of<T>(p, p.v, p.d_v, 1);
     const struct granule_item &item = lists.jobs[job];
-    const bool of_k = !APART || warp < WARPS / 2, of_v = !APART || !of_k;
-    const int first = warp * ROWS % KEYS;
-    const uint32_t rows = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
+    const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
-    const int size = 1 << p.granule_bits;
-    struct attention_rows<ROWS> keys = {{}, ROWS <= size, 0, ROWS};
-    if (keys.run)
-        keys.first = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
-    if (masked || !keys.run || !p.copied)
-        attention_keys<ROWS>(keys, lists, p, stage, item, step.at, first, masked, of_k);
+    if (p.copied && ROWS <= size && !masked)
+        return {run, to + attention_lane_to<shape::ROW>(), &lists.k[job], &lists.v[job]};
+    int32_t key[(ROWS + 31) / 32];
+    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
     if (of_k)
-        attention_gather<T, D, ROWS, shape::ROW>(rows + shape::K, lists.k[job],
-                                                 attention_manner_of<T>(p, p.k, p.d_qk, 1), keys);
+        attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.k[job], of_keys, key);
     if (of_v)
-        attention_gather<T, D, ROWS, shape::ROW>(rows + shape::V, lists.v[job],
-                                                 attention_manner_of<T>(p, p.v, p.d_v, 1), keys);
+        attention_gather<T, D, ROWS, shape::ROW>(to + shape::V, lists.v[job], of_values, key);
+    return {-1, 0, NULL, NULL};
 }
 
 template <class T, int D, int R>
@@ -273,8 +259,11 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
         copy_wait_all();
         __syncthreads();
+        struct attention_rest rest = {-1, 0, NULL, NULL};
         if ((uint32_t)fill.job < (uint32_t)jobs)
-            attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
+            rest = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
+        if (!shape::MEANWHILE || compute.job < 0)
+            attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
         const uint32_t span = KEYS >> p.granule_bits;
         uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
@@ -290,7 +279,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
             attention_step<T, D, R, WARPS, KEYS>(
                 state, rows, panel + shape::K, panel + shape::V,
                 attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p.score_scale);
+                p, rest);
         }
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* on the way while the outputs are stored */

@@ -114,14 +114,57 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     return lanes & GROUP;
 }
 
+/* What is left to gather of the step after the one that is computed: this warp's rows of K and of V
+ * from key `first` on, or nothing where that is -1. k, v: where, in shared memory, it stands where
+ * the heads begin; to: where this lane's pieces go, but for the panel. */
+struct attention_rest {
+    int32_t first;
+    uint32_t to;
+    const char *const *k, *const *v;
+};
+
+/* One of the PARTS of it: a multiprocessor takes copies in one by one, and a warp that hands in
+ * many waits for the last before it goes on. */
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void attention_rest_part(const struct attention_params &p,
+                                                           const struct attention_rest &rest,
+                                                           int part) {
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    if (rest.first < 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < shape::EIGHTS / shape::PARTS; i++) {
+        const int eight = part * (shape::EIGHTS / shape::PARTS) + i;
+        const bool of_k = shape::APART ? (int)threadIdx.x / 32 < WARPS / 2
+                                       : eight < shape::EIGHTS / 2;
+        const int row = 8 * (shape::APART || of_k ? eight : eight - shape::EIGHTS / 2);
+        const struct attention_manner manner =
+            attention_manner_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
+        attention_copy_run<T, D, 8, shape::ROW>(
+            rest.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
+            *(of_k ? rest.k : rest.v) + attention_lane_from(rest.first + row, manner.step), manner,
+            8);
+    }
+}
+
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void attention_rest_all(const struct attention_params &p,
+                                                          const struct attention_rest &rest) {
+#pragma unroll
+    for (int part = 0; part < attention_shape<T, D, R, WARPS, KEYS>::PARTS; part++)
+        attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, part);
+}
+
 /* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
- * where all rows list all keys. */
+ * where all rows list all keys; rest: what is gathered meanwhile. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
-               uint32_t masks, float scale) {
+               uint32_t masks, const struct attention_params &p,
+               const struct attention_rest &rest) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
+    const float scale = p.score_scale;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
     bool whole = true;
@@ -130,15 +173,19 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
         constexpr int GROUPS = shape::GROUPS;
         const struct attention_groups all = {0, GROUPS};
 #pragma unroll 1
-        for (int key = 0; key < KEYS; key += 8 * GROUPS) {
-            const uint32_t at = (uint32_t)(key * ROW);
+        for (int i = 0; i < shape::TIMES; i++) {
+            const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
             float s[R / 16][GROUPS][4];
             attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
+            if (shape::MEANWHILE && i < shape::PARTS)
+                attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, i);
             attention_add<GROUPS, ROW, true>(state, s, v + at, scale, all);
         }
         return;
     }
     constexpr int GROUPS = attention_masked_groups<T, D, R>();
+    if (shape::MEANWHILE)
+        attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];

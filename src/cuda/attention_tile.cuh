@@ -20,6 +20,14 @@ static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(flo
     return M * (D + 8) * (int)sizeof(float); /* of O; of l, 4 or 8 to a row */
 }
 
+/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
+static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
+    return true;
+}
+template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
+    return false;
+}
+
 /* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
@@ -29,6 +37,15 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
      * for fewer. */
     static constexpr int GROUPS = R * D > 2048 || KEYS < 64 ? 4 : 8;
+    static constexpr int TIMES = KEYS / (8 * GROUPS); /* that they come in a step */
+    /* Rows that a warp gathers of a step, of K and of V or of one of them; eights of rows in all,
+     * and in how many parts they are copied while it computes: tall tiles wait for copies, but
+     * where small weights are looked for there is no register left. */
+    static constexpr bool APART = KEYS / WARPS < 8;
+    static constexpr int ROWS_KV = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
+    static constexpr int EIGHTS = 2 * KEYS / WARPS / 8;
+    static constexpr bool MEANWHILE = R == 32 && !attention_has_small(T());
+    static constexpr int PARTS = MEANWHILE && TIMES < EIGHTS ? TIMES : EIGHTS;
     static constexpr int K = M * ROW, V = K + 2 * PANEL, FAR = V + 2 * PANEL;
     static constexpr int LISTS = FAR + attention_far_bytes<M, D>(T());
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
@@ -69,13 +86,6 @@ static __device__ __forceinline__ constexpr float attention_lag(float) {
     return 7.0f;
 }
 
-/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
-static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
-    return true;
-}
-template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
-    return false;
-}
 #define ATTENTION_SMALL 0x1p-14f
 #define ATTENTION_SMALL_RAISE 0x1p29f /* from where they are below f16's largest number */
 
@@ -187,15 +197,23 @@ static __device__ __forceinline__ void
 attention_rescale_far(const struct attention_state<T, D, R> &, int, float) {
 }
 
-/* Moves the maxima that the scores leave behind, and O and l with them. */
+/* Moves the maxima that the scores leave behind, and O and l with them: but at an item's first
+ * scores, when there is nothing in them. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_rescale(struct attention_state<T, D, R> &state,
                                                          const float (&top)[R / 8]) {
+    bool some = false;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        some |= state.m[r] != -INFINITY;
+    some = __any_sync(WARP_ALL, some);
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const int i = r / 2, e = r % 2 * 2;
         const float before = state.m[r];
         state.m[r] = attention_moves<T>(before, top[r]) ? top[r] : before;
+        if (!some)
+            continue;
         const float factor = attention_exp2(before - attention_base(state.m[r]));
         state.l[r] *= factor;
 #pragma unroll
