@@ -70,6 +70,7 @@ struct kernel_cost {
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double masked_key;  /* one row mask applied, per row */
+    double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
