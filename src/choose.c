@@ -169,10 +169,12 @@ double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          int32_t stack) {
     const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
+    const int wide = kernel->cost.masked_wide > 0 && plan->block_kv % GRANULE_MAX == 0;
+    const double masked = wide ? kernel->cost.masked_wide : kernel->cost.masked_key;
     return stacks *
            (sums->tiles * kernel->cost.item +
             (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
-            sums->masked_keys * rows * kernel->cost.masked_key -
+            sums->masked_keys * rows * masked -
             listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }

@@ -71,8 +71,9 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
     double near_size;
-    double masked_key; /* one row mask applied, per row */
-    double value;      /* staged: one value between the stages, written or read */
+    double masked_key;  /* one row mask applied, per row */
+    double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
+    double value;       /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;

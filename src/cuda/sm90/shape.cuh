@@ -37,9 +37,8 @@
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. With one slot of Q, the
- * next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its
- * own.
+ * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is
+ * computed and O goes out, and S(0) stands in a line of its own.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
