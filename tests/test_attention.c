@@ -232,6 +232,39 @@ static void extreme_scales_are_safe(void **state) {
         }
 }
 
+enum { EQUAL_ROWS = 64, EQUAL_TRIES = 40, EQUAL_DIMS = 256 };
+
+/* What is worst for a sum: all terms are alike. The bound of the lse, for one key. */
+static void equal_terms_are_summed_well(void **state) {
+    static float q[EQUAL_ROWS * EQUAL_DIMS], k[EQUAL_DIMS], v[1], o[EQUAL_ROWS], lse[EQUAL_ROWS];
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    (void)state;
+    shape.n_q = EQUAL_ROWS, shape.n_kv = 1;
+    shape.block_q = shape.block_kv = EQUAL_ROWS;
+    assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
+    for (int64_t d = 64; d <= EQUAL_DIMS; d += 64)
+        for (int t = 0; t < EQUAL_TRIES; t++) {
+            const float term = 1 + (float)t / EQUAL_TRIES;
+            for (int64_t i = 0; i < EQUAL_ROWS * d; i++)
+                q[i] = 1 + (float)(i / d) / EQUAL_ROWS;
+            for (int64_t i = 0; i < d; i++)
+                k[i] = term;
+            tess_tensor tq = tess_tensor_bhnd(q, TESS_F32, 1, 1, EQUAL_ROWS, d);
+            tess_tensor tk = tess_tensor_bhnd(k, TESS_F32, 1, 1, 1, d);
+            tess_tensor tv = tess_tensor_bhnd(v, TESS_F32, 1, 1, 1, 1);
+            tess_tensor to = tess_tensor_bhnd(o, TESS_F32, 1, 1, EQUAL_ROWS, 1);
+            tess_tensor tl = tess_tensor_bhnd(lse, TESS_F32, 1, 1, EQUAL_ROWS, 1);
+            assert_int_equal(tess_attention(TESS_CPU, &tq, &tk, &tv, pattern, &to, &tl, NULL),
+                             TESS_OK);
+            for (int r = 0; r < EQUAL_ROWS; r++) {
+                const double score = sqrt((double)d) * (double)q[r * d] * (double)term;
+                assert_true(fabs((double)lse[r] - score) <= 0x1p-21 * score);
+            }
+        }
+    tess_pattern_free(pattern);
+}
+
 static void threads_change_no_bit(void **state) {
     static const int64_t threads[] = {2, 3, 8};
     struct run r;
@@ -425,6 +458,7 @@ int main(void) {
         cmocka_unit_test(right_within_the_bounds),
         cmocka_unit_test(every_height_and_split_is_right),
         cmocka_unit_test(extreme_scales_are_safe),
+        cmocka_unit_test(equal_terms_are_summed_well),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(infinities_reach_their_rows_only),
         cmocka_unit_test(unlisted_keys_change_no_bit),

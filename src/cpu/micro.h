@@ -20,7 +20,8 @@
 #define CPU_KEYS 128                          /* of a superblock */
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
-#define CPU_DIMS 256                          /* dims that chunks are added up over in f32 */
+#define CPU_SPAN 128                          /* dims that chunks are added up over */
+#define CPU_DIMS 256                          /* and those sums in f32: two of them */
 #define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
 #define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
 
@@ -66,14 +67,23 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
             cpu_scores_dim(qt, k, i, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
-                total[j][v] += sum[j][v];
+                float *s = st + j * width + v * CPU_LANES;
+                if (begin % CPU_SPAN)
+                    total[j][v] += sum[j][v];
+                else
+                    total[j][v] = sum[j][v];
+                if (end == CPU_SPAN && end < d)
+                    v_store(s, total[j][v]);
             }
         }
         begin = end;
     } while (begin < d);
     V_FOR(v, vectors) {
         V_FOR(j, keys) {
-            v_store(st + j * width + v * CPU_LANES, total[j][v]);
+            float *s = st + j * width + v * CPU_LANES;
+            if (d > CPU_SPAN)
+                total[j][v] += v_load(s);
+            v_store(s, total[j][v]);
             top[v] = v_max(total[j][v], top[v]);
         }
     }
