@@ -217,18 +217,6 @@ static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
     return !__any_sync(WARP_ALL, (words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
 }
 
-/* Scores to weights, which are rounded when P V of the step before has read the last ones, if it
- * may not be done: sm90_round. Answers whether a maximum has moved. FIRST: of the item. */
-template <class T, bool FIRST, class shape, int SOURCE>
-static __device__ __forceinline__ bool sm90_weights(struct sm90_work<shape, SOURCE> &w,
-                                                    float (&factor)[2], float scale) {
-    if (FIRST)
-        sm90_clear(w.state);
-    return sm90_trusts<T, shape>()
-               ? sm90_softmax_trusting<T, FIRST>(w.weights, w.s, w.state, factor, scale)
-               : sm90_softmax<T>(w.s, w.state, factor, scale);
-}
-
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
 template <class T, bool FIRST, class shape, int SOURCE>
 static __device__ __forceinline__ void
@@ -241,21 +229,12 @@ sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     sm90_mask_scores(w, place);
-    const bool moved = sm90_weights<T, FIRST>(w, factor, scale);
+    if (FIRST)
+        sm90_clear(w.state);
+    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
-    if (!sm90_trusts<T, shape>())
-        sm90_round<T>(w.weights, w.s);
-}
-
-/* Until P V of the step before is done. */
-template <class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_values_done(struct sm90_work<shape, SOURCE> &w,
-                                                        const sm90_place &place) {
-    product_wait<0>();
-    product_pin(w.o);
-    product_pin(w.weights);
-    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
+    sm90_round<T>(w.weights, w.s);
 }
 
 /* P V of the step before, with nothing to overlap. */
@@ -263,7 +242,10 @@ template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape, SOURCE> &w,
                                                          const sm90_place &place, bool add) {
     sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, w.keys, add);
-    sm90_values_done(w, place);
+    product_wait<0>();
+    product_pin(w.o);
+    product_pin(w.weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
 }
 
 /* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
@@ -293,21 +275,21 @@ static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, S
     if (MASKED) /* before P V, whose first product waits for all of the scores' */
         sm90_ask_mask(w, place, p);
     sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, keys, add);
-    if (sm90_trusts<T, shape>())
-        sm90_values_done(w, place);
-    else
-        product_wait<1>();
+    product_wait<1>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
     if (MASKED)
         sm90_mask_scores(w, place);
-    if (FIRST)
+    if (FIRST) {
         w.done = w.state;
-    const bool moved = sm90_weights<T, FIRST>(w, factor, scale);
-    if (!sm90_trusts<T, shape>()) {
-        sm90_values_done(w, place);
-        sm90_round<T>(w.weights, w.s);
+        sm90_clear(w.state);
     }
+    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
+    product_wait<0>();
+    product_pin(w.o);
+    product_pin(w.weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
+    sm90_round<T>(w.weights, w.s);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
 }

@@ -36,10 +36,9 @@
  *   ...
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Where exponentials take as long as products, bf16's softmax begins when both of a
- * step's products are done. Steps whose granules all have no mask come first in an item; where the
- * second may have one, O goes out before its scores. With one slot of Q, the next item's comes while
- * the last P V is computed and O goes out, and S(0) stands in a line of its own.
+ * products. Steps whose granules all have no mask come first in an item; where the second may have
+ * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is
+ * computed and O goes out, and S(0) stands in a line of its own.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -74,8 +73,6 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
     static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
-    /* Whether exponentials take as long as products, of two warpgroups that compute. */
-    static constexpr bool EVEN = GROUPS == 2 && D_QK <= 64 && D_V <= 64;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
     static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */

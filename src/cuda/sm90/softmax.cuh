@@ -6,8 +6,6 @@
 #include "device/mma.cuh"
 #include "sm90/shape.cuh"
 
-#include <float.h>
-
 /* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling), so
  * that O is seldom multiplied. Weights are exp2(s - m) times 2^raise, which O and l share: f16 has
  * little room above 1, and less below. */
@@ -54,47 +52,9 @@ static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
     return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
 }
-static __device__ __forceinline__ bool quad_any(bool x) {
-    return (__ballot_sync(WARP_ALL, x) >> (warp_lane_here() & ~3) & 15) != 0;
-}
 static __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(WARP_ALL, x, 1);
     return x + __shfl_xor_sync(WARP_ALL, x, 2);
-}
-
-/* The largest scores of two rows, scaled. */
-template <int N>
-static __device__ __forceinline__ void sm90_top(float (&top)[2], const float (&s)[N], float scale) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float a = s[2 * h], b = s[2 * h + 1];
-#pragma unroll
-        for (int j = 1; j < N / 4; j++) {
-            a = fmaxf(a, s[4 * j + 2 * h]);
-            b = fmaxf(b, s[4 * j + 2 * h + 1]);
-        }
-        top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
-    }
-}
-
-/* Scales and subtracts where a row of the warp is far, so that neither is to be done again; row by
- * row: no row's bits follow from what others hold. */
-template <class T, int N>
-static __device__ __forceinline__ void sm90_lower(float (&s)[N], float (&base)[2],
-                                                  const struct sm90_state &state, float scale) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float m = attention_base(state.m[h]);
-        const bool far = fabsf(m) > SM90_FAR;
-        const float before = far ? scale : 1, within = far ? 1 : scale;
-        const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
-#pragma unroll
-        for (int j = 0; j < N / 2; j++) {
-            float &x = s[4 * (j / 2) + 2 * h + j % 2];
-            x = __fadd_rn(fmaf(__fmul_rn(x, before), within, -less), more);
-        }
-        base[h] = 0;
-    }
 }
 
 /* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
@@ -122,7 +82,16 @@ template <class T, int N>
 static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
                                                     float (&factor)[2], float scale) {
     float top[2], base[2];
-    sm90_top(top, s, scale);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float a = s[2 * h], b = s[2 * h + 1];
+#pragma unroll
+        for (int j = 1; j < N / 4; j++) {
+            a = fmaxf(a, s[4 * j + 2 * h]);
+            b = fmaxf(b, s[4 * j + 2 * h + 1]);
+        }
+        top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
+    }
     const bool moved = __any_sync(WARP_ALL, top[0] - state.m[0] > sm90_lag(T()) ||
                                                 top[1] - state.m[1] > sm90_lag(T()));
     base[0] = state.base[0];
@@ -132,8 +101,20 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
             sm90_move<T>(state, factor, top);
         base[0] = state.base[0];
         base[1] = state.base[1];
-        if (state.far) {
-            sm90_lower<T>(s, base, state, scale);
+        if (state.far) { /* row by row: no row's bits follow from what others hold */
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float m = attention_base(state.m[h]);
+                const bool far = fabsf(m) > SM90_FAR;
+                const float before = far ? scale : 1, within = far ? 1 : scale;
+                const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
+#pragma unroll
+                for (int j = 0; j < N / 2; j++) {
+                    float &x = s[4 * (j / 2) + 2 * h + j % 2];
+                    x = __fadd_rn(fmaf(__fmul_rn(x, before), within, -less), more);
+                }
+                base[h] = 0;
+            }
             scale = 1;
         }
     }
@@ -152,100 +133,6 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
     }
     return moved;
 }
-
-/* ---- the same, trusting in the maxima that are known ---- */
-
-/* What a thread's sum over the columns of a step may be before it is asked how large its weights
- * are: none is larger. */
-#define SM90_LIMIT 0x1p8f
-
-/* bf16 alone: f16 ends 2^2 above the largest weight, and sums of weights say no more about one. */
-template <class T, class shape> static __device__ __forceinline__ constexpr bool sm90_trusts(void) {
-    return shape::EVEN && sm90_raise(T()) == 0;
-}
-
-/* Weights as an operand, rounded in pairs, and the sums of this thread's columns. */
-template <class T, int N>
-static __device__ __forceinline__ void sm90_weigh(uint32_t (&weights)[N / 2], float (&sum)[2],
-                                                  const float (&s)[N], const float (&base)[2],
-                                                  float scale) {
-    float sums[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-        float x[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = sm90_exp2(fmaf(s[4 * j + i], scale, -base[i / 2]));
-            sums[i] += x[i];
-        }
-        weights[2 * j] = mma_pack(x[0], x[1], T());
-        weights[2 * j + 1] = mma_pack(x[2], x[3], T());
-    }
-    sum[0] = sums[0] + sums[1];
-    sum[1] = sums[2] + sums[3];
-}
-
-/* Whether weights may have outgrown their maximum; NaN has. */
-static __device__ __forceinline__ bool sm90_outgrown(float sum) {
-    return !(sum <= SM90_LIMIT);
-}
-
-/* Maxima of the rows whose sums have outgrown them, or of all that are FIRST, move to `top`; factor
- * is what that makes of earlier sums. */
-template <class T, bool FIRST>
-static __device__ __forceinline__ void sm90_move_outgrown(struct sm90_state &state,
-                                                          float (&factor)[2], const float (&sum)[2],
-                                                          const float (&top)[2]) {
-    bool far = false;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float before = state.m[h];
-        if (FIRST || quad_any(sm90_outgrown(sum[h])))
-            state.m[h] = fmaxf(top[h], before);
-        const float now = attention_base(state.m[h]);
-        factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
-        state.base[h] = now - sm90_raise(T());
-        state.l[h] *= factor[h];
-        far |= fabsf(now) > SM90_FAR;
-    }
-    state.far = __any_sync(WARP_ALL, far);
-}
-
-/*
- * Scores to weights, rounded; maxima and sums move on. Weights by the maxima before come first: as
- * long as they stay small enough, which their sums show, nothing asks for the scores' own maxima.
- * FIRST: none are known. Answers whether any may have moved: only then is factor set. A row that
- * has listed nothing yet has base -FLT_MAX, by which all it may list outgrows it.
- */
-template <class T, bool FIRST, int N>
-static __device__ __forceinline__ bool sm90_softmax_trusting(uint32_t (&weights)[N / 2],
-                                                             float (&s)[N],
-                                                             struct sm90_state &state,
-                                                             float (&factor)[2], float scale) {
-    float sum[2] = {0, 0};
-    if (!FIRST)
-        sm90_weigh<T>(weights, sum, s, state.base, scale);
-    const bool outgrown = __any_sync(WARP_ALL, sm90_outgrown(sum[0]) || sm90_outgrown(sum[1]));
-    const bool anew = FIRST || outgrown || state.far;
-    if (anew) {
-        float top[2];
-        sm90_top(top, s, scale);
-        sm90_move_outgrown<T, FIRST>(state, factor, sum, top);
-        float base[2] = {state.base[0], state.base[1]};
-        if (state.far)
-            sm90_lower<T>(s, base, state, scale);
-        sm90_weigh<T>(weights, sum, s, base, state.far ? 1 : scale);
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (state.m[h] == -INFINITY)
-                state.base[h] = -FLT_MAX;
-    }
-    state.l[0] += sum[0];
-    state.l[1] += sum[1];
-    return anew;
-}
-
-/* ---- either ---- */
 
 /* Weights as an operand, rounded in pairs. */
 template <class T, int N>
