@@ -48,7 +48,7 @@ function complain(words) { print page ":" line ": " words; failures++ }
     for (i = 1; i <= n; i++)
         if (cells[i] ~ /^[0-9.]+(e[-+]?[0-9]+)?$/) {
             unit = names[i] ~ /ms$/ ? "ms" : names[i] ~ /tflops$/ ? "TFLOP/s" : \
-                names[i] ~ /speedup$/ || names[i] == "published" ? "times" : ""
+                names[i] ~ /speedup$|_over_dense$/ || names[i] == "published" ? "times" : ""
             pool[++n_pool] = cells[i] + 0
             pool_unit[n_pool] = unit
         }
