@@ -30,7 +30,8 @@ double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
                        double rows);
 
 /* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height`
- * rows of each of `stack` heads. */
+ * rows of each of `stack` heads: what kernels and heights are weighed by, without launch, merges and
+ * workers that have more to do than others, which the plan's prediction counts. */
 double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack);

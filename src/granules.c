@@ -63,7 +63,8 @@ static void cut_masked(struct granule_sink *s, const struct lists *lists, int ki
 }
 
 /* 1 or 2: only rows 0 ... 63 or only those after them are members of the run; else 0. Runs of either
- * are put together, since kernels of 64 rows to each group of warps pass over the other's. */
+ * are put together, since kernels of 64 rows to each group of warps pass over the other's; not in tiles
+ * of more than two such groups. */
 static int only_half(const struct lists *lists, const struct list_masked *run) {
     const uint64_t *rows = lists->words_of_rows + run->u.word;
     return lists->words != 2 ? 0 : rows[1] == 0 ? 1 : rows[0] == 0 ? 2 : 0;

@@ -62,7 +62,7 @@ struct kernel_args {
     tess_stream stream;
 };
 
-/* Seconds on one worker: what the plan weighs tile heights and kernels by. Measured, see
+/* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by. Measured, see
  * ARCHITECTURE.md. */
 struct kernel_cost {
     double item;        /* any work item */

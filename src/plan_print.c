@@ -65,7 +65,7 @@ static void say_lists(struct text *t, const tess_plan *plan) {
     if (plan->stack > 1)
         say(t, " of each of %d heads", (int)plan->stack);
     for (int i = 0; plan->heights[i].rows; i++)
-        say(t, "%s%d: %.3g ms", i ? ", " : ", predicted for ", (int)plan->heights[i].rows,
+        say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)plan->heights[i].rows,
             plan->heights[i].seconds * 1e3);
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;

@@ -125,6 +125,9 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
 
 /* ---- the last wave ---- */
 
+/* A tile is cut into so many at most, however little room there is at the end. */
+#define WAVE_PARTS 16
+
 /* Costs in keys of one worker. */
 struct wave {
     struct deal_item *order;
@@ -166,7 +169,8 @@ static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles,
     for (int64_t i = 0; i < wave->n && !failed; i++) {
         const struct work_item *w = &s->items[wave->order[i].number];
         const int64_t keys = wave->order[i].cost - wave->item;
-        const int64_t room = share - deal_least(&wave->deal), most = keys / rules->min_part_keys;
+        const int64_t room = share - deal_least(&wave->deal);
+        const int64_t most = min_i64(keys / rules->min_part_keys, WAVE_PARTS);
         int64_t parts = 1;
         if (cuts && w->parts == 1 && keys > room && most > 1) {
             parts = room > 0 ? (keys + room - 1) / room : most;

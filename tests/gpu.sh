@@ -79,6 +79,7 @@ hard=(
     $fused,h=1,n=300,nkv=700,d=96,dtype=bf16,pattern='random(0.5,1)',block=64x64,kernel=cuda_attention_bf16_d96,tile={16,64,128}
     $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
     $fused,h=1,n=400,nkv=3000,d={64,128},dtype={f16,bf16},pattern='random(0.3,1)',block={192x1,192x64},part={0,500}
+    $fused,h=2,n=200,nkv=7112,d={80,96,128},dtype={f16,bf16},pattern='random(0.5,1)',block={128x508,192x508},fill={nanv,nank}
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"

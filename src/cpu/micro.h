@@ -235,10 +235,10 @@ static const struct cpu_shape {
 static inline void cpu_scores_long(const struct cpu_shape *shape, const float *qt, int64_t width,
                                    const float *const *key, int64_t d, float *st, vf *top) {
     double total[CPU_STEP_MAX * CPU_GROUP] = {0};
-    const float *part[CPU_STEP_MAX];
+    const float *part[2 * CPU_STEP_MAX]; /* of this step, and of the next, which is fetched */
     vf ignored[CPU_VECTORS] = {{0}};
     for (int64_t first = 0; first < d; first += CPU_DIMS) {
-        for (int32_t j = 0; j < shape->keys; j++)
+        for (int32_t j = 0; j < 2 * shape->keys; j++)
             part[j] = key[j] + first;
         shape->scores(qt + first * width, part, d - first < CPU_DIMS ? d - first : CPU_DIMS, st,
                       ignored);

@@ -9,7 +9,7 @@
 struct sm90_place {
     char *memory;
     uint32_t shared;
-    int group;     /* 0 or 1: rows 64 group ... of the tile */
+    int group;     /* 0, 1 ...: rows 64 group ... of the tile */
     bool elected;  /* one thread of the warpgroup */
     uint32_t step; /* counted over all items */
     uint32_t job;  /* counted */
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, 
         const int filled = (int)(keys >> i / 2 * 8 & 255);
         if (filled && i % 2 * 32 + warp_lane_here() >= filled)
 #pragma unroll
-            for (int j = 0; j < (shape::D_V + 31) / 32; j++)
+            for (int j = 0; j < shape::D_V / 32; j++)
                 shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
                                                (32 * i + warp_lane_here()) * 128),
                                 {0, 0, 0, 0});
@@ -249,7 +249,7 @@ static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape,
 }
 
 /* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
- * the other. */
+ * others. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
     warpgroup_sync(1 + place.group);

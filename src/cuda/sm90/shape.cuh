@@ -64,16 +64,15 @@ template <int WARPS> struct sm90_masks {
     int64_t bits[2];
 };
 
-/* Of a kernel for heads of these dims, multiples of 16, and so many warpgroups that compute. Tiles
- * are panels of 64 columns, of which products read those within the dims: 96 dims take the memory of
- * 128, and fewer products. */
+/* Of a kernel for heads of these dims, multiples of 64, and so many warpgroups that compute. Tiles
+ * are panels of 64 columns. */
 template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING;
     static constexpr int ROWS = 64 * GROUPS, THREADS = 128 * (1 + GROUPS);
     static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
     static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
-    static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
+    static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
     static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;

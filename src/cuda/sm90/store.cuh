@@ -71,8 +71,7 @@ static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
                 const struct sm90_queries &of, const float (&o)[shape::OUTPUTS],
                 const float (&l)[2], int first) {
-    constexpr int STAGED = 64 * shape::O_PANELS;
-    constexpr int COLUMNS = STAGED < shape::D_V ? STAGED : shape::D_V;
+    constexpr int COLUMNS = 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const bool empty[2] = {l[0] == 0, l[1] == 0};
     const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};

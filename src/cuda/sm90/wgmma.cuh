@@ -66,17 +66,15 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
 #define C_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define C_16(c, i) C_4(c, i), C_4(c, i + 4), C_4(c, i + 8), C_4(c, i + 12)
 #define C_32(c) C_16(c, 0), C_16(c, 16)
-#define C_48(c) C_32(c), C_16(c, 32)
-#define C_64(c) C_48(c), C_16(c, 48)
+#define C_64(c) C_32(c), C_16(c, 32), C_16(c, 48)
 #define C_96(c) C_64(c), C_16(c, 64), C_16(c, 80)
 #define C_128(c) C_96(c), C_16(c, 96), C_16(c, 112)
 #define NAMES_32                                                                                   \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
     "%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_48                                                                                   \
-    NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES_64                                                                                   \
-    NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+    NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
+             "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES_96                                                                                   \
     NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"   \
              "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
@@ -110,7 +108,6 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
     PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
     PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
     PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
-    PRODUCT_COLUMNS(T, type, "96", 48, "%48,%49,%50,%51", "%52", "%53")                            \
     PRODUCT_COLUMNS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                           \
     PRODUCT_COLUMNS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                         \
     PRODUCT_COLUMNS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
@@ -122,12 +119,10 @@ PRODUCTS(__nv_bfloat16, "bf16")
 #undef NAMES_128
 #undef NAMES_96
 #undef NAMES_64
-#undef NAMES_48
 #undef NAMES_32
 #undef C_128
 #undef C_96
 #undef C_64
-#undef C_48
 #undef C_32
 #undef C_16
 #undef C_4
