@@ -214,9 +214,9 @@ V_INLINE __m512 v_exp2_part(vf x) {
         1.5759809f, 1.6104903f, 1.6457555f, 1.6817929f, 1.7186193f, 1.7562522f, 1.7947091f,
         1.8340081f, 1.8741677f, 1.9152066f, 1.9571441f,
     };
-    const int down = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-    const vf r = (vf)_mm512_reduce_ps((__m512)x, 5 << 4 | down);
-    const __m512 at = _mm512_add_round_ps((__m512)x, _mm512_set1_ps(0x1.8p18f), down);
+    enum { DOWN = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC };
+    const vf r = (vf)_mm512_reduce_ps((__m512)x, 5 << 4 | DOWN);
+    const __m512 at = _mm512_add_round_ps((__m512)x, _mm512_set1_ps(0x1.8p18f), DOWN);
     const vf y = (vf)_mm512_permutex2var_ps((__m512)v_load(root), (__m512i)at,
                                             (__m512)v_load(root + CPU_LANES));
     const vf more = r * v_fma(v_set(0.242652759f), r, v_set(0.6931234f));
