@@ -299,10 +299,14 @@ static inline void cpu_values(const float *st, int vectors, const float **value,
         const int32_t keys = n - j < chunk ? n - j : chunk;
         const float *const *of = value + j, *const *ahead = of + keys;
         int64_t i = 0;
-        for (int s = 0; s < 3; s++)
-            for (; i + shape->values[s].dims <= d; i += shape->values[s].dims)
-                shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + i % 16 * chunk / 16,
-                                     keys, i, j ? one : alpha, ot);
+        for (int s = 0; s < 3; s++) {
+            const int64_t last = chunk - chunk / 4 * (shape->values[s].dims / 4); /* share */
+            for (; i + shape->values[s].dims <= d; i += shape->values[s].dims) {
+                const int64_t share = min_i64(i % 16 * chunk / 16, last);
+                shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,
+                                     j ? one : alpha, ot);
+            }
+        }
     }
 }
 
