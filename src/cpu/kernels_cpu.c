@@ -215,26 +215,18 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
                .key_row_dim = softmax_row),                                                        \
         KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, NULL, .item = 2e-6,                          \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
+#define KERNEL_PAIRS(level, row_dim)                                                               \
+    {                                                                                              \
+        .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tile_rows = tile_rows,    \
+        .stacked_rows = CPU_TILE_ROWS, .unusable = level##_unusable,                               \
+        .cost = {.item = 1e-6, .key_row_dim = row_dim, .key_dim = 0.09e-9, .masked_key = 0.1e-9},  \
+        .refuses = level##_attention_refuses, .workspace = cpu_attention_workspace_##level,        \
+        .run = cpu_attention_##level                                                               \
+    }
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
-    {.name = "cpu_attention_amx",
-     .stage = TESS_STAGE_ATTENTION,
-     .tile_rows = tile_rows,
-     .stacked_rows = CPU_TILE_ROWS,
-     .cost = {.item = 1e-6, .key_row_dim = 0.0038e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
-     .unusable = amx_unusable,
-     .refuses = amx_attention_refuses,
-     .workspace = cpu_attention_workspace_amx,
-     .run = cpu_attention_amx},
-    {.name = "cpu_attention_avx512bf16",
-     .stage = TESS_STAGE_ATTENTION,
-     .tile_rows = tile_rows,
-     .stacked_rows = CPU_TILE_ROWS,
-     .cost = {.item = 1e-6, .key_row_dim = 0.0117e-9, .key_dim = 0.09e-9, .masked_key = 0.1e-9},
-     .unusable = avx512bf16_unusable,
-     .refuses = avx512bf16_attention_refuses,
-     .workspace = cpu_attention_workspace_avx512bf16,
-     .run = cpu_attention_avx512bf16},
+    KERNEL_PAIRS(amx, 0.0038e-9),
+    KERNEL_PAIRS(avx512bf16, 0.0117e-9),
     KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9),
     KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9),
 #elif defined(__aarch64__) /* never measured: as portable */
