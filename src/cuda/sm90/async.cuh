@@ -63,6 +63,14 @@ static __device__ __forceinline__ void warpgroup_sync(int id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
+/* Among `threads`, of which some only arrive. */
+static __device__ __forceinline__ void warpgroups_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void warpgroups_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* What this thread has written or found written by ordinary means becomes visible to tensor cores
  * and box copies. */
 static __device__ __forceinline__ void proxy_fence(void) {

@@ -32,6 +32,24 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
+/* Turns at handing in products, where there is not twice the scores (shape.cuh). Only steps without
+ * masks take part, since no warpgroup passes over those. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ bool sm90_takes_turns(const sm90_place &place) {
+    return shape::AHEAD && SOURCE == SM90_BOXES && place.at < place.whole &&
+           place.whole < SM90_LONG;
+}
+template <class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_turn_take(const sm90_place &place) {
+    if (sm90_takes_turns<shape, SOURCE>(place))
+        warpgroups_sync(1 + shape::GROUPS + place.group, 256);
+}
+template <class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_turn_give(const sm90_place &place) {
+    if (sm90_takes_turns<shape, SOURCE>(place))
+        warpgroups_arrive(2 + shape::GROUPS - place.group, 256);
+}
+
 /* The first row of a warp, in the tiles of its head's list. */
 static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
                                                     const sm90_place &place) {
@@ -223,7 +241,9 @@ static __device__ __forceinline__ void
 sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
+    sm90_turn_take<shape, SOURCE>(place);
     sm90_scores<T, shape, SOURCE>(w.s, place);
+    sm90_turn_give<shape, SOURCE>(place);
     sm90_ask_mask(w, place, p);
     product_wait<0>();
     product_pin(w.s);
@@ -275,6 +295,7 @@ static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, S
     if (MASKED) /* before P V, whose first product waits for all of the scores' */
         sm90_ask_mask(w, place, p);
     sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, keys, add);
+    sm90_turn_give<shape, SOURCE>(place);
     product_wait<1>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
@@ -298,6 +319,7 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
                                                  const sm90_place &place,
                                                  const struct attention_params &p, float scale) {
     product_pin(w.o);
+    sm90_turn_take<shape, SOURCE>(place);
     sm90_scores<T, shape, SOURCE>(w.s, place);
     sm90_step_begun<T, FIRST, MASKED>(w, add, place, p, scale);
 }
@@ -310,6 +332,7 @@ static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape,
                                                          const struct attention_params &p,
                                                          float scale) {
     if (place.at < place.whole) {
+        sm90_turn_take<shape, SOURCE>(place);
         sm90_scores<T, shape, SOURCE>(w.s, place);
         sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
         product_pin(w.o);
@@ -317,6 +340,52 @@ static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape,
         place.at++, place.step++;
     } else {
         sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+    }
+}
+
+/* A step without masks whose scores `s` have been begun: P V of the step before, and scores of the
+ * one after, to `next`, are computed under its softmax. MORE: there is one after. */
+template <class T, bool MORE, class shape, int SOURCE>
+static __device__ __forceinline__ void
+sm90_step_ahead(struct sm90_work<shape, SOURCE> &w, float (&s)[shape::SCORES],
+                float (&next)[shape::SCORES], bool add, sm90_place &place, float scale) {
+    float factor[2];
+    sm90_values<T, shape, SOURCE>(w.o, w.weights, place, place.step - 1, 0, add);
+    place.at++, place.step++;
+    if (MORE)
+        sm90_scores<T, shape, SOURCE>(next, place);
+    product_wait<1 + MORE>();
+    product_pin(s);
+    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step - 1);
+    const bool moved = sm90_softmax<T>(s, w.state, factor, scale);
+    product_wait<MORE>();
+    product_pin(w.o);
+    product_pin(w.weights);
+    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 2);
+    sm90_round<T>(w.weights, s);
+    if (moved)
+        sm90_rescale(w.o, factor);
+}
+
+/* The steps without masks of an item from the one at `place` on, with two tiles of scores. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, SOURCE> &w,
+                                                        sm90_place &place, float scale) {
+    float t[shape::SCORES];
+    if (place.at >= place.whole)
+        return;
+    product_pin(w.o);
+    sm90_scores<T, shape, SOURCE>(w.s, place);
+#pragma unroll 1
+    while (place.at + 2 < place.whole) {
+        sm90_step_ahead<T, true>(w, w.s, t, place.at > 1, place, scale);
+        sm90_step_ahead<T, true>(w, t, w.s, true, place, scale);
+    }
+    if (place.at + 1 < place.whole) {
+        sm90_step_ahead<T, true>(w, w.s, t, place.at > 1, place, scale);
+        sm90_step_ahead<T, false>(w, t, w.s, true, place, scale);
+    } else {
+        sm90_step_ahead<T, false>(w, w.s, t, place.at > 1, place, scale);
     }
 }
 
@@ -330,6 +399,8 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
                                                   sm90_place &place,
                                                   const struct attention_params &p, float scale) {
     bool pending = true;
+    if (shape::AHEAD && SOURCE == SM90_BOXES && place.whole >= SM90_LONG)
+        sm90_steps_ahead<T>(w, place, scale);
 #pragma unroll 1
     for (; place.at < place.whole; place.at++, place.step++)
         sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
@@ -358,6 +429,8 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
     w.keys = 0;
     if (!sm90_take<shape, SOURCE>(place, p.granule_bits))
         return;
+    if (shape::AHEAD && SOURCE == SM90_BOXES && place.group == 1)
+        warpgroups_arrive(1 + shape::GROUPS, 256); /* so that the other is first */
     for (bool overlapped = false;;) {
         if (!overlapped)
             sm90_step_alone<T, true>(w, place, p, scale);
@@ -365,7 +438,7 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
          * address, where many products follow from it, else each has its own register meanwhile. */
         place.step = (uint32_t)sm90_uniform((int)place.step) + 1;
         place.job = (uint32_t)sm90_uniform((int)place.job);
-        if (shape::D_QK > 128)
+        if (shape::D_QK > 128 || shape::AHEAD)
             place.shared = (uint32_t)sm90_uniform((int)place.shared);
         place.at = 1;
         if (overlapped)
@@ -384,8 +457,11 @@ static __device__ __forceinline__ void sm90_compute(char *memory, uint32_t share
         sm90_store<T, shape, SOURCE>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
         if (shape::SLOTS == 1)
             more = sm90_take<shape, SOURCE>(place, p.granule_bits);
-        if (!more)
+        if (!more) {
+            if (shape::AHEAD && SOURCE == SM90_BOXES && place.group == 0)
+                warpgroups_sync(1 + shape::GROUPS, 256); /* which the other has given last */
             return;
+        }
     }
 }
 

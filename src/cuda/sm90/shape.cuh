@@ -39,6 +39,11 @@
  * products. Steps whose granules all have no mask come first in an item; where the second may have
  * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is
  * computed and O goes out, and S(0) stands in a line of its own.
+ *
+ * Heads of 64 dims have products that take no longer than exponentials, and two warpgroups that are
+ * left to themselves end in step, at products together and then at softmax. Long items therefore have
+ * two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax of S(i); in short ones the
+ * warpgroups hand in their products in turns.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -52,6 +57,9 @@
 /* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
  * the next. */
 #define SM90_JOBS 4
+/* Steps without masks from which on an item's are computed with two tiles of scores, where there are
+ * registers for them; items of fewer are computed in turns. */
+#define SM90_LONG 32
 
 /* Who fetches: boxes of 64 consecutive keys, for granules of that size; or copies of 16 bytes, for
  * granules of any size. */
@@ -91,6 +99,7 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int BYTES = MASKS + 2 * STAGES * (int)sizeof(masks);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
+    static constexpr bool AHEAD = D_V == 64 && GROUPS == 2; /* two tiles of scores fit */
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
     /* Registers of a thread that computes, and that fetches: by boxes, by copies. */
     static constexpr int CLAIM[2] = {GROUPS == 2 ? 232 : 152, GROUPS == 2 ? 216 : 152};
