@@ -67,7 +67,7 @@ static void cuda_heights_follow_the_lists(void **state) {
         const char *spec;
         int64_t block, lowest, highest;
     } cases[] = {{"random(0.1,1)", 128, 128, 128},
-                 {"dense", 64, 192, 192},
+                 {"dense", 64, 128, 128},
                  {"random(0.1,1)", 32, 32, 32},
                  {"random(0.02,1)", 8, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
