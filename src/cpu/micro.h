@@ -350,7 +350,9 @@ static inline int cpu_fold(int64_t d) {
 static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
-    const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK_TERMS : 2 * CPU_CHUNK_TERMS;
+    /* Of few queries more than 32 rows of V and as many that are fetched leave the nearest cache. */
+    const int32_t terms = vectors < 3 ? CPU_CHUNK : CPU_CHUNK_TERMS;
+    const int32_t chunk = cpu_fold(d) == 1 ? terms : 2 * terms;
     vf one[CPU_VECTORS];
     for (int v = 0; v < vectors; v++)
         one[v] = v_set(1.0f);
