@@ -20,12 +20,13 @@
 #define CPU_KEYS 128                          /* of a superblock */
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
-#define CPU_CHUNK_TERMS (CPU_LANES == 16 ? 2 * CPU_CHUNK : CPU_CHUNK) /* where v_fma_term adds */
-#define CPU_SPAN 128                    /* dims that chunks are added up over */
-#define CPU_DIMS 256                    /* and those sums in f32: two of them */
-#define CPU_AHEAD (2 * CPU_CHUNK_TERMS) /* keys whose rows are fetched early, at most */
-#define CPU_ROWS (CPU_KEYS + CPU_AHEAD) /* of K or V, with room for those */
-#define CPU_FOUR 4                      /* terms that are added at a time */
+#define CPU_SPAN 128                          /* dims that chunks are added up over */
+#define CPU_DIMS 256                          /* and those sums in f32: two of them */
+#define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
+#define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
+#define CPU_FOUR 4                            /* dims that are added at a time */
+/* Dims of a running sum of scores; v_fma_term adds those past CPU_CHUNK. */
+#define CPU_CHUNK_DIMS (CPU_LANES == 16 ? 2 * CPU_CHUNK : CPU_CHUNK)
 
 /* Adds the products of dim i, rounded as term `term`; to the first there is nothing to add. */
 V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
@@ -46,7 +47,7 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     }
 }
 
-/* sum = the products of dims begin ... end - 1, at most CPU_CHUNK_TERMS. */
+/* sum = the products of dims begin ... end - 1, at most CPU_CHUNK_DIMS. */
 V_INLINE void cpu_scores_chunk(const float *restrict qt, const float *const *k, int64_t begin,
                                int64_t end, const int vectors, const int keys,
                                vf (*sum)[CPU_VECTORS]) {
@@ -89,7 +90,7 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
     }
     int64_t begin = 0;
     do {
-        const int64_t end = d - begin < CPU_CHUNK_TERMS ? d : begin + CPU_CHUNK_TERMS;
+        const int64_t end = d - begin < CPU_CHUNK_DIMS ? d : begin + CPU_CHUNK_DIMS;
         V_FOR(j, keys) {
             if (vectors < 3) { /* both lines of a chunk */
                 v_fetch(key[keys + j] + begin);
@@ -121,11 +122,9 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
     }
 }
 
-/* Adds the products of key j, whose values are x, rounded as term `term`; to the first there is
- * nothing to add. */
-V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j, const int term,
-                             const int first, const int vectors, const int dims,
-                             vf (*sum)[CPU_VECTORS]) {
+/* Adds the products of key j, whose values are x; `first`: there is nothing to add them to. */
+V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j, const int vectors,
+                             const int dims, const int first, vf (*sum)[CPU_VECTORS]) {
     vf p[CPU_VECTORS];
     V_FOR(v, vectors) {
         p[v] = v_load(st + (j * vectors + v) * CPU_LANES);
@@ -136,12 +135,12 @@ V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j
             if (first)
                 sum[i][v] = p[v] * y;
             else
-                sum[i][v] = v_fma_term(p[v], y, sum[i][v], term);
+                sum[i][v] = v_fma(p[v], y, sum[i][v]);
         }
     }
 }
 
-/* What four keys of a chunk fetch. */
+/* What a chunk's four keys fetch. */
 V_INLINE void cpu_values_fetch(const float *const *ahead, int64_t first, const int dims) {
     V_FOR(u, dims / 4) {
         v_fetch(ahead[u] + first);
@@ -157,30 +156,17 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
                               float *restrict ot) {
     const int64_t width = vectors * CPU_LANES;
     vf sum[CPU_DIMS_MAX][CPU_VECTORS];
-    const int32_t late = n < 2 * CPU_CHUNK ? n : 2 * CPU_CHUNK;
-    int32_t j = 1;
     cpu_values_fetch(ahead, first, dims);
-    cpu_values_key(st, v_keep(value[0] + first), 0, 0, 1, vectors, dims, sum);
-    if (n >= CPU_FOUR) {
-        V_FOR(u, CPU_FOUR - 1) {
-            cpu_values_key(st, v_keep(value[1 + u] + first), 1 + u, 0, 0, vectors, dims, sum);
-        }
-        j = CPU_FOUR;
-    }
-    for (; j + CPU_FOUR <= late; j += CPU_FOUR) {
+    cpu_values_key(st, v_keep(value[0] + first), 0, vectors, dims, 1, sum);
+    int32_t j = 1;
+    for (; j + 4 <= n; j += 4) {
         cpu_values_fetch(ahead += dims / 4, first, dims);
-        V_FOR(u, CPU_FOUR) {
-            cpu_values_key(st, v_keep(value[j + u] + first), j + u, 0, 0, vectors, dims, sum);
-        }
-    }
-    for (; j + CPU_FOUR <= n; j += CPU_FOUR) {
-        cpu_values_fetch(ahead += dims / 4, first, dims);
-        V_FOR(u, CPU_FOUR) {
-            cpu_values_key(st, v_keep(value[j + u] + first), j + u, u, 0, vectors, dims, sum);
+        V_FOR(u, 4) {
+            cpu_values_key(st, v_keep(value[j + u] + first), j + u, vectors, dims, 0, sum);
         }
     }
     for (; j < n; j++)
-        cpu_values_key(st, v_keep(value[j] + first), j, 0, 0, vectors, dims, sum);
+        cpu_values_key(st, v_keep(value[j] + first), j, vectors, dims, 0, sum);
     V_FOR(i, dims) {
         V_FOR(v, vectors) {
             float *o = ot + (first + i) * width + v * CPU_LANES;
@@ -350,9 +336,7 @@ static inline int cpu_fold(int64_t d) {
 static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
-    /* Of few queries more than 32 rows of V and as many that are fetched leave the nearest cache. */
-    const int32_t terms = vectors < 3 ? CPU_CHUNK : CPU_CHUNK_TERMS;
-    const int32_t chunk = cpu_fold(d) == 1 ? terms : 2 * terms;
+    const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
     vf one[CPU_VECTORS];
     for (int v = 0; v < vectors; v++)
         one[v] = v_set(1.0f);
