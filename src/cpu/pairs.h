@@ -254,7 +254,7 @@ V_INLINE void pairs_weigh_body(struct pairs_weights *w, int32_t end, const int v
                                        11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i pairs = _mm512_loadu_si512(order);
     for (int32_t j = w->at; j < end; j += 2)
-        V_FOR(v, vectors) {
+        for (int v = 0; v < vectors; v++) {
             const float *s = w->st + (j * vectors + v) * CPU_LANES;
             vf x = pairs_exp2(pairs_scaled(s, w->factor) - w->base[v]), y = {0};
             if (j + 1 < end)
