@@ -54,7 +54,7 @@ static inline void lanes_raise(float *m, int vectors, const vf *top, vf *base, v
 static inline void rows_scores(const float *qt, int vectors, const float **key, tess_type type,
                                int32_t n, int64_t d, float *buffer, float *st, vf *top) {
     const float *row[2 * CPU_AHEAD];
-    const int32_t most = CPU_AHEAD / cpu_shapes[vectors - 1].keys * cpu_shapes[vectors - 1].keys;
+    const int32_t keys = cpu_shapes[vectors - 1].scores[0].keys, most = CPU_AHEAD / keys * keys;
     if (type == TESS_F32) {
         cpu_scores(qt, vectors, key, n, d, st, top);
         return;

@@ -24,10 +24,14 @@
 #define CPU_DIMS 256                          /* and those sums in f32: two of them */
 #define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
 #define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
+#define CPU_FOUR 4                            /* dims that are added at a time */
+/* Dims of a running sum of scores; v_fma_term adds those past CPU_CHUNK. */
+#define CPU_CHUNK_DIMS (CPU_LANES == 16 ? 2 * CPU_CHUNK : CPU_CHUNK)
 
-/* Adds the products of dim i. */
+/* Adds the products of dim i, rounded as term `term`; to the first there is nothing to add. */
 V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
-                             const int vectors, const int keys, vf (*sum)[CPU_VECTORS]) {
+                             const int term, const int first, const int vectors, const int keys,
+                             vf (*sum)[CPU_VECTORS]) {
     vf q[CPU_VECTORS];
     V_FOR(v, vectors) {
         q[v] = v_load(qt + (i * vectors + v) * CPU_LANES);
@@ -35,9 +39,40 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     V_FOR(j, keys) {
         vf x = v_set(k[j][i]);
         V_FOR(v, vectors) {
-            sum[j][v] = v_fma(q[v], x, sum[j][v]);
+            if (first)
+                sum[j][v] = q[v] * x;
+            else
+                sum[j][v] = v_fma_term(q[v], x, sum[j][v], term);
         }
     }
+}
+
+/* sum = the products of dims begin ... end - 1, at most CPU_CHUNK_DIMS. */
+V_INLINE void cpu_scores_chunk(const float *restrict qt, const float *const *k, int64_t begin,
+                               int64_t end, const int vectors, const int keys,
+                               vf (*sum)[CPU_VECTORS]) {
+    const int64_t late = end - begin > CPU_CHUNK ? begin + CPU_CHUNK : end;
+    int64_t i = begin;
+    if (CPU_LANES == 16 && late - begin >= CPU_FOUR) {
+        V_FOR(u, CPU_FOUR) {
+            cpu_scores_dim(qt, k, i + u, 0, u == 0, vectors, keys, sum);
+        }
+        for (i += CPU_FOUR; i + CPU_FOUR <= late; i += CPU_FOUR)
+            V_FOR(u, CPU_FOUR) {
+                cpu_scores_dim(qt, k, i + u, 0, 0, vectors, keys, sum);
+            }
+        for (; i + CPU_FOUR <= end; i += CPU_FOUR)
+            V_FOR(u, CPU_FOUR) {
+                cpu_scores_dim(qt, k, i + u, u, 0, vectors, keys, sum);
+            }
+    } else { /* zeros and a plain loop are what 16 registers are allocated best for */
+        V_FOR(j, keys) {
+            V_FOR(v, vectors) {
+                sum[j][v] = (vf){0};
+            }
+        }
+    }
+    V_UNROLL_8 for (; i < end; i++) cpu_scores_dim(qt, k, i, 0, 0, vectors, keys, sum);
 }
 
 /* st = the products of dims 0 ... d - 1 for a step of keys; top = the larger of top and st, lane by
@@ -55,16 +90,14 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
     }
     int64_t begin = 0;
     do {
-        const int64_t end = d - begin < CPU_CHUNK ? d : begin + CPU_CHUNK;
+        const int64_t end = d - begin < CPU_CHUNK_DIMS ? d : begin + CPU_CHUNK_DIMS;
         V_FOR(j, keys) {
-            if (vectors < 3)
+            if (vectors < 3) { /* both lines of a chunk */
                 v_fetch(key[keys + j] + begin);
-            V_FOR(v, vectors) {
-                sum[j][v] = (vf){0};
+                v_fetch(key[keys + j] + end - 1);
             }
         }
-        V_UNROLL_8 for (int64_t i = begin; i < end; i++)
-            cpu_scores_dim(qt, k, i, vectors, keys, sum);
+        cpu_scores_chunk(qt, k, begin, end, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
                 float *s = st + j * width + v * CPU_LANES;
@@ -177,10 +210,10 @@ typedef void cpu_values_fn(const float *restrict st, const float *const *value,
 
 typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
 
-#define CPU_SCORES(vectors, keys)                                                                  \
-    static __attribute__((noinline)) void cpu_scores_##vectors(const float *restrict qt,           \
-                                                               const float *const *key, int64_t d, \
-                                                               float *restrict st, vf *top) {      \
+#define CPU_SCORES(vectors, keys, name)                                                            \
+    static __attribute__((noinline)) void cpu_scores_##vectors##_##name(                           \
+        const float *restrict qt, const float *const *key, int64_t d, float *restrict st,          \
+        vf *top) {                                                                                 \
         cpu_scores_body(qt, key, d, vectors, keys, st, top);                                       \
     }
 #define CPU_VALUES(vectors, dims, name)                                                            \
@@ -195,14 +228,16 @@ typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
         cpu_weigh_body(st, n, base, vectors, sum);                                                 \
     }
 #define CPU_SHAPE(vectors)                                                                         \
-    CPU_SCORES(vectors, CPU_STEP_##vectors)                                                        \
+    CPU_SCORES(vectors, CPU_STEP_##vectors, step)                                                  \
+    CPU_SCORES(vectors, 4, four)                                                                   \
     CPU_VALUES(vectors, CPU_DIMS_##vectors, step)                                                  \
     CPU_VALUES(vectors, 4, four)                                                                   \
     CPU_VALUES(vectors, 1, one)                                                                    \
     CPU_WEIGH(vectors)
 #define CPU_SHAPE_ROW(vectors)                                                                     \
     {                                                                                              \
-        CPU_STEP_##vectors, cpu_scores_##vectors, cpu_weigh_##vectors, {                           \
+        {{CPU_STEP_##vectors, cpu_scores_##vectors##_step}, {4, cpu_scores_##vectors##_four}},     \
+            cpu_weigh_##vectors, {                                                                 \
             {CPU_DIMS_##vectors, cpu_values_##vectors##_step}, {4, cpu_values_##vectors##_four}, { \
                 1, cpu_values_##vectors##_one                                                      \
             }                                                                                      \
@@ -218,8 +253,10 @@ CPU_SHAPE(4)
 
 /* Of a group of 1, 2, ... vectors. */
 static const struct cpu_shape {
-    int32_t keys; /* of a step of scores */
-    cpu_scores_fn *scores;
+    struct cpu_step {
+        int32_t keys;
+        cpu_scores_fn *run;
+    } scores[2]; /* few keys at a time, and four */
     cpu_weigh_fn *weigh;
     struct {
         int32_t dims;
@@ -232,22 +269,22 @@ static const struct cpu_shape {
 };
 
 /* One step over more than CPU_DIMS dims. */
-static inline void cpu_scores_long(const struct cpu_shape *shape, const float *qt, int64_t width,
+static inline void cpu_scores_long(const struct cpu_step *step, const float *qt, int64_t width,
                                    const float *const *key, int64_t d, float *st, vf *top) {
     double total[CPU_STEP_MAX * CPU_GROUP] = {0};
     const float *part[2 * CPU_STEP_MAX]; /* of this step, and of the next, which is fetched */
     vf ignored[CPU_VECTORS] = {{0}};
     for (int64_t first = 0; first < d; first += CPU_DIMS) {
-        for (int32_t j = 0; j < 2 * shape->keys; j++)
+        for (int32_t j = 0; j < 2 * step->keys; j++)
             part[j] = key[j] + first;
-        shape->scores(qt + first * width, part, d - first < CPU_DIMS ? d - first : CPU_DIMS, st,
-                      ignored);
-        for (int64_t i = 0; i < shape->keys * width; i++)
+        step->run(qt + first * width, part, d - first < CPU_DIMS ? d - first : CPU_DIMS, st,
+                  ignored);
+        for (int64_t i = 0; i < step->keys * width; i++)
             total[i] += (double)st[i];
     }
-    for (int64_t i = 0; i < shape->keys * width; i++)
+    for (int64_t i = 0; i < step->keys * width; i++)
         st[i] = (float)total[i];
-    for (int32_t j = 0; j < shape->keys; j++)
+    for (int32_t j = 0; j < step->keys; j++)
         for (int64_t v = 0; v < width / CPU_LANES; v++)
             top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
 }
@@ -258,18 +295,27 @@ static inline void cpu_rows_end(const float **row, int32_t n) {
         row[j] = row[n - 1];
 }
 
+/* The step that n keys begin with: of four, where two of four do for what is left after one more. */
+static inline const struct cpu_step *cpu_step(const struct cpu_shape *shape, int32_t n) {
+    const int32_t keys = shape->scores[0].keys;
+    return &shape->scores[n <= 4 || (n > keys && n < keys + 4)];
+}
+
 /* st[j] = dot(qt, key[j]) for n >= 1 keys, and top = the larger of top and these. Writes whole
  * steps, for which st has room; key has room for CPU_ROWS. */
 static inline void cpu_scores(const float *qt, int vectors, const float **key, int32_t n, int64_t d,
                               float *st, vf *top) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int64_t width = vectors * CPU_LANES;
+    const struct cpu_step *step;
     cpu_rows_end(key, n);
-    for (int32_t j = 0; j < n; j += shape->keys)
+    for (int32_t j = 0; j < n; j += step->keys) {
+        step = cpu_step(shape, n - j);
         if (d <= CPU_DIMS)
-            shape->scores(qt, key + j, d, st + j * width, top);
+            step->run(qt, key + j, d, st + j * width, top);
         else
-            cpu_scores_long(shape, qt, width, key + j, d, st + j * width, top);
+            cpu_scores_long(step, qt, width, key + j, d, st + j * width, top);
+    }
 }
 
 /* st[j] *= factor for n keys. */
@@ -300,8 +346,10 @@ static inline void cpu_values(const float *st, int vectors, const float **value,
         const float *const *of = value + j, *const *ahead = of + keys;
         int64_t i = 0;
         for (int s = 0; s < 3; s++) {
-            const int64_t last = chunk - chunk / 4 * (shape->values[s].dims / 4); /* share */
-            for (; i + shape->values[s].dims <= d; i += shape->values[s].dims) {
+            const int64_t dims = shape->values[s].dims;
+            const int64_t last = chunk - chunk / 4 * (dims / 4);           /* share */
+            const int64_t past = (d - i) % dims == 2 && dims == 6 ? 6 : 0; /* 8 dims: twice four */
+            for (; i + dims + past <= d; i += dims) {
                 const int64_t share = min_i64(i % 16 * chunk / 16, last);
                 shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,
                                      j ? one : alpha, ot);

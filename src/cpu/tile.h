@@ -96,6 +96,8 @@ static inline struct cpu_lse cpu_lse(const struct view *view, int64_t b, int64_t
 /* The power of two by which a scaled query row is divided, and its scores multiplied again, so that
  * neither the row nor a sum of products with any key leaves the range of f32: 0 unless the row is
  * very large or very small. */
+#define CPU_ROW_LEAST 0x1p-30
+#define CPU_ROW_END 0x1p101
 static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
     uint32_t bits = 0; /* as integers, so that the loop is one of vectors */
     for (int64_t i = 0; i < d; i++) {
@@ -103,31 +105,32 @@ static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
         bits = u > bits ? u : bits;
     }
     double most = (double)cpu_f32_of_bits(bits) * fabs(scale);
-    if ((most >= 0x1p-30 && most < 0x1p101) || most == 0 || !isfinite(most))
+    if ((most >= CPU_ROW_LEAST && most < CPU_ROW_END) || most == 0 || !isfinite(most))
         return 0;
     int exponent = ilogb(most);
     return exponent > 0 ? exponent - 100 : exponent + 30;
 }
 
-/* A vector of lanes from rows of d floats, `stride` apart, to a column, or back. */
-static inline void cpu_to_column(float *column, int64_t width, const float *rows, int64_t stride,
-                                 int64_t d) {
+/* A vector of lanes from rows of d floats to a column. */
+static inline void cpu_rows_to_column(float *column, int64_t width, const float *const *row,
+                                      int64_t d) {
     int64_t i = 0;
     for (; i + CPU_LANES <= d; i += CPU_LANES) {
         vf a[CPU_LANES];
         for (int r = 0; r < CPU_LANES; r++)
-            a[r] = v_load_any(rows + r * stride + i);
+            a[r] = v_load_any(row[r] + i);
         v_transpose(a);
         for (int r = 0; r < CPU_LANES; r++)
             v_store(column + (i + r) * width, a[r]);
     }
     for (; i < d; i++)
         for (int r = 0; r < CPU_LANES; r++)
-            column[i * width + r] = rows[r * stride + i];
+            column[i * width + r] = row[r][i];
 }
 
-static inline void cpu_from_column(float *rows, int64_t stride, const float *column, int64_t width,
-                                   int64_t d) {
+/* And back. */
+static inline void cpu_rows_from_column(float *const *row, const float *column, int64_t width,
+                                        int64_t d) {
     int64_t i = 0;
     for (; i + CPU_LANES <= d; i += CPU_LANES) {
         vf a[CPU_LANES];
@@ -135,59 +138,28 @@ static inline void cpu_from_column(float *rows, int64_t stride, const float *col
             a[r] = v_load(column + (i + r) * width);
         v_transpose(a);
         for (int r = 0; r < CPU_LANES; r++)
-            v_store_any(rows + r * stride + i, a[r]);
+            v_store_any(row[r] + i, a[r]);
     }
     for (; i < d; i++)
         for (int r = 0; r < CPU_LANES; r++)
-            rows[r * stride + i] = column[i * width + r];
+            row[r][i] = column[i * width + r];
 }
 
-/* out = a query row times scale, the double `factor` being what its scores then lack. */
-static inline double cpu_load_query(float *out, const char *row, tess_type type, int64_t d,
-                                    double scale) {
-    cpu_row_to_f32(out, row, type, d);
-    int shift = cpu_row_shift(out, d, scale);
-    double row_scale = shift ? ldexp(scale, -shift) : scale;
-    for (int64_t i = 0; i < d; i++)
-        out[i] = (float)(row_scale * (double)out[i]);
-    return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
+/* The same of rows `stride` floats apart. */
+static inline void cpu_to_column(float *column, int64_t width, const float *rows, int64_t stride,
+                                 int64_t d) {
+    const float *row[CPU_LANES];
+    for (int64_t r = 0; r < CPU_LANES; r++)
+        row[r] = rows + r * stride;
+    cpu_rows_to_column(column, width, row, d);
 }
 
-/* qt and factor of rows first ... first + rows - 1, times scale; lanes without a row hold 0. row is
- * scratch for CPU_LANES * d floats. Answers whether any factor is not 1. */
-static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_head *q,
-                                   int64_t first, int64_t rows, int64_t d, double scale,
-                                   float *row) {
-    int shifted = 0;
-    const int64_t lanes = cpu_lanes(rows);
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        for (int64_t r = 0; r < CPU_LANES; r++) {
-            factor[lane + r] = 1;
-            if (lane + r < rows)
-                factor[lane + r] = (float)cpu_load_query(row + r * d, cpu_row(q, first, lane + r),
-                                                         q->type, d, scale);
-            else
-                memset(row + r * d, 0, (size_t)d * sizeof *row);
-            shifted |= factor[lane + r] != 1;
-        }
-        int64_t width;
-        float *column = cpu_column(qt, lanes, lane, d, &width);
-        cpu_to_column(column, width, row, d, d);
-    }
-    return shifted;
-}
-
-/* Rows first ... of o = ot. row is scratch for CPU_LANES * d floats. */
-static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, int64_t rows,
-                                     int64_t d, float *ot, float *row) {
-    const int64_t lanes = cpu_lanes(rows);
-    for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
-        int64_t width;
-        const float *column = cpu_column(ot, lanes, lane, d, &width);
-        cpu_from_column(row, d, column, width, d);
-        for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
-            cpu_row_from_f32(cpu_row(o, first, r), row + (r - lane) * d, o->type, d);
-    }
+static inline void cpu_from_column(float *rows, int64_t stride, const float *column, int64_t width,
+                                   int64_t d) {
+    float *row[CPU_LANES];
+    for (int64_t r = 0; r < CPU_LANES; r++)
+        row[r] = rows + r * stride;
+    cpu_rows_from_column(row, column, width, d);
 }
 
 /* d elements of 16 bits to f32. */
@@ -205,6 +177,91 @@ static inline void cpu_load_halves(float *restrict out, const void *data, tess_t
 #endif
     if (i < d)
         cpu_row_to_f32(out + i, (const char *)data + i * 2, type, d - i);
+}
+
+/* out = a query row times scale, the double `factor` being what its scores then lack. */
+static inline double cpu_load_query(float *out, const char *row, tess_type type, int64_t d,
+                                    double scale) {
+    cpu_row_to_f32(out, row, type, d);
+    int shift = cpu_row_shift(out, d, scale);
+    double row_scale = shift ? ldexp(scale, -shift) : scale;
+    for (int64_t i = 0; i < d; i++)
+        out[i] = (float)(row_scale * (double)out[i]);
+    return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
+}
+
+/* column *= scale. Answers 0, and does not, where some lane may need a shift. */
+static inline int cpu_scale_column(float *column, int64_t width, int64_t d, double scale) {
+    vf some[4] = {{0}};
+    int64_t i = 0;
+    for (; i + 4 <= d; i += 4) {
+        V_FOR(u, 4) {
+            some[u] = v_max(v_abs(v_load(column + (i + u) * width)), some[u]);
+        }
+    }
+    for (; i < d; i++)
+        some[0] = v_max(v_abs(v_load(column + i * width)), some[0]);
+    const vf most = v_max(v_max(some[0], some[1]), v_max(some[2], some[3]));
+    const double size = fabs(scale);
+    const vf least = v_set((float)(CPU_ROW_LEAST / size)), end = v_set((float)(CPU_ROW_END / size));
+    if (!(size > 0x1p-20 && size < 0x1p20) ||
+        !v_all(((vi)(most >= least) & (vi)(most < end)) | (vi)(most == (vf){0})))
+        return 0;
+    for (i = 0; i < d; i++)
+        v_store(column + i * width, v_multiply(v_load(column + i * width), scale));
+    return 1;
+}
+
+/* qt and factor of rows first ... first + rows - 1, times scale; lanes without a row hold 0. row is
+ * scratch for CPU_LANES * d floats. Answers whether any factor is not 1. */
+static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_head *q,
+                                   int64_t first, int64_t rows, int64_t d, double scale,
+                                   float *row) {
+    int shifted = 0;
+    const int64_t lanes = cpu_lanes(rows);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        const int64_t some = rows - lane < CPU_LANES ? rows - lane : CPU_LANES;
+        const float *at[CPU_LANES];
+        int64_t width;
+        float *column = cpu_column(qt, lanes, lane, d, &width);
+        memset(row + some * d, 0, (size_t)((CPU_LANES - some) * d) * sizeof *row);
+        for (int64_t r = 0; r < CPU_LANES; r++) {
+            at[r] = row + r * d;
+            if (r < some && q->type == TESS_F32)
+                at[r] = (const float *)(const void *)cpu_row(q, first, lane + r);
+            else if (r < some)
+                cpu_load_halves(row + r * d, cpu_row(q, first, lane + r), q->type, d);
+            factor[lane + r] = 1;
+        }
+        cpu_rows_to_column(column, width, at, d);
+        if (cpu_scale_column(column, width, d, scale))
+            continue;
+        for (int64_t r = 0; r < some; r++) {
+            factor[lane + r] =
+                (float)cpu_load_query(row + r * d, cpu_row(q, first, lane + r), q->type, d, scale);
+            shifted |= factor[lane + r] != 1;
+        }
+        cpu_to_column(column, width, row, d, d);
+    }
+    return shifted;
+}
+
+/* Rows first ... of o = ot. row is scratch for CPU_LANES * d floats. */
+static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, int64_t rows,
+                                     int64_t d, float *ot, float *row) {
+    const int64_t lanes = cpu_lanes(rows);
+    for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
+        const int64_t some = rows - lane < CPU_LANES ? rows - lane : CPU_LANES;
+        float *at[CPU_LANES];
+        int64_t width;
+        const float *column = cpu_column(ot, lanes, lane, d, &width);
+        for (int64_t r = 0; r < CPU_LANES; r++)
+            at[r] = r < some && o->type == TESS_F32 ? (float *)(void *)cpu_row(o, first, lane + r)
+                                                    : row + r * d;
+        cpu_rows_from_column(at, column, width, d);
+        for (int64_t r = 0; r < some && o->type != TESS_F32; r++)
+            cpu_row_from_f32(cpu_row(o, first, lane + r), at[r], o->type, d);
+    }
 }
 
 /* row[j] = where key[j] lies, whatever its type; row has room for CPU_ROWS. */

@@ -98,6 +98,22 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
 
+/* The same, of term i of a sum: where an instruction can say how it rounds, one of four terms is
+ * rounded up and one down. Equal terms, of which each may be off by half an ulp to the same side, are
+ * off by a quarter at most then, whatever they are. */
+V_INLINE vf v_fma_term(vf a, vf b, vf c, const int i) {
+#if CPU_LANES == 16
+    if (i % 4 == 1)
+        return (vf)_mm512_fmadd_round_ps((__m512)a, (__m512)b, (__m512)c,
+                                         _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    if (i % 4 == 3)
+        return (vf)_mm512_fmadd_round_ps((__m512)a, (__m512)b, (__m512)c,
+                                         _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#endif
+    (void)i;
+    return v_fma(a, b, c);
+}
+
 /* A line that is read soon; where that was measured to pay. */
 V_INLINE void v_fetch(const float *p) {
 #if CPU_LANES == 16
@@ -142,8 +158,37 @@ V_INLINE vf v_hold(vf a) {
     __asm__("" : "+v"(a));
 #elif CPU_LANES == 8
     __asm__("" : "+x"(a));
+#elif defined(CPU_NEON)
+    __asm__("" : "+w"(a));
 #endif
     return a;
+}
+
+/* x times a number in double, whose range is that of f32; rounded once, but for a term of 2^-48. */
+V_INLINE vf v_multiply(vf x, double y) {
+#if defined(__FMA__) || defined(CPU_NEON)
+    const float high = (float)y, low = (float)(y - (double)high);
+    return v_fma(x, v_set(high), v_hold(x * v_set(low)));
+#else
+    vf out;
+    V_FOR(i, CPU_LANES) {
+        out[i] = (float)((double)x[i] * y);
+    }
+    return out;
+#endif
+}
+
+V_INLINE vf v_abs(vf a) {
+    return (vf)((vi)a & INT32_MAX);
+}
+
+/* Whether all lanes of a mask are set. */
+V_INLINE int v_all(vi mask) {
+    int32_t all = -1;
+    V_FOR(i, CPU_LANES) {
+        all &= mask[i];
+    }
+    return all != 0;
 }
 
 /* a where the mask is set, else b. */
