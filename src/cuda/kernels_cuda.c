@@ -188,6 +188,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
         .strip_chunks = chunks_of_strip(args),
+        .even = widest_of(args) <= 2 * mean_width_of(args) + 32, /* as widths drawn for each are */
         .widest = widest_of(args),
     };
 }
