@@ -73,6 +73,9 @@ hard=(
     $staged,h=8,n=8192,d={64,128,192},dtype=bf16,pattern='blockdiag(64)',block=64x64
     $staged,h=1,n=40,nkv=40000,d=40,block={32x32,8x8},pattern='random(0.5,1)',fill=nanv
     $staged,h=1,n=300,nkv=40000,d=16,dtype=bf16,pattern='random(0.5,1)',block={64x64,1x16}
+    $staged,h=8,n=1024,d={64,512},pattern={'random_row(0.015625,1)','global_grid(16)'},block=1x1
+    $staged,h=8,n=800,nkv=300,d={16,136},dtype={f16,f32},pattern='random(0.04,1)',block=1x1,fill={nank,inf}
+    $staged,h=2,n=640,nkv=700,d={264,600},pattern='random(0.03,1)+global(1)',block={16x16,24x40},fill={nanv,positive}
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
     $fused,h=2,n=300,nkv=700,d={80,96},dtype={f16,bf16},pattern='random(0.5,1)',block={128x128,64x64,8x8,128x1}
@@ -128,6 +131,9 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=staged,h=1,n=9,nkv=700,d=200,block=1x1,pattern='random(0.3,1)',fill=nanv
     backend=cuda,pipeline=staged,h=8,n=300,d=136,block=1x1,pattern='random_row(0.1,1)'
     backend=cuda,pipeline=staged,h=2,n=300,d=40,block=1x1,pattern='global_grid(7)'
+    backend=cuda,pipeline=staged,h=8,n=600,d=16,block=1x1,pattern='random_row(0.02,1)'
+    backend=cuda,pipeline=staged,h=2,n=70,nkv=600,d=16,block=1x1,pattern='random(0.05,1)'
+    backend=cuda,pipeline=staged,h=1,n=640,nkv=700,d=264,block=16x16,pattern='random(0.03,1)+global(1)'
     backend=cuda,pipeline=staged,h=1,n=130,nkv=2000,d=72,dtype=bf16,block=128x128,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=130,nkv=700,d=264,dv=16,dtype=f16,block=64x64,pattern=causal
     backend=cuda,h=2,n=200,nkv=600,d=64,dtype=f16,block=64x64,pattern='window(100,30)',layout=padded

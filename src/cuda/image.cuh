@@ -27,8 +27,10 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
         const int32_t head = p.image.items[i].batch_head, row = p.image.items[i].tile;
         const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[head] * (p.rows + 1);
         const int64_t entry = row_ptr[row], before = (entry - row_ptr[0]) * p.block_q * p.block_kv;
-        p.image.strips[i] = {entry, p.image.values_offset[head] + before, row_ptr[row + 1] - entry,
-                             head, row};
+        const struct strip_place strip = {entry, p.image.values_offset[head] + before,
+                                          row_ptr[row + 1] - entry, head, row};
+        p.image.strips[i] = strip;
+        p.image.rows[head * p.rows + row] = strip;
     }
 }
 

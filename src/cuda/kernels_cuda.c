@@ -113,11 +113,25 @@ static int64_t columns_of(const struct kernel_args *args) {
     return args->values_offset[last] / m->block_q + tiles * m->block_kv;
 }
 
+static int64_t mean_width_of(const struct kernel_args *args) {
+    return columns_of(args) / (args->schedule->n_items > 0 ? args->schedule->n_items : 1);
+}
+
 /* Chunks of a strip of mean width. */
 static int32_t chunks_of_strip(const struct kernel_args *args) {
-    const int64_t items = args->schedule->n_items > 0 ? args->schedule->n_items : 1;
-    const int64_t chunks = (columns_of(args) / items + CUDA_CHUNK - 1) / CUDA_CHUNK;
+    const int64_t chunks = (mean_width_of(args) + CUDA_CHUNK - 1) / CUDA_CHUNK;
     return chunks > 0 ? (int32_t)chunks : 1;
+}
+
+/* Columns of the first item's strip: items stand longest first within a group of heads. */
+static int64_t widest_of(const struct kernel_args *args) {
+    const struct bcsr *m = args->bcsr;
+    if (args->schedule->n_items == 0)
+        return 0;
+    const struct work_item *first = args->schedule->items;
+    const int64_t list = args->list_of[first->batch_head];
+    return (bcsr_row_end(m, list, first->tile) - bcsr_row_begin(m, list, first->tile)) *
+           m->block_kv;
 }
 
 int cuda_scale_power(double scale, tess_type type) {
@@ -174,6 +188,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
         .strip_chunks = chunks_of_strip(args),
+        .even = widest_of(args) <= 2 * mean_width_of(args) + 32, /* as widths drawn for each are */
+        .widest = widest_of(args),
     };
 }
 

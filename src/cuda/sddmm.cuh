@@ -20,7 +20,7 @@
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
 #include "device/words.cuh"
-#include "sddmm_row.cuh"
+#include "sddmm_narrow.cuh"
 #include "strip_share.cuh"
 
 #define SDDMM_THREADS 128
@@ -331,7 +331,7 @@ static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t
 template <class T>
 static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
-        {1, sddmm_row_launch<T>},
+        {1, sddmm_single_launch<T>},
         {INT64_MAX, sddmm_gather_launch<T, 1>},
     };
     return blocks_launch_of(mappings, p, stream);
@@ -340,7 +340,7 @@ static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t st
 template <class T>
 static cudaError_t sddmm_launch(const struct cuda_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
-        {1, sddmm_row_launch<T>},
+        {1, sddmm_single_launch<T>},
         {8, sddmm_gather_launch<T, 1>},
         {16, sddmm_gather_launch<T, 2>},
         {INT64_MAX, sddmm_gather_launch<T, 4>},

@@ -1,14 +1,13 @@
 /*
  * Stage 1 where block rows have one query, whose keys no other row shares: a warp computes
- * CUDA_CHUNK columns of a row; each 8 lanes take a key, 16 bytes a lane.
+ * CUDA_CHUNK columns of a row; each 8 lanes take a key, 16 bytes a lane. Rows of few keys are those
+ * of sddmm_narrow.cuh.
  *
  * What bounds it is fetching from the L2 cache, or where rows have few keys, the fetches that a
  * warp makes one after the other before that of its keys: so there are as many warps as registers
  * allow, and what is likely is fetched before it is known. On an H200 (8 heads, d = 64, f32, 16
- * keys for each query, warm replays) N = 128, 512 and 1024 take 3.8, 5.3 and 8.3 us; 24 warps, each
- * with twice the fetches under way, took 1.07 times as long as 32. With d = 512 N = 128 and 256,
- * whose warps all fit, take 7.4 and 10.2 us with four fetches of a key under way, 7.9 and 11.3 with
- * one. Giving a multiprocessor neighbouring rows, for its L1 cache, took 1.08 times as long.
+ * keys for each query, warm replays) 24 warps, each with twice the fetches under way, took 1.07
+ * times as long as 32.
  */
 #ifndef TESSERA_CUDA_SDDMM_ROW_CUH
 #define TESSERA_CUDA_SDDMM_ROW_CUH
@@ -70,34 +69,46 @@ sddmm_row_find(const struct cuda_params &p, int64_t number) {
 
 /* ---- scores ---- */
 
-/* The scores of 16 keys, of which lane `from + i` holds number i, to the same lanes. Of each AHEAD
- * pieces are under way at a time. */
+/* What each 8 lanes have of four sums, added up: the lanes from 2 j on get sum j. */
+static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
+    const bool second = warp_lane() & 4, odd = warp_lane() & 2;
+    float even_sum = second ? sum[2] : sum[0], odd_sum = second ? sum[3] : sum[1];
+    even_sum += __shfl_xor_sync(WARP_ALL, second ? sum[0] : sum[2], 4);
+    odd_sum += __shfl_xor_sync(WARP_ALL, second ? sum[1] : sum[3], 4);
+    float total = odd ? odd_sum : even_sum;
+    total += __shfl_xor_sync(WARP_ALL, odd ? even_sum : odd_sum, 2);
+    return total + __shfl_xor_sync(WARP_ALL, total, 1);
+}
+
+/* The scores of 16 keys, to whose rows lane `from + i` has a pointer for number i, to the same
+ * lanes; others keep theirs. Of each AHEAD pieces are under way at a time. `kept`: keys in the L1
+ * cache. */
 template <class T, bool WHOLE, int AHEAD>
-static __device__ __forceinline__ float sddmm_row_scores(const T *q, const head_view<T> &k,
-                                                         int32_t key_held, int from,
-                                                         float q_scale, float score) {
+static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *key_row, int32_t dims,
+                                                         int from, float q_scale, float score,
+                                                         bool kept) {
     constexpr int N = words_elements<T>();
     const int lane = warp_lane();
     const T *row[4];
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        row[j] = k.data + __shfl_sync(WARP_ALL, key_held, from + 4 * j + lane / 8) * k.stride;
+        row[j] = warp_pointer(key_row, from + 4 * j + lane / 8);
 #pragma unroll 1
-    for (int32_t d = lane % 8 * N; d - lane % 8 * N < k.d; d += AHEAD * 8 * N) {
+    for (int32_t d = lane % 8 * N; d - lane % 8 * N < dims; d += AHEAD * 8 * N) {
         struct words x[AHEAD], y[AHEAD][4];
 #pragma unroll
         for (int n = 0; n < AHEAD; n++) {
-            if (n > 0 && d - lane % 8 * N + n * 8 * N >= k.d)
+            if (n > 0 && d - lane % 8 * N + n * 8 * N >= dims)
                 break;
-            x[n] = words_load<T, WHOLE>(q, k.d, d + n * 8 * N, true);
+            x[n] = words_load<T, WHOLE>(q, dims, d + n * 8 * N, true);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                y[n][j] = words_load<T, WHOLE>(row[j], k.d, d + n * 8 * N, true);
+                y[n][j] = words_load<T, WHOLE>(row[j], dims, d + n * 8 * N, kept);
         }
 #pragma unroll
         for (int n = 0; n < AHEAD; n++)
-            if (d + n * 8 * N < k.d)
+            if (d + n * 8 * N < dims)
 #pragma unroll
                 for (int e = 0; e < N; e++) {
                     const float of_q = words_element(x[n], e, T()) * q_scale;
@@ -106,14 +117,9 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const head_
                         sum[j] = fmaf(of_q, words_element(y[n][j], e, T()), sum[j]);
                 }
     }
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        for (int step = 4; step; step /= 2)
-            sum[j] += __shfl_xor_sync(WARP_ALL, sum[j], step);
-        const float mine = __shfl_sync(WARP_ALL, sum[j], lane % 4 * 8);
-        score = lane / 4 == from / 4 + j ? mine : score;
-    }
-    return score;
+    const int i = lane - from;
+    const float mine = __shfl_sync(WARP_ALL, sddmm_row_total(sum), i % 4 * 8 + i / 4 * 2);
+    return i >= 0 && i < 16 ? mine : score;
 }
 
 /* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
@@ -133,6 +139,8 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
     const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
+    /* A few wide rows read each key once, and would drive those that most see from the L1 cache. */
+    const bool kept = p.even || s.width <= CUDA_CHUNK;
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
         int32_t key = -1;
@@ -142,10 +150,10 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
                 key = c.key;
         }
         /* Where there is no key, another is read: what it gives is not stored. */
-        const int32_t some = max(key, 0);
-        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, k, some, 0, p.q_scale, 0.0f);
+        const T *row = k.data + max(key, 0) * k.stride;
+        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f, kept);
         if (from + 16 < end)
-            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, k, some, 16, p.q_scale, score);
+            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 16, p.q_scale, score, kept);
         if (x < end)
             s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }

@@ -23,6 +23,7 @@
 #include "device/grid.cuh"
 #include "device/words.cuh"
 #include "spmm_row.cuh"
+#include "spmm_short.cuh"
 #include "strip_share.cuh"
 
 #define SPMM_THREADS 128
@@ -394,13 +395,19 @@ static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t str
     return blocks_launch_of(mappings, p, stream);
 }
 
-template <class T>
-static cudaError_t spmm_launch(const struct cuda_params *p, cudaStream_t stream) {
+/* f32 of more rows, which multiply-adds serve where there is little to add up. */
+template <int TILES>
+static cudaError_t spmm_launch_high(const struct cuda_params *p, cudaStream_t stream) {
+    return spmm_short_takes(p) ? spmm_short_launch(p, stream)
+                               : spmm_gather_launch<float, TILES>(p, stream);
+}
+
+static inline cudaError_t spmm_launch_f32(const struct cuda_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
-        {1, spmm_row_launch<T>},
-        {8, spmm_gather_launch<T, 1>},
-        {16, spmm_gather_launch<T, 2>},
-        {INT64_MAX, spmm_gather_launch<T, 4>},
+        {1, spmm_row_launch<float>},
+        {8, spmm_gather_launch<float, 1>},
+        {16, spmm_launch_high<2>},
+        {INT64_MAX, spmm_launch_high<4>},
     };
     return blocks_launch_of(mappings, p, stream);
 }

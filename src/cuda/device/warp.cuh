@@ -17,6 +17,11 @@ static __device__ __forceinline__ int warp_lane_here(void) {
     return lane;
 }
 
+/* The pointer that lane `lane` holds. */
+template <class T> static __device__ __forceinline__ T *warp_pointer(T *x, int lane) {
+    return (T *)__shfl_sync(WARP_ALL, (unsigned long long)x, lane);
+}
+
 /* The largest of all lanes; NaN is passed over. */
 static __device__ __forceinline__ float warp_max(float x) {
     for (int step = 16; step; step /= 2)

@@ -1,5 +1,5 @@
 #include "spmm.cuh"
 
 cudaError_t cuda_spmm_f32(const struct cuda_params *p, cudaStream_t stream) {
-    return spmm_launch<float>(p, stream);
+    return spmm_launch_f32(p, stream);
 }
