@@ -46,30 +46,27 @@ template <bool WHOLE, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
                   const struct attention_state<T, D, R> &state) {
-    const int lane = warp_lane_here(), row = first + lane / 4;
+    const int lane = warp_lane_here(), row = first + lane / 4, rows = item.rows;
     const bool odd = lane % 2;
     const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
     const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* of 32 */
-    char *const o =
-        attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
+    char *to = attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
 #pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        char *const to = o + 8 * r * step;
-        const bool empty = state.l[r] == 0;
-        const float factor = empty ? 0.0f : 1 / state.l[r];
+    for (int r = 0; r < R / 8; r++, to += 8 * step) {
+        const float factor = state.l[r] == 0 ? 0.0f : __fdividef(1, state.l[r]);
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
             uint32_t word[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float *x = state.o[r / 2][d + i] + r % 2 * 2;
-                word[i] = empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T());
+                word[i] = mma_pack(x[0] * factor, x[1] * factor, T());
             }
             const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
             const uint2 x = {odd ? other : word[0], odd ? word[1] : other};
-            if (WHOLE && row + 8 * r < item.rows)
+            if (WHOLE && row + 8 * r < rows)
                 *reinterpret_cast<uint2 *>(to + 16 * d) = x;
-            if (!WHOLE && row + 8 * r < item.rows)
+            if (!WHOLE && row + 8 * r < rows)
                 attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * d - byte);
         }
     }
@@ -102,6 +99,40 @@ attention_store_part(const struct attention_params &p, const struct granule_item
     }
 }
 
+/* This warp's lse: of four lanes that share rows each stores that of one or none. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
+                     const struct attention_state<T, D, R> &state) {
+    const int lane = warp_lane_here(), row = first + lane / 4 + lane % 4 * 8;
+    float m = state.m[0], l = state.l[0];
+#pragma unroll
+    for (int r = 1; r < R / 8; r++) {
+        m = lane % 4 == r ? state.m[r] : m;
+        l = lane % 4 == r ? state.l[r] : l;
+    }
+    if (lane % 4 < R / 8 && row < item.rows)
+        attention_store_lse(p, item.batch, item.head, item.row + row, m, l * attention_lower<T>());
+}
+
+/* Rows that list nothing are 0, whatever 0 times the values that others list has left there. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_empty(struct attention_state<T, D, R> &state) {
+    bool some = false;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        some |= state.l[r] == 0;
+    if (!__any_sync(WARP_ALL, some))
+        return;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
+                state.o[r / 2][d][e] = state.l[r] == 0 ? 0.0f : state.o[r / 2][d][e];
+}
+
 template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
@@ -116,13 +147,8 @@ attention_finish(const struct attention_params &p, const struct granule_item &it
         attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        const int row = first + warp_lane_here() / 4 + 8 * r;
-        if (warp_lane_here() % 4 == 0 && row < item.rows)
-            attention_store_lse(p, item.batch, item.head, item.row + row,
-                                state.m[r], state.l[r] * attention_lower<T>());
-    }
+    attention_store_lses(p, item, first, state);
+    attention_empty(state);
     if (p.d_v == D && p.alignment >= 16)
         attention_store_o<true>(p, item, first, state);
     else
@@ -146,19 +172,22 @@ static __device__ __forceinline__ bool attention_masked(const struct attention_p
 }
 
 /* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
-template <class T, int THREADS>
+template <class T, int D, int THREADS>
 static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
                                                        const struct granule_item &item) {
-    const char *q = attention_head<T>(p.q, item.batch, item.head);
-    for (int row = (int)threadIdx.x; row < item.rows; row += THREADS)
-        for (int32_t at = 0; at < p.d_qk * (int)sizeof(T); at += 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(
-                q + (item.row + row) * p.q.stride[2] * (int64_t)sizeof(T) + at));
+    const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
+    const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
+    const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
+    for (int row = (int)threadIdx.x; row < rows; row += THREADS)
+#pragma unroll
+        for (int at = 0; at < D * (int)sizeof(T); at += 128)
+            if (at < bytes)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
 /* Looks up the granules of a step, for the gather of the next round. At an item's first step it
  * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
-template <class T, int KEYS, int WORDS, int THREADS>
+template <class T, int D, int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
                   int slot, const struct attention_cursor &step, int32_t jobs) {
@@ -169,7 +198,7 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
         return;
     if (step.job + 1 < jobs)
         attention_fetch_job(lists, p, next, p.image.worker_ptr[blockIdx.x] + step.job + 1);
-    attention_ask_q<T, THREADS>(p, item);
+    attention_ask_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
         lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
         lists.v[job] = attention_head<T>(p.v, item.batch, item.head_kv);
@@ -268,7 +297,8 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
             const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
-            attention_look_up<T, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look, jobs);
+            attention_look_up<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
+                                                                        jobs);
             count = (uint32_t)looked.count;
         }
         if (compute.job >= 0) {
