@@ -232,7 +232,7 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROWS = shape::ROWS_KV;
     static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
-    static_assert(KEYS % ATTENTION_GRANULE == 0, "steps are whole granules");
+    static_assert(KEYS % attention_granule<T>() == 0, "steps are whole granules");
     const int job = step.job & (ATTENTION_JOBS - 1), warp = (int)threadIdx.x / 32;
     const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
     const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
@@ -365,14 +365,15 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
  * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
  * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
- * keys take long, all steps are short. */
+ * keys take long, all steps are short, and a low tile's half as long: eight and four blocks then fit a
+ * multiprocessor of an H200, where steps of 32 keys let it have five and two. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr bool F32 = sizeof(T) == 4;
     constexpr int R = D * sizeof(T) > 256 ? 16 : 32, THIN_R = D > 64 || F32 ? R : 16;
     constexpr int STEP = F32 ? 32 : 64, KEYS = F32 ? 32 : D > 64 ? 64 : 128;
     constexpr struct attention_tile tiles[] = {
-        attention_tile_of<T, D, 16, 1, 32>(false),
+        attention_tile_of<T, D, 16, 1, F32 ? 16 : 32>(false),
         attention_tile_of<T, D, 16, 2, STEP>(false),
         attention_tile_of<T, D, 16, 4, STEP>(false),
         attention_tile_of<T, D, THIN_R, 128 / THIN_R, KEYS>(true),

@@ -91,20 +91,28 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
     return groups;
 }
 
-/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. `whole`: all
- * rows list all keys. */
+/* Each of a step's groups of 8 keys has so many bits of 32, of which the first stands for it. */
+template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
+    return KEYS < 32 ? 8 : 256 / KEYS;
+}
+
+/* The groups of 8 keys that a row of this warp lists: their bits are set. `whole`: all rows list all
+ * keys. */
 template <int R, int KEYS, int STRIDE>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
                                                             int shift) {
-    constexpr int EACH = KEYS / 32;
+    constexpr int EACH = KEYS < 32 ? 1 : KEYS / 32;
     constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
     constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
     uint32_t any = 0, all = ~0u;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const uint32_t word = shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
-        any |= word;
-        all &= word;
+        const int key = EACH * warp_lane() + i;
+        if (key < KEYS) {
+            const uint32_t word = shared_load_4(masks + (uint32_t)(key * STRIDE));
+            any |= word;
+            all &= word;
+        }
     }
     whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
     uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
@@ -183,13 +191,13 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
         }
         return;
     }
-    constexpr int GROUPS = attention_masked_groups<T, D, R>();
+    constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
     if (shape::MEANWHILE)
         attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
-        const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
+        const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
         attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
         attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
         attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);

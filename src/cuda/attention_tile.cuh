@@ -28,7 +28,12 @@ template <class T> static __device__ __forceinline__ constexpr bool attention_ha
     return false;
 }
 
-/* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (a multiple of 32). */
+/* Keys of a granule at most. */
+template <class T> static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
+    return sizeof(T) == 4 ? ATTENTION_GRANULE_F32 : ATTENTION_GRANULE;
+}
+
+/* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (whole granules). */
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
     static constexpr int ROW = ((int)sizeof(T) * D + 127) / 128 * 128; /* bytes */
@@ -36,7 +41,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
      * for fewer. */
-    static constexpr int GROUPS = R * D > 2048 || KEYS < 64 ? 4 : 8;
+    static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : R * D > 2048 || KEYS < 64 ? 4 : 8;
     static constexpr int TIMES = KEYS / (8 * GROUPS); /* that they come in a step */
     /* Rows that a warp gathers of a step, of K and of V or of one of them; eights of rows in all,
      * and in how many parts they are copied while it computes: tall tiles wait for copies, but
