@@ -83,6 +83,10 @@ hard=(
     $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
     $fused,h=1,n=400,nkv=3000,d={64,128},dtype={f16,bf16},pattern='random(0.3,1)',block={192x1,192x64},part={0,500}
     $fused,h=2,n=200,nkv=7112,d={80,96,128},dtype={f16,bf16},pattern='random(0.5,1)',block={128x508,192x508},fill={nanv,nank}
+    $fused,h=1,n=1500,d=128,dtype={bf16,f16},block=128x128,pattern={'window(511,0)',causal},part={0,256},fill={nank,nanv}
+    $fused,h=1,n=400,nkv=700,d={64,96,256},dtype=bf16,block=64x64,pattern='window(77,0)',tile={16,32,64,128}
+    $fused,h=2,n=300,nkv=777,d={64,128},dtype=bf16,block={64x64,64x508,128x100,37x41},pattern='random(0.5,1)&causal',tile=128,fill=nanv
+    $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill={positive,nank}
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 step 'verify, hard cases' 60 "$tessera" verify "${hard[@]}"
@@ -123,6 +127,8 @@ reduced=("$tessera" verify
     backend=cuda,h=1,n=70,d=24,dv=96,dtype=bf16,block=8x8,pattern='window(20,20)'
     backend=cuda,h=1,n=70,d=24,dv=96,block=32x32,pattern=causal
     backend=cuda,h=1,n=70,d=24,dv=96,dtype=f16,block=32x32,pattern=causal
+    backend=cuda,h=1,n=200,d=128,dtype=bf16,block=128x128,pattern='window(70,0)',tile=128
+    backend=cuda,h=1,n=140,d=64,dtype=bf16,block=64x64,pattern='random(0.5,1)',tile=128
     backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,block=64x64,pattern=dense,fill=nanv
     backend=cuda,h=1,n=70,nkv=3000,d=24,dv=96,dtype=bf16,block=64x64,pattern=dense
     backend=cuda,pipeline=staged,h=1,n=3,nkv=40000,d=8,dtype=f16,block=4x4,pattern=dense

@@ -9,127 +9,8 @@
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
+#include "attention_rows.cuh"
 #include "attention_step.cuh"
-
-/* ---- a tile's rows: from global memory, and back ---- */
-
-/* This warp's rows of Q. */
-template <class T, int D, int R, int ROW>
-static __device__ __forceinline__ void attention_load_q(uint32_t to,
-                                                        const struct attention_params &p,
-                                                        const struct granule_item &item,
-                                                        int first) {
-    const char *q = attention_head<T>(p.q, item.batch, item.head);
-    const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
-    const int row = first + warp_lane_here();
-    __syncwarp(); /* all lanes have read what stood there */
-    if (manner.copied)
-        attention_copy_run<T, D, R, ROW>(to + attention_lane_to<ROW>(),
-                                         q + attention_lane_from(item.row + first, manner.step),
-                                         manner, item.rows - first);
-    else
-        attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
-}
-
-/* The first `left` of 8 bytes of a row of O. */
-static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, int32_t left) {
-#pragma unroll 1
-    for (int at = 0; at < min(left, 8); at += 2) {
-        *reinterpret_cast<uint16_t *>(to + at) = (uint16_t)x.x;
-        x = {__funnelshift_r(x.x, x.y, 16), x.y >> 16};
-    }
-}
-
-/* This warp's rows of O, rounded: four lanes hold 32 bytes of a row in two words, and when
- * neighbours have exchanged one, 8 each. WHOLE: they can be stored 8 at a time. */
-template <bool WHOLE, class T, int D, int R>
-static __device__ __forceinline__ void
-attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
-                  const struct attention_state<T, D, R> &state) {
-    const int lane = warp_lane_here(), row = first + lane / 4;
-    const bool odd = lane % 2;
-    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
-    const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* of 32 */
-    char *const o =
-        attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        char *const to = o + 8 * r * step;
-        const bool empty = state.l[r] == 0;
-        const float factor = empty ? 0.0f : 1 / state.l[r];
-#pragma unroll
-        for (int d = 0; d < D / 8; d += 2) {
-            uint32_t word[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float *x = state.o[r / 2][d + i] + r % 2 * 2;
-                word[i] = empty ? 0 : mma_pack(x[0] * factor, x[1] * factor, T());
-            }
-            const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
-            const uint2 x = {odd ? other : word[0], odd ? word[1] : other};
-            if (WHOLE && row + 8 * r < item.rows)
-                *reinterpret_cast<uint2 *>(to + 16 * d) = x;
-            if (!WHOLE && row + 8 * r < item.rows)
-                attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * d - byte);
-        }
-    }
-}
-
-/* This warp's rows of a partial result. */
-template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<T, D, R> &state, float lower) {
-    const struct attention_slot slot = attention_slot_of(p, item.slot);
-    const int lane = warp_lane_here();
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        const int row = first + lane / 4 + 8 * r;
-        if (row >= item.rows)
-            continue;
-        if (lane % 4 == 0) {
-            slot.m[row] = state.m[r];
-            slot.l[row] = state.l[r] * lower;
-        }
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const int dim = 8 * d + lane % 4 * 2;
-            if (dim < p.slot_dims)
-                *reinterpret_cast<float2 *>(&slot.o[(int64_t)row * p.slot_dims + dim]) = {
-                    state.o[r / 2][d][r % 2 * 2] * lower,
-                    state.o[r / 2][d][r % 2 * 2 + 1] * lower};
-        }
-    }
-}
-
-template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
-                 struct attention_state<T, D, R> &state) {
-    attention_total(state);
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
-    }
-    if (item.parts > 1) {
-        attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
-        return;
-    }
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        const int row = first + warp_lane_here() / 4 + 8 * r;
-        if (warp_lane_here() % 4 == 0 && row < item.rows)
-            attention_store_lse(p, item.batch, item.head, item.row + row,
-                                state.m[r], state.l[r] * attention_lower<T>());
-    }
-    if (p.d_v == D && p.alignment >= 16)
-        attention_store_o<true>(p, item, first, state);
-    else
-        attention_store_o<false>(p, item, first, state);
-}
-
-/* ---- the whole ---- */
 
 /* A step of a block's work: of its job-th item, from granule `at` on. */
 struct attention_cursor {
@@ -146,19 +27,22 @@ static __device__ __forceinline__ bool attention_masked(const struct attention_p
 }
 
 /* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
-template <class T, int THREADS>
+template <class T, int D, int THREADS>
 static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
                                                        const struct granule_item &item) {
-    const char *q = attention_head<T>(p.q, item.batch, item.head);
-    for (int row = (int)threadIdx.x; row < item.rows; row += THREADS)
-        for (int32_t at = 0; at < p.d_qk * (int)sizeof(T); at += 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(
-                q + (item.row + row) * p.q.stride[2] * (int64_t)sizeof(T) + at));
+    const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
+    const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
+    const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
+    for (int row = (int)threadIdx.x; row < rows; row += THREADS)
+#pragma unroll
+        for (int at = 0; at < D * (int)sizeof(T); at += 128)
+            if (at < bytes)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
 /* Looks up the granules of a step, for the gather of the next round. At an item's first step it
  * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
-template <class T, int KEYS, int WORDS, int THREADS>
+template <class T, int D, int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
                   int slot, const struct attention_cursor &step, int32_t jobs) {
@@ -169,7 +53,7 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
         return;
     if (step.job + 1 < jobs)
         attention_fetch_job(lists, p, next, p.image.worker_ptr[blockIdx.x] + step.job + 1);
-    attention_ask_q<T, THREADS>(p, item);
+    attention_ask_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
         lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
         lists.v[job] = attention_head<T>(p.v, item.batch, item.head_kv);
@@ -203,7 +87,7 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROWS = shape::ROWS_KV;
     static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
-    static_assert(KEYS % ATTENTION_GRANULE == 0, "steps are whole granules");
+    static_assert(KEYS % attention_granule<T>() == 0, "steps are whole granules");
     const int job = step.job & (ATTENTION_JOBS - 1), warp = (int)threadIdx.x / 32;
     const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
     const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
@@ -211,12 +95,26 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const struct attention_manner of_keys = attention_manner_of<T>(p, p.k, p.d_qk, 1);
     const struct attention_manner of_values = attention_manner_of<T>(p, p.v, p.d_v, 1);
     const struct granule_item &item = lists.jobs[job];
-    const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
+    const int granule = first >> p.granule_bits; /* of this warp's first row */
+    const int32_t key_first = lists.keys[stage][granule], run = key_first + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
-    if (p.copied && ROWS <= size && !masked)
+    bool follow = !masked, places = masked;
+    if (shape::SHARES && masked) {
+        places = !attention_shareable(lists, p, stage, item, step.at);
+        if (threadIdx.x == 0)
+            lists.shared[stage] = !places;
+        if (!places) {
+            attention_share_out<R>(lists, p, stage, item, step.at, warp * R);
+            if (key_first < 0) /* no one computes with it */
+                return {-1, 0, NULL, NULL};
+            follow = step.at + (uint32_t)granule < (uint32_t)item.whole ||
+                     lists.masks[stage][granule].count == size;
+        }
+    }
+    if (p.copied && ROWS <= size && follow)
         return {run, to + attention_lane_to<shape::ROW>(), &lists.k[job], &lists.v[job]};
     int32_t key[(ROWS + 31) / 32];
-    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
+    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k && places);
     if (of_k)
         attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.k[job], of_keys, key);
     if (of_v)
@@ -268,7 +166,8 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
             const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
-            attention_look_up<T, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look, jobs);
+            attention_look_up<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
+                                                                        jobs);
             count = (uint32_t)looked.count;
         }
         if (compute.job >= 0) {
@@ -276,10 +175,15 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                 attention_clear(state, shared + shape::FAR);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
-            attention_step<T, D, R, WARPS, KEYS>(
-                state, rows, panel + shape::K, panel + shape::V,
-                attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p, rest);
+            const bool masked = attention_masked<KEYS>(p, item, compute);
+            if (shape::SHARES && masked && lists.shared[stage])
+                attention_step_shares<T, D, R, WARPS, KEYS>(
+                    state, rows, panel + shape::K, panel + shape::V,
+                    shared_address(lists.shares[stage][first / R]), p, rest);
+            else
+                attention_step<T, D, R, WARPS, KEYS>(
+                    state, rows, panel + shape::K, panel + shape::V,
+                    masked ? shared_address(lists.words[stage]) : 0, p, rest);
         }
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* on the way while the outputs are stored */
@@ -334,15 +238,16 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
  * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
- * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
- * keys take long, all steps are short. */
+ * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32,
+ * whose keys take long, all steps are short, and a low tile's half as long: eight and four blocks
+ * then fit a multiprocessor of an H200, where steps of 32 keys let it have five and two. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr bool F32 = sizeof(T) == 4;
     constexpr int R = D * sizeof(T) > 256 ? 16 : 32, THIN_R = D > 64 || F32 ? R : 16;
     constexpr int STEP = F32 ? 32 : 64, KEYS = F32 ? 32 : D > 64 ? 64 : 128;
     constexpr struct attention_tile tiles[] = {
-        attention_tile_of<T, D, 16, 1, 32>(false),
+        attention_tile_of<T, D, 16, 1, F32 ? 16 : 32>(false),
         attention_tile_of<T, D, 16, 2, STEP>(false),
         attention_tile_of<T, D, 16, 4, STEP>(false),
         attention_tile_of<T, D, THIN_R, 128 / THIN_R, KEYS>(true),

@@ -91,20 +91,28 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
     return groups;
 }
 
-/* The groups of 8 keys that a row of this warp lists: bit BITS * group of the answer. `whole`: all
- * rows list all keys. */
+/* Each of a step's groups of 8 keys has so many bits of 32, of which the first stands for it. */
+template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
+    return KEYS < 32 ? 8 : 256 / KEYS;
+}
+
+/* The groups of 8 keys that a row of this warp lists: their bits are set. `whole`: all rows list
+ * all keys. */
 template <int R, int KEYS, int STRIDE>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
                                                             int shift) {
-    constexpr int EACH = KEYS / 32;
+    constexpr int EACH = KEYS < 32 ? 1 : KEYS / 32;
     constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
     constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
     uint32_t any = 0, all = ~0u;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const uint32_t word = shared_load_4(masks + (uint32_t)((EACH * warp_lane() + i) * STRIDE));
-        any |= word;
-        all &= word;
+        const int key = EACH * warp_lane() + i;
+        if (key < KEYS) {
+            const uint32_t word = shared_load_4(masks + (uint32_t)(key * STRIDE));
+            any |= word;
+            all &= word;
+        }
     }
     whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
     uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
@@ -155,6 +163,35 @@ static __device__ __forceinline__ void attention_rest_all(const struct attention
         attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, part);
 }
 
+/* A stage of keys by this warp's shares of its granules, a granule at a time: it passes over those
+ * of which its rows list nothing. */
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void
+attention_step_shares(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
+                      uint32_t shares, const struct attention_params &p,
+                      const struct attention_rest &rest) {
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    constexpr int ROW = shape::ROW, GROUPS = ATTENTION_GRANULE / 8;
+    const struct attention_groups all = {0, GROUPS};
+    const uint32_t all_rows = attention_share_rows<R>(~(uint64_t)0);
+#pragma unroll 1
+    for (int i = 0; i < KEYS / ATTENTION_GRANULE; i++) {
+        const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
+        const uint64_t share =
+            shared_load_8(shares + (uint32_t)(i * (int)sizeof(struct attention_share)));
+        const uint32_t rows = attention_share_rows<R>(share);
+        if (shape::MEANWHILE && i < shape::PARTS)
+            attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, i);
+        if (!rows)
+            continue;
+        float s[R / 16][GROUPS][4];
+        attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
+        if (rows != all_rows || (uint32_t)(share >> 32) & ATTENTION_RANGE_PARTLY)
+            attention_mask_share<R, GROUPS>(s, share);
+        attention_add<GROUPS, ROW, true>(state, s, v + at, p.score_scale, all);
+    }
+}
+
 /* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
  * where all rows list all keys; rest: what is gathered meanwhile. */
 template <class T, int D, int R, int WARPS, int KEYS>
@@ -183,13 +220,13 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
         }
         return;
     }
-    constexpr int GROUPS = attention_masked_groups<T, D, R>();
+    constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
     if (shape::MEANWHILE)
         attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
-        const struct attention_groups groups = attention_groups_next<GROUPS, 256 / KEYS>(left);
+        const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
         attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
         attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
         attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);

@@ -309,7 +309,7 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const float *x = state.o[r / 2][d] + r % 2 * 2;
-            const float2 two = {factor == 0 ? 0 : x[0] * factor, factor == 0 ? 0 : x[1] * factor};
+            const float2 two = {x[0] * factor, x[1] * factor};
             const int left = p.d_v - (8 * d + lane % 4 * 2);
             if (WHOLE) {
                 *reinterpret_cast<float2 *>(to + 8 * d) = two;

@@ -379,7 +379,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
-#define GRANULE_mma_f32 ATTENTION_GRANULE
+#define GRANULE_mma_f32 ATTENTION_GRANULE_F32
 #define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
