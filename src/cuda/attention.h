@@ -57,7 +57,7 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* Keys of a granule of these kernels at most: a step of their lowest tiles, which in f32 is short,
+/* Keys of a granule of these kernels at most: a step of their lowest tiles, which in f32 is shorter,
  * as shared memory holds so few blocks of a warp each. */
 #define ATTENTION_GRANULE 32
 #define ATTENTION_GRANULE_F32 16

@@ -160,24 +160,11 @@ static __device__ __forceinline__ uint64_t attention_band(const struct granule_m
 
 #define ATTENTION_JOBS 4 /* items in flight: being computed, filled and looked up, and the next */
 
-#define ATTENTION_WARPS 8 /* of a block at most */
-
-/* What a warp's rows list of a granule of ATTENTION_GRANULE keys: those whose bits are set a range
- * of columns (attention_range), the others nothing. */
-struct attention_share {
-    uint32_t rows; /* of 32 rows, the warp's among them */
-    uint32_t range;
-};
-
 /* keys, masks: of the granules of a step, which stand there one step before the gather needs them.
- * Of a stage: words, the row masks of the places, or, where `shared` says so, each warp's
- * shares. */
+ * words: the row masks of a stage's places. */
 template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
-    struct attention_share shares[2][ATTENTION_WARPS][(KEYS + ATTENTION_GRANULE - 1) /
-                                                      ATTENTION_GRANULE];
-    int32_t shared[2];
     struct granule_item jobs[ATTENTION_JOBS];
     const char *k[ATTENTION_JOBS], *v[ATTENTION_JOBS]; /* of the jobs that are looked up */
     int32_t keys[2][KEYS];
@@ -194,15 +181,6 @@ attention_fetch_job(struct attention_lists<KEYS, WORDS> &lists, const struct att
                     reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
 }
 
-/* Which of an item's `masked` granules comes as the v-th, where `whole` ones stand before them. Of
- * a window's two edges, and of blocks that half of a tile lists, some warps compute the first half
- * of these granules and others the second: taken in turns, each two of a step keep all warps. */
-static __device__ __forceinline__ uint32_t attention_turn(uint32_t v, uint32_t whole,
-                                                          uint32_t masked) {
-    const uint32_t odd = whole & 1, early = (masked + 1 - odd) / 2, late = v / 2 + 1 - odd;
-    return (v & 1) == odd ? v / 2 : early + (late == masked - early ? 0 : late);
-}
-
 /* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
@@ -217,17 +195,10 @@ attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attentio
             lists.keys[slot][at] = -1;
             continue;
         }
-        const uint32_t whole = (uint32_t)item.whole, masked = (uint32_t)item.count - whole;
-        uint32_t from = first + at;
-        if (from >= whole) {
-            from -= whole;
-            if (1 << p.granule_bits == ATTENTION_GRANULE)
-                from = attention_turn(from, whole, masked);
+        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+        if (first + at >= (uint32_t)item.whole)
             copy_16_of_line(shared_address(&lists.masks[slot][at]),
-                            p.image.masks + item.mask + from, true);
-            from += whole;
-        }
-        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + from, true);
+                            p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
     }
 }
 
@@ -264,61 +235,6 @@ attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention
             copy_8(shared_address(&words[w]), from + w);
     }
     return none ? -1 : first + offset;
-}
-
-/* Whether a masked step's granules can be shared out: they are as wide as can be, and none has a
- * mask for each key. */
-template <int KEYS, int WORDS>
-static __device__ __forceinline__ bool
-attention_shareable(const struct attention_lists<KEYS, WORDS> &lists,
-                    const struct attention_params &p, int slot, const struct granule_item &item,
-                    uint32_t begin) {
-    bool some = 1 << p.granule_bits == ATTENTION_GRANULE;
-#pragma unroll
-    for (int g = 0; g < KEYS / ATTENTION_GRANULE; g++)
-        if (begin + g >= (uint32_t)item.whole && begin + g < (uint32_t)item.count)
-            some &= lists.masks[slot][g].kind != LIST_BITS;
-    return some;
-}
-
-/* Columns first + r ... last + r of row r, of `count`; PARTLY: not all of R rows list all. */
-#define ATTENTION_RANGE_PARTLY (1u << 24)
-#define ATTENTION_RANGE_FAR 64 /* from any column of a granule and any of a warp's rows */
-template <int R>
-static __device__ __forceinline__ uint32_t attention_range(int first, int last, int count) {
-    const bool all = first <= 1 - R && last >= ATTENTION_GRANULE - 1 && count == ATTENTION_GRANULE;
-    first = max(min(first, ATTENTION_RANGE_FAR), -ATTENTION_RANGE_FAR);
-    last = max(min(last, ATTENTION_RANGE_FAR), -ATTENTION_RANGE_FAR);
-    return (uint32_t)(first & 255) | (uint32_t)(last & 255) << 8 | (uint32_t)count << 16 |
-           (all ? 0 : ATTENTION_RANGE_PARTLY);
-}
-
-/* Leaves what this warp's rows, from `row` on, list of the granules of a step. */
-template <int R, int KEYS, int WORDS>
-static __device__ __forceinline__ void
-attention_share_out(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-                    int slot, const struct granule_item &item, uint32_t begin, int row) {
-    const int g = warp_lane_here();
-    if (g < KEYS / ATTENTION_GRANULE) {
-        struct attention_share &share = lists.shares[slot][row / R][g];
-        const struct granule_mask &mask = lists.masks[slot][g];
-        const bool whole = begin + g < (uint32_t)item.whole;
-        const bool here = begin + g < (uint32_t)item.count;
-        const int count = whole ? ATTENTION_GRANULE : mask.count;
-        int first = -ATTENTION_RANGE_FAR, last = ATTENTION_RANGE_FAR;
-        if (here && !whole && mask.kind == LIST_BAND) { /* limits that matter are small */
-            first = max(min(mask.u.band.lo, 256), -256) + row;
-            last = max(min(mask.u.band.hi, 256), -256) + row;
-        }
-        share.range = attention_range<R>(first, last, count);
-        if (here && !whole && mask.kind == LIST_MEMBERS)
-            copy_4(shared_address(&share.rows),
-                   reinterpret_cast<const uint32_t *>(p.image.words + mask.u.word) + row / 32,
-                   true);
-        else
-            share.rows = here && first < count && last > -R ? ~0u : 0;
-    }
-    __syncwarp();
 }
 
 #endif

@@ -9,8 +9,153 @@
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
-#include "attention_rows.cuh"
 #include "attention_step.cuh"
+
+/* ---- a tile's rows: from global memory, and back ---- */
+
+/* This warp's rows of Q. */
+template <class T, int D, int R, int ROW>
+static __device__ __forceinline__ void attention_load_q(uint32_t to,
+                                                        const struct attention_params &p,
+                                                        const struct granule_item &item,
+                                                        int first) {
+    const char *q = attention_head<T>(p.q, item.batch, item.head);
+    const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
+    const int row = first + warp_lane_here();
+    __syncwarp(); /* all lanes have read what stood there */
+    if (manner.copied)
+        attention_copy_run<T, D, R, ROW>(to + attention_lane_to<ROW>(),
+                                         q + attention_lane_from(item.row + first, manner.step),
+                                         manner, item.rows - first);
+    else
+        attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
+}
+
+/* The first `left` of 8 bytes of a row of O. */
+static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, int32_t left) {
+#pragma unroll 1
+    for (int at = 0; at < min(left, 8); at += 2) {
+        *reinterpret_cast<uint16_t *>(to + at) = (uint16_t)x.x;
+        x = {__funnelshift_r(x.x, x.y, 16), x.y >> 16};
+    }
+}
+
+/* This warp's rows of O, rounded: four lanes hold 32 bytes of a row in two words, and when
+ * neighbours have exchanged one, 8 each. WHOLE: they can be stored 8 at a time. */
+template <bool WHOLE, class T, int D, int R>
+static __device__ __forceinline__ void
+attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
+                  const struct attention_state<T, D, R> &state) {
+    const int lane = warp_lane_here(), row = first + lane / 4, rows = item.rows;
+    const bool odd = lane % 2;
+    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
+    const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* of 32 */
+    char *to = attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++, to += 8 * step) {
+        const float factor = state.l[r] == 0 ? 0.0f : __fdividef(1, state.l[r]);
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 2) {
+            uint32_t word[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float *x = state.o[r / 2][d + i] + r % 2 * 2;
+                word[i] = mma_pack(x[0] * factor, x[1] * factor, T());
+            }
+            const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
+            const uint2 x = {odd ? other : word[0], odd ? word[1] : other};
+            if (WHOLE && row + 8 * r < rows)
+                *reinterpret_cast<uint2 *>(to + 16 * d) = x;
+            if (!WHOLE && row + 8 * r < rows)
+                attention_store_some(to + 16 * d, x, 2 * p.d_v - 16 * d - byte);
+        }
+    }
+}
+
+/* This warp's rows of a partial result. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
+                     const struct attention_state<T, D, R> &state, float lower) {
+    const struct attention_slot slot = attention_slot_of(p, item.slot);
+    const int lane = warp_lane_here();
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const int row = first + lane / 4 + 8 * r;
+        if (row >= item.rows)
+            continue;
+        if (lane % 4 == 0) {
+            slot.m[row] = state.m[r];
+            slot.l[row] = state.l[r] * lower;
+        }
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const int dim = 8 * d + lane % 4 * 2;
+            if (dim < p.slot_dims)
+                *reinterpret_cast<float2 *>(&slot.o[(int64_t)row * p.slot_dims + dim]) = {
+                    state.o[r / 2][d][r % 2 * 2] * lower,
+                    state.o[r / 2][d][r % 2 * 2 + 1] * lower};
+        }
+    }
+}
+
+/* This warp's lse: of four lanes that share rows each stores that of one or none. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
+                     const struct attention_state<T, D, R> &state) {
+    const int lane = warp_lane_here(), row = first + lane / 4 + lane % 4 * 8;
+    float m = state.m[0], l = state.l[0];
+#pragma unroll
+    for (int r = 1; r < R / 8; r++) {
+        m = lane % 4 == r ? state.m[r] : m;
+        l = lane % 4 == r ? state.l[r] : l;
+    }
+    if (lane % 4 < R / 8 && row < item.rows)
+        attention_store_lse(p, item.batch, item.head, item.row + row, m, l * attention_lower<T>());
+}
+
+/* Rows that list nothing are 0, whatever 0 times the values that others list has left there. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_empty(struct attention_state<T, D, R> &state) {
+    bool some = false;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        some |= state.l[r] == 0;
+    if (!__any_sync(WARP_ALL, some))
+        return;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
+                state.o[r / 2][d][e] = state.l[r] == 0 ? 0.0f : state.o[r / 2][d][e];
+}
+
+template <class T, int D, int R>
+static __device__ __forceinline__ void
+attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
+                 struct attention_state<T, D, R> &state) {
+    attention_total(state);
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
+        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
+    }
+    if (item.parts > 1) {
+        attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
+        return;
+    }
+    attention_store_lses(p, item, first, state);
+    attention_empty(state);
+    if (p.d_v == D && p.alignment >= 16)
+        attention_store_o<true>(p, item, first, state);
+    else
+        attention_store_o<false>(p, item, first, state);
+}
+
+/* ---- the whole ---- */
 
 /* A step of a block's work: of its job-th item, from granule `at` on. */
 struct attention_cursor {
@@ -95,26 +240,12 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const struct attention_manner of_keys = attention_manner_of<T>(p, p.k, p.d_qk, 1);
     const struct attention_manner of_values = attention_manner_of<T>(p, p.v, p.d_v, 1);
     const struct granule_item &item = lists.jobs[job];
-    const int granule = first >> p.granule_bits; /* of this warp's first row */
-    const int32_t key_first = lists.keys[stage][granule], run = key_first + (first & (size - 1));
+    const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
-    bool follow = !masked, places = masked;
-    if (shape::SHARES && masked) {
-        places = !attention_shareable(lists, p, stage, item, step.at);
-        if (threadIdx.x == 0)
-            lists.shared[stage] = !places;
-        if (!places) {
-            attention_share_out<R>(lists, p, stage, item, step.at, warp * R);
-            if (key_first < 0) /* no one computes with it */
-                return {-1, 0, NULL, NULL};
-            follow = step.at + (uint32_t)granule < (uint32_t)item.whole ||
-                     lists.masks[stage][granule].count == size;
-        }
-    }
-    if (p.copied && ROWS <= size && follow)
+    if (p.copied && ROWS <= size && !masked)
         return {run, to + attention_lane_to<shape::ROW>(), &lists.k[job], &lists.v[job]};
     int32_t key[(ROWS + 31) / 32];
-    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k && places);
+    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
     if (of_k)
         attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.k[job], of_keys, key);
     if (of_v)
@@ -175,15 +306,10 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                 attention_clear(state, shared + shape::FAR);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
-            const bool masked = attention_masked<KEYS>(p, item, compute);
-            if (shape::SHARES && masked && lists.shared[stage])
-                attention_step_shares<T, D, R, WARPS, KEYS>(
-                    state, rows, panel + shape::K, panel + shape::V,
-                    shared_address(lists.shares[stage][first / R]), p, rest);
-            else
-                attention_step<T, D, R, WARPS, KEYS>(
-                    state, rows, panel + shape::K, panel + shape::V,
-                    masked ? shared_address(lists.words[stage]) : 0, p, rest);
+            attention_step<T, D, R, WARPS, KEYS>(
+                state, rows, panel + shape::K, panel + shape::V,
+                attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
+                p, rest);
         }
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* on the way while the outputs are stored */
@@ -238,9 +364,9 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
  * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
- * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32,
- * whose keys take long, all steps are short, and a low tile's half as long: eight and four blocks
- * then fit a multiprocessor of an H200, where steps of 32 keys let it have five and two. */
+ * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
+ * keys take long, all steps are short, and a low tile's half as long: eight and four blocks then fit a
+ * multiprocessor of an H200, where steps of 32 keys let it have five and two. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr bool F32 = sizeof(T) == 4;

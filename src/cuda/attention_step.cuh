@@ -96,8 +96,8 @@ template <int KEYS> static __device__ __forceinline__ constexpr int attention_gr
     return KEYS < 32 ? 8 : 256 / KEYS;
 }
 
-/* The groups of 8 keys that a row of this warp lists: their bits are set. `whole`: all rows list
- * all keys. */
+/* The groups of 8 keys that a row of this warp lists: their bits are set. `whole`: all rows list all
+ * keys. */
 template <int R, int KEYS, int STRIDE>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
                                                             int shift) {
@@ -161,35 +161,6 @@ static __device__ __forceinline__ void attention_rest_all(const struct attention
 #pragma unroll
     for (int part = 0; part < attention_shape<T, D, R, WARPS, KEYS>::PARTS; part++)
         attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, part);
-}
-
-/* A stage of keys by this warp's shares of its granules, a granule at a time: it passes over those
- * of which its rows list nothing. */
-template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void
-attention_step_shares(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
-                      uint32_t shares, const struct attention_params &p,
-                      const struct attention_rest &rest) {
-    using shape = attention_shape<T, D, R, WARPS, KEYS>;
-    constexpr int ROW = shape::ROW, GROUPS = ATTENTION_GRANULE / 8;
-    const struct attention_groups all = {0, GROUPS};
-    const uint32_t all_rows = attention_share_rows<R>(~(uint64_t)0);
-#pragma unroll 1
-    for (int i = 0; i < KEYS / ATTENTION_GRANULE; i++) {
-        const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
-        const uint64_t share =
-            shared_load_8(shares + (uint32_t)(i * (int)sizeof(struct attention_share)));
-        const uint32_t rows = attention_share_rows<R>(share);
-        if (shape::MEANWHILE && i < shape::PARTS)
-            attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, i);
-        if (!rows)
-            continue;
-        float s[R / 16][GROUPS][4];
-        attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
-        if (rows != all_rows || (uint32_t)(share >> 32) & ATTENTION_RANGE_PARTLY)
-            attention_mask_share<R, GROUPS>(s, share);
-        attention_add<GROUPS, ROW, true>(state, s, v + at, p.score_scale, all);
-    }
 }
 
 /* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0

@@ -29,8 +29,7 @@ template <class T> static __device__ __forceinline__ constexpr bool attention_ha
 }
 
 /* Keys of a granule at most. */
-template <class T>
-static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
+template <class T> static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
     return sizeof(T) == 4 ? ATTENTION_GRANULE_F32 : ATTENTION_GRANULE;
 }
 
@@ -44,9 +43,6 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
      * for fewer. */
     static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : R * D > 2048 || KEYS < 64 ? 4 : 8;
     static constexpr int TIMES = KEYS / (8 * GROUPS); /* that they come in a step */
-    /* Whether masked steps go by shares, which take registers too. */
-    static constexpr bool SHARES =
-        attention_granule<T>() == ATTENTION_GRANULE && !attention_has_small(T());
     /* Rows that a warp gathers of a step, of K and of V or of one of them; eights of rows in all,
      * and in how many parts they are copied while it computes: tall tiles wait for copies, but
      * where small weights are looked for there is no register left. */
@@ -184,32 +180,6 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
             for (int e = 0; e < 4; e++)
                 if (!(word[e % 2] & 1u << (16 * i + 8 * (e / 2))))
                     s[i][j][e] = -INFINITY;
-    }
-}
-
-/* This warp's rows that list some of a granule, of its share. */
-template <int R> static __device__ __forceinline__ uint32_t attention_share_rows(uint64_t share) {
-    return R == 32 ? (uint32_t)share : (uint32_t)share >> threadIdx.x / 32 % 2 * 16 & 0xffffu;
-}
-
-/* Scores of a granule that its share leaves out become -Inf. */
-template <int R, int GROUPS>
-static __device__ __forceinline__ void attention_mask_share(float (&s)[R / 16][GROUPS][4],
-                                                            uint64_t share) {
-    const uint32_t range = (uint32_t)(share >> 32), rows = attention_share_rows<R>(share);
-    const int lane = warp_lane_here(), column = lane % 4 * 2;
-    const int count = (int)(range >> 16 & 255);
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        const int row = lane / 4 + 8 * r;
-        const int first = (int8_t)range + row - column;
-        const int last = min((int8_t)(range >> 8) + row, rows >> row & 1 ? count - 1 : -1) - column;
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (8 * j + e < first || 8 * j + e > last)
-                    s[r / 2][j][r % 2 * 2 + e] = -INFINITY;
     }
 }
 

@@ -17,11 +17,6 @@ static __device__ __forceinline__ uint32_t shared_load_4(uint32_t from) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from));
     return x;
 }
-static __device__ __forceinline__ uint64_t shared_load_8(uint32_t from) {
-    uint64_t x;
-    asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(from));
-    return x;
-}
 static __device__ __forceinline__ void shared_store_16(uint32_t to, uint4 x) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
                  "r"(x.w)
