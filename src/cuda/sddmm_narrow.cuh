@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
         for (int from = 0; from < 32; from += 16)
             if (there >> from & 0xffff)
                 score = sddmm_row_scores<T, true, AHEAD>(warp_pointer(q, from), row, k.d, from,
-                                                         p.q_scale, score, true);
+                                                         p.q_scale, score);
         if (x < width)
             s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }

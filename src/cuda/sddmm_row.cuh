@@ -81,12 +81,10 @@ static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
 }
 
 /* The scores of 16 keys, to whose rows lane `from + i` has a pointer for number i, to the same
- * lanes; others keep theirs. Of each AHEAD pieces are under way at a time. `kept`: keys in the L1
- * cache. */
+ * lanes; others keep theirs. Of each AHEAD pieces are under way at a time. */
 template <class T, bool WHOLE, int AHEAD>
 static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *key_row, int32_t dims,
-                                                         int from, float q_scale, float score,
-                                                         bool kept) {
+                                                         int from, float q_scale, float score) {
     constexpr int N = words_elements<T>();
     const int lane = warp_lane();
     const T *row[4];
@@ -104,7 +102,7 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
             x[n] = words_load<T, WHOLE>(q, dims, d + n * 8 * N, true);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                y[n][j] = words_load<T, WHOLE>(row[j], dims, d + n * 8 * N, kept);
+                y[n][j] = words_load<T, WHOLE>(row[j], dims, d + n * 8 * N, true);
         }
 #pragma unroll
         for (int n = 0; n < AHEAD; n++)
@@ -139,8 +137,6 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
     const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
-    /* A few wide rows read each key once, and would drive those that most see from the L1 cache. */
-    const bool kept = p.even || s.width <= CUDA_CHUNK;
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
         int32_t key = -1;
@@ -151,9 +147,9 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
         }
         /* Where there is no key, another is read: what it gives is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
-        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f, kept);
+        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f);
         if (from + 16 < end)
-            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 16, p.q_scale, score, kept);
+            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 16, p.q_scale, score);
         if (x < end)
             s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }
