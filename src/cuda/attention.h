@@ -15,6 +15,8 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
+    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
+    uint32_t *score_bits;
 };
 
 /*
