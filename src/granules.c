@@ -50,15 +50,29 @@ static void tiles_count(struct granules *out, const struct lists *lists, struct 
     }
 }
 
+/* Whether no granule of a tile has places that no key fills, but past the last of all keys. */
+static int tile_filled(const struct granules *g, int64_t T, int64_t n_kv) {
+    const int32_t *keys = g->keys + g->ptr[T + 1] - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
+    int filled = 1;
+    for (int64_t i = g->mask_ptr[T]; i < g->mask_ptr[T + 1]; i++) {
+        const int64_t count = g->masks[i].count;
+        filled &= count == g->size || keys[i - g->mask_ptr[T]] + count == n_kv;
+    }
+    return filled;
+}
+
 static void tiles_fill(struct granules *out, const struct lists *lists,
-                       const struct tile_cut *tiles) {
-#pragma omp parallel for schedule(dynamic, 16)
+                       const struct tile_cut *tiles, int64_t n_kv) {
+    int filled = 1;
+#pragma omp parallel for schedule(dynamic, 16) reduction(& : filled)
     for (int64_t T = 0; T < out->tiles; T++) {
         struct granule_mask *masks = out->masks + out->mask_ptr[T];
         cut_fill(&tiles[T].cut, lists, T, out->keys + out->ptr[T], masks);
         if (out->score_bits)
             score_bits_fill(out->score_bits + tiles[T].bits, &tiles[T].cut, lists, masks);
+        filled &= tile_filled(out, T, n_kv);
     }
+    out->filled = filled;
 }
 
 /* Granules [begin, end) of a tile of `count` that part `part` of `parts` computes. */
@@ -234,7 +248,7 @@ static int granules_build(struct granules *out, const struct lists *lists,
     out->score_bits = rules->halves ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
     if (!out->keys || !out->masks || (rules->halves && !out->score_bits))
         return -1;
-    tiles_fill(out, lists, tiles);
+    tiles_fill(out, lists, tiles, rules->n_kv);
     return items_fill(out, lists, schedule, rules, tiles);
 }
 

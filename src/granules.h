@@ -71,6 +71,7 @@ struct granule_halves {
 
 struct granules {
     int32_t size;
+    int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
@@ -97,6 +98,7 @@ struct granule_rules {
     int64_t heads_q, heads_kv;
     int64_t stack;
     int32_t workers; /* 1: all stand in the order of the schedule */
+    int64_t n_kv;    /* keys of each head */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
 };

@@ -45,6 +45,7 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
                                                 .heads_q = HEADS,
                                                 .heads_kv = HEADS_KV,
                                                 .stack = stack,
+                                                .n_kv = n_kv,
                                                 .workers = workers,
                                                 .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
                                                 .halves = tile_rows % 16 == 0};
@@ -246,14 +247,18 @@ static void sizes_follow_the_runs(void **state) {
     (void)state;
     static const struct {
         const char *spec;
-        int64_t block_kv;
-        int32_t size;
-    } cases[] = {{"dense", 64, 64},       {"causal", 128, 64},      {"random(0.3,1)", 16, 16},
-                 {"random(0.3,1)", 8, 8}, {"random(0.05,1)", 1, 1}, {"window(127,0)", 64, 64}};
+        int64_t block_kv, n_kv;
+        int32_t size, filled;
+    } cases[] = {{"dense", 64, 2048, 64, 1},         {"causal", 128, 2048, 64, 0},
+                 {"random(0.3,1)", 16, 2048, 16, 1}, {"random(0.3,1)", 8, 2048, 8, 1},
+                 {"random(0.05,1)", 1, 2048, 1, 1},  {"window(127,0)", 64, 2048, 64, 0},
+                 {"random(0.5,1)", 32, 2040, 32, 1}, /* keys end within a block */
+                 {"random(0.5,1)", 350, 2100, 32, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
-        cut_make(&c, cases[i].spec, 2048, 2048, 64, cases[i].block_kv, 64, 1, 1);
+        cut_make(&c, cases[i].spec, 2048, cases[i].n_kv, 64, cases[i].block_kv, 64, 1, 1);
         assert_int_equal(c.granules.size, cases[i].size);
+        assert_int_equal(c.granules.filled, cases[i].filled);
         cut_free(&c);
     }
 }

@@ -41,6 +41,7 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
+    bool filled; /* as granules have it: no places without a key but past the last */
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
