@@ -1,7 +1,9 @@
-/* Granules: one walk over each tile's runs that both counts and fills. */
+/* Granules: each tile's are counted, then filled; and the items of a schedule, dealt. */
 #include "granules.h"
 
+#include "cut.h"
 #include "deal.h"
+#include "score_bits.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -30,80 +32,47 @@ static int32_t size_choose(const struct lists *lists, int32_t size) {
     return size;
 }
 
-/* Where granules go; with keys NULL they are only counted. */
-struct granule_sink {
-    int32_t *keys;
-    struct granule_mask *masks;
-    int64_t n, n_masks;
+/* What is known of a tile while its items are made. */
+struct tile_cut {
+    struct cut cut;
+    int64_t bits; /* its first word of score_bits */
 };
 
-static void emit(struct granule_sink *s, int64_t key, const struct granule_mask *mask) {
-    if (s->keys)
-        s->keys[s->n] = (int32_t)key;
-    s->n++;
-    if (!mask)
-        return;
-    if (s->keys)
-        s->masks[s->n_masks] = *mask;
-    s->n_masks++;
-}
-
-static void cut_masked(struct granule_sink *s, const struct lists *lists, int kind,
-                       const struct list_masked *run, int32_t size) {
-    for (int64_t at = 0; at < run->count; at += size) {
-        int64_t count = run->count - at < size ? run->count - at : size;
-        struct granule_mask mask = {.count = (int16_t)count, .kind = (int16_t)kind};
-        if (kind == LIST_BAND)
-            mask.u.band.lo = run->u.band.lo - (int32_t)at,
-            mask.u.band.hi = run->u.band.hi - (int32_t)at;
-        else
-            mask.u.word = run->u.word + (kind == LIST_BITS ? at * lists->words : 0);
-        emit(s, run->key + at, &mask);
-    }
-}
-
-/* 1 or 2: only rows 0 ... 63 or only those after them are members of the run; else 0. Runs of either
- * are put together, since kernels of 64 rows to each group of warps pass over the other's; not in tiles
- * of more than two such groups. */
-static int only_half(const struct lists *lists, const struct list_masked *run) {
-    const uint64_t *rows = lists->words_of_rows + run->u.word;
-    return lists->words != 2 ? 0 : rows[1] == 0 ? 1 : rows[0] == 0 ? 2 : 0;
-}
-
-static void cut_tile(struct granule_sink *s, const struct lists *lists, int64_t T, int32_t size) {
-    for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++)
-        for (int64_t at = 0; at + size <= lists->full[i].count; at += size)
-            emit(s, lists->full[i].key + at, NULL);
-    for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++) {
-        int32_t rest = lists->full[i].count & (size - 1);
-        struct granule_mask mask = {.count = (int16_t)rest, .kind = GRANULE_ALL};
-        if (rest)
-            emit(s, (int64_t)lists->full[i].key + lists->full[i].count - rest, &mask);
-    }
-    const int64_t *ptr = lists->masked_ptr + LIST_MASKED_KINDS * T;
-    for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
-        for (int half = kind == LIST_MEMBERS ? 0 : 2; half < 3; half++)
-            for (int64_t i = ptr[kind]; i < ptr[kind + 1]; i++)
-                if (kind != LIST_MEMBERS || half == only_half(lists, &lists->masked[i]))
-                    cut_masked(s, lists, kind, &lists->masked[i], size);
-}
-
-/* Counts into ptr[T + 1] and mask_ptr[T + 1]; or fills, when those hold places. */
-static void cut_all(struct granules *out, const struct lists *lists, int fill) {
-    int64_t n = lists->n_lists * lists->tiles;
+/* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are.
+ * Granules of the largest size have no turns: boxes fetch them, and skip what is not listed. */
+static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
+                        int halves) {
 #pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t T = 0; T < n; T++) {
-        struct granule_sink sink = {0};
-        if (fill) {
-            sink.keys = out->keys + out->ptr[T];
-            sink.masks = out->masks + out->mask_ptr[T];
-        }
-        cut_tile(&sink, lists, T, out->size);
-        if (!fill) {
-            out->ptr[T + 1] = sink.n;
-            out->mask_ptr[T + 1] = sink.n_masks;
-        }
+    for (int64_t T = 0; T < out->tiles; T++) {
+        cut_count(&tiles[T].cut, lists, T, out->size, halves && out->size < GRANULE_MAX);
+        out->mask_ptr[T + 1] = cut_masked(&tiles[T].cut);
+        out->ptr[T + 1] = tiles[T].cut.n[CUT_WHOLE] + out->mask_ptr[T + 1];
     }
+}
+
+/* Whether no granule of a tile has places that no key fills, but past the last of all keys. */
+static int tile_filled(const struct granules *g, int64_t T, int64_t n_kv) {
+    const int32_t *keys = g->keys + g->ptr[T + 1] - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
+    int filled = 1;
+    for (int64_t i = g->mask_ptr[T]; i < g->mask_ptr[T + 1]; i++) {
+        const int64_t count = g->masks[i].count;
+        filled &= count == g->size || keys[i - g->mask_ptr[T]] + count == n_kv;
+    }
+    return filled;
+}
+
+static void tiles_fill(struct granules *out, const struct lists *lists,
+                       const struct tile_cut *tiles, int64_t n_kv) {
+    int filled = 1;
+#pragma omp parallel for schedule(dynamic, 16) reduction(& : filled)
+    for (int64_t T = 0; T < out->tiles; T++) {
+        struct granule_mask *masks = out->masks + out->mask_ptr[T];
+        cut_fill(&tiles[T].cut, lists, T, out->keys + out->ptr[T], masks);
+        if (out->score_bits)
+            score_bits_fill(out->score_bits + tiles[T].bits, &tiles[T].cut, lists, masks);
+        filled &= tile_filled(out, T, n_kv);
+    }
+    out->filled = filled;
 }
 
 /* Granules [begin, end) of a tile of `count` that part `part` of `parts` computes. */
@@ -138,6 +107,18 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
         .parts = parts,
     };
+}
+
+static struct granule_halves halves_make(const struct granules *g, const struct lists *lists,
+                                         const struct tile_cut *tile,
+                                         const struct granule_item *item, int64_t T) {
+    const int64_t begin = item->first - g->ptr[T], end = begin + item->count;
+    struct granule_halves halves = {
+        .bits = tile->bits + score_bits_before(&tile->cut, lists->tile_rows, begin),
+        .even = (int32_t)max_i64(min_i64(end, cut_even(&tile->cut)) - begin, 0),
+    };
+    cut_turns(&halves.turns, &tile->cut, begin, end);
+    return halves;
 }
 
 static int64_t prefix_sum(int64_t *ptr, int64_t n) {
@@ -207,7 +188,8 @@ static int items_deal(struct granules *out, const struct granule_item *items, in
 
 /* Zero, or -1 when memory ran out. */
 static int items_fill(struct granules *out, const struct lists *lists,
-                      const struct schedule *schedule, const struct granule_rules *rules) {
+                      const struct schedule *schedule, const struct granule_rules *rules,
+                      const struct tile_cut *tiles) {
     struct granule_item *items = array_make(out->n_items, sizeof *items);
     int64_t *place = array_make(out->n_items, sizeof *place);
     int failed = !items || !place;
@@ -218,8 +200,13 @@ static int items_fill(struct granules *out, const struct lists *lists,
             items[i].slot = (w->slot - w->part) * rules->stack + w->part;
     }
     failed = failed || items_deal(out, items, place);
-    for (int64_t i = 0; i < schedule->n_items && !failed; i++)
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
+        const struct work_item *w = &schedule->items[i];
+        const int64_t T = rules->list_of[w->batch_head] * lists->tiles + w->tile;
         out->items[place[i]] = items[i];
+        if (out->halves)
+            out->halves[place[i]] = halves_make(out, lists, &tiles[T], &items[i], T);
+    }
     for (int64_t i = 0; i < schedule->n_merges * rules->stack; i++) {
         const struct merge_item *m = &schedule->merges[i / rules->stack];
         const int64_t of_stack = i % rules->stack;
@@ -232,25 +219,37 @@ static int items_fill(struct granules *out, const struct lists *lists,
     return failed ? -1 : 0;
 }
 
-static int granules_build(struct granules *out, const struct lists *lists,
-                          const struct schedule *schedule, const struct granule_rules *rules) {
-    const int64_t tiles = out->tiles;
-    out->ptr = array_make(tiles, sizeof *out->ptr);
-    out->mask_ptr = array_make(tiles, sizeof *out->mask_ptr);
+/* The parts of *out whose sizes are known from the schedule, and those of its tiles. */
+static int granules_allocate(struct granules *out, const struct granule_rules *rules) {
+    out->ptr = array_make(out->tiles, sizeof *out->ptr);
+    out->mask_ptr = array_make(out->tiles, sizeof *out->mask_ptr);
     out->items = array_make(out->n_items, sizeof *out->items);
+    out->halves = rules->halves ? array_make(out->n_items, sizeof *out->halves) : NULL;
     out->merges = array_make(out->n_merges, sizeof *out->merges);
     out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
-    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges || !out->worker_ptr)
-        return -1;
-    cut_all(out, lists, 0);
-    out->n = prefix_sum(out->ptr, tiles);
-    out->n_masks = prefix_sum(out->mask_ptr, tiles);
+    return out->ptr && out->mask_ptr && out->items && (out->halves || !rules->halves) &&
+                   out->merges && out->worker_ptr
+               ? 0
+               : -1;
+}
+
+static int granules_build(struct granules *out, const struct lists *lists,
+                          const struct schedule *schedule, const struct granule_rules *rules,
+                          struct tile_cut *tiles) {
+    tiles_count(out, lists, tiles, rules->halves);
+    out->n = prefix_sum(out->ptr, out->tiles);
+    out->n_masks = prefix_sum(out->mask_ptr, out->tiles);
+    for (int64_t T = 0; T < out->tiles && rules->halves; T++) {
+        tiles[T].bits = out->n_bits;
+        out->n_bits += score_bits_before(&tiles[T].cut, lists->tile_rows, INT64_MAX);
+    }
     out->keys = array_make(out->n, sizeof *out->keys);
     out->masks = array_make(out->n_masks, sizeof *out->masks);
-    if (!out->keys || !out->masks)
+    out->score_bits = rules->halves ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
+    if (!out->keys || !out->masks || (rules->halves && !out->score_bits))
         return -1;
-    cut_all(out, lists, 1);
-    return items_fill(out, lists, schedule, rules);
+    tiles_fill(out, lists, tiles, rules->n_kv);
+    return items_fill(out, lists, schedule, rules, tiles);
 }
 
 tess_status granules_make(struct granules *out, const struct lists *lists,
@@ -261,7 +260,11 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                              .n_items = schedule->n_items,
                              .n_merges = schedule->n_merges * rules->stack,
                              .workers = rules->workers};
-    if (granules_build(out, lists, schedule, rules))
+    struct tile_cut *tiles = array_make(out->tiles, sizeof *tiles);
+    const int failed = !tiles || granules_allocate(out, rules) ||
+                       granules_build(out, lists, schedule, rules, tiles);
+    free(tiles);
+    if (failed)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory while cutting %lld query tiles into granules",
                          (long long)(lists->n_lists * lists->tiles));
@@ -286,6 +289,8 @@ void granules_free(struct granules *g) {
     free(g->keys);
     free(g->masks);
     free(g->items);
+    free(g->halves);
+    free(g->score_bits);
     free(g->merges);
     free(g->worker_ptr);
     *g = (struct granules){0};
@@ -294,6 +299,8 @@ void granules_free(struct granules *g) {
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
            (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
+           (g->halves ? (size_t)g->n_items * sizeof *g->halves : 0) +
+           (size_t)g->n_bits * sizeof *g->score_bits +
            (size_t)(g->tiles + 1) * (sizeof *g->ptr + sizeof *g->mask_ptr) +
            ((size_t)g->workers + 1) * sizeof *g->worker_ptr;
 }

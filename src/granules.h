@@ -7,6 +7,9 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
+ * cut.h says in which order they stand; for kernels that ask, score_bits.h adds their masks as
+ * threads need them.
+ *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
  * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
  * nothing that stands there shows in a result. Plain arrays, copied to the device as they are.
@@ -45,15 +48,40 @@ struct granule_item {
     int32_t parts;                /* partial results in a row, where this stands for their merge */
 };
 
+/* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (cut.h): from
+ * `begin` on those of both in turns, the first half's first; from `end` to `alone_end` those of half
+ * `alone`. begin may be negative: the item begins among them. */
+struct granule_turns {
+    int32_t begin, end, alone_end, alone;
+};
+
+/* The half that alone lists keys of a chunk; -1: none is known of. */
+static inline int granule_turn(const struct granule_turns *turns, int64_t chunk) {
+    if (chunk < turns->begin || chunk >= turns->alone_end)
+        return -1;
+    return chunk < turns->end ? (int)(chunk - turns->begin) % 2 : turns->alone;
+}
+
+/* What kernels that ask know of an item besides. */
+struct granule_halves {
+    struct granule_turns turns;
+    int64_t bits; /* its first word of score_bits */
+    int32_t even; /* granules: the whole and the even ones, which come first */
+};
+
 struct granules {
     int32_t size;
+    int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
-    struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_halves *halves; /* [n_items], where the rules ask */
+    int64_t n_bits;
+    uint32_t *score_bits;        /* [n_bits], likewise */
     struct granule_item *merges; /* slot: the first of `parts` */
     int32_t workers;
     int64_t *worker_ptr; /* [workers + 1] */
@@ -70,7 +98,9 @@ struct granule_rules {
     int64_t heads_q, heads_kv;
     int64_t stack;
     int32_t workers; /* 1: all stand in the order of the schedule */
+    int64_t n_kv;    /* keys of each head */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

@@ -101,6 +101,8 @@ struct kernel {
     int32_t padded_head;
     /* Attention with an image: keys of a granule at most; 0: GRANULE_MAX. */
     int32_t granule;
+    /* Attention with an image: it asks for halves and score_bits of granules. */
+    int halves;
     /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
      * that does not refuse, and takes the cheapest. Without it the first is taken. */
     int weighed;

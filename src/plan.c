@@ -62,7 +62,9 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .heads_kv = plan->problem.heads_kv,
         .stack = stack,
         .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1,
-        .size = kernel->granule ? kernel->granule : GRANULE_MAX};
+        .n_kv = plan->problem.n_kv,
+        .size = kernel->granule ? kernel->granule : GRANULE_MAX,
+        .halves = kernel->halves};
     if (!status && plan->backend->image_size)
         status =
             granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);

@@ -88,6 +88,8 @@ hard=(
     $fused,h=1,n=400,nkv=700,d={64,96,256},dtype=bf16,block=64x64,pattern='window(77,0)',tile={16,32,64,128}
     $fused,h=2,n=300,nkv=777,d={64,128},dtype=bf16,block={64x64,64x508,128x100,37x41},pattern='random(0.5,1)&causal',tile=128,fill=nanv
     $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill={positive,nank}
+    $fused,h=2,n={140,300},nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,4x4,1x1,64x32},pattern={'random(0.1,1)','random(0.5,3)'},kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
+    $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 step 'verify, hard cases' 100 "$tessera" verify "${hard[@]}"
@@ -152,6 +154,9 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=2,n=400,nkv=400,d=64,dtype=f16,block=192x64,pattern=causal
     backend=cuda,h=4,hkv=1,n=100,d=64,dtype=f16,block=48x1,pattern='random(0.4,1)',lists=1
     backend=cuda,h=1,n=140,d=128,dtype=bf16,block=128x1,pattern='random(0.5,1)',fill=nanv
+    backend=cuda,h=1,n=140,nkv=520,d=64,dtype=bf16,block=8x8,pattern='random(0.2,1)',kernel=cuda_attention_bf16_sm90_d64,tile=128,part=256
+    backend=cuda,h=1,n=140,nkv=517,d=64,dtype=f16,block=32x32,pattern='random(0.3,3)',kernel=cuda_attention_f16_sm90_d64,tile=128
+    backend=cuda,h=1,n=140,nkv=900,d=128,dtype=bf16,block=16x16,pattern='random(0.3,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=128,block=8x8,pattern='random(0.6,1)',fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=64,align=4

@@ -41,8 +41,14 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
         c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h * stack, HEADS);
     const struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
-    const struct granule_rules granule_rules = {
-        c->list_of, HEADS, HEADS_KV, stack, workers, workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2};
+    const struct granule_rules granule_rules = {.list_of = c->list_of,
+                                                .heads_q = HEADS,
+                                                .heads_kv = HEADS_KV,
+                                                .stack = stack,
+                                                .n_kv = n_kv,
+                                                .workers = workers,
+                                                .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
+                                                .halves = tile_rows % 16 == 0};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
                                    HEADS / stack, &rules, &error),
@@ -53,7 +59,9 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
     assert_int_equal(granules_memory(g),
                      (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
+                         (tile_rows % 16 ? 0 : g->n_items * (int64_t)sizeof *g->halves) +
                          g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
+                         g->n_bits * (int64_t)sizeof *g->score_bits +
                          (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
 }
 
@@ -104,6 +112,49 @@ static void expand(const struct cut *c, const struct granule_item *item, int64_t
     }
 }
 
+/* Whether row r lists the key at a place of an item. */
+static int lists_place(const struct cut *c, const struct granule_item *item, int64_t r,
+                       int64_t place) {
+    const struct granules *g = &c->granules;
+    const int64_t i = place / g->size, k = place % g->size;
+    if (i < item->whole)
+        return 1;
+    if (i >= item->count || k >= g->masks[item->mask + i - item->whole].count)
+        return 0;
+    return listed(&c->lists, &g->masks[item->mask + i - item->whole], r, k);
+}
+
+/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks that
+ * has a mask what the masks say; and of chunks of one half alone nothing of the other's rows. */
+static void check_bits(const struct cut *c, const struct granule_item *item,
+                       const struct granule_halves *halves) {
+    const struct granules *g = &c->granules;
+    const int64_t each = SCHEDULE_CHUNK / g->size, chunks = (item->count + each - 1) / each;
+    const uint32_t *bits = g->score_bits + halves->bits;
+    int64_t of[2] = {0, 0};
+    assert_true(item->whole <= halves->even && halves->even <= item->count);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const int alone = granule_turn(&halves->turns, chunk);
+        const int64_t words = chunk >= halves->even / each || g->size < 8 ? 8 : 1;
+        of[0] += alone != 1, of[1] += alone != 0;
+        if (chunk < item->whole / each) {
+            assert_int_equal(alone, -1);
+            continue;
+        }
+        for (int64_t r = 0; r < item->rows; r++)
+            for (int64_t at = 0; at < SCHEDULE_CHUNK; at++) {
+                const int64_t word = (r / 16 * 8 + r % 8) * words + at % 8 * words / 8;
+                const int bit = (int)(2 * (at / 8) + r / 8 % 2);
+                const int set = (int)(bits[word] >> bit & 1);
+                assert_int_equal(set, lists_place(c, item, r, chunk * SCHEDULE_CHUNK + at));
+                assert_false(set && alone >= 0 && r / 64 != alone);
+            }
+        bits += c->lists.tile_rows / 2 * words;
+    }
+    assert_true(bits <= g->score_bits + g->n_bits);
+    assert_true(chunks == 0 || (of[0] && of[1]));
+}
+
 static void check(const struct cut *c) {
     const struct granules *g = &c->granules;
     const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
@@ -127,6 +178,8 @@ static void check(const struct cut *c) {
             for (int64_t k = 0; k < n; k++)
                 assert_true(seen[(h * n_q + i) * n_kv + row[k]]);
         }
+    for (int64_t i = 0; i < g->n_items && g->halves; i++)
+        check_bits(c, &g->items[i], &g->halves[i]);
     free(seen);
     free(row);
 }
@@ -153,19 +206,59 @@ static void items_list_the_pattern(void **state) {
         }
 }
 
+/* Lists with nothing in common: nearly all chunks are of one half of a tile's rows, and each half has
+ * as many, in turns, as long as it can be. Parts of a tile go on where it was cut. */
+static void halves_take_turns(void **state) {
+    (void)state;
+    for (int split = 0; split < 2; split++) {
+        struct cut c;
+        cut_make(&c, "random(0.02,3)", split ? 256 : 4096, 16384, 8, 8, 128, 1, 1);
+        const struct granules *g = &c.granules;
+        assert_true(!split || g->n_merges > 0);
+        int64_t alone = 0, chunks = 0, uneven = 0;
+        for (int64_t i = 0; i < g->n_items; i++) {
+            const struct granule_item *item = &g->items[i];
+            const struct granule_turns *turns = &g->halves[i].turns;
+            int64_t of[2] = {0, 0};
+            const int64_t n = (item->count * g->size + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
+            check_bits(&c, item, &g->halves[i]);
+            for (int64_t chunk = 0; chunk < n; chunk++) {
+                const int half = granule_turn(turns, chunk);
+                if (half < 0)
+                    continue;
+                of[half]++;
+                alone++;
+                if (chunk >= 1 && chunk > turns->begin && chunk < turns->end)
+                    assert_int_equal(half, 1 - granule_turn(turns, chunk - 1));
+            }
+            chunks += n;
+            uneven += turns->alone_end - turns->end;
+            assert_true(of[0] + of[1] == 0 ||
+                        labs(of[0] - of[1]) <= 1 + turns->alone_end - turns->end);
+        }
+        assert_true(10 * alone > 7 * chunks);
+        assert_true(10 * uneven < chunks);
+        cut_free(&c);
+    }
+}
+
 /* One number for 64 keys of whole blocks, one for each single column. */
 static void sizes_follow_the_runs(void **state) {
     (void)state;
     static const struct {
         const char *spec;
-        int64_t block_kv;
-        int32_t size;
-    } cases[] = {{"dense", 64, 64},       {"causal", 128, 64},      {"random(0.3,1)", 16, 16},
-                 {"random(0.3,1)", 8, 8}, {"random(0.05,1)", 1, 1}, {"window(127,0)", 64, 64}};
+        int64_t block_kv, n_kv;
+        int32_t size, filled;
+    } cases[] = {{"dense", 64, 2048, 64, 1},         {"causal", 128, 2048, 64, 0},
+                 {"random(0.3,1)", 16, 2048, 16, 1}, {"random(0.3,1)", 8, 2048, 8, 1},
+                 {"random(0.05,1)", 1, 2048, 1, 1},  {"window(127,0)", 64, 2048, 64, 0},
+                 {"random(0.5,1)", 32, 2040, 32, 1}, /* keys end within a block */
+                 {"random(0.5,1)", 350, 2100, 32, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
-        cut_make(&c, cases[i].spec, 2048, 2048, 64, cases[i].block_kv, 64, 1, 1);
+        cut_make(&c, cases[i].spec, 2048, cases[i].n_kv, 64, cases[i].block_kv, 64, 1, 1);
         assert_int_equal(c.granules.size, cases[i].size);
+        assert_int_equal(c.granules.filled, cases[i].filled);
         cut_free(&c);
     }
 }
@@ -251,9 +344,9 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(sizes_follow_the_runs),
-        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
-        cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(items_list_the_pattern), cmocka_unit_test(halves_take_turns),
+        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),   cmocka_unit_test(items_are_dealt_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -15,6 +15,8 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
+    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
+    uint32_t *score_bits;
 };
 
 /*
@@ -39,6 +41,7 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
+    bool filled; /* as granules have it: no places without a key but past the last */
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that

@@ -15,6 +15,8 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
     i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
     i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
+    i.halves = carve_take(c, (size_t)(g->halves ? g->n_items : 0), sizeof *i.halves);
+    i.score_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.score_bits);
     return i;
 }
 
@@ -35,6 +37,8 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.merges, g->merges, g->n_merges, sizeof *to.merges},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
+        {to.halves, g->halves, g->halves ? g->n_items : 0, sizeof *to.halves},
+        {to.score_bits, g->score_bits, g->n_bits, sizeof *to.score_bits},
     };
     return cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
 }
@@ -99,5 +103,6 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .copied = rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
+        .filled = args->granules->filled,
     };
 }

@@ -375,6 +375,12 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
+#define HALVES_sm90 1
+#define HALVES_sm90_v128 1
+#define HALVES_sm90_r192 1
+#define HALVES_mma 0
+#define HALVES_mma_f32 0
+#define HALVES_fma 0
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
@@ -423,6 +429,7 @@ static const struct kernel kernels[] = {
      .workers = name_##_workers,                                                                   \
      .shared = cuda_##name_##_shared,                                                              \
      .granule = GRANULE_##way,                                                                     \
+     .halves = HALVES_##way,                                                                       \
      .unusable = kernel_unusable,                                                                  \
      .refuses = name_##_refuses,                                                                   \
      .workspace = attention_workspace,                                                             \

@@ -1,11 +1,12 @@
 /* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it
- * works; fetch.cuh and compute.cuh are its two roles. */
+ * works; fetch.cuh is one of its roles, boxes.cuh or turns.cuh the other. */
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 
-#include "sm90/compute.cuh"
+#include "sm90/boxes.cuh"
 #include "sm90/fetch.cuh"
 #include "sm90/maps.cuh"
+#include "sm90/turns.cuh"
 
 template <class T, class shape, int SOURCE>
 static __global__ void __launch_bounds__(shape::THREADS, 1)
@@ -22,7 +23,12 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         /* All have as many registers at first; of what fetching leaves, computing takes as much. */
         registers_claim<shape::CLAIM[SOURCE]>();
         kernel_before_wait();
-        sm90_compute<T, shape, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
+        if constexpr (SOURCE == SM90_BOXES)
+            sm90_compute_boxes<T, shape, SOURCE>(memory, shared, role - 1, p,
+                                                 p.q_scale * p.score_scale);
+        else
+            sm90_compute_turns<T, shape, SOURCE>(memory, shared, role - 1, p,
+                                                 p.q_scale * p.score_scale);
         return;
     }
     registers_release<shape::LEAVE[SOURCE]>();
@@ -42,9 +48,9 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         if (sm90_hands_o<shape, SOURCE>())
             sm90_store_items<T, shape>(p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
-        sm90_fetch_boxes<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+        sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<shape, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        sm90_fetch_boxes<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 
@@ -74,12 +80,23 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
+/* Pieces are for tiles whose halves have turns; boxes bring what lies past a granule's keys. */
+template <class T, class shape>
+static cudaError_t attention_sm90_launch_boxes(const struct attention_params *p,
+                                               const struct sm90_maps *maps, cudaStream_t stream) {
+    if constexpr (shape::HALVED)
+        if (p->granule_bits < 6)
+            return attention_sm90_launch_from<T, shape, SM90_PIECES>(p, maps, stream);
+    return attention_sm90_launch_from<T, shape, SM90_BOXES>(p, maps, stream);
+}
+
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
-    const bool boxes = p->granule_bits == 6 && sm90_maps_make(&maps, p, T());
+    const bool pieces = shape::HALVED && p->granule_bits >= SM90_PIECE_BITS && p->filled;
+    const bool boxes = (p->granule_bits == 6 || pieces) && sm90_maps_make(&maps, p, T());
     maps.stores = sm90_map_make_o(&maps.o, p, T());
-    cudaError_t code = boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
+    cudaError_t code = boxes ? attention_sm90_launch_boxes<T, shape>(p, &maps, stream)
                              : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
     return code ? code : attention_merge_launch<T>(p, stream);
 }

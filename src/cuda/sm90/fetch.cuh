@@ -18,6 +18,26 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
         sm90_item<shape>(memory, job).count = 0;
 }
 
+/* Waits for the stage of K, or V, of step `step`, which is step `at` of an item, and answers the
+ * barrier that ends its filling. A step of one half alone is given back for the other by who fetches
+ * it; `gives`: of all that call this, one. */
+template <class shape, int SOURCE, bool QUERIES>
+static __device__ __forceinline__ uint32_t sm90_begin_stage(uint32_t shared, uint32_t step,
+                                                            const struct granule_turns &turns,
+                                                            int32_t at, bool gives) {
+    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
+    constexpr int ALONE = QUERIES ? shape::K_ALONE : shape::V_ALONE;
+    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    const uint32_t stage = ring_stage<shape::STAGES>(step);
+    const int half = sm90_turns<shape, SOURCE>() ? sm90_turn(turns, at) : -1;
+    barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
+    if (half < 0)
+        return shared + FULL + 8 * stage;
+    if (gives)
+        barrier_arrive(shared + EMPTY + 8 * stage);
+    return shared + ALONE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
+}
+
 /* ---- boxes, by one warp for each ring ---- */
 
 /* A tile by boxes of all its rows, which begin at `first`. */
@@ -68,6 +88,31 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
         sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
 }
 
+/* A step's tile of K or V by a box for each granule, of `size` keys: those of lanes g ... of
+ * `keys`. */
+template <class shape, int PANELS>
+static __device__ __forceinline__ void
+sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t keys, int g,
+                int size, int32_t h, int32_t b) {
+    if (warp_lane() == 0)
+        barrier_arrive_expect(barrier, PANELS * shape::PANEL);
+#pragma unroll 1
+    for (int i = 0; i < shape::KEYS / size; i += 4) {
+        int32_t key[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            key[j] = sm90_of_lane(keys, g + i + j);
+        if (warp_lane() == 0)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int d = 0; d < PANELS; d++)
+                    box_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
+                             barrier, 64 * d, key[j], h, b, BOX_AGAIN);
+        __syncwarp();
+    }
+}
+
 /* The queries from `row` on of `head` and those that are stacked with it. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
@@ -92,8 +137,16 @@ static __device__ __forceinline__ int32_t sm90_keys(const struct attention_param
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
+/* The turns of an item, the same for all lanes. */
+static __device__ __forceinline__ struct granule_turns
+sm90_turns_of(const struct attention_params &p, int64_t item) {
+    const struct granule_turns *turns = &p.image.halves[item].turns;
+    return {sm90_uniform(__ldg(&turns->begin)), sm90_uniform(__ldg(&turns->end)),
+            sm90_uniform(__ldg(&turns->alone_end)), sm90_uniform(__ldg(&turns->alone))};
+}
+
 /* Keys with the queries before them, or values. */
-template <class shape, bool QUERIES>
+template <class shape, int SOURCE, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
                  const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
@@ -101,6 +154,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    const int size = SOURCE == SM90_PIECES ? 1 << p.granule_bits : GRANULE_MAX;
+    const int each = shape::KEYS / size; /* granules of a step */
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
         box_prefetch_map(maps + warp_lane());
@@ -121,6 +176,9 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
             const int32_t whole = QUERIES ? sm90_of_lane(items.whole, lane) : count;
+            struct granule_turns turns = {};
+            if (sm90_turns<shape, SOURCE>())
+                turns = sm90_turns_of(p, window + lane);
             if (QUERIES) {
                 const uint32_t slot = ring_stage<shape::SLOTS>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -130,6 +188,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
                 if (warp_lane() == lane)
                     sm90_item<shape>(memory, job) = items;
+                if (sm90_turns<shape, SOURCE>() && warp_lane() == lane)
+                    sm90_halves<shape>(memory, job) = p.image.halves[window + lane];
                 __syncwarp();
                 sm90_box_queries<PANELS, shape::ROWS>(p, tile, map_q, full, row, head, b);
                 job++;
@@ -146,8 +206,15 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                                           : sm90_keys(p, first_after, 0, count_after);
                 const int32_t granules = min(count - chunk, 32);
 #pragma unroll 1
-                for (int32_t g = 0; g < granules; g += shape::GRANULES, step++) {
+                for (int32_t g = 0; g < granules; g += each, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    if (SOURCE == SM90_PIECES) {
+                        const uint32_t full = sm90_begin_stage<shape, SOURCE, QUERIES>(
+                            shared, step, turns, (chunk + g) / each, warp_lane() == 0);
+                        sm90_box_pieces<shape, PANELS>(shared + TILES + stage * TILE, maps, full,
+                                                       keys, g, size, h, b);
+                        continue;
+                    }
                     const bool masked = QUERIES && chunk + g + shape::GRANULES > whole;
                     union sm90_granule_mask mask;
                     if (masked)
@@ -219,22 +286,21 @@ static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_
         sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
+/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none.
+ * mask: as if the item's first granule had the first mask. */
 template <int N>
-static __device__ __forceinline__ void sm90_look(int32_t (&key)[N],
-                                                 const struct attention_params &p, int64_t first,
-                                                 int64_t mask, int32_t count, int32_t whole,
-                                                 int64_t at) {
+static __device__ __forceinline__ void
+sm90_look_at_keys(int32_t (&key)[N], const struct attention_params &p, int64_t first, int64_t mask,
+                  int32_t count, int32_t even, int64_t at) {
     const int32_t size = 1 << p.granule_bits;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t place = at + 32 * i + warp_lane();
         const int64_t g = place >> p.granule_bits;
         const int32_t offset = (int32_t)place & (size - 1);
-        key[i] = -1;
-        if (g < count &&
-            (g < whole || offset < __ldg(&p.image.masks[mask + g - whole].count)))
-            key[i] = __ldg(p.image.keys + first + g) + offset;
+        key[i] = g < count ? __ldg(p.image.keys + first + g) + offset : -1;
+        if (g >= even && g < count && offset >= __ldg(&p.image.masks[mask + g].count))
+            key[i] = -1;
     }
 }
 
@@ -245,21 +311,21 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
                   int64_t begin, int64_t end) {
     constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
-    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
-    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     const bool first_thread = half == 0 && warp_lane() == 0;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
     uint32_t step = 0, job = 0;
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
         const struct granule_item &item = p.image.items[i];
-        const int32_t count = sm90_uniform(__ldg(&item.count)), whole = __ldg(&item.whole);
-        const int64_t first = __ldg(&item.first), mask = __ldg(&item.mask);
+        const int32_t count = sm90_uniform(__ldg(&item.count));
+        const int32_t even = __ldg(&p.image.halves[i].even);
+        const int64_t first = __ldg(&item.first), mask = __ldg(&item.mask) - __ldg(&item.whole);
+        const struct granule_turns turns = sm90_turns_of(p, i);
         const int64_t places = (int64_t)count << p.granule_bits;
         int32_t key[MINE / 32], next[MINE / 32];
         if (count == 0)
             continue;
-        sm90_look(key, p, first, mask, count, whole, MINE * half);
+        sm90_look_at_keys(key, p, first, mask, count, even, MINE * half);
         if (QUERIES) {
             const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
             barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
@@ -275,6 +341,7 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
             barrier_arrive_copied(shared + full);
             if (first_thread) {
                 sm90_item<shape>(memory, job) = item;
+                sm90_halves<shape>(memory, job) = p.image.halves[i];
                 barrier_arrive(shared + full);
             }
             __syncwarp();
@@ -284,12 +351,12 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
                                                       QUERIES ? p.d_qk : p.d_v);
 #pragma unroll 1
         for (int64_t at = 0; at < places; at += shape::KEYS, step++) {
-            const uint32_t stage = ring_stage<shape::STAGES>(step);
-            sm90_look(next, p, first, mask, count, whole, at + shape::KEYS + MINE * half);
-            barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-            sm90_copy<PANELS, shape::PANEL>(
-                shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
-            barrier_arrive_copied(shared + FULL + 8 * stage);
+            const uint32_t tile = shared + TILES + ring_stage<shape::STAGES>(step) * TILE;
+            sm90_look_at_keys(next, p, first, mask, count, even, at + shape::KEYS + MINE * half);
+            const uint32_t full = sm90_begin_stage<shape, SM90_COPIES, QUERIES>(
+                shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
+            sm90_copy<PANELS, shape::PANEL>(tile + (uint32_t)(half * MINE * 128), rows, key);
+            barrier_arrive_copied(full);
 #pragma unroll
             for (int j = 0; j < MINE / 32; j++)
                 key[j] = next[j];

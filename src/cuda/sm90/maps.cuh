@@ -60,7 +60,7 @@ static bool sm90_maps_make(struct sm90_maps *maps, const struct attention_params
     const int64_t v[4] = {p->batch, p->heads_kv, p->n_kv, p->d_v};
     bool made = encode && sm90_map_make(&maps->q, encode, type, p->q, q, (cuuint32_t)p->tile_rows);
     for (int two = 0; two < 2 && made; two++) {
-        const cuuint32_t rows = GRANULE_MAX << two;
+        const cuuint32_t rows = 1u << (p->granule_bits + two);
         made = sm90_map_make(&maps->k[two], encode, type, p->k, k, rows) &&
                sm90_map_make(&maps->v[two], encode, type, p->v, v, rows);
     }

@@ -1,13 +1,13 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
  * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
- * looked up by the warp that fetches K, and stand beside it; of smaller ones each lane looks up its
- * places of a step.
+ * looked up by the warp that fetches K, and stand beside it; of others the plan has the bits of each
+ * thread's scores (score_bits.h), which are loaded a step ahead.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
 
-#include "sm90/shape.cuh"
+#include "sm90/softmax.cuh"
 
 /* Of a row mask, of 32 bits. */
 static __device__ __forceinline__ int sm90_mask_words(const struct attention_params &p) {
@@ -155,82 +155,63 @@ static __device__ __forceinline__ bool sm90_some_dead(uint32_t keys) {
 
 /* ---- granules of any size ---- */
 
-/* What this warp's 16 rows list of a step of 64 N places. Lane l knows of 64 i + 2 l and + 1: their
- * row masks in the halves of rows[i]. */
-template <int N> struct sm90_places {
-    uint32_t rows[N];
+/* Of this thread's scores of a step, as sm90_softmax has them; x[1] only where the step is fine:
+ * where columns 8 j ... 8 j + 7 may differ. */
+struct sm90_bits {
+    uint32_t x[2];
+    bool fine;
 };
 
-/* Rows first ... last that lie within 0 ... 15. */
-static __device__ __forceinline__ uint32_t sm90_row_range(int64_t first, int64_t last) {
-    const int low = (int)max(first, (int64_t)0), high = (int)min(last, (int64_t)15);
-    return first > 15 || last < 0 || low > high ? 0 : (2u << high) - (1u << low);
+/* Where a thread finds those of an item's steps (score_bits.h). */
+struct sm90_bits_place {
+    const uint32_t *from;  /* of the first chunk that has some, where it is not fine */
+    int32_t whole, even;   /* chunks of whole granules, and with the even ones */
+};
+
+/* For a warp whose rows begin at `row` of the tile. */
+static __device__ __forceinline__ struct sm90_bits_place
+sm90_bits_begin(const struct attention_params &p, const struct granule_item &item,
+                const struct granule_halves &halves, int row) {
+    const int to_chunk = 7 - p.granule_bits;
+    const int32_t whole = sm90_uniform(item.whole >> to_chunk);
+    const int32_t even = sm90_uniform(halves.even >> to_chunk);
+    return {p.image.score_bits + halves.bits + row / 2 + warp_lane_here() / 4, whole,
+            p.granule_bits < 3 ? whole : even};
 }
 
-/* Looks up the places of step `step` of an item, for rows `row` ... `row` + 15: first all that is
- * known of their granules, then all row masks, so that each is waited for once. */
-template <int N>
-static __device__ __forceinline__ void sm90_look_up(struct sm90_places<N> &places,
-                                                    const struct attention_params &p,
-                                                    const struct granule_item &item, int32_t step,
-                                                    int row) {
-    const int64_t first = 64 * N * (int64_t)step + 2 * warp_lane_here();
-    const int32_t size = 1 << p.granule_bits;
-    union sm90_granule_mask of[2 * N];
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        const int64_t g = (first + 64 * (i / 2) + i % 2) >> p.granule_bits;
-        of[i].mask.count = (int16_t)(g < item.count ? size : 0);
-        of[i].mask.kind = GRANULE_ALL;
-        if (g >= item.whole && g < item.count)
-            of[i].words = __ldg(
-                reinterpret_cast<const int4 *>(&p.image.masks[item.mask + g - item.whole]));
-    }
-    uint32_t rows[2 * N];
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++) {
-        const struct granule_mask m = of[i].mask;
-        const int32_t offset = ((int32_t)first + i % 2) & (size - 1);
-        const bool listed = offset < m.count;
-        rows[i] = listed ? 0xffff : 0;
-        if (listed && m.kind == LIST_BAND)
-            rows[i] = sm90_row_range((int64_t)offset - m.u.band.hi - row,
-                                     (int64_t)offset - m.u.band.lo - row);
-        if (listed && (m.kind == LIST_MEMBERS || m.kind == LIST_BITS))
-            rows[i] = __ldg(reinterpret_cast<const uint32_t *>(p.image.words + m.u.word) +
-                            (m.kind == LIST_BITS ? offset * sm90_mask_words(p) : 0) + row / 32) >>
-                      row % 32;
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        places.rows[i] = (rows[2 * i] & 0xffff) | rows[2 * i + 1] << 16;
-}
-
-template <int N>
-static __device__ __forceinline__ void sm90_mask_places(float (&s)[32 * N],
-                                                        const struct sm90_places<N> &places) {
-    const int lane = warp_lane_here();
-    const uint32_t row = 1u << lane / 4;
-#pragma unroll
-    for (int j = 0; j < 8 * N; j++) {
-        const uint32_t rows = __shfl_sync(WARP_ALL, places.rows[j / 8], 4 * (j % 8) + lane % 4);
-#pragma unroll
-        for (int e = 0; e < 4; e++) /* row g, columns 2t and 2t + 1; then row g + 8 */
-            if (!(rows & row << (16 * (e % 2) + 8 * (e / 2))))
-                s[4 * j + e] = -INFINITY;
+/* Those of step `at`, which is not one of the whole ones, for a warp whose rows begin at `row`. */
+template <int STEP_BITS>
+static __device__ __forceinline__ void sm90_load_bits(struct sm90_bits &bits,
+                                                      const struct sm90_bits_place &place,
+                                                      const struct attention_params &p, int at,
+                                                      int row) {
+    const int chunk = at >> (7 - STEP_BITS);
+    const uint32_t pairs = (uint32_t)p.tile_rows / 2; /* of rows, that share words */
+    bits.fine = chunk >= place.even;
+    if (bits.fine) {
+        const int lane = warp_lane_here();
+        const int64_t words = place.even - place.whole + 8 * (int64_t)(chunk - place.even);
+        const uint2 both = __ldg(reinterpret_cast<const uint2 *>(
+            place.from + words * pairs + 7 * (row / 2 + lane / 4) + 2 * (lane % 4)));
+        bits.x[0] = both.x;
+        bits.x[1] = both.y;
+    } else {
+        bits.x[0] = __ldg(place.from + (uint64_t)(uint32_t)(chunk - place.whole) * pairs);
     }
 }
 
 /* ---- either ---- */
 
-/* What a computing thread knows of the step whose scores are on their way: of each granule which of
- * them count, as sm90_listed has it; or what its warp's rows list. */
-template <class shape, int SOURCE> struct sm90_mask;
+/* What a computing thread knows of the step whose scores are on their way: of each granule of 64
+ * keys which of them count, as sm90_listed has it; else which of all do, the bits of the step after,
+ * and where there are more. */
+template <class shape, int SOURCE> struct sm90_mask {
+    struct sm90_listed_scores now;
+    struct sm90_bits next;
+    struct sm90_bits_place place;
+};
 template <class shape> struct sm90_mask<shape, SM90_BOXES> {
     uint32_t listed[shape::GRANULES];
-};
-template <class shape> struct sm90_mask<shape, SM90_COPIES> {
-    struct sm90_places<shape::GRANULES> places;
 };
 
 #endif

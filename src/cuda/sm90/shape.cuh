@@ -14,7 +14,7 @@
  *                                                                  on its way out
  *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
  *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   barriers, JOBS items, and the masks of steps
+ *   barriers, JOBS items and their halves, and the masks of steps
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
@@ -24,6 +24,7 @@
  *   k_full      boxes | copies             K stands                all, each before its Q K^T
  *   k_empty                                all have their scores   whoever fills it
  *   v_full, v_empty                        the same of V and P V
+ *   k_alone, v_alone   as k_full, v_full   the same               the one whose step it is alone
  *   o_full      a computing warpgroup      its O stands            the warp that stores it
  *   o_empty     that warp                  it has been read        that warpgroup
  *
@@ -37,13 +38,14 @@
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is
- * computed and O goes out, and S(0) stands in a line of its own.
+ * one, O goes out before its scores. Where granules are smaller than 64 keys, steps may be one
+ * warpgroup's alone, and the other has the next (turns.cuh). With one slot of Q, the next item's comes
+ * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  *
  * Heads of 64 dims have products that take no longer than exponentials, and two warpgroups that are
- * left to themselves end in step, at products together and then at softmax. Long items therefore have
- * two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax of S(i); in short ones the
- * warpgroups hand in their products in turns.
+ * left to themselves end in step, at products together and then at softmax. Where boxes fetch, long
+ * items therefore have two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax of
+ * S(i); in short ones the warpgroups hand in their products one after the other.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -58,15 +60,16 @@
  * the next. */
 #define SM90_JOBS 4
 /* Steps without masks from which on an item's are computed with two tiles of scores, where there are
- * registers for them; items of fewer are computed in turns. */
+ * registers for them; items of fewer are handed in by turns. */
 #define SM90_LONG 32
 
-/* Who fetches: boxes of 64 consecutive keys, for granules of that size; or copies of 16 bytes, for
- * granules of any size. */
-enum { SM90_BOXES, SM90_COPIES };
+/* Who fetches: boxes of 64 consecutive keys, for granules of that size; boxes of a granule of 16 or
+ * 32 keys each; or copies of 16 bytes, for granules of any size. */
+enum { SM90_BOXES, SM90_PIECES, SM90_COPIES };
+#define SM90_PIECE_BITS 4 /* of the smallest piece */
 
-/* What computing warps have to know of a step's masks, written with K where boxes fetch: a word of
- * each granule for each warp (mask.cuh), and the place of its bits. */
+/* What computing warps have to know of a step's masks, written with K where boxes fetch granules of
+ * 64 keys: a word of each granule for each warp (mask.cuh), and the place of its bits. */
 template <int WARPS> struct sm90_masks {
     uint2 words[WARPS];
     int64_t bits[2];
@@ -96,15 +99,34 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int ITEMS = O_EMPTY + 8 * GROUPS;
     static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     typedef struct sm90_masks<4 * GROUPS> masks;
-    static constexpr int BYTES = MASKS + 2 * STAGES * (int)sizeof(masks);
+    static constexpr int K_ALONE = MASKS + 2 * STAGES * (int)sizeof(masks);
+    static constexpr int V_ALONE = K_ALONE + 8 * GROUPS * STAGES;
+    static constexpr int HALVES = V_ALONE + 8 * GROUPS * STAGES;
+    static constexpr int BYTES = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static constexpr bool AHEAD = D_V == 64 && GROUPS == 2; /* two tiles of scores fit */
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
-    /* Registers of a thread that computes, and that fetches: by boxes, by copies. */
-    static constexpr int CLAIM[2] = {GROUPS == 2 ? 232 : 152, GROUPS == 2 ? 216 : 152};
-    static constexpr int LEAVE[2] = {40, GROUPS == 2 ? 72 : 56};
+    /* Registers of a thread that computes, and that fetches: by boxes, pieces, copies. */
+    static constexpr int CLAIM[3] = {GROUPS == 2 ? 232 : 152, 232,
+                                     GROUPS > 2 ? 152 : D_V > 128 ? 224 : 216};
+    static constexpr int LEAVE[3] = {40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
+    /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (cut.h). */
+    static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
 };
+
+/* Whether warpgroups have turns. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ constexpr bool sm90_turns(void) {
+    return SOURCE != SM90_BOXES && shape::HALVED;
+}
+
+/* The half that alone lists keys of step `at` of an item; -1: both may. */
+static __device__ __forceinline__ int sm90_turn(const struct granule_turns &turns, int32_t at) {
+    if (at < turns.begin || at >= turns.alone_end)
+        return -1;
+    return at < turns.end ? (at - turns.begin) % 2 : turns.alone;
+}
 
 /* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
  * rows of a warpgroup, where boxes reach it. */
@@ -157,6 +179,11 @@ static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, u
     return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
 }
 
+template <class shape>
+static __device__ __forceinline__ struct granule_halves &sm90_halves(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_halves *>(memory + shape::HALVES)[job % SM90_JOBS];
+}
+
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     /* Copies: each of a tile's 64 threads arrives; with Q also the one that writes the item. */
@@ -166,6 +193,10 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
         barrier_make(shared + shape::V_FULL + 8 * i, fillers);
         barrier_make(shared + shape::K_EMPTY + 8 * i, shape::GROUPS);
         barrier_make(shared + shape::V_EMPTY + 8 * i, shape::GROUPS);
+    }
+    for (int i = 0; sm90_turns<shape, SOURCE>() && i < shape::GROUPS * shape::STAGES; i++) {
+        barrier_make(shared + shape::K_ALONE + 8 * i, fillers);
+        barrier_make(shared + shape::V_ALONE + 8 * i, fillers);
     }
     for (int i = 0; i < shape::SLOTS; i++) {
         barrier_make(shared + shape::Q_FULL + 8 * i, SOURCE == SM90_COPIES ? fillers + 1 : 1);

@@ -14,7 +14,7 @@
 /* Whether other warps store O: all of it stands in shared memory then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE == SM90_BOXES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
+    return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
