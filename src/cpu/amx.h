@@ -37,8 +37,8 @@ static inline const char *amx_keys(const struct cpu_head *k, const int32_t *key,
     return (const char *)copy;
 }
 
-/* Products of 32 keys with 2 vectors of queries (1: the second of each is left out). Behind those of
- * 32 dims stand so many keys' weights, which need the other ports: further apart, the one would be
+/* Products of 32 keys with 2 vectors of queries (1: the second of each is left out). Behind those
+ * of 32 dims stand so many keys' weights, which need other ports: further apart, the one would lie
  * past what the processor looks ahead before the other begins. */
 V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const char *const *k,
                               const int64_t *stride, int64_t d, float *st, struct pairs_weights *w,
@@ -86,8 +86,8 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
                         st + v * CPU_LANES, w, weights);
 }
 
-/* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is left
- * out). */
+/* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is
+ * left out). */
 V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, const uint32_t *pt,
                               int64_t width, int down, int across, int32_t begin, int32_t n,
                               float *ot) {

@@ -183,7 +183,7 @@ static void pairs_follow_step(const struct item *it, struct pairs_weights *w,
 }
 
 /* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. A step's scores
- * become weights while the unit, if it is one of its own, computes the next step's. */
+ * become weights while the unit, if it is a unit apart, computes the next step's. */
 static int pairs_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
     const struct problem *p = it->args->problem;

@@ -24,14 +24,10 @@
 #define CPU_DIMS 256                          /* and those sums in f32: two of them */
 #define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
 #define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
-#define CPU_FOUR 4                            /* dims that are added at a time */
-/* Dims of a running sum of scores; v_fma_term adds those past CPU_CHUNK. */
-#define CPU_CHUNK_DIMS (CPU_LANES == 16 ? 2 * CPU_CHUNK : CPU_CHUNK)
 
-/* Adds the products of dim i, rounded as term `term`; to the first there is nothing to add. */
+/* Adds the products of dim i. */
 V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
-                             const int term, const int first, const int vectors, const int keys,
-                             vf (*sum)[CPU_VECTORS]) {
+                             const int vectors, const int keys, vf (*sum)[CPU_VECTORS]) {
     vf q[CPU_VECTORS];
     V_FOR(v, vectors) {
         q[v] = v_load(qt + (i * vectors + v) * CPU_LANES);
@@ -39,40 +35,9 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     V_FOR(j, keys) {
         vf x = v_set(k[j][i]);
         V_FOR(v, vectors) {
-            if (first)
-                sum[j][v] = q[v] * x;
-            else
-                sum[j][v] = v_fma_term(q[v], x, sum[j][v], term);
+            sum[j][v] = v_fma(q[v], x, sum[j][v]);
         }
     }
-}
-
-/* sum = the products of dims begin ... end - 1, at most CPU_CHUNK_DIMS. */
-V_INLINE void cpu_scores_chunk(const float *restrict qt, const float *const *k, int64_t begin,
-                               int64_t end, const int vectors, const int keys,
-                               vf (*sum)[CPU_VECTORS]) {
-    const int64_t late = end - begin > CPU_CHUNK ? begin + CPU_CHUNK : end;
-    int64_t i = begin;
-    if (CPU_LANES == 16 && late - begin >= CPU_FOUR) {
-        V_FOR(u, CPU_FOUR) {
-            cpu_scores_dim(qt, k, i + u, 0, u == 0, vectors, keys, sum);
-        }
-        for (i += CPU_FOUR; i + CPU_FOUR <= late; i += CPU_FOUR)
-            V_FOR(u, CPU_FOUR) {
-                cpu_scores_dim(qt, k, i + u, 0, 0, vectors, keys, sum);
-            }
-        for (; i + CPU_FOUR <= end; i += CPU_FOUR)
-            V_FOR(u, CPU_FOUR) {
-                cpu_scores_dim(qt, k, i + u, u, 0, vectors, keys, sum);
-            }
-    } else { /* zeros and a plain loop are what 16 registers are allocated best for */
-        V_FOR(j, keys) {
-            V_FOR(v, vectors) {
-                sum[j][v] = (vf){0};
-            }
-        }
-    }
-    V_UNROLL_8 for (; i < end; i++) cpu_scores_dim(qt, k, i, 0, 0, vectors, keys, sum);
 }
 
 /* st = the products of dims 0 ... d - 1 for a step of keys; top = the larger of top and st, lane by
@@ -90,14 +55,16 @@ V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key,
     }
     int64_t begin = 0;
     do {
-        const int64_t end = d - begin < CPU_CHUNK_DIMS ? d : begin + CPU_CHUNK_DIMS;
+        const int64_t end = d - begin < CPU_CHUNK ? d : begin + CPU_CHUNK;
         V_FOR(j, keys) {
-            if (vectors < 3) { /* both lines of a chunk */
+            if (vectors < 3)
                 v_fetch(key[keys + j] + begin);
-                v_fetch(key[keys + j] + end - 1);
+            V_FOR(v, vectors) {
+                sum[j][v] = (vf){0};
             }
         }
-        cpu_scores_chunk(qt, k, begin, end, vectors, keys, sum);
+        V_UNROLL_8 for (int64_t i = begin; i < end; i++)
+            cpu_scores_dim(qt, k, i, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
                 float *s = st + j * width + v * CPU_LANES;

@@ -98,22 +98,6 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
 
-/* The same, of term i of a sum: where an instruction can say how it rounds, one of four terms is
- * rounded up and one down. Equal terms, of which each may be off by half an ulp to the same side, are
- * off by a quarter at most then, whatever they are. */
-V_INLINE vf v_fma_term(vf a, vf b, vf c, const int i) {
-#if CPU_LANES == 16
-    if (i % 4 == 1)
-        return (vf)_mm512_fmadd_round_ps((__m512)a, (__m512)b, (__m512)c,
-                                         _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    if (i % 4 == 3)
-        return (vf)_mm512_fmadd_round_ps((__m512)a, (__m512)b, (__m512)c,
-                                         _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-#endif
-    (void)i;
-    return v_fma(a, b, c);
-}
-
 /* A line that is read soon; where that was measured to pay. */
 V_INLINE void v_fetch(const float *p) {
 #if CPU_LANES == 16
