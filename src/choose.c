@@ -164,17 +164,24 @@ static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
 }
 
+/* Of one row mask, by the size of blocks. */
+static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost) {
+    if (cost->masked_wide > 0 && plan->block_kv % GRANULE_MAX == 0)
+        return cost->masked_wide;
+    if (cost->masked_part > 0 && plan->block_kv % (GRANULE_MAX / 8) == 0)
+        return cost->masked_part;
+    return cost->masked_key;
+}
+
 double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack) {
     const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
-    const int wide = kernel->cost.masked_wide > 0 && plan->block_kv % GRANULE_MAX == 0;
-    const double masked = wide ? kernel->cost.masked_wide : kernel->cost.masked_key;
     return stacks *
            (sums->tiles * kernel->cost.item +
             (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
-            sums->masked_keys * rows * masked -
+            sums->masked_keys * rows * masked_cost(plan, &kernel->cost) -
             listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
 }

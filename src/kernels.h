@@ -73,6 +73,7 @@ struct kernel_cost {
     double near_size;
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
+    double masked_part; /* where they are whole eighths of that, and not wide; 0: as much */
     double value;       /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */

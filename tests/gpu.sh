@@ -88,7 +88,8 @@ hard=(
     $fused,h=1,n=400,nkv=700,d={64,96,256},dtype=bf16,block=64x64,pattern='window(77,0)',tile={16,32,64,128}
     $fused,h=2,n=300,nkv=777,d={64,128},dtype=bf16,block={64x64,64x508,128x100,37x41},pattern='random(0.5,1)&causal',tile=128,fill=nanv
     $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill={positive,nank}
-    $fused,h=2,n={140,300},nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,4x4,1x1,64x32},pattern={'random(0.1,1)','random(0.5,3)'},kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
+    $fused,h=2,n=300,nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,1x1},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
+    $fused,h=2,n={128,700},nkv=4224,d=64,dtype=bf16,block=128x128,pattern={dense,'random(0.5,1)',causal},part={0,2048},fill={nanv,sink}
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
