@@ -47,8 +47,8 @@ static void bits_set(uint32_t *chunk, int32_t words, const struct cut *cut,
         for (int64_t k = 0; k < cut->size; k += piece) {
             const int64_t j = (at + k) / 8, word = (at + k) % 8 / piece;
             uint64_t rows = rows_of(lists, mask, k, w);
-            if (lists->tile_rows < 64)
-                rows &= (UINT64_C(1) << lists->tile_rows) - 1;
+            if (lists->tile_rows - 64 * w < 64)
+                rows &= (UINT64_C(1) << (lists->tile_rows - 64 * w)) - 1;
             for (; rows; rows &= rows - 1) {
                 const int r = 64 * w + __builtin_ctzll(rows);
                 chunk[(r / 16 * 8 + r % 8) * words + word] |= 1u << (2 * j + r / 8 % 2);

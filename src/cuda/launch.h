@@ -65,7 +65,7 @@ tess_status cuda_failed(tess_error *error, cudaError_t code, const char *functio
  */
 int cuda_scale_power(double scale, tess_type type);
 
-/* Fills `partial`, `strips` and `chunks` of an image whose other parts are in place. */
+/* Fills `partial`, `rows`, `strips` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 
 /* cuda_NAME: one launch function for each kernel. */

@@ -133,7 +133,7 @@ template <bool WHOLE>
 static __global__ void
 __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
     spmm_short(const __grid_constant__ struct cuda_params p) {
-    __shared__ struct spmm_short_shared shared;
+    __shared__ __align__(16) struct spmm_short_shared shared;
     const uint32_t row_units = spmm_short_row_units(p), slices = spmm_short_slices(p);
     const uint32_t unit = blockIdx.x / slices, item = unit / row_units;
     const uint32_t slice = blockIdx.x - unit * slices;
