@@ -93,7 +93,7 @@ hard=(
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
-step 'verify, hard cases' 100 "$tessera" verify "${hard[@]}"
+step 'verify, hard cases' 150 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done

@@ -68,8 +68,8 @@ static void cuda_heights_follow_the_lists(void **state) {
         int64_t block, lowest, highest;
     } cases[] = {{"random(0.1,1)", 128, 128, 128},
                  {"dense", 64, 128, 128},
-                 {"random(0.1,1)", 32, 32, 32},
-                 {"random(0.02,1)", 8, 16, 64}};
+                 {"random(0.1,1)", 32, 128, 128},
+                 {"random(0.02,1)", 4, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
@@ -195,7 +195,8 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.02,1)", 64, 64, 4, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
         {"random(0.1,1)", 80, 80, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"random(0.1,1)", 96, 104, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
