@@ -37,12 +37,9 @@ static inline const char *amx_keys(const struct cpu_head *k, const int32_t *key,
     return (const char *)copy;
 }
 
-/* Products of 32 keys with 2 vectors of queries (1: the second of each is left out). Behind those
- * of 32 dims stand so many keys' weights, which need other ports: further apart, the one would lie
- * past what the processor looks ahead before the other begins. */
+/* Products of 32 keys with 2 vectors of queries (1: the second of each is left out). */
 V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const char *const *k,
-                              const int64_t *stride, int64_t d, float *st, struct pairs_weights *w,
-                              int32_t weights) {
+                              const int64_t *stride, int64_t d, float *st) {
     AMX_MEMORY;
     _tile_zero(0);
     _tile_zero(1);
@@ -60,7 +57,6 @@ V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const 
             _tile_dpbf16ps(2, 4, 7);
             _tile_dpbf16ps(3, 5, 7);
         }
-        pairs_weigh(w, weights);
     }
     _tile_stored(0, st, width * 4);
     _tile_stored(1, st + 16 * width, width * 4);
@@ -72,10 +68,8 @@ V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const 
 
 /* st of keys j ... j + 31 of n; key has room for CPU_KEYS, and keys past n are set to the last. */
 static inline void unit_scores(const struct pairs *a, int vectors, const struct cpu_head *head,
-                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st,
-                               struct pairs_weights *w) {
-    const int64_t width = vectors * CPU_LANES, parts = (vectors + 1) / 2 * ((d + 31) / 32);
-    const int32_t weights = (int32_t)cpu_round_up((PAIRS_KEYS + parts - 1) / parts, 2);
+                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st) {
+    const int64_t width = vectors * CPU_LANES;
     int64_t stride[2];
     for (int32_t i = n; i < j + PAIRS_KEYS; i++)
         key[i] = key[n - 1];
@@ -83,14 +77,13 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
                         amx_keys(head, key + j + 16, d, a->k + (j + 16) * d, &stride[1])};
     for (int v = 0; v < vectors; v += 2)
         amx_scores_step(a->qp + v * CPU_LANES, width, v + 1 < vectors, k, stride, d,
-                        st + v * CPU_LANES, w, weights);
+                        st + v * CPU_LANES);
 }
 
-/* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is
- * left out). */
+/* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is left
+ * out). */
 V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, const uint32_t *pt,
-                              int64_t width, int down, int across, int32_t begin, int32_t n,
-                              float *ot) {
+                              int64_t width, int down, int across, int32_t n, float *ot) {
     const int64_t size = width * 4;
     float *below = down ? ot + 16 * width : ot;
     AMX_MEMORY;
@@ -100,7 +93,7 @@ V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, cons
         _tile_loadd(2, ot + CPU_LANES, size);
         _tile_loadd(3, below + CPU_LANES, size);
     }
-    for (int32_t j = begin; j < n; j += PAIRS_KEYS) {
+    for (int32_t j = 0; j < n; j += PAIRS_KEYS) {
         const uint16_t *vt = values->vt[j / PAIRS_KEYS] + i * PAIRS_KEYS;
         const uint32_t *p = pt + j / 2 * width;
         _tile_loadd(4, vt, 2 * PAIRS_KEYS);
@@ -126,14 +119,14 @@ V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, cons
     _tile_stored(0, ot, size);
 }
 
-/* ot += vt pt, for whole steps from key `begin` on. */
+/* ot += vt pt, for whole steps. */
 static inline void unit_add_values(const struct pairs *a, const struct pairs_values *values,
-                                   int vectors, int32_t begin, int32_t n, int64_t d, float *ot) {
+                                   int vectors, int32_t n, int64_t d, float *ot) {
     const int64_t width = vectors * CPU_LANES;
     for (int64_t i = 0; i < d; i += 32)
         for (int v = 0; v < vectors; v += 2)
-            amx_values_step(values, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors,
-                            begin, n, ot + i * width + v * CPU_LANES);
+            amx_values_step(values, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors, n,
+                            ot + i * width + v * CPU_LANES);
 }
 
 #endif

@@ -154,72 +154,36 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
 }
 
 #if defined(__AVX512BF16__)
-/* Takes the maxima of n keys' scores. Where some lane's moves, what the unit has still to add of keys
- * *begin ... j - 1 is added first, and all is multiplied for the new ones. */
-static void pairs_follow_step(const struct item *it, struct pairs_weights *w,
-                              const struct pairs_values *values, int32_t *begin, int32_t j,
-                              const vf *top) {
-    const struct scratch *s = &it->s;
-    const int64_t d = it->args->problem->d_v;
-    vf next[CPU_VECTORS], alpha[CPU_VECTORS];
-    uint32_t moves = 0;
-    for (int i = 0; i < w->vectors; i++) {
-        const vf m = v_load(s->near.m + i * CPU_LANES);
-        next[i] = pairs_follow(top[i] * w->factor, m);
-        moves |= _mm512_cmp_ps_mask((__m512)next[i], (__m512)m, _CMP_NEQ_UQ);
-    }
-    if (!moves)
-        return;
-    if (*begin < j)
-        unit_add_values(&s->pairs, values, w->vectors, *begin, j, d, s->near.ot);
-    *begin = j;
-    lanes_raise(s->near.m, w->vectors, next, w->base, alpha);
-    for (int i = 0; i < w->vectors; i++) {
-        float *l = s->near.l + i * CPU_LANES;
-        v_store(l, alpha[i] * (v_load(l) + w->sum[i]));
-        w->sum[i] = (vf){0};
-    }
-    pairs_rescale(w->vectors, d, alpha, s->near.ot);
-}
-
-/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. A step's scores
- * become weights while the unit, if it is a unit apart, computes the next step's. */
+/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
 static int pairs_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
     const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
-    const int64_t width = vectors * CPU_LANES;
-    struct pairs_weights w = {.factor = pairs_factor(p), .vectors = vectors};
+    vf top[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS], sum[CPU_VECTORS];
     struct pairs_values values;
-    int32_t begin = 0;
     if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
-    const unsigned before = v_flush_begin();
     for (int i = 0; i < vectors; i++)
-        w.base[i] = base_of(v_load(s->near.m + i * CPU_LANES));
-    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) {
+        top[i] = v_set(-INFINITY);
+    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) { /* a matrix unit works on meanwhile */
         const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
-        float *st = s->st + j % (2 * PAIRS_KEYS) * width;
-        vf top[CPU_VECTORS];
-        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st, &w);
-        if (j)
-            pairs_weigh_rest(&w);
+        float *st = s->st + j * vectors * CPU_LANES;
+        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
         if (keys->masked)
             st_mask(st, vectors, n, keys->mask + j);
-        for (int i = 0; i < vectors; i++)
-            top[i] = v_set(-INFINITY);
         st_max(st, vectors, n, top);
-        pairs_follow_step(it, &w, &values, &begin, j, top);
-        w.st = st, w.pt = s->pairs.pt + j / 2 * width, w.n = n, w.at = 0;
     }
-    pairs_weigh_rest(&w);
-    v_flush_end(before);
+    for (int i = 0; i < vectors; i++)
+        top[i] = pairs_follow(top[i] * pairs_factor(p), v_load(s->near.m + i * CPU_LANES));
+    lanes_raise(s->near.m, vectors, top, base, alpha);
+    pairs_weigh(&s->pairs, s->st, keys->n, pairs_factor(p), base, vectors, sum);
     for (int i = 0; i < vectors; i++) {
         float *l = s->near.l + i * CPU_LANES;
-        v_store(l, v_load(l) + w.sum[i]);
+        v_store(l, v_fma(alpha[i], v_load(l), sum[i]));
     }
-    unit_add_values(&s->pairs, &values, vectors, begin, keys->n, p->d_v, s->near.ot);
+    pairs_rescale(vectors, p->d_v, alpha, s->near.ot);
+    unit_add_values(&s->pairs, &values, vectors, keys->n, p->d_v, s->near.ot);
     return 1;
 }
 #endif

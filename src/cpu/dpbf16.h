@@ -51,17 +51,16 @@ V_INLINE void dpbf16_scores_body(const uint32_t *restrict qp, const uint16_t *co
     }
 }
 
-/* ot of 4 dims from `dim` on: the products of keys begin ... n - 1, rounded up to whole steps. */
+/* ot of 4 dims from `dim` on: the products of n keys, rounded up to whole steps. */
 V_INLINE void dpbf16_values_body(const uint32_t *restrict pt, const uint16_t *const *vt,
-                                 int64_t dim, int32_t begin, int32_t n, const int vectors,
-                                 float *restrict ot) {
+                                 int64_t dim, int32_t n, const int vectors, float *restrict ot) {
     __m512 sum[DPBF16_STEP][CPU_VECTORS];
     V_FOR(i, DPBF16_STEP) {
         V_FOR(v, vectors) {
             sum[i][v] = _mm512_load_ps(ot + ((dim + i) * vectors + v) * CPU_LANES);
         }
     }
-    for (int32_t j = begin; j < n; j += PAIRS_KEYS) {
+    for (int32_t j = 0; j < n; j += PAIRS_KEYS) {
         const uint16_t *value = vt[j / PAIRS_KEYS] + dim * PAIRS_KEYS;
         for (int32_t k = 0; k < PAIRS_KEYS; k += 2) {
             __m512i p[CPU_VECTORS];
@@ -88,9 +87,8 @@ V_INLINE void dpbf16_values_body(const uint32_t *restrict pt, const uint16_t *co
         dpbf16_scores_body(qp, key, d, vectors, st);                                               \
     }                                                                                              \
     static __attribute__((noinline)) void dpbf16_values_##vectors(                                 \
-        const uint32_t *pt, const uint16_t *const *vt, int64_t dim, int32_t begin, int32_t n,      \
-        float *ot) {                                                                               \
-        dpbf16_values_body(pt, vt, dim, begin, n, vectors, ot);                                    \
+        const uint32_t *pt, const uint16_t *const *vt, int64_t dim, int32_t n, float *ot) {        \
+        dpbf16_values_body(pt, vt, dim, n, vectors, ot);                                           \
     }
 DPBF16_SHAPE(1)
 DPBF16_SHAPE(2)
@@ -100,18 +98,16 @@ DPBF16_SHAPE(4)
 /* Of a group of 1, 2, ... vectors. */
 static const struct dpbf16_shape {
     void (*scores)(const uint32_t *qp, const uint16_t *const *key, int64_t d, float *st);
-    void (*values)(const uint32_t *pt, const uint16_t *const *vt, int64_t dim, int32_t begin,
-                   int32_t n, float *ot);
+    void (*values)(const uint32_t *pt, const uint16_t *const *vt, int64_t dim, int32_t n,
+                   float *ot);
 } dpbf16_shapes[] = {{dpbf16_scores_1, dpbf16_values_1},
                      {dpbf16_scores_2, dpbf16_values_2},
                      {dpbf16_scores_3, dpbf16_values_3},
                      {dpbf16_scores_4, dpbf16_values_4}};
 
 static inline void unit_scores(const struct pairs *a, int vectors, const struct cpu_head *head,
-                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st,
-                               struct pairs_weights *w) {
+                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st) {
     const uint16_t *row[DPBF16_STEP];
-    (void)w; /* they need the same ports */
     for (int32_t i = n; i < j + PAIRS_KEYS; i++)
         key[i] = key[n - 1];
     for (int32_t i = 0; i < PAIRS_KEYS && j + i < n; i += DPBF16_STEP) {
@@ -122,9 +118,9 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
 }
 
 static inline void unit_add_values(const struct pairs *a, const struct pairs_values *values,
-                                   int vectors, int32_t begin, int32_t n, int64_t d, float *ot) {
+                                   int vectors, int32_t n, int64_t d, float *ot) {
     for (int64_t i = 0; i < d; i += DPBF16_STEP)
-        dpbf16_shapes[vectors - 1].values(a->pt, values->vt, i, begin, n, ot);
+        dpbf16_shapes[vectors - 1].values(a->pt, values->vt, i, n, ot);
 }
 
 #endif

@@ -17,9 +17,8 @@
  * The units:
  *     unit_begin, unit_end      around an item
  *     unit_scores               st = keys j ... j + 31 of n times qp; key has room for CPU_KEYS, and
- *                               keys past n are set to the last. Weights that are handed to it may
- *                               be computed meanwhile, a few at a time
- *     unit_add_values           ot += vt pt, for whole steps from key `begin` on
+ *                               keys past n are set to the last
+ *     unit_add_values           ot += vt pt, for whole steps
  */
 #ifndef TESSERA_CPU_PAIRS_H
 #define TESSERA_CPU_PAIRS_H
@@ -237,50 +236,39 @@ V_INLINE vf pairs_scaled(const float *s, float factor) {
     return x;
 }
 
-/* A step's scores on their way to weights: n keys, of which `at`, an even number, are done. */
-struct pairs_weights {
-    const float *st;
-    uint32_t *pt;
-    int32_t n, at;
-    float factor;
-    int vectors;
-    vf base[CPU_VECTORS], sum[CPU_VECTORS];
-};
-
-/* pt = 2^(st * factor - base) of keys at ... end - 1; and the sums. */
-V_INLINE void pairs_weigh_body(struct pairs_weights *w, int32_t end, const int vectors) {
+/* pt = 2^(st * factor - base) of n keys, 0 from n to the next multiple of 32; and the sums. */
+V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, float factor,
+                               const vf *base, const int vectors, vf *sum) {
     static const uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                        21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                        11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i pairs = _mm512_loadu_si512(order);
-    for (int32_t j = w->at; j < end; j += 2)
-        for (int v = 0; v < vectors; v++) {
-            const float *s = w->st + (j * vectors + v) * CPU_LANES;
-            vf x = pairs_exp2(pairs_scaled(s, w->factor) - w->base[v]), y = {0};
-            if (j + 1 < end)
-                y = pairs_exp2(pairs_scaled(s + vectors * CPU_LANES, w->factor) - w->base[v]);
-            w->sum[v] += x + y;
+    const unsigned before = v_flush_begin();
+    V_FOR(v, vectors) {
+        sum[v] = (vf){0};
+    }
+    for (int32_t j = 0; j < n; j += 2)
+        V_FOR(v, vectors) {
+            const float *s = st + (j * vectors + v) * CPU_LANES;
+            vf x = pairs_exp2(pairs_scaled(s, factor) - base[v]), y = {0};
+            if (j + 1 < n)
+                y = pairs_exp2(pairs_scaled(s + vectors * CPU_LANES, factor) - base[v]);
+            sum[v] += x + y;
             __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
-            _mm512_store_si512(w->pt + (j / 2 * vectors + v) * CPU_LANES,
+            _mm512_store_si512(pt + (j / 2 * vectors + v) * CPU_LANES,
                                _mm512_permutexvar_epi16(pairs, both));
         }
+    v_flush_end(before);
+    const int64_t end = (n + 31) / 32 * 16, at = (n + 1) / 2;
+    memset(pt + at * vectors * CPU_LANES, 0, (size_t)((end - at) * vectors) * sizeof(vf));
 }
 
-/* The next `keys` keys, an even number of them, between v_flush_begin and v_flush_end. */
-static inline void pairs_weigh(struct pairs_weights *w, int32_t keys) {
-    const int32_t end = w->n - w->at < keys ? w->n : w->at + keys;
-    if (w->vectors == 4)
-        pairs_weigh_body(w, end, 4);
+static inline void pairs_weigh(const struct pairs *a, const float *st, int32_t n, float factor,
+                               const vf *base, int vectors, vf *sum) {
+    if (vectors == 4)
+        pairs_weigh_body(a->pt, st, n, factor, base, 4, sum);
     else
-        pairs_weigh_body(w, end, w->vectors);
-    w->at = end;
-}
-
-/* All that are left, and 0 for keys from n to the end of the step. */
-static inline void pairs_weigh_rest(struct pairs_weights *w) {
-    pairs_weigh(w, PAIRS_KEYS);
-    const int64_t at = (w->n + 1) / 2, size = w->vectors * CPU_LANES;
-    memset(w->pt + at * size, 0, (size_t)((PAIRS_KEYS / 2 - at) * size) * sizeof *w->pt);
+        pairs_weigh_body(a->pt, st, n, factor, base, vectors, sum);
 }
 
 /* ot *= alpha, where some is not 1. */
