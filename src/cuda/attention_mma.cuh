@@ -364,9 +364,9 @@ static constexpr struct attention_tile attention_tile_of(bool thin) {
 
 /* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
  * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
- * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32, whose
- * keys take long, all steps are short, and a low tile's half as long: eight and four blocks then fit a
- * multiprocessor of an H200, where steps of 32 keys let it have five and two. */
+ * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32,
+ * whose keys take long, all steps are short, and a low tile's half as long: eight and four blocks
+ * then fit a multiprocessor of an H200, where steps of 32 keys let it have five and two. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr bool F32 = sizeof(T) == 4;

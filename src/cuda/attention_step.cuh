@@ -96,8 +96,8 @@ template <int KEYS> static __device__ __forceinline__ constexpr int attention_gr
     return KEYS < 32 ? 8 : 256 / KEYS;
 }
 
-/* The groups of 8 keys that a row of this warp lists: their bits are set. `whole`: all rows list all
- * keys. */
+/* The groups of 8 keys that a row of this warp lists: the first of each one's bits is set. `whole`:
+ * all rows list all keys. */
 template <int R, int KEYS, int STRIDE>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
                                                             int shift) {

@@ -303,7 +303,8 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
 
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t shared, int group,
-                                                    const struct attention_params &p, float scale) {
+                                                          const struct attention_params &p,
+                                                          float scale) {
     struct sm90_work<shape, SOURCE> w;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     w.keys = 0;

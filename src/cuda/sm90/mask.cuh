@@ -14,7 +14,7 @@ static __device__ __forceinline__ int sm90_mask_words(const struct attention_par
     return (p.tile_rows + 63) / 64 * 2;
 }
 
-/* A granule of a step, the same for all lanes, and where its V may hold anything. */
+/* What the plan knows of a granule, as it is loaded: each of two lanes has one of a step's. */
 union sm90_granule_mask {
     int4 words;
     struct granule_mask mask;
