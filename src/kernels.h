@@ -62,8 +62,8 @@ struct kernel_args {
     tess_stream stream;
 };
 
-/* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by. Measured, see
- * ARCHITECTURE.md. */
+/* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
+ * Measured, see ARCHITECTURE.md. */
 struct kernel_cost {
     double item;        /* any work item */
     double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */

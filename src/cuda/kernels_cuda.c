@@ -158,6 +158,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
     const struct bcsr *m = args->bcsr;
     struct carve carve = {.base = image};
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
+    const int64_t widest = widest_of(args);
     return (struct cuda_params){
         .image = cuda_image(&carve, args),
         .q = args->q,
@@ -188,8 +189,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
         .strip_chunks = chunks_of_strip(args),
-        .even = widest_of(args) <= 2 * mean_width_of(args) + 32, /* as widths drawn for each are */
-        .widest = widest_of(args),
+        .even = widest <= 2 * mean_width_of(args) + 32, /* as widths drawn for each are */
+        .widest = widest,
     };
 }
 

@@ -39,12 +39,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {
-        int32_t key = -1;
-        if (x < width) {
-            const struct column c = column_of(p, s, x);
-            if (column_lists(p, c.first, c.last, c.bit, 0))
-                key = c.key;
-        }
+        const int32_t key = sddmm_row_key(p, s, x, width);
         /* Where there is no key, another is read: what it gives is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         const unsigned there = __ballot_sync(WARP_ALL, key >= 0);

@@ -120,6 +120,16 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
     return i >= 0 && i < 16 ? mine : score;
 }
 
+/* The key of column x of a strip of one row; -1 where the row does not list it, or from `end` on. */
+static __device__ __forceinline__ int32_t sddmm_row_key(const struct cuda_params &p,
+                                                        const struct strip &s, uint32_t x,
+                                                        uint32_t end) {
+    if (x >= end)
+        return -1;
+    const struct column c = column_of(p, s, x);
+    return column_lists(p, c.first, c.last, c.bit, 0) ? c.key : -1;
+}
+
 /* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
  * fetch more at a time. */
 template <class T, bool WHOLE, bool FEW>
@@ -139,12 +149,7 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
-        int32_t key = -1;
-        if (x < end) {
-            const struct column c = column_of(p, s, x);
-            if (column_lists(p, c.first, c.last, c.bit, 0))
-                key = c.key;
-        }
+        const int32_t key = sddmm_row_key(p, s, x, end);
         /* Where there is no key, another is read: what it gives is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f);

@@ -24,8 +24,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         registers_claim<shape::CLAIM[SOURCE]>();
         kernel_before_wait();
         if constexpr (SOURCE == SM90_BOXES)
-            sm90_compute_boxes<T, shape, SOURCE>(memory, shared, role - 1, p,
-                                                 p.q_scale * p.score_scale);
+            sm90_compute_boxes<T, shape>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
         else
             sm90_compute_turns<T, shape, SOURCE>(memory, shared, role - 1, p,
                                                  p.q_scale * p.score_scale);

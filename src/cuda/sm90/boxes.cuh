@@ -108,7 +108,7 @@ static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, 
 }
 
 /* Whether no row of the warpgroup lists a key of the step at `place`, which may have masks. */
-template <class shape, int SOURCE>
+template <class shape>
 static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
     sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
     const uint2 words = sm90_words_of<shape>(place);
@@ -116,9 +116,9 @@ static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
 }
 
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
-template <class T, bool FIRST, class shape, int SOURCE>
+template <class T, bool FIRST, class shape>
 static __device__ __forceinline__ void
-sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
+sm90_step_alone(struct sm90_work<shape, SM90_BOXES> &w, const sm90_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_alternate_begin<shape>(place);
@@ -138,8 +138,8 @@ sm90_step_alone(struct sm90_work<shape, SOURCE> &w, const sm90_place &place,
 }
 
 /* P V of the step before, with nothing to overlap. */
-template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape, SOURCE> &w,
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape, SM90_BOXES> &w,
                                                          const sm90_place &place, bool add) {
     sm90_box_values<T, shape>(w.o, w.weights, place, place.step - 1, w.keys, add);
     product_wait<0>();
@@ -150,7 +150,7 @@ static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape,
 
 /* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
  * others. */
-template <class shape, int SOURCE>
+template <class shape>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
     warpgroup_sync(1 + place.group);
     sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
@@ -165,8 +165,8 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
  * before is done, and its O to be stored before the next P V. MASKED: it may have masks, or the
  * step before.
  */
-template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, SOURCE> &w, bool add,
+template <class T, bool FIRST, bool MASKED, class shape>
+static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, SM90_BOXES> &w, bool add,
                                                        const sm90_place &place,
                                                        const struct attention_params &p,
                                                        float scale) {
@@ -194,8 +194,8 @@ static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, S
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
 }
-template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE> &w, bool add,
+template <class T, bool FIRST, bool MASKED, class shape>
+static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SM90_BOXES> &w, bool add,
                                                  const sm90_place &place,
                                                  const struct attention_params &p, float scale) {
     product_pin(w.o);
@@ -206,28 +206,28 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SOURCE>
 
 /* The second step of an item, with the O of the item before on its way out while scores are
  * computed; unless it may have masks: then that O alone. */
-template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape, SOURCE> &w,
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape, SM90_BOXES> &w,
                                                          sm90_place &place,
                                                          const struct attention_params &p,
                                                          float scale) {
     if (place.at < place.whole) {
         sm90_alternate_begin<shape>(place);
         sm90_box_scores<T, shape>(w.s, place);
-        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - 1, w.o, w.done);
         product_pin(w.o);
         sm90_step_begun<T, false, false>(w, false, place, p, scale);
         place.at++, place.step++;
     } else {
-        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
+        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - 1, w.o, w.done);
     }
 }
 
 /* A step without masks whose scores `s` have been begun: P V of the step before, and scores of the
  * one after, to `next`, are computed under its softmax. MORE: there is one after. */
-template <class T, bool MORE, class shape, int SOURCE>
+template <class T, bool MORE, class shape>
 static __device__ __forceinline__ void
-sm90_step_ahead(struct sm90_work<shape, SOURCE> &w, float (&s)[shape::SCORES],
+sm90_step_ahead(struct sm90_work<shape, SM90_BOXES> &w, float (&s)[shape::SCORES],
                 float (&next)[shape::SCORES], bool add, sm90_place &place, float scale) {
     float factor[2];
     sm90_box_values<T, shape>(w.o, w.weights, place, place.step - 1, 0, add);
@@ -248,8 +248,8 @@ sm90_step_ahead(struct sm90_work<shape, SOURCE> &w, float (&s)[shape::SCORES],
 }
 
 /* The steps without masks of an item from the one at `place` on, with two tiles of scores. */
-template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, SOURCE> &w,
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, SM90_BOXES> &w,
                                                         sm90_place &place, float scale) {
     float t[shape::SCORES];
     if (place.at >= place.whole)
@@ -274,8 +274,8 @@ static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, 
  * others, of which those that are not this warpgroup's are passed over. Answers whether P V of the
  * last step is still to be done.
  */
-template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE> &w,
+template <class T, class shape>
+static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SM90_BOXES> &w,
                                                   sm90_place &place,
                                                   const struct attention_params &p, float scale) {
     bool pending = true;
@@ -286,10 +286,10 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
         sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
     for (; place.at < place.steps; place.at++, place.step++) {
-        if (sm90_skips<shape, SOURCE>(place)) {
+        if (sm90_skips<shape>(place)) {
             if (pending)
                 sm90_values_alone<T>(w, place, place.at > 1);
-            sm90_pass<shape, SOURCE>(place);
+            sm90_pass<shape>(place);
             pending = false;
         } else if (pending) {
             sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
@@ -301,14 +301,14 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SOURCE
     return pending;
 }
 
-template <class T, class shape, int SOURCE>
+template <class T, class shape>
 static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t shared, int group,
                                                           const struct attention_params &p,
                                                           float scale) {
-    struct sm90_work<shape, SOURCE> w;
+    struct sm90_work<shape, SM90_BOXES> w;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     w.keys = 0;
-    if (!sm90_take<shape, SOURCE>(place, p.granule_bits))
+    if (!sm90_take<shape, SM90_BOXES>(place, p.granule_bits))
         return;
     if (shape::AHEAD && place.group == 1)
         warpgroups_arrive(1 + shape::GROUPS, 256); /* so that the other is first */
@@ -327,7 +327,7 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
         overlapped = sm90_steps<T>(w, place, p, scale);
         sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
         const bool add = place.steps > 1;
-        bool more = shape::SLOTS > 1 && sm90_take<shape, SOURCE>(place, p.granule_bits);
+        bool more = shape::SLOTS > 1 && sm90_take<shape, SM90_BOXES>(place, p.granule_bits);
         if (more && overlapped) {
             sm90_step<T, true, true>(w, add, place, p, scale);
             continue;
@@ -335,9 +335,9 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
         if (overlapped)
             sm90_values_alone<T>(w, place, add);
         overlapped = false;
-        sm90_store<T, shape, SOURCE>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
+        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
         if (shape::SLOTS == 1)
-            more = sm90_take<shape, SOURCE>(place, p.granule_bits);
+            more = sm90_take<shape, SM90_BOXES>(place, p.granule_bits);
         if (!more) {
             if (shape::AHEAD && place.group == 0)
                 warpgroups_sync(1 + shape::GROUPS, 256); /* which the other has given last */

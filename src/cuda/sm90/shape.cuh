@@ -121,7 +121,7 @@ static __device__ __forceinline__ constexpr bool sm90_turns(void) {
     return SOURCE != SM90_BOXES && shape::HALVED;
 }
 
-/* The half that alone lists keys of step `at` of an item; -1: both may. */
+/* granule_turn on the device: the half that alone lists keys of step `at`; -1: both may. */
 static __device__ __forceinline__ int sm90_turn(const struct granule_turns &turns, int32_t at) {
     if (at < turns.begin || at >= turns.alone_end)
         return -1;
