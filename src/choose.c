@@ -133,18 +133,28 @@ double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
         fetch += kernel->cost.convert_dim;
     if (head > kernel->cost.near_size)
         fetch += kernel->cost.far_dim;
+    if (plan->block_kv % (GRANULE_MAX / 4))
+        fetch += kernel->cost.copied_dim;
     return dims * (kernel->cost.key_row_dim * rows + fetch);
+}
+
+/* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
+static int has_turns(const tess_plan *plan, const struct kernel *kernel,
+                     const struct lists_sums *sums) {
+    return kernel->cost.skips == LISTS_HALF &&
+           (plan->block_kv % (GRANULE_MAX / 4) || 2 * sums->even_keys > sums->masked_keys);
 }
 
 /* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
  * that list it. Answers how many fewer row-key pairs that is. */
-static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
-                           double rows) {
-    double groups = ceil(rows / LISTS_GROUP);
-    if (!kernel->cost.skips)
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows,
+                           int turns) {
+    const int32_t group = kernel->cost.skips;
+    if (!group || (group == LISTS_HALF && !turns))
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -
-           LISTS_GROUP * (sums->full_keys * groups + sums->masked_groups);
+           group * (sums->full_keys * ceil(rows / group) +
+                    (turns ? sums->masked_halves : sums->masked_groups));
 }
 
 double choose_dims(const tess_plan *plan, const struct kernel *kernel) {
@@ -164,26 +174,30 @@ static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
 }
 
-/* Of one row mask, by the size of blocks. */
-static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost) {
-    if (cost->masked_wide > 0 && plan->block_kv % GRANULE_MAX == 0)
-        return cost->masked_wide;
-    if (cost->masked_part > 0 && plan->block_kv % (GRANULE_MAX / 8) == 0)
-        return cost->masked_part;
-    return cost->masked_key;
+/* Of all row masks. */
+static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost,
+                          const struct lists_sums *sums, double rows, int turns) {
+    if (turns)
+        return LISTS_GROUP * sums->masked_groups *
+               (plan->block_q < 4 ? cost->masked_thin : cost->masked_key);
+    const int wide = cost->masked_wide > 0 && plan->block_kv % GRANULE_MAX == 0;
+    return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }
 
 double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack) {
+    const struct kernel_cost *cost = &kernel->cost;
     const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
+    const int turns = has_turns(plan, kernel, sums);
     return stacks *
-           (sums->tiles * kernel->cost.item +
+           (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
             (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
-            sums->masked_keys * rows * masked_cost(plan, &kernel->cost) -
+            (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
+            masked_cost(plan, cost, sums, rows, turns) -
             listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
-            dims * kernel->cost.key_row_dim * rows_skipped(kernel, sums, rows));
+            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
 }
 
 double choose_staged_cost(const tess_plan *plan, double heads) {

@@ -38,16 +38,19 @@ struct tile_cut {
     int64_t bits; /* its first word of score_bits */
 };
 
-/* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are.
- * Granules of the largest size have no turns: boxes fetch them, and skip what is not listed. */
+/* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are. */
 static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
                         int halves) {
-#pragma omp parallel for schedule(dynamic, 16)
+    int turns = 0;
+#pragma omp parallel for schedule(dynamic, 16) reduction(| : turns)
     for (int64_t T = 0; T < out->tiles; T++) {
-        cut_count(&tiles[T].cut, lists, T, out->size, halves && out->size < GRANULE_MAX);
-        out->mask_ptr[T + 1] = cut_masked(&tiles[T].cut);
-        out->ptr[T + 1] = tiles[T].cut.n[CUT_WHOLE] + out->mask_ptr[T + 1];
+        const struct cut *cut = &tiles[T].cut;
+        cut_count(&tiles[T].cut, lists, T, out->size, halves);
+        out->mask_ptr[T + 1] = cut_masked(cut);
+        out->ptr[T + 1] = cut->n[CUT_WHOLE] + out->mask_ptr[T + 1];
+        turns |= cut->chunks[0] + cut->chunks[1] > 0;
     }
+    out->turns = turns;
 }
 
 /* Whether no granule of a tile has places that no key fills, but past the last of all keys. */

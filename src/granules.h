@@ -72,6 +72,7 @@ struct granule_halves {
 struct granules {
     int32_t size;
     int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
+    int turns;     /* 1: some tile has chunks in turns (cut.h) */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */

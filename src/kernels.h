@@ -71,18 +71,22 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
     double near_size;
+    double copied_dim;  /* the same where blocks are not whole quarters of GRANULE_MAX */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
-    double masked_part; /* where they are whole eighths of that, and not wide; 0: as much */
-    double value;       /* staged: one value between the stages, written or read */
+    /* Kernels whose groups of warps have turns (cut.h), where keys are copied or most masks are of
+     * whole rows of blocks: what an item takes more, and a masked key times one dim; and one row mask
+     * of blocks of fewer than 4 rows. */
+    double turned_item, turned_dim, masked_thin;
+    double value; /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
     double launch; /* from the call until all workers are at work, once */
     double merge;  /* merging parts, once; 0: known to pay for long tiles alone (schedule.h) */
-    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
-     * masked key. */
-    int skips;
+    /* Computes rows in whole groups of so many, LISTS_GROUP or, where there are turns, LISTS_HALF, but
+     * not those groups that do not list a masked key; 0: all. Of halves, masks are applied by groups. */
+    int32_t skips;
 };
 
 struct kernel {

@@ -34,13 +34,16 @@ static int mask_equal(const uint64_t *a, const uint64_t *b, int32_t words) {
     return differ == 0;
 }
 
-/* Groups of rows that a mask has a row of. */
-static int64_t mask_groups(const uint64_t *mask, int32_t words) {
-    int64_t groups = 0;
-    for (int32_t w = 0; w < words; w++)
+/* Counts the groups and halves of rows that the mask of `count` keys has a row of. */
+static void count_rows(struct pack_sink *s, int64_t count, const uint64_t *mask, int32_t words) {
+    int64_t groups = 0, halves = 0;
+    for (int32_t w = 0; w < words; w++) {
+        halves += mask[w] != 0;
         for (int shift = 0; shift < 64; shift += LISTS_GROUP)
             groups += (mask[w] >> shift & UINT64_MAX >> (64 - LISTS_GROUP)) != 0;
-    return groups;
+    }
+    s->masked_groups += count * groups;
+    s->masked_halves += count * halves;
 }
 
 static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t lo, int64_t hi,
@@ -48,7 +51,10 @@ static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t l
     s->masked_keys += count;
     for (int64_t c = 0; c < count; c++) {
         int64_t first = c - hi < 0 ? 0 : c - hi, last = c - lo > rows - 1 ? rows - 1 : c - lo;
-        s->masked_groups += first > last ? 0 : last / LISTS_GROUP - first / LISTS_GROUP + 1;
+        if (first > last)
+            continue;
+        s->masked_groups += last / LISTS_GROUP - first / LISTS_GROUP + 1;
+        s->masked_halves += last / 64 - first / 64 + 1;
     }
     if (s->full) {
         struct list_masked *run = &s->masked[LIST_BAND][s->n_masked[LIST_BAND]];
@@ -85,7 +91,8 @@ static void emit_members(struct pack_sink *s, int64_t key, int64_t count, const 
                          int32_t words) {
     int go_on = s->masked_end[LIST_MEMBERS] == key && mask_equal(mask, s->last_mask, words);
     emit_masked_run(s, LIST_MEMBERS, key, count, go_on);
-    s->masked_groups += count * mask_groups(mask, words);
+    s->even_keys += count;
+    count_rows(s, count, mask, words);
     if (!go_on) {
         emit_words(s, mask, words);
         memcpy(s->last_mask, mask, (size_t)words * sizeof *mask);
@@ -97,7 +104,7 @@ static void emit_bits(struct pack_sink *s, int64_t key, const uint64_t *mask, in
      * because keys ascend. */
     int go_on = s->masked_end[LIST_BITS] == key;
     emit_masked_run(s, LIST_BITS, key, 1, go_on);
-    s->masked_groups += mask_groups(mask, words);
+    count_rows(s, 1, mask, words);
     emit_words(s, mask, words);
 }
 

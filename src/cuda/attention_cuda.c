@@ -104,5 +104,6 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
         .filled = args->granules->filled,
+        .turns = args->granules->turns,
     };
 }

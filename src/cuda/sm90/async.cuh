@@ -56,6 +56,19 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  "r"(parity)
                  : "memory");
 }
+/* Whether it has, without waiting. */
+static __device__ __forceinline__ bool barrier_ended(uint32_t barrier, uint32_t parity) {
+    int ended;
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, ended;\n"
+                 "}"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return ended != 0;
+}
 
 /* ---- barriers of one warpgroup; 0 is that of __syncthreads ---- */
 

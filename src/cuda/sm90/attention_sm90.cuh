@@ -84,7 +84,7 @@ template <class T, class shape>
 static cudaError_t attention_sm90_launch_boxes(const struct attention_params *p,
                                                const struct sm90_maps *maps, cudaStream_t stream) {
     if constexpr (shape::HALVED)
-        if (p->granule_bits < 6)
+        if (p->granule_bits < 6 || (p->turns && p->filled))
             return attention_sm90_launch_from<T, shape, SM90_PIECES>(p, maps, stream);
     return attention_sm90_launch_from<T, shape, SM90_BOXES>(p, maps, stream);
 }

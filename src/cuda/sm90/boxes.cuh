@@ -74,8 +74,16 @@ sm90_box_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 
 /* The words of the step at `place`, whose K is there, for this warp. */
 template <class shape>
 static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
-    return sm90_masks_of<shape>(place.memory, place.step)
-        .words[4 * place.group + sm90_thread_here() / 32];
+    const uint2 &words = sm90_masks_of<shape>(place.memory, place.step)
+                             .words[4 * place.group + sm90_thread_here() / 32];
+    return {sm90_read(&words.x), sm90_read(&words.y)};
+}
+
+/* Gives K of a step back, each warp for itself: it has read the masks beside it, too. */
+template <class shape>
+static __device__ __forceinline__ void sm90_release_keys(const sm90_place &place, uint32_t step) {
+    if (warp_lane_here() == 0)
+        barrier_arrive(place.shared + shape::K_EMPTY + 8 * ring_stage<shape::STAGES>(step));
 }
 
 /* Finds out, while the scores of a step are on their way, which of them count. */
@@ -91,7 +99,7 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++) {
         const uint32_t word = i ? words.y : words.x;
-        w.mask.listed[i] = sm90_listed(word, masks.bits[i], p, sm90_warp_row(p, place));
+        w.mask.listed[i] = sm90_listed(word, &masks.bits[i], p, sm90_warp_row(p, place));
         w.keys |= (word & 127) << 8 * i;
     }
 }
@@ -112,7 +120,7 @@ template <class shape>
 static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
     sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
     const uint2 words = sm90_words_of<shape>(place);
-    return !__any_sync(WARP_ALL, (words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
+    return !((words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
 }
 
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
@@ -127,7 +135,7 @@ sm90_step_alone(struct sm90_work<shape, SM90_BOXES> &w, const sm90_place &place,
     sm90_ask_mask(w, place, p);
     product_wait<0>();
     product_pin(w.s);
-    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_release_keys<shape>(place, place.step);
     sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
@@ -154,7 +162,7 @@ template <class shape>
 static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
     warpgroup_sync(1 + place.group);
     sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
-    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_release_keys<shape>(place, place.step);
     sm90_wait<shape::STAGES>(place.shared + shape::V_FULL, place.step);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step);
 }
@@ -178,7 +186,7 @@ static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, S
     sm90_alternate_end<shape>(place);
     product_wait<1>();
     product_pin(w.s);
-    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_release_keys<shape>(place, place.step);
     if (MASKED)
         sm90_mask_scores(w, place);
     if (FIRST) {
@@ -236,7 +244,7 @@ sm90_step_ahead(struct sm90_work<shape, SM90_BOXES> &w, float (&s)[shape::SCORES
         sm90_box_scores<T, shape>(next, place);
     product_wait<1 + MORE>();
     product_pin(s);
-    sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step - 1);
+    sm90_release_keys<shape>(place, place.step - 1);
     const bool moved = sm90_softmax<T, false>(s, w.state, factor, scale, {});
     product_wait<MORE>();
     product_pin(w.o);

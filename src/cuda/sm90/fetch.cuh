@@ -18,19 +18,18 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* Waits for the stage of K, or V, of step `step`, which is step `at` of an item, and answers the
- * barrier that ends its filling. A step of one half alone is given back for the other by who fetches
- * it; `gives`: of all that call this, one. */
+/* The barrier that ends the filling of K, or V, of step `step`, which is step `at` of an item and whose
+ * stage is free. A step of one half alone is given back for the other by who fetches it; `gives`: of
+ * all that call this, one. */
 template <class shape, int SOURCE, bool QUERIES>
-static __device__ __forceinline__ uint32_t sm90_begin_stage(uint32_t shared, uint32_t step,
-                                                            const struct granule_turns &turns,
-                                                            int32_t at, bool gives) {
+static __device__ __forceinline__ uint32_t sm90_full_of(uint32_t shared, uint32_t step,
+                                                        const struct granule_turns &turns,
+                                                        int32_t at, bool gives) {
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int ALONE = QUERIES ? shape::K_ALONE : shape::V_ALONE;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     const uint32_t stage = ring_stage<shape::STAGES>(step);
     const int half = sm90_turns<shape, SOURCE>() ? sm90_turn(turns, at) : -1;
-    barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
     if (half < 0)
         return shared + FULL + 8 * stage;
     if (gives)
@@ -97,14 +96,14 @@ sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t
     if (warp_lane() == 0)
         barrier_arrive_expect(barrier, PANELS * shape::PANEL);
 #pragma unroll 1
-    for (int i = 0; i < shape::KEYS / size; i += 4) {
-        int32_t key[4];
+    for (int i = 0; i < shape::KEYS / size; i += 2) {
+        int32_t key[2];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 2; j++)
             key[j] = sm90_of_lane(keys, g + i + j);
         if (warp_lane() == 0)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < 2; j++)
 #pragma unroll
                 for (int d = 0; d < PANELS; d++)
                     box_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
@@ -113,13 +112,13 @@ sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t
     }
 }
 
-/* The queries from `row` on of `head` and those that are stacked with it. */
+/* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
                                                         uint32_t tile, const CUtensorMap *map,
                                                         uint32_t barrier, int32_t row, int32_t head,
-                                                        int32_t b) {
-    if (warp_lane() == 0) {
+                                                        int32_t b, int lane) {
+    if (warp_lane() == lane) {
         barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll 1
         for (int s = 0; s < sm90_stack(p); s++, tile += (uint32_t)p.tile_rows * 128)
@@ -171,11 +170,10 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
         kernel_before_wait(); /* not for the plan, which no kernel writes */
 #pragma unroll 1
         while (left) {
-            const int64_t first = sm90_of_lane(items.first, lane);
+            const int here = lane;
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
-            const int32_t whole = QUERIES ? sm90_of_lane(items.whole, lane) : count;
             struct granule_turns turns = {};
             if (sm90_turns<shape, SOURCE>())
                 turns = sm90_turns_of(p, window + lane);
@@ -186,42 +184,44 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 const int32_t row = sm90_of_lane(items.row, lane);
                 const int32_t head = sm90_of_lane(items.head, lane);
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
-                if (warp_lane() == lane)
+                if (warp_lane() == lane) /* who arrives at Q's barrier, too */
                     sm90_item<shape>(memory, job) = items;
                 if (sm90_turns<shape, SOURCE>() && warp_lane() == lane)
                     sm90_halves<shape>(memory, job) = p.image.halves[window + lane];
                 __syncwarp();
-                sm90_box_queries<PANELS, shape::ROWS>(p, tile, map_q, full, row, head, b);
+                sm90_box_queries<PANELS, shape::ROWS>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
             left &= left - 1;
             lane = left ? __ffs((int)left) - 1 : lane;
-            const int64_t first_after = sm90_of_lane(items.first, lane);
-            const int32_t count_after = sm90_of_lane(items.count, lane);
 #pragma unroll 1
             for (int32_t chunk = 0; chunk < count; chunk += 32) {
-                const int32_t after = chunk + 32 < count
-                                          ? sm90_keys(p, first, chunk + 32, count)
-                                          : sm90_keys(p, first_after, 0, count_after);
+                const int of = chunk + 32 < count ? here : lane;
+                const int32_t after =
+                    sm90_keys(p, sm90_of_lane(items.first, of), of == here ? chunk + 32 : 0,
+                              sm90_of_lane(items.count, of));
                 const int32_t granules = min(count - chunk, 32);
 #pragma unroll 1
                 for (int32_t g = 0; g < granules; g += each, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
+                    const uint32_t empty = shared + EMPTY + 8 * stage;
+                    const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
                     if (SOURCE == SM90_PIECES) {
-                        const uint32_t full = sm90_begin_stage<shape, SOURCE, QUERIES>(
+                        barrier_wait(empty, parity);
+                        const uint32_t full = sm90_full_of<shape, SOURCE, QUERIES>(
                             shared, step, turns, (chunk + g) / each, warp_lane() == 0);
                         sm90_box_pieces<shape, PANELS>(shared + TILES + stage * TILE, maps, full,
                                                        keys, g, size, h, b);
                         continue;
                     }
-                    const bool masked = QUERIES && chunk + g + shape::GRANULES > whole;
-                    union sm90_granule_mask mask;
-                    if (masked)
-                        mask = sm90_load_mask(p, sm90_item<shape>(memory, job - 1), chunk + g);
-                    barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
-                    if (masked)
-                        sm90_leave_masks(sm90_masks_of<shape>(memory, step), mask, p);
+                    /* Before the stage is free: the masks' own place has been since the one before
+                     * was. */
+                    const struct granule_item &item = sm90_item<shape>(memory, job - 1);
+                    if (QUERIES && chunk + g + shape::GRANULES > item.whole)
+                        sm90_leave_masks(sm90_masks_of<shape>(memory, step),
+                                         sm90_load_mask(p, item, chunk + g), p);
+                    barrier_wait(empty, parity);
                     sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
                                                      shared + FULL + 8 * stage, keys, g, h, b);
                 }
@@ -237,6 +237,33 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
 }
 
 /* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
+
+/* Copies of a tile that this thread has handed in, and not yet told of: the barrier to tell. */
+struct sm90_copies {
+    uint32_t full;
+    bool open;
+};
+
+/* Tells of them, once they are done, but for those of the last PENDING batches: tensor cores may read
+ * what they wrote. */
+template <int PENDING>
+static __device__ __forceinline__ void sm90_tell(struct sm90_copies &copies) {
+    if (!copies.open)
+        return;
+    copy_wait<PENDING>();
+    proxy_fence();
+    barrier_arrive(copies.full);
+    copies.open = false;
+}
+
+/* Waits for a place to be free, unless it is, not before having told of the copies. */
+static __device__ __forceinline__ void sm90_wait_telling(uint32_t barrier, uint32_t parity,
+                                                         struct sm90_copies &copies) {
+    if (__all_sync(WARP_ALL, barrier_ended(barrier, parity)))
+        return;
+    sm90_tell<0>(copies);
+    barrier_wait(barrier, parity);
+}
 
 /* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes
  * apart. PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to
@@ -313,6 +340,8 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     const bool first_thread = half == 0 && warp_lane() == 0;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
+    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    struct sm90_copies copies = {0, false};
     uint32_t step = 0, job = 0;
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
@@ -328,7 +357,8 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         sm90_look_at_keys(key, p, first, mask, count, even, MINE * half);
         if (QUERIES) {
             const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
+            sm90_wait_telling(shared + shape::Q_EMPTY + 8 * slot,
+                              ring_parity<shape::SLOTS>(job) ^ 1, copies);
 #pragma unroll 1
             for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
                 const struct sm90_queries of =
@@ -338,7 +368,8 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
                     shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(at * 128),
                     sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
             }
-            barrier_arrive_copied(shared + full);
+            barrier_arrive_copied(shared + full); /* who waits for it has the fence */
+            copy_batch();
             if (first_thread) {
                 sm90_item<shape>(memory, job) = item;
                 sm90_halves<shape>(memory, job) = p.image.halves[i];
@@ -351,17 +382,23 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
                                                       QUERIES ? p.d_qk : p.d_v);
 #pragma unroll 1
         for (int64_t at = 0; at < places; at += shape::KEYS, step++) {
-            const uint32_t tile = shared + TILES + ring_stage<shape::STAGES>(step) * TILE;
+            const uint32_t stage = ring_stage<shape::STAGES>(step);
+            const uint32_t rows_mine = shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128);
             sm90_look_at_keys(next, p, first, mask, count, even, at + shape::KEYS + MINE * half);
-            const uint32_t full = sm90_begin_stage<shape, SM90_COPIES, QUERIES>(
+            sm90_wait_telling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
+                              copies);
+            const uint32_t full = sm90_full_of<shape, SM90_COPIES, QUERIES>(
                 shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
-            sm90_copy<PANELS, shape::PANEL>(tile + (uint32_t)(half * MINE * 128), rows, key);
-            barrier_arrive_copied(full);
+            sm90_copy<PANELS, shape::PANEL>(rows_mine, rows, key);
+            copy_batch();
+            sm90_tell<1>(copies);
+            copies = {full, true};
 #pragma unroll
             for (int j = 0; j < MINE / 32; j++)
                 key[j] = next[j];
         }
     }
+    sm90_tell<0>(copies);
     if (QUERIES) {
         const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job);
         sm90_hand_end<shape>(memory, shared, job, first_thread);

@@ -70,19 +70,24 @@ sm90_load_mask(const struct attention_params &p, const struct granule_item &item
     return load;
 }
 
-/* Leaves the words of a step whose masks have been loaded: lane 2 w + i that of granule i for warp
- * w. They are there for whoever finds that K is. */
+/* Leaves the words of a step whose masks have been loaded, for whoever finds that K is there. Lane 2 w
+ * + i finds that of granule i for warp w; lane 0, which arrives at K's barrier, writes all. */
 template <int WARPS>
 static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks<WARPS> &to,
                                                         const union sm90_granule_mask &load,
                                                         const struct attention_params &p) {
     const int lane = warp_lane();
-    if (lane < 2 * WARPS)
-        reinterpret_cast<uint32_t *>(to.words)[lane] =
-            sm90_word(load.mask, p, sm90_row_of_head(p, 8 * (lane & ~1)));
-    if (lane < 2)
-        to.bits[lane] = load.mask.u.word;
-    __syncwarp();
+    const uint32_t word =
+        lane < 2 * WARPS ? sm90_word(load.mask, p, sm90_row_of_head(p, 8 * (lane & ~1))) : 0;
+    const int64_t bits[2] = {load.mask.u.word, __shfl_down_sync(WARP_ALL, load.mask.u.word, 1)};
+#pragma unroll 1
+    for (int i = 0; i < 2 * WARPS; i += 2) {
+        const uint2 words = {__shfl_sync(WARP_ALL, word, i), __shfl_sync(WARP_ALL, word, i + 1)};
+        if (lane == 0)
+            to.words[i / 2] = words;
+    }
+    if (lane == 0)
+        to.bits[0] = bits[0], to.bits[1] = bits[1];
 }
 
 /* Bits 0 ... n - 1 of 16. */
@@ -115,15 +120,24 @@ static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *word
     return listed;
 }
 
+/* What a word of shared memory is, read by one lane: the one that tells that the warp has read it. */
+static __device__ __forceinline__ uint32_t sm90_read(const uint32_t *word) {
+    return __shfl_sync(WARP_ALL, warp_lane_here() == 0 ? *word : 0, 0);
+}
+static __device__ __forceinline__ int64_t sm90_read(const int64_t *word) {
+    return __shfl_sync(WARP_ALL, warp_lane_here() == 0 ? *word : 0, 0);
+}
+
 /* The same of any granule, of its word and, if it has them, bits. Row g + 8 is 8 columns on. */
-static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, int64_t bits,
+static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, const int64_t *bits,
                                                        const struct attention_params &p, int row) {
     const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS);
     if (kind == 0)
         return ~0u;
     if (kind == SM90_BITS)
-        return sm90_listed_bits(reinterpret_cast<const uint32_t *>(p.image.words + bits) + row / 32,
-                                sm90_mask_words(p), keys, row);
+        return sm90_listed_bits(
+            reinterpret_cast<const uint32_t *>(p.image.words + sm90_read(bits)) + row / 32,
+            sm90_mask_words(p), keys, row);
     const int lane = warp_lane_here(), g = lane / 4, column = 2 * (lane % 4);
     uint32_t listed = (word >> (16 + g) & 1 ? 0xffff : 0) | (word >> (24 + g) & 1 ? ~0u << 16 : 0);
     if (kind == SM90_RANGE) {

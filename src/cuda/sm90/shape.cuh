@@ -164,8 +164,7 @@ sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int
     return {head + number, row + of_head, rows - of_head};
 }
 
-/* Where the masks of a step stand. Twice as many as K has stages: when products with the K after it
- * are done, all warps have read them, but not when those with its own are. */
+/* Where the masks of a step stand. More than K has stages: they are left before the stage is free. */
 template <class shape>
 static __device__ __forceinline__ typename shape::masks &sm90_masks_of(char *memory,
                                                                        uint32_t step) {
@@ -191,7 +190,8 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_make(shared + shape::K_FULL + 8 * i, fillers);
         barrier_make(shared + shape::V_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::K_EMPTY + 8 * i, shape::GROUPS);
+        barrier_make(shared + shape::K_EMPTY + 8 * i,
+                     (SOURCE == SM90_BOXES ? 4 : 1) * shape::GROUPS); /* warps */
         barrier_make(shared + shape::V_EMPTY + 8 * i, shape::GROUPS);
     }
     for (int i = 0; sm90_turns<shape, SOURCE>() && i < shape::GROUPS * shape::STAGES; i++) {

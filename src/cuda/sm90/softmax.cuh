@@ -82,15 +82,23 @@ struct sm90_listed_scores {
     uint32_t x[2], any;
 };
 
+/* The same number, whose bits are tested anew: else each test is remembered for those that follow,
+ * more numbers than there are predicates. */
+static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
+    asm volatile("" : "+r"(bits));
+    return bits;
+}
+
 /* The largest of a thread's scores of each row that count. What no lane of the warp lists is passed
  * over, 8 columns at a time: of small blocks' unions that is most. */
 template <int N>
 static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&largest)[2],
                                                     const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
     largest[0] = largest[1] = -INFINITY;
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
-        if (listed.any >> 2 * j & 3)
+        if (any >> 2 * j & 3)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = s[4 * j + i];
@@ -104,10 +112,11 @@ template <int N>
 static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_state &state,
                                                   const float (&base)[2], float scale,
                                                   const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
     float sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
-        if (listed.any >> 2 * j & 3)
+        if (any >> 2 * j & 3)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = s[4 * j + i];
@@ -197,9 +206,10 @@ static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], co
 template <class T, int N>
 static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N],
                                                   const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        weights[i] = listed.any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
+        weights[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
 }
 
 /* What was summed before a maximum moved. */

@@ -137,6 +137,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t head = sm90_of_lane(items.head, lane);
             for (int32_t h = head; h < head + sm90_stack(p); h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
+#pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
                     attention_store_lse(p, batch, h, row + i, -INFINITY, 0);
                 for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)

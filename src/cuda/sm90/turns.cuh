@@ -139,10 +139,7 @@ sm90_turn_alone(struct sm90_work<shape, SOURCE> &w, sm90_own_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_look_ahead<FIRST>(w, place, p);
-    sm90_scores<T, shape>(w.s, place, [&] {
-        sm90_wait_k<shape, SOURCE>(place);
-        sm90_fence_copied<SOURCE>();
-    });
+    sm90_scores<T, shape>(w.s, place, [&] { sm90_wait_k<shape, SOURCE>(place); });
     product_wait<0>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
@@ -158,27 +155,12 @@ sm90_turn_alone(struct sm90_work<shape, SOURCE> &w, sm90_own_place &place,
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_turn_values(struct sm90_work<shape, SOURCE> &w,
                                                         sm90_own_place &place, bool add) {
-    sm90_values<T, shape>(w.o, w.weights, place, place.before, add, [&] {
-        sm90_wait_v<shape, SOURCE>(place);
-        sm90_fence_copied<SOURCE>();
-    });
+    sm90_values<T, shape>(w.o, w.weights, place, place.before, add,
+                          [&] { sm90_wait_v<shape, SOURCE>(place); });
     product_wait<0>();
     product_pin(w.o);
     product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.before);
-}
-
-/* Begins the scores of the step at `place`. Where threads copy, V of the step before has to stand
- * too, so that one fence is for both. */
-template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_turn_begin(struct sm90_work<shape, SOURCE> &w,
-                                                       sm90_own_place &place) {
-    if (SOURCE == SM90_COPIES)
-        sm90_wait_v<shape, SOURCE>(place);
-    sm90_scores<T, shape>(w.s, place, [&] {
-        sm90_wait_k<shape, SOURCE>(place);
-        sm90_fence_copied<SOURCE>();
-    });
 }
 
 /*
@@ -190,10 +172,8 @@ template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_turn_begun(struct sm90_work<shape, SOURCE> &w, bool add,
                                                        sm90_own_place &place, float scale) {
     float factor[2];
-    sm90_values<T, shape>(w.o, w.weights, place, place.before, add, [&] {
-        if (SOURCE != SM90_COPIES)
-            sm90_wait_v<shape, SOURCE>(place);
-    });
+    sm90_values<T, shape>(w.o, w.weights, place, place.before, add,
+                          [&] { sm90_wait_v<shape, SOURCE>(place); });
     product_wait<1>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
@@ -220,7 +200,7 @@ static __device__ __forceinline__ void sm90_turn(struct sm90_work<shape, SOURCE>
     product_pin(w.o);
     if (MASKED)
         sm90_look_ahead<FIRST>(w, place, p);
-    sm90_turn_begin<T>(w, place);
+    sm90_scores<T, shape>(w.s, place, [&] { sm90_wait_k<shape, SOURCE>(place); });
     sm90_turn_begun<T, FIRST, MASKED>(w, add, place, scale);
 }
 
@@ -232,7 +212,7 @@ static __device__ __forceinline__ void sm90_turn_storing(struct sm90_work<shape,
                                                          const struct attention_params &p,
                                                          float scale) {
     if (place.at < place.whole) {
-        sm90_turn_begin<T>(w, place);
+        sm90_scores<T, shape>(w.s, place, [&] { sm90_wait_k<shape, SOURCE>(place); });
         sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
         product_pin(w.o);
         sm90_turn_begun<T, false, false>(w, false, place, scale);
