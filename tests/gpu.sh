@@ -88,6 +88,9 @@ hard=(
     $fused,h=1,n=400,nkv=700,d={64,96,256},dtype=bf16,block=64x64,pattern='window(77,0)',tile={16,32,64,128}
     $fused,h=2,n=300,nkv=777,d={64,128},dtype=bf16,block={64x64,64x508,128x100,37x41},pattern='random(0.5,1)&causal',tile=128,fill=nanv
     $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill={positive,nank}
+    $fused,h=2,n=300,nkv=700,d={64,128,24},pattern='random(0.2,1)',block={8x8,4x4,1x1},tile=8,fill={nanv,inf}
+    $fused,h=1,n=200,nkv=700,d={64,128},block=64x64,pattern={causal,'window(77,9)'},tile=8,part={0,256}
+    $fused,h=4,hkv=2,n=100,d={64,33},dv=40,block=8x8,pattern='random(0.3,1)',lists=kv,tile=8,layout=padded,align=4
     $fused,h=2,n=300,nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,1x1},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
     $fused,h=2,n={128,700},nkv=4224,d=64,dtype=bf16,block=128x128,pattern={dense,'random(0.5,1)',causal},part={0,2048},fill={nanv,sink}
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
@@ -161,6 +164,9 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=64,block=64x64,pattern='window(300,30)',part=512
     backend=cuda,pipeline=fused,h=1,n=140,nkv=700,d=128,block=8x8,pattern='random(0.6,1)',fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=64,align=4
+    backend=cuda,pipeline=fused,h=2,n=140,nkv=700,d=64,block=8x8,pattern='random(0.4,1)',tile=8,part=256
+    backend=cuda,pipeline=fused,h=1,n=70,nkv=90,d=128,block=1x1,pattern='random(0.3,1)',tile=8,fill=inf
+    backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=8,align=4
     backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=96,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal'
     backend=cuda,h=1,n=300,nkv=500,d=96,dtype=bf16,block=64x64,pattern='random(0.6,1)&causal',tile=128,kernel=cuda_attention_bf16_d96
     backend=cuda,h=1,n=140,nkv=300,d=128,dtype=bf16,block=128x128,pattern=dense,kernel=cuda_attention_bf16_d128

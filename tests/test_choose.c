@@ -84,6 +84,37 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
+/* In f32 tiles of 8 rows have a kernel of their own, which is weighed against the others. */
+static void cuda_low_tiles_of_f32_are_weighed(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t d, block, tile_rows, rows;
+        const char *kernel;
+    } cases[] = {{"random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
+                 {"random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
+                 {"random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
+                 {"random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
+                 {"random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_d128"},
+                 {"random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
+                 {"random(0.1,1)", 96, 8, 16, 16, "cuda_attention_f32_d128"},
+                 {"random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32"},
+                 {"dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(90, 232448);
+        tess_plan *plan = NULL;
+        problem.d_qk = problem.d_v = cases[i].d, problem.tile_rows = cases[i].tile_rows;
+        problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
+        assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
 /* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no
  * one lists. */
 static void cuda_heads_are_stacked(void **state) {
@@ -271,6 +302,7 @@ int main(void) {
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
+        cmocka_unit_test(cuda_low_tiles_of_f32_are_weighed),
         cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_scales_are_refused),

@@ -61,6 +61,9 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
+/* The same of those for tiles of 8 rows, a warp each: what registers allow. */
+#define ATTENTION_BLOCKS_LOW(head) ((head) > 64 ? 12 : 16)
+
 /* Keys of a granule of these kernels at most: a step of their lowest tiles, which in f32 is shorter,
  * as shared memory holds so few blocks of a warp each. */
 #define ATTENTION_GRANULE 32

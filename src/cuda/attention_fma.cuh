@@ -253,7 +253,7 @@ static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
     const int32_t dim = (int32_t)blockIdx.y * FMA_DIMS;
     for (int64_t i = blockIdx.x; i < p.n_items; i += gridDim.x) {
         __syncthreads();
-        attention_fetch_job(s.lists, p, 0, i);
+        attention_fetch_job(s.lists.jobs[0], p, i);
         copy_wait_all();
         __syncthreads();
         const struct granule_item &item = s.lists.jobs[0];

@@ -170,15 +170,28 @@ template <int KEYS, int WORDS> struct attention_lists {
     int32_t keys[2][KEYS];
 };
 
-/* Fetches the item that comes as `job`. */
-template <int KEYS, int WORDS>
-static __device__ __forceinline__ void
-attention_fetch_job(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-                    int job, int64_t item) {
+/* Fetches an item of the schedule. */
+static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
+                                                           const struct attention_params &p,
+                                                           int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
-        copy_8(shared_address(&lists.jobs[job]) + 8 * at,
-                    reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+        copy_8(shared_address(&job) + 8 * at,
+               reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+}
+
+/* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
+template <class T, int D, int THREADS>
+static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
+                                                       const struct granule_item &item) {
+    const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
+    const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
+    const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
+    for (int row = (int)threadIdx.x; row < rows; row += THREADS)
+#pragma unroll
+        for (int at = 0; at < D * (int)sizeof(T); at += 128)
+            if (at < bytes)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
 /* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */

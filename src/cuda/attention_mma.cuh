@@ -171,20 +171,6 @@ static __device__ __forceinline__ bool attention_masked(const struct attention_p
     return step.at + (KEYS >> p.granule_bits) > (uint32_t)item.whole;
 }
 
-/* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
-template <class T, int D, int THREADS>
-static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
-                                                       const struct granule_item &item) {
-    const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
-    const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
-    const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
-    for (int row = (int)threadIdx.x; row < rows; row += THREADS)
-#pragma unroll
-        for (int at = 0; at < D * (int)sizeof(T); at += 128)
-            if (at < bytes)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
-}
-
 /* Looks up the granules of a step, for the gather of the next round. At an item's first step it
  * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
 template <class T, int D, int KEYS, int WORDS, int THREADS>
@@ -197,7 +183,7 @@ attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct atten
     if (step.at != 0)
         return;
     if (step.job + 1 < jobs)
-        attention_fetch_job(lists, p, next, p.image.worker_ptr[blockIdx.x] + step.job + 1);
+        attention_fetch_job(lists.jobs[next], p, p.image.worker_ptr[blockIdx.x] + step.job + 1);
     attention_ask_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
         lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
@@ -253,17 +239,6 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     return {-1, 0, NULL, NULL};
 }
 
-template <class T, int D, int R>
-static __device__ __forceinline__ void attention_clear(struct attention_state<T, D, R> &state,
-                                                       uint32_t far) {
-    asm volatile("" ::: "memory"); /* a branch around it, not a choice for each of its numbers */
-    state = {};
-#pragma unroll
-    for (int r = 0; r < R / 8; r++)
-        state.m[r] = -INFINITY;
-    attention_place(state, far);
-}
-
 /*
  * Three steps are under way at a time: one is computed, the keys of the next are gathered, and the
  * granules of the one after that are looked up. They run on from item to item; an item without keys
@@ -283,7 +258,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     struct attention_cursor compute = {0, -1}, fill = {0, -1}, look = {0, 0};
     struct attention_state<T, D, R> state;
     if (jobs)
-        attention_fetch_job(lists, p, 0, p.image.worker_ptr[blockIdx.x]);
+        attention_fetch_job(lists.jobs[0], p, p.image.worker_ptr[blockIdx.x]);
 #pragma unroll 1
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
         copy_wait_all();

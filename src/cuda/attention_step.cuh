@@ -61,7 +61,7 @@ static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
               float scale, const struct attention_groups &groups) {
     uint32_t weights[R / 16][GROUPS][2];
-    const bool small = attention_softmax<T, D, R, GROUPS>(s, state, scale);
+    const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll

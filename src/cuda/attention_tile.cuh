@@ -230,6 +230,18 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
     }
 }
 
+/* For an item's first keys. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_clear(struct attention_state<T, D, R> &state,
+                                                       uint32_t far) {
+    asm volatile("" ::: "memory"); /* a branch around it, not a choice for each of its numbers */
+    state = {};
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        state.m[r] = -INFINITY;
+    attention_place(state, far);
+}
+
 /* Whether a maximum is far from 0. */
 static __device__ __forceinline__ bool attention_far(float m) {
     return fabsf(attention_base(m)) >= ATTENTION_FAR;
@@ -257,9 +269,17 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
+/* The largest of the lanes that share a row: four neighbours, or, APART, every fourth. */
+template <bool APART> static __device__ __forceinline__ float attention_row_max(float x) {
+#pragma unroll
+    for (int step = APART ? 4 : 1; step < (APART ? 32 : 4); step *= 2)
+        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    return x;
+}
+
 /* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
  * whether one is too small for T. */
-template <class T, int D, int R, int GROUPS>
+template <class T, int D, int R, int GROUPS, bool APART>
 static __device__ __forceinline__ bool
 attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
                   float scale) {
@@ -272,9 +292,7 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
 #pragma unroll
         for (int j = 1; j < GROUPS; j++)
             top[r] = fmaxf(top[r], fmaxf(s[i][j][e], s[i][j][e + 1]));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 1));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(WARP_ALL, top[r], 2));
-        top[r] *= scale;
+        top[r] = attention_row_max<APART>(top[r]) * scale;
         moves |= attention_moves<T>(state.m[r], top[r]);
     }
     bool far = false;
@@ -300,15 +318,15 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
         for (int r = 0; r < R / 8; r++) {
-            float x[4];
+            float x[4] = {};
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
+            for (int e = 0; e < (GROUPS > 1 ? 4 : 2); e++) {
                 float &score = s[r / 2][j + e / 2][r % 2 * 2 + e % 2];
                 score = x[e] = attention_exp2(fmaf(score, scale, -base[r]));
                 if (attention_has_small(T()))
                     least = __viaddmin_u32(__float_as_uint(x[e]), ~0u, least);
             }
-            state.l[r] += (x[0] + x[1]) + (x[2] + x[3]);
+            state.l[r] += GROUPS > 1 ? (x[0] + x[1]) + (x[2] + x[3]) : x[0] + x[1];
         }
     }
     return attention_has_small(T()) &&

@@ -157,13 +157,12 @@ attention_mend_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
     __syncwarp(); /* tensor cores want all lanes together */
 }
 
-/* sum += a b over 16 columns, by parts, the small ones first: ALL four products, or the three
- * larger. */
+/* part = a b over 16 columns, by parts, the small ones first: ALL four products, or the three
+ * larger. part is 0 before. */
 template <bool ALL>
-static __device__ __forceinline__ void attention_multiply(float (&sum)[4],
+static __device__ __forceinline__ void attention_products(float (&part)[4],
                                                           const struct fragment<float, 4> (&a)[2],
                                                           const struct fragment<float, 2> (&b)[2]) {
-    float part[4] = {};
     if (ALL) {
 #pragma unroll
         for (int n = 0; n < 2; n++)
@@ -183,6 +182,15 @@ static __device__ __forceinline__ void attention_multiply(float (&sum)[4],
 #pragma unroll
     for (int n = 0; n < 2; n++)
         fragment_mma_tf32(part, a[n].high, b[n].high);
+}
+
+/* sum += a b */
+template <bool ALL>
+static __device__ __forceinline__ void attention_multiply(float (&sum)[4],
+                                                          const struct fragment<float, 4> (&a)[2],
+                                                          const struct fragment<float, 2> (&b)[2]) {
+    float part[4] = {};
+    attention_products<ALL>(part, a, b);
 #pragma unroll
     for (int e = 0; e < 4; e++)
         sum[e] += part[e];
@@ -280,15 +288,22 @@ attention_values(struct attention_state<float, D, R> &state, const float (&x)[R 
     }
 }
 
+/* So many keys are added. */
+template <int D, int R>
+static __device__ __forceinline__ void attention_count(struct attention_state<float, D, R> &state,
+                                                       int keys) {
+    state.keys += keys;
+    if (state.keys % ATTENTION_FAR_HOLDS >= ATTENTION_FAR_KEYS)
+        attention_put_by(state);
+}
+
 template <int GROUPS, int ROW, bool ALL, int D, int R>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4],
               uint32_t v, float scale, const struct attention_groups &groups) {
-    attention_softmax<float, D, R, GROUPS>(s, state, scale);
+    attention_softmax<float, D, R, GROUPS, false>(s, state, scale);
     attention_values<GROUPS, ROW, ALL>(state, s, v, groups);
-    state.keys += 8 * GROUPS;
-    if (state.keys % ATTENTION_FAR_HOLDS >= ATTENTION_FAR_KEYS)
-        attention_put_by(state);
+    attention_count(state, 8 * GROUPS);
 }
 
 /* This warp's rows of O. WHOLE: they can be stored two elements at a time. */

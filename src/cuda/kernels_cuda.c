@@ -342,6 +342,9 @@ static const char *sm90_r192_refuses(const struct problem *problem, const tess_t
     return problem->tile_rows && problem->tile_rows != 192 ? "its query tiles have 192 rows"
                                                            : sm90_refuses(problem, target);
 }
+static const char *low_refuses(const struct problem *problem) {
+    return problem->tile_rows && problem->tile_rows != 8 ? "its query tiles have 8 rows" : NULL;
+}
 static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
     return problem->d_v > 128 ? "its values have at most 128 dims"
                               : sm90_tiles_refuse(problem, target);
@@ -351,6 +354,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define REFUSES_sm90_r192(problem, target) sm90_r192_refuses(problem, target)
 #define REFUSES_mma(problem, target) NULL
 #define REFUSES_mma_f32(problem, target) NULL
+#define REFUSES_low(problem, target) low_refuses(problem)
 #define REFUSES_fma(problem, target) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
@@ -359,6 +363,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WEIGHED_sm90_r192 1
 #define WEIGHED_mma 0
 #define WEIGHED_mma_f32 0
+#define WEIGHED_low 1
 #define WEIGHED_fma 0
 
 /* Dims that a key has, of K and V together, by two. */
@@ -367,6 +372,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define PADDED_sm90_r192(head) head
 #define PADDED_mma(head) head
 #define PADDED_mma_f32(head) head
+#define PADDED_low(head) head
 #define PADDED_fma(head) 0
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
@@ -375,18 +381,21 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
+#define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head), shared)
 #define WORKERS_fma(head, shared) 1
 #define HALVES_sm90 1
 #define HALVES_sm90_v128 1
 #define HALVES_sm90_r192 1
 #define HALVES_mma 0
 #define HALVES_mma_f32 0
+#define HALVES_low 0
 #define HALVES_fma 0
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_mma_f32 ATTENTION_GRANULE_F32
+#define GRANULE_low ATTENTION_GRANULE_F32
 #define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
@@ -398,16 +407,19 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define ROWS_sm90_v128 sm90_rows
 #define ROWS_sm90_r192 sm90_r192_rows
 #define ROWS_mma mma_rows
-#define ROWS_mma_f32 mma_rows
+#define ROWS_mma_f32 mma_f32_rows
+#define ROWS_low low_rows
 #define ROWS_fma fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
 #define STACKED_sm90_r192 0
 #define STACKED_mma 0
 #define STACKED_mma_f32 0
+#define STACKED_low 0
 #define STACKED_fma 0
 static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
-static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, fma_rows[] = {8, 16, 32, 64, 0};
+static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
+static const int32_t low_rows[] = {8, 0}, fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
