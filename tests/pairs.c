@@ -27,6 +27,8 @@ static const char *const cases[] = {
     "h=1,n=140,d=32,dv=16,block=1x1,pattern=random(0.2,4),tile=64",
     "h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5",
     "h=1,n=3,nkv=3000,d=64,dv=64,pattern=dense,fill=positive",
+    "h=4,n=50,nkv=1500,d=64,pattern=dense,fill=sink", /* maxima move late */
+    "h=2,n=70,nkv=1300,d=64,pattern=dense,scale=2",
     "h=1,n=60,nkv=500,d=512,dv=16,pattern=dense,layout=padded",
 };
 
