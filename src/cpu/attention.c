@@ -215,7 +215,8 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
         float *l = s->near.l + i * CPU_LANES;
         v_store(l, v_load(l) + sum[i]);
     }
-    if (pairs_append(&it->batch, &values, keys->n))
+    pairs_append(&it->batch, &values, keys->n);
+    if (values.packed) /* into scratch that the next superblock needs */
         item_flush(it);
     return 1;
 }

@@ -25,8 +25,8 @@
 
 #include "tile.h"
 
-#define PAIRS_KEYS 32   /* of a step */
-#define PAIRS_BATCH 512 /* keys whose values are multiplied at once, at most */
+#define PAIRS_KEYS 32                     /* of a step */
+#define PAIRS_BATCH (CPU_FOLD * CPU_KEYS) /* keys whose values are multiplied at once, at most */
 
 /* What bf16 in pairs needs of a thread's scratch. */
 struct pairs {
@@ -48,8 +48,8 @@ struct pairs_values {
     int packed; /* some in the thread's scratch */
 };
 
-/* Keys, in whole steps, whose weights stand in pt and whose values are still to be multiplied: many
- * at once, or loading and storing outputs takes as long as the products. */
+/* Keys, in whole steps, whose weights stand in pt and whose values are still to be multiplied: as
+ * many at once as may be, since the unit loads and stores all outputs each time. */
 struct pairs_batch {
     int32_t n;
     const uint16_t *vt[PAIRS_BATCH / PAIRS_KEYS];
@@ -288,12 +288,11 @@ static inline uint32_t *pairs_next(const struct pairs *a, const struct pairs_bat
     return a->pt + batch->n / 2 * vectors * CPU_LANES;
 }
 
-/* Takes n keys more; answers whether there is no room for another superblock. */
-static inline int pairs_append(struct pairs_batch *batch, const struct pairs_values *values,
-                               int32_t n) {
+/* Takes n keys more. */
+static inline void pairs_append(struct pairs_batch *batch, const struct pairs_values *values,
+                                int32_t n) {
     for (int32_t j = 0; j < n; j += PAIRS_KEYS, batch->n += PAIRS_KEYS)
         batch->vt[batch->n / PAIRS_KEYS] = values->vt[j / PAIRS_KEYS];
-    return values->packed || batch->n + CPU_KEYS > PAIRS_BATCH;
 }
 
 /* ot *= alpha. */
