@@ -247,39 +247,46 @@ V_INLINE vf pairs_scaled(const float *s, float factor) {
     return x;
 }
 
-/* pt = 2^(st * factor - base) of n keys, 0 from n to the next multiple of 32; and the sums. */
-V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, float factor,
-                               const vf *base, const int vectors, vf *sum) {
+/* pt = 2^(st * factor - base) of n keys for `vectors` vectors of the group's, and the sums. */
+V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, int64_t width,
+                               float factor, const vf *base, const int vectors, vf *sum) {
     static const uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                        21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                        11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i pairs = _mm512_loadu_si512(order);
-    const unsigned before = v_flush_begin();
+    vf total[CPU_VECTORS]; /* sum may be in pt, for all that compilers know */
     V_FOR(v, vectors) {
-        sum[v] = (vf){0};
+        total[v] = (vf){0};
     }
     for (int32_t j = 0; j < n; j += 2)
         V_FOR(v, vectors) {
-            const float *s = st + (j * vectors + v) * CPU_LANES;
+            const float *s = st + j * width + v * CPU_LANES;
             vf x = pairs_exp2(pairs_scaled(s, factor) - base[v]), y = {0};
             if (j + 1 < n)
-                y = pairs_exp2(pairs_scaled(s + vectors * CPU_LANES, factor) - base[v]);
-            sum[v] += x + y;
+                y = pairs_exp2(pairs_scaled(s + width, factor) - base[v]);
+            total[v] += x + y;
             __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
-            _mm512_store_si512(pt + (j / 2 * vectors + v) * CPU_LANES,
+            _mm512_store_si512(pt + j / 2 * width + v * CPU_LANES,
                                _mm512_permutexvar_epi16(pairs, both));
         }
-    v_flush_end(before);
-    const int64_t end = (n + 31) / 32 * 16, at = (n + 1) / 2;
-    memset(pt + at * vectors * CPU_LANES, 0, (size_t)((end - at) * vectors) * sizeof(vf));
+    V_FOR(v, vectors) {
+        sum[v] = total[v];
+    }
 }
 
+/* The same for all of them, and 0 from n to the next multiple of 32. */
 static inline void pairs_weigh(uint32_t *pt, const float *st, int32_t n, float factor,
                                const vf *base, int vectors, vf *sum) {
-    if (vectors == 4)
-        pairs_weigh_body(pt, st, n, factor, base, 4, sum);
+    const int64_t width = vectors * CPU_LANES, end = (n + 31) / 32 * 16, at = (n + 1) / 2;
+    const unsigned before = v_flush_begin();
+    if (vectors == CPU_VECTORS)
+        pairs_weigh_body(pt, st, n, CPU_GROUP, factor, base, CPU_VECTORS, sum);
     else
-        pairs_weigh_body(pt, st, n, factor, base, vectors, sum);
+        for (int v = 0; v < vectors; v++)
+            pairs_weigh_body(pt + v * CPU_LANES, st + v * CPU_LANES, n, width, factor, base + v, 1,
+                             sum + v);
+    v_flush_end(before);
+    memset(pt + at * width, 0, (size_t)((end - at) * width) * sizeof *pt);
 }
 
 /* Where the weights of the batch's next keys go. */
