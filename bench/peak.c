@@ -77,12 +77,11 @@ LOOP_OF(loop_portable, "sse2", __m128, _mm_set1_ps, _mm_cvtss_f32)
 /* Four tiles of sums over two pairs of operands, all zero. The process has been given the registers
  * by the plan whose kernel this is about. */
 PEAK("amx-tile,amx-bf16") static float loop_amx(int64_t n) {
-    _Alignas(64) uint8_t config[64] = {1};
-    for (int tile = 0; tile < 8; tile++) {
-        config[16 + 2 * tile] = 64;
-        config[48 + tile] = 16;
-    }
-    __asm__ volatile("" ::: "memory"); /* compilers do not know that all of it is read */
+    /* constant: compilers do not know that all of it is read */
+    static const _Alignas(64)
+        uint8_t config[64] = {[0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
+                              [26] = 64, [28] = 64, [30] = 64, [48] = 16, [49] = 16, [50] = 16,
+                              [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     _tile_loadconfig(config);
     _tile_zero(0);
     _tile_zero(1);

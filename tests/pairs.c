@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lab/check.h"
+#include "lab/half.h"
 
 #define KERNEL "cpu_attention_" LEVEL
 
@@ -27,33 +28,59 @@ static const char *const cases[] = {
     "h=1,n=140,d=32,dv=16,block=1x1,pattern=random(0.2,4),tile=64",
     "h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5",
     "h=1,n=3,nkv=3000,d=64,dv=64,pattern=dense,fill=positive",
+    "h=4,n=50,nkv=1500,d=64,pattern=dense,fill=sink", /* maxima move late */
+    "h=2,n=70,nkv=1300,d=64,pattern=dense,scale=2",
     "h=1,n=60,nkv=500,d=512,dv=16,pattern=dense,layout=padded",
 };
 
+/* A case in which the unit is not fit for some values between others: those of keys 256 ... 383. */
+static const char faint[] = "h=2,n=70,nkv=700,d=64,pattern=dense";
+
+static int faint_make(struct lab_work *work, char why[LAB_WHY]) {
+    const tess_tensor *v = &work->v.view;
+    for (int64_t h = 0; h < v->size[1]; h++)
+        for (int64_t i = 256; i < 384; i++)
+            for (int64_t d = 0; d < v->size[3]; d++) {
+                const int64_t at = lab_row(v, 0, h, i) + d;
+                lab_put(v->data, v->type, at, 0x1p-60 * lab_get(v->data, v->type, at));
+            }
+    lab_oracle_free(&work->oracle);
+    if (lab_oracle_run(&work->oracle, &work->q.view, &work->k.view, v, work->spec, work->c.scale,
+                       NULL, 0)) {
+        snprintf(why, LAB_WHY, "out of memory for the oracle");
+        return -1;
+    }
+    return 0;
+}
+
+/* Whether the case fails, which is then told. */
+static int fails(const char *words) {
+    struct lab_case c;
+    struct lab_work work = {0};
+    struct lab_outcome outcome = {.verdict = LAB_FAILED};
+    char why[LAB_WHY] = "", text[LAB_CASE_TEXT];
+    snprintf(text, sizeof text, "%s,dtype=bf16,backend=cpu,pipeline=fused", words);
+    if (lab_case_parse(&c, text, why) || lab_work_make(&work, &c, why) ||
+        (words == faint && faint_make(&work, why)))
+        snprintf(outcome.message, sizeof outcome.message, "%s", why);
+    else
+        lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, KERNEL);
+    if (outcome.verdict != LAB_PASSED)
+        printf("FAILED %s%s: %s\n", text, words == faint ? " (faint)" : "", outcome.message);
+    lab_work_free(&work);
+    return outcome.verdict != LAB_PASSED;
+}
+
 int main(void) {
-    int failed = 0;
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512bf16")) {
         printf("skipped: no AVX-512 with bf16\n");
         return 77;
     }
     setenv("TESSERA_ISA", LEVEL, 1);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct lab_case c;
-        struct lab_work work = {0};
-        struct lab_outcome outcome = {.verdict = LAB_FAILED};
-        char why[LAB_WHY] = "", text[LAB_CASE_TEXT];
-        snprintf(text, sizeof text, "%s,dtype=bf16,backend=cpu,pipeline=fused", cases[i]);
-        if (lab_case_parse(&c, text, why) || lab_work_make(&work, &c, why))
-            snprintf(outcome.message, sizeof outcome.message, "%s", why);
-        else
-            lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, KERNEL);
-        if (outcome.verdict != LAB_PASSED) {
-            printf("FAILED %s: %s\n", text, outcome.message);
-            failed++;
-        }
-        lab_work_free(&work);
-    }
+    int failed = fails(faint);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        failed += fails(cases[i]);
     printf("%s: %d failures\n", KERNEL, failed);
     return failed != 0;
 }

@@ -10,14 +10,13 @@
 /* What was written before this is in memory after it: compilers do not know that tiles read it. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
 
-/* All eight tiles are 16 rows of 64 bytes. */
+/* All eight tiles are 16 rows of 64 bytes. Constant: compilers know of 8 bytes only that are read,
+ * and may leave out what is written to the others. */
 static inline void unit_begin(void) {
-    _Alignas(64) uint8_t config[64] = {1};
-    for (int tile = 0; tile < 8; tile++) {
-        config[16 + 2 * tile] = 64;
-        config[48 + tile] = 16;
-    }
-    AMX_MEMORY;
+    static const _Alignas(64)
+        uint8_t config[64] = {[0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
+                              [26] = 64, [28] = 64, [30] = 64, [48] = 16, [49] = 16, [50] = 16,
+                              [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
     _tile_loadconfig(config);
 }
 
@@ -82,8 +81,8 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
 
 /* Adds outputs of 32 dims from i on for 2 vectors of queries (down, across 0: the second of each is left
  * out). */
-V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, const uint32_t *pt,
-                              int64_t width, int down, int across, int32_t n, float *ot) {
+V_INLINE void amx_values_step(const struct pairs_batch *batch, int64_t i, const uint32_t *pt,
+                              int64_t width, int down, int across, float *ot) {
     const int64_t size = width * 4;
     float *below = down ? ot + 16 * width : ot;
     AMX_MEMORY;
@@ -93,8 +92,8 @@ V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, cons
         _tile_loadd(2, ot + CPU_LANES, size);
         _tile_loadd(3, below + CPU_LANES, size);
     }
-    for (int32_t j = 0; j < n; j += PAIRS_KEYS) {
-        const uint16_t *vt = values->vt[j / PAIRS_KEYS] + i * PAIRS_KEYS;
+    for (int32_t j = 0; j < batch->n; j += PAIRS_KEYS) {
+        const uint16_t *vt = batch->vt[j / PAIRS_KEYS] + i * PAIRS_KEYS;
         const uint32_t *p = pt + j / 2 * width;
         _tile_loadd(4, vt, 2 * PAIRS_KEYS);
         _tile_loadd(6, p, size);
@@ -119,13 +118,13 @@ V_INLINE void amx_values_step(const struct pairs_values *values, int64_t i, cons
     _tile_stored(0, ot, size);
 }
 
-/* ot += vt pt, for whole steps. */
-static inline void unit_add_values(const struct pairs *a, const struct pairs_values *values,
-                                   int vectors, int32_t n, int64_t d, float *ot) {
+/* ot += vt pt. */
+static inline void unit_add_values(const struct pairs *a, const struct pairs_batch *batch,
+                                   int vectors, int64_t d, float *ot) {
     const int64_t width = vectors * CPU_LANES;
     for (int64_t i = 0; i < d; i += 32)
         for (int v = 0; v < vectors; v += 2)
-            amx_values_step(values, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors, n,
+            amx_values_step(batch, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors,
                             ot + i * width + v * CPU_LANES);
 }
 

@@ -124,8 +124,21 @@ struct item {
 #if defined(__AVX512BF16__)
     int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
     struct pairs_store store;
+    struct pairs_batch batch;
 #endif
 };
+
+/* Adds what near has still to be given, before anything else is done to it. */
+static void item_flush(struct item *it) {
+#if defined(__AVX512BF16__)
+    if (it->batch.n)
+        unit_add_values(&it->s.pairs, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
+                        it->args->problem->d_v, it->s.near.ot);
+    it->batch.n = 0;
+#else
+    (void)it;
+#endif
+}
 
 /* ---- one superblock ---- */
 
@@ -154,14 +167,35 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
 }
 
 #if defined(__AVX512BF16__)
+/* Takes maxima: what is subtracted from scores now. Where some lane's moves, all that was added is
+ * multiplied for it. */
+static void pairs_raise(struct item *it, int vectors, vf *top, vf *base) {
+    const struct near *near = &it->s.near;
+    vf alpha[CPU_VECTORS];
+    uint32_t moves = 0;
+    for (int i = 0; i < vectors; i++) {
+        const vf m = v_load(near->m + i * CPU_LANES);
+        top[i] = pairs_follow(top[i] * pairs_factor(it->args->problem), m);
+        base[i] = base_of(m);
+        moves |= _mm512_cmp_ps_mask((__m512)top[i], (__m512)m, _CMP_NEQ_UQ);
+    }
+    if (!moves)
+        return;
+    item_flush(it);
+    lanes_raise(near->m, vectors, top, base, alpha);
+    for (int i = 0; i < vectors; i++)
+        v_store(near->l + i * CPU_LANES, alpha[i] * v_load(near->l + i * CPU_LANES));
+    pairs_rescale(vectors, it->args->problem->d_v, alpha, near->ot);
+}
+
 /* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
-static int pairs_run(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
-    const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
-    vf top[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS], sum[CPU_VECTORS];
     struct pairs_values values;
+    const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
+    vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
     if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
     for (int i = 0; i < vectors; i++)
@@ -174,21 +208,21 @@ static int pairs_run(const struct item *it, struct cpu_keys *keys, const struct 
             st_mask(st, vectors, n, keys->mask + j);
         st_max(st, vectors, n, top);
     }
-    for (int i = 0; i < vectors; i++)
-        top[i] = pairs_follow(top[i] * pairs_factor(p), v_load(s->near.m + i * CPU_LANES));
-    lanes_raise(s->near.m, vectors, top, base, alpha);
-    pairs_weigh(&s->pairs, s->st, keys->n, pairs_factor(p), base, vectors, sum);
+    pairs_raise(it, vectors, top, base);
+    pairs_weigh(pairs_next(&s->pairs, &it->batch, vectors), s->st, keys->n, pairs_factor(p), base,
+                vectors, sum);
     for (int i = 0; i < vectors; i++) {
         float *l = s->near.l + i * CPU_LANES;
-        v_store(l, v_fma(alpha[i], v_load(l), sum[i]));
+        v_store(l, v_load(l) + sum[i]);
     }
-    pairs_rescale(vectors, p->d_v, alpha, s->near.ot);
-    unit_add_values(&s->pairs, &values, vectors, keys->n, p->d_v, s->near.ot);
+    pairs_append(&it->batch, &values, keys->n);
+    if (values.packed) /* into scratch that the next superblock needs */
+        item_flush(it);
     return 1;
 }
 #endif
 
-static void superblock(const struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                        const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
@@ -199,6 +233,7 @@ static void superblock(const struct item *it, struct cpu_keys *keys, const struc
     if (it->paired && pairs_run(it, keys, k, v))
         return;
 #endif
+    item_flush(it);
     const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
@@ -299,6 +334,7 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
 
 static void item_fold(struct item *it) {
     const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
+    item_flush(it);
     if (!it->folded)
         state_clear(&it->state, it->s.low, lanes, d);
     near_fold(&it->state, it->s.low, &it->s.near, lanes, d);
@@ -306,7 +342,8 @@ static void item_fold(struct item *it) {
 }
 
 /* An item that was never folded. */
-static void item_finish(const struct item *it) {
+static void item_finish(struct item *it) {
+    item_flush(it);
     struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
         seen.l[r] = (double)it->s.near.l[r];

@@ -51,7 +51,7 @@ V_INLINE void dpbf16_scores_body(const uint32_t *restrict qp, const uint16_t *co
     }
 }
 
-/* ot of 4 dims from `dim` on: the products of n keys, rounded up to whole steps. */
+/* ot of 4 dims from `dim` on: the products of n keys, in whole steps. */
 V_INLINE void dpbf16_values_body(const uint32_t *restrict pt, const uint16_t *const *vt,
                                  int64_t dim, int32_t n, const int vectors, float *restrict ot) {
     __m512 sum[DPBF16_STEP][CPU_VECTORS];
@@ -117,10 +117,10 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
     }
 }
 
-static inline void unit_add_values(const struct pairs *a, const struct pairs_values *values,
-                                   int vectors, int32_t n, int64_t d, float *ot) {
+static inline void unit_add_values(const struct pairs *a, const struct pairs_batch *batch,
+                                   int vectors, int64_t d, float *ot) {
     for (int64_t i = 0; i < d; i += DPBF16_STEP)
-        dpbf16_shapes[vectors - 1].values(a->pt, values->vt, i, n, ot);
+        dpbf16_shapes[vectors - 1].values(a->pt, batch->vt, i, batch->n, ot);
 }
 
 #endif

@@ -17,10 +17,31 @@ static inline void st_mask(float *st, int vectors, int32_t n, const uint64_t *ma
             v_store(st, v_pick((uint32_t)(mask[j] >> (v * CPU_LANES)), v_load(st), none));
 }
 
+/* Of `vectors` vectors of keys that are `step` floats apart. */
+V_INLINE void st_max_body(const float *st, const int vectors, int64_t step, int32_t n, vf *top) {
+    vf even[CPU_VECTORS], odd[CPU_VECTORS]; /* two, or each key waits for the one before */
+    V_FOR(v, vectors) {
+        even[v] = odd[v] = top[v];
+    }
+    for (int32_t j = 0; j + 2 <= n; j += 2)
+        V_FOR(v, vectors) {
+            even[v] = v_max(v_load(st + j * step + v * CPU_LANES), even[v]);
+            odd[v] = v_max(v_load(st + (j + 1) * step + v * CPU_LANES), odd[v]);
+        }
+    V_FOR(v, vectors) {
+        if (n % 2)
+            even[v] = v_max(v_load(st + (n - 1) * step + v * CPU_LANES), even[v]);
+        top[v] = v_max(odd[v], even[v]);
+    }
+}
+
 static inline void st_max(const float *st, int vectors, int32_t n, vf *top) {
-    for (int32_t j = 0; j < n; j++)
-        for (int v = 0; v < vectors; v++, st += CPU_LANES)
-            top[v] = v_max(v_load(st), top[v]);
+    if (vectors == CPU_VECTORS) {
+        st_max_body(st, CPU_VECTORS, CPU_GROUP, n, top);
+        return;
+    }
+    for (int v = 0; v < vectors; v++)
+        st_max_body(st + v * CPU_LANES, 1, vectors * CPU_LANES, n, top + v);
 }
 
 /* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how

@@ -6,7 +6,7 @@
  *     K            keys x dims, as they lie                  times
  *     qp           [d_qk / 2][width] pairs of dims           gives st
  *     vt           [keys / 32][d_v][32]                      times
- *     pt           [CPU_KEYS / 2][width] pairs of weights    gives ot, in the panels of micro.h
+ *     pt           [PAIRS_BATCH / 2][width] pairs of weights gives ot, in the panels of micro.h
  *
  * Queries stay as they are stored: the scale is applied to the sums. Weights are rounded to bf16
  * once.
@@ -18,20 +18,21 @@
  *     unit_begin, unit_end      around an item
  *     unit_scores               st = keys j ... j + 31 of n times qp; key has room for CPU_KEYS, and
  *                               keys past n are set to the last
- *     unit_add_values           ot += vt pt, for whole steps
+ *     unit_add_values           ot += vt pt, for a batch
  */
 #ifndef TESSERA_CPU_PAIRS_H
 #define TESSERA_CPU_PAIRS_H
 
 #include "tile.h"
 
-#define PAIRS_KEYS 32 /* of a step */
+#define PAIRS_KEYS 32                     /* of a step */
+#define PAIRS_BATCH (CPU_FOLD * CPU_KEYS) /* keys whose values are multiplied at once, at most */
 
 /* What bf16 in pairs needs of a thread's scratch. */
 struct pairs {
     uint32_t *qp, *pt;
-    uint16_t *k; /* keys that do not lie side by side [CPU_KEYS][d_qk] */
-    uint16_t *vt;
+    uint16_t *k;  /* keys that do not lie side by side [CPU_KEYS][d_qk] */
+    uint16_t *vt; /* of one superblock */
 };
 
 /* vt of all heads' values, or from one head on; groups 0: of none. */
@@ -44,6 +45,14 @@ struct pairs_store {
 /* Where vt of a superblock's steps stands. */
 struct pairs_values {
     const uint16_t *vt[CPU_KEYS / PAIRS_KEYS];
+    int packed; /* some in the thread's scratch */
+};
+
+/* Keys, in whole steps, whose weights stand in pt and whose values are still to be multiplied: as
+ * many at once as may be, since the unit loads and stores all outputs each time. */
+struct pairs_batch {
+    int32_t n;
+    const uint16_t *vt[PAIRS_BATCH / PAIRS_KEYS];
 };
 
 /* What scores are multiplied by. Without its sign, which the queries take. */
@@ -54,7 +63,7 @@ static inline float pairs_factor(const struct problem *p) {
 static inline void pairs_take(struct carve *c, const struct problem *p, size_t lanes,
                               struct pairs *a) {
     a->qp = carve_take_panel(c, lanes, (size_t)p->d_qk / 2, sizeof *a->qp);
-    a->pt = carve_take(c, CPU_KEYS / 2 * CPU_GROUP, sizeof *a->pt);
+    a->pt = carve_take(c, PAIRS_BATCH / 2 * CPU_GROUP, sizeof *a->pt);
     a->k = carve_take_panel(c, CPU_KEYS, (size_t)p->d_qk, sizeof *a->k);
     a->vt = carve_take_panel(c, CPU_KEYS, (size_t)p->d_v, sizeof *a->vt);
 }
@@ -197,6 +206,7 @@ static inline int pairs_load_values(const struct pairs *a, const struct pairs_st
                                     int64_t d, struct pairs_values *out) {
     const char *row[PAIRS_KEYS];
     int fit = 1;
+    out->packed = 0;
     for (int32_t j = 0; j < n; j += PAIRS_KEYS) {
         if (store->groups && n - j >= PAIRS_KEYS && key[j] % PAIRS_KEYS == 0 &&
             pairs_together(key + j, PAIRS_KEYS)) {
@@ -208,6 +218,7 @@ static inline int pairs_load_values(const struct pairs *a, const struct pairs_st
             row[i - j] = v->data + key[i < n ? i : n - 1] * v->stride;
         fit &= pairs_pack(a->vt + j * d, row, d);
         out->vt[j / PAIRS_KEYS] = a->vt + j * d;
+        out->packed = 1;
     }
     return fit;
 }
@@ -236,48 +247,65 @@ V_INLINE vf pairs_scaled(const float *s, float factor) {
     return x;
 }
 
-/* pt = 2^(st * factor - base) of n keys, 0 from n to the next multiple of 32; and the sums. */
-V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, float factor,
-                               const vf *base, const int vectors, vf *sum) {
+/* pt = 2^(st * factor - base) of n keys for `vectors` vectors of the group's, and the sums. */
+V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, int64_t width,
+                               float factor, const vf *base, const int vectors, vf *sum) {
     static const uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                        21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                        11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i pairs = _mm512_loadu_si512(order);
-    const unsigned before = v_flush_begin();
+    vf total[CPU_VECTORS]; /* sum may be in pt, for all that compilers know */
     V_FOR(v, vectors) {
-        sum[v] = (vf){0};
+        total[v] = (vf){0};
     }
     for (int32_t j = 0; j < n; j += 2)
         V_FOR(v, vectors) {
-            const float *s = st + (j * vectors + v) * CPU_LANES;
+            const float *s = st + j * width + v * CPU_LANES;
             vf x = pairs_exp2(pairs_scaled(s, factor) - base[v]), y = {0};
             if (j + 1 < n)
-                y = pairs_exp2(pairs_scaled(s + vectors * CPU_LANES, factor) - base[v]);
-            sum[v] += x + y;
+                y = pairs_exp2(pairs_scaled(s + width, factor) - base[v]);
+            total[v] += x + y;
             __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
-            _mm512_store_si512(pt + (j / 2 * vectors + v) * CPU_LANES,
+            _mm512_store_si512(pt + j / 2 * width + v * CPU_LANES,
                                _mm512_permutexvar_epi16(pairs, both));
         }
-    v_flush_end(before);
-    const int64_t end = (n + 31) / 32 * 16, at = (n + 1) / 2;
-    memset(pt + at * vectors * CPU_LANES, 0, (size_t)((end - at) * vectors) * sizeof(vf));
+    V_FOR(v, vectors) {
+        sum[v] = total[v];
+    }
 }
 
-static inline void pairs_weigh(const struct pairs *a, const float *st, int32_t n, float factor,
+/* The same for all of them, and 0 from n to the next multiple of 32. */
+static inline void pairs_weigh(uint32_t *pt, const float *st, int32_t n, float factor,
                                const vf *base, int vectors, vf *sum) {
-    if (vectors == 4)
-        pairs_weigh_body(a->pt, st, n, factor, base, 4, sum);
+    const int64_t width = vectors * CPU_LANES, end = (n + 31) / 32 * 16, at = (n + 1) / 2;
+    const unsigned before = v_flush_begin();
+    if (vectors == CPU_VECTORS)
+        pairs_weigh_body(pt, st, n, CPU_GROUP, factor, base, CPU_VECTORS, sum);
     else
-        pairs_weigh_body(a->pt, st, n, factor, base, vectors, sum);
+        for (int v = 0; v < vectors; v++)
+            pairs_weigh_body(pt + v * CPU_LANES, st + v * CPU_LANES, n, width, factor, base + v, 1,
+                             sum + v);
+    v_flush_end(before);
+    memset(pt + at * width, 0, (size_t)((end - at) * width) * sizeof *pt);
 }
 
-/* ot *= alpha, where some is not 1. */
+/* Where the weights of the batch's next keys go. */
+static inline uint32_t *pairs_next(const struct pairs *a, const struct pairs_batch *batch,
+                                   int vectors) {
+    return a->pt + batch->n / 2 * vectors * CPU_LANES;
+}
+
+/* Takes n keys more. */
+static inline void pairs_append(struct pairs_batch *batch, const struct pairs_values *values,
+                                int32_t n) {
+    for (int32_t j = 0; j < n; j += PAIRS_KEYS, batch->n += PAIRS_KEYS)
+        batch->vt[batch->n / PAIRS_KEYS] = values->vt[j / PAIRS_KEYS];
+}
+
+/* ot *= alpha. */
 static inline void pairs_rescale(int vectors, int64_t d, const vf *alpha, float *ot) {
     const int64_t width = vectors * CPU_LANES;
-    int raised = 0;
-    for (int v = 0; v < vectors; v++)
-        raised |= _mm512_cmp_ps_mask((__m512)alpha[v], _mm512_set1_ps(1), _CMP_NEQ_UQ);
-    for (int64_t i = 0; raised && i < d; i++)
+    for (int64_t i = 0; i < d; i++)
         for (int v = 0; v < vectors; v++) {
             float *o = ot + i * width + v * CPU_LANES;
             v_store(o, v_load(o) * alpha[v]);

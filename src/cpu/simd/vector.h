@@ -94,6 +94,11 @@ V_INLINE void v_store_any(float *p, vf a) {
 V_INLINE vf v_set(float x) {
     return x - (vf){0};
 }
+#if defined(__FMA__) || defined(CPU_NEON)
+#define V_FMA 1 /* rounded once */
+#else
+#define V_FMA 0
+#endif
 V_INLINE vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
@@ -150,7 +155,7 @@ V_INLINE vf v_hold(vf a) {
 
 /* x times a number in double, whose range is that of f32; rounded once, but for a term of 2^-48. */
 V_INLINE vf v_multiply(vf x, double y) {
-#if defined(__FMA__) || defined(CPU_NEON)
+#if V_FMA
     const float high = (float)y, low = (float)(y - (double)high);
     return v_fma(x, v_set(high), v_hold(x * v_set(low)));
 #else
