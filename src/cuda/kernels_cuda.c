@@ -178,6 +178,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .rows = m->rows,
         .height = m->block_q < p->n_q ? m->block_q : p->n_q,
         .columns = columns_of(args),
+        .batch = p->batch,
         .heads_q = (int32_t)p->heads_q,
         .heads_per_kv = (int32_t)(p->heads_q / p->heads_kv),
         .d_qk = (int32_t)p->d_qk,

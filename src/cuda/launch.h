@@ -25,6 +25,7 @@ struct cuda_params {
     int64_t rows;    /* block rows */
     int64_t height;  /* queries of a block row at most: block_q, or n_q where that is less */
     int64_t columns; /* of all strips together */
+    int64_t batch;
     int32_t heads_q;
     int32_t heads_per_kv; /* query heads of one key/value head */
     int32_t d_qk, d_v;
@@ -75,6 +76,13 @@ cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_KERNEL
 #undef CUDA_ATTENTION
+
+/* The same on Hopper alone, where boxes can fetch keys; cudaErrorNotSupported: they cannot, and
+ * nothing is launched. */
+cudaError_t cuda_sddmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_sddmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_spmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_spmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -23,6 +23,7 @@
 #include "device/grid.cuh"
 #include "device/words.cuh"
 #include "spmm_row.cuh"
+#include "spmm_scale.cuh"
 #include "spmm_short.cuh"
 #include "strip_share.cuh"
 
@@ -66,17 +67,6 @@ template <class T, int TILES> struct spmm_shared {
 };
 
 /* ---- weights ---- */
-
-/* Weights are 1 at most. f16 has no room for small ones, so they are scaled up. */
-static __device__ __forceinline__ constexpr float spmm_scale(float) {
-    return 1.0f;
-}
-static __device__ __forceinline__ constexpr float spmm_scale(__half) {
-    return 32768.0f;
-}
-static __device__ __forceinline__ constexpr float spmm_scale(__nv_bfloat16) {
-    return 1.0f;
-}
 
 /* 4 weights; 0 where fewer are left. `whole`: they are aligned, and none or 4 are left. */
 static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t left, bool whole) {

@@ -16,13 +16,12 @@
 #ifndef TESSERA_CUDA_SPMM_MMA_CUH
 #define TESSERA_CUDA_SPMM_MMA_CUH
 
-#include "device/cluster.cuh"
 #include "panel16.cuh"
 #include "sm90/wgmma.cuh"
 #include "spmm.cuh"
+#include "spmm_mma_store.cuh"
 
-#define SPMM_MMA_KEYS 64   /* of a step */
-#define SPMM_MMA_CLUSTER 4 /* blocks that share a strip's keys at most */
+#define SPMM_MMA_KEYS 64 /* of a step */
 
 /* How the warps of a block share M x N. */
 template <int M, int N> struct spmm_mma_shape {
@@ -34,6 +33,7 @@ template <int M, int N> struct spmm_mma_shape {
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int STAGES = M > 64 ? 4 : 3;
     static constexpr int BLOCKS = M > 64 ? 1 : 2; /* of a multiprocessor */
+    static constexpr int PANELS = STAGES * SPMM_MMA_KEYS * (4 * M + 2 * N); /* bytes */
     /* A warp's sums: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][DIMS / 8][4];
 };
@@ -227,84 +227,6 @@ static __device__ __forceinline__ void spmm_mma_end(typename spmm_mma_shape<M, N
     product_pin(reinterpret_cast<float(&)[N / 2]>(part));
 }
 
-/* Two outputs side by side. */
-template <class T>
-static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x,
-                                                          float y) {
-    if (pairs && left > 1) {
-        *reinterpret_cast<uint32_t *>(to) = mma_pack(x, y, T());
-        return;
-    }
-    if (left > 0)
-        from_f32(to, x);
-    if (left > 1)
-        from_f32(to + 1, y);
-}
-
-/* A warp's outputs; row and dim are its first. */
-template <class T, int M, int N>
-static __device__ __forceinline__ void
-spmm_mma_store(const typename spmm_mma_shape<M, N>::sums &sum, const uint32_t *any,
-               const struct strip &s, const head_view<T> &o, int64_t row, int32_t dim) {
-    typedef spmm_mma_shape<M, N> shape;
-    constexpr float scale = 1 / spmm_scale(T());
-    const int lane = warp_lane();
-#pragma unroll
-    for (int i = 0; i < shape::ROWS / 8; i++) {
-        uint32_t weights = any[i];
-        weights |= __shfl_xor_sync(WARP_ALL, weights, 1);
-        weights |= __shfl_xor_sync(WARP_ALL, weights, 2);
-        const int64_t at = row + 8 * i + lane / 4;
-        if (at >= s.rows)
-            continue;
-        T *out = o.data + (s.first + at) * o.stride;
-#pragma unroll
-        for (int j = 0; j < shape::DIMS / 8; j++) {
-            const int32_t d = dim + 8 * j + lane % 4 * 2;
-            const float *two = sum[i / 2][j] + i % 2 * 2;
-            spmm_mma_store_two(out + d, o.d - d, o.vector,
-                               weights ? mean_in_range(two[0] * scale, T()) : 0.0f,
-                               weights ? mean_in_range(two[1] * scale, T()) : 0.0f);
-        }
-    }
-}
-
-/* The sums of the cluster's blocks to the first, by way of `space`, where this one's panels have
- * been. Answers whether this is the first. */
-template <class T, int M, int N>
-static __device__ __forceinline__ bool spmm_mma_merge(typename spmm_mma_shape<M, N>::sums &sum,
-                                                      uint32_t *any, float *space) {
-    typedef spmm_mma_shape<M, N> shape;
-    constexpr int SUMS = shape::ROWS / 16 * shape::DIMS / 8 * 4, BITS = shape::ROWS / 8;
-    static_assert((SUMS + BITS) * shape::THREADS * sizeof(float) <=
-                      sizeof(struct spmm_mma_shared<T, M, N>),
-                  "a block's sums have room where its panels have been");
-    const int rank = cluster_rank();
-    float *from = &sum[0][0][0];
-    space += threadIdx.x;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        if (rank > 0)
-            space[i * shape::THREADS] = from[i];
-#pragma unroll
-    for (int i = 0; i < BITS; i++)
-        if (rank > 0)
-            space[(SUMS + i) * shape::THREADS] = __uint_as_float(any[i]);
-    cluster_wait();
-#pragma unroll 1
-    for (int other = 1; rank == 0 && other < cluster_size(); other++) {
-#pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            from[i] += cluster_load(&space[i * shape::THREADS], other);
-#pragma unroll
-        for (int i = 0; i < BITS; i++)
-            any[i] |= __float_as_uint(cluster_load(&space[(SUMS + i) * shape::THREADS], other));
-    }
-    cluster_wait();
-    return rank == 0;
-}
-
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T, M, N> &s,
                                                         const struct cuda_params &p) {
@@ -352,10 +274,10 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
                 for (int e = 0; e < 4; e++)
                     sum[i][j][e] += part[i][j][e];
     }
-    if (cluster_size() > 1 && !spmm_mma_merge<T, M, N>(sum, any, &s.weight[0][0]))
+    if (cluster_size() > 1 && !spmm_mma_merge<shape>(sum, any, &s.weight[0][0]))
         return;
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
-    spmm_mma_store<T, M, N>(sum, any, unit.strip, o, unit.row + row, unit.dim + dim);
+    spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, unit.dim + dim);
 }
 
 /* Units of one row of tiles stand together; a cluster is one unit's. */
@@ -384,14 +306,7 @@ __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
 template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    /* With one head of that and cold, clusters of 1, 2 and 4 take 61, 54 and 92 us at blocks of
-     * 128, 62, 58 and 92 us at 64. */
-    const int64_t held = (int64_t)p->multiprocessors * spmm_mma_shape<M, N>::BLOCKS;
-    const int64_t chunks = p->columns / CUDA_CHUNK;
-    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
-    int cluster = 1;
-    while (cluster < most && 2 * cluster * units < 3 * held && chunks >= 4 * cluster * p->n_items)
-        cluster *= 2;
+    const int cluster = spmm_mma_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
     return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
                           spmm_mma_shape<M, N>::THREADS, sizeof(struct spmm_mma_shared<T, M, N>), p,
                           stream);

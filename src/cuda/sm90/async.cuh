@@ -118,6 +118,16 @@ static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
+/* The same of a map whose columns are two dimensions, panels of 64 and their columns, from panel
+ * `panel` on. */
+static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtensorMap *map,
+                                                       uint32_t barrier, int panel, int n, int h,
+                                                       int b, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "l"(policy)
+                 : "memory");
+}
 /* The box from shared memory to there, in the background: what lies past the ends is left out. */
 static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
                                                  int n, int h, int b) {

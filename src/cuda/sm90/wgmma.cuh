@@ -49,6 +49,10 @@ template <int N> static __device__ __forceinline__ void product_pin(uint32_t (&x
 static __device__ __forceinline__ uint64_t product_rows(uint32_t at) {
     return PRODUCT_SWIZZLED | (uint64_t)1 << 16 | at / 16;
 }
+/* The same where groups of 8 rows are `apart` bytes from one another. */
+static __device__ __forceinline__ uint64_t product_rows(uint32_t at, uint32_t apart) {
+    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | at / 16;
+}
 /* Of an operand of which 16 rows of a panel are the depth: V as it stands; `panel` bytes on, the
  * next 64 of its columns. */
 static __device__ __forceinline__ uint64_t product_columns(uint32_t at, uint32_t panel) {
@@ -64,11 +68,13 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
 }
 
 #define C_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
-#define C_16(c, i) C_4(c, i), C_4(c, i + 4), C_4(c, i + 8), C_4(c, i + 12)
-#define C_32(c) C_16(c, 0), C_16(c, 16)
-#define C_64(c) C_32(c), C_16(c, 32), C_16(c, 48)
-#define C_96(c) C_64(c), C_16(c, 64), C_16(c, 80)
-#define C_128(c) C_96(c), C_16(c, 96), C_16(c, 112)
+#define C_16_AT(c, i) C_4(c, i), C_4(c, i + 4), C_4(c, i + 8), C_4(c, i + 12)
+#define C_16(c) C_16_AT(c, 0)
+#define C_32(c) C_16_AT(c, 0), C_16_AT(c, 16)
+#define C_64(c) C_32(c), C_16_AT(c, 32), C_16_AT(c, 48)
+#define C_96(c) C_64(c), C_16_AT(c, 64), C_16_AT(c, 80)
+#define C_128(c) C_96(c), C_16_AT(c, 96), C_16_AT(c, 112)
+#define NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_32                                                                                   \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"   \
     "%25,%26,%27,%28,%29,%30,%31"
@@ -105,6 +111,7 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
 #define PRODUCTS(T, type)                                                                          \
+    PRODUCT_ROWS(T, type, "32", 16, "%16", "%17", "%18")                                           \
     PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
     PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
     PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
@@ -120,11 +127,13 @@ PRODUCTS(__nv_bfloat16, "bf16")
 #undef NAMES_96
 #undef NAMES_64
 #undef NAMES_32
+#undef NAMES_16
 #undef C_128
 #undef C_96
 #undef C_64
 #undef C_32
 #undef C_16
+#undef C_16_AT
 #undef C_4
 
 #endif

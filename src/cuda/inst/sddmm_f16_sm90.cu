@@ -1,0 +1,5 @@
+#include "sm90/sddmm_boxes.cuh"
+
+cudaError_t cuda_sddmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream) {
+    return sddmm_boxes_launch<__half>(p, stream);
+}

@@ -1,0 +1,5 @@
+#include "sm90/spmm_boxes.cuh"
+
+cudaError_t cuda_spmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream) {
+    return spmm_boxes_launch<__half>(p, stream);
+}
