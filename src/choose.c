@@ -262,8 +262,9 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
             best = n;
         n++;
     }
-    if (n && weighed[best].seconds < *least) {
-        *least = weighed[best].seconds, *rows = weighed[best].rows;
+    const double seconds = kernel->cost.launch + weighed[best].seconds;
+    if (n && seconds < *least) {
+        *least = seconds, *rows = weighed[best].rows;
         plan->kernels[TESS_STAGE_ATTENTION] = kernel;
         memcpy(plan->heights, weighed, sizeof weighed);
     }

@@ -1,7 +1,7 @@
 /*
  * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strips.cuh) and weights are whole
- * rows of 16 bytes. Blocks take what they take in spmm_mma.cuh, M rows of one strip with all or a
- * part of its keys, and all dims. A step is
+ * rows of 16 bytes. A block takes M rows of one strip and all dims; where strips are so few that
+ * blocks of a cluster should share one, that is left to spmm_mma.cuh. A step is
  *
  *   part[M, N] += weight[M, KEYS] v[KEYS, N]      and every CUDA_CHUNK keys   sum += part
  *
@@ -26,18 +26,17 @@ template <int M, int N> struct spmm_box_shape {
     static constexpr int V_TILE = BOXES * V_BOX, W_TILE = M * PITCH;
     static constexpr int ROOM = (STRIP_SHARED + 1024) / BLOCKS - 2048;
     static constexpr int STAGES = ROOM / (V_TILE + W_TILE) < 8 ? ROOM / (V_TILE + W_TILE) : 8;
-    static constexpr int V = 0, W = STAGES * V_TILE, PANELS = W + STAGES * W_TILE;
-    static constexpr int FULL = PANELS, EMPTY = FULL + 8 * STAGES, BYTES = EMPTY + 8 * STAGES;
+    static constexpr int V = 0, W = STAGES * V_TILE, FULL = W + STAGES * W_TILE;
+    static constexpr int EMPTY = FULL + 8 * STAGES, BYTES = EMPTY + 8 * STAGES;
     static constexpr int CLAIM = GROUPS > 1 ? 232 : 208, LEAVE = 40; /* registers */
     /* A warp's sums: 16 x 8 tiles. */
     typedef float sums[1][N / 8][4];
 };
 
-/* A block's rows and columns. */
+/* A block's rows. */
 struct spmm_box_unit {
     struct strip strip;
     int64_t row; /* first row */
-    int64_t column, width;
     int steps;
 };
 
@@ -47,11 +46,7 @@ spmm_box_unit_of(const struct cuda_params &p, int64_t item, int64_t row) {
     struct spmm_box_unit unit;
     unit.strip = strip_of(p, item);
     unit.row = row;
-    const int64_t chunks = (unit.strip.width + CUDA_CHUNK - 1) / CUDA_CHUNK;
-    const int rank = cluster_rank(), blocks = cluster_size();
-    unit.column = chunks * rank / blocks * CUDA_CHUNK;
-    unit.width = min(chunks * (rank + 1) / blocks * CUDA_CHUNK, unit.strip.width) - unit.column;
-    unit.steps = (int)((unit.width + shape::KEYS - 1) / shape::KEYS);
+    unit.steps = (int)((unit.strip.width + shape::KEYS - 1) / shape::KEYS);
     return unit;
 }
 
@@ -84,15 +79,15 @@ static __device__ __forceinline__ void spmm_box_fetch(uint32_t shared, const CUt
                                                       const struct spmm_box_unit &unit, int warp) {
     constexpr int WINDOW = 32 / shape::BOXES; /* steps whose keys are looked up at a time */
     constexpr int PIECES = shape::KEYS / 4, AT_ONCE = 128 / PIECES; /* rows */
-    const int64_t end = unit.column + unit.width, width = unit.strip.width;
+    const int64_t width = unit.strip.width;
     const int thread = 32 * warp + warp_lane(), first = thread / PIECES;
     const int column = thread % PIECES * 4;
     const int rows = (int)min(unit.strip.rows - unit.row, (int64_t)M) - first;
-    const float *from = unit.strip.values + (unit.row + first) * width + unit.column + column;
+    const float *from = unit.strip.values + (unit.row + first) * width + column;
     const uint32_t to = shared + shape::W + (uint32_t)(first * shape::PITCH + 4 * column);
     int32_t key = 0, next = 0;
     if (warp == 0)
-        next = strip_box_key(p, unit.strip.entry, unit.column, end);
+        next = strip_box_key(p, unit.strip.entry, 0, width);
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
         const int stage = strip_stage<shape::STAGES>(step);
@@ -101,12 +96,12 @@ static __device__ __forceinline__ void spmm_box_fetch(uint32_t shared, const CUt
         if (warp == 0) {
             if (step % WINDOW == 0) {
                 key = next;
-                next = strip_box_key(p, unit.strip.entry, unit.column + x + 32 * STRIP_BOX, end);
+                next = strip_box_key(p, unit.strip.entry, x + 32 * STRIP_BOX, width);
             }
             spmm_box_values<shape>(shared, map, p, unit.strip, stage, key,
                                    step % WINDOW * shape::BOXES);
         }
-        const bool there = x + column < unit.width;
+        const bool there = x + column < width;
         const float *at = there ? from + x : unit.strip.values;
 #pragma unroll
         for (int i = 0; i < M; i += AT_ONCE) {
@@ -173,29 +168,25 @@ static __device__ __forceinline__ void spmm_box_compute(unsigned char *memory, u
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
         const int stage = strip_stage<shape::STAGES>(step);
-        const int64_t left = unit.width - (int64_t)step * shape::KEYS;
+        const int64_t left = unit.strip.width - (int64_t)step * shape::KEYS;
         barrier_wait(shared + shape::FULL + 8 * stage, strip_parity<shape::STAGES>(step));
         spmm_box_multiply<T, shape>(part, any, memory + at + stage * shape::W_TILE,
                                     panel16_described(memory + shape::V) + stage * shape::V_TILE,
                                     (int)min(left, (int64_t)shape::KEYS), row >= M,
                                     step % FOLD == 0);
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(shared + shape::EMPTY + 8 * stage);
+        barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read weights */
         if (step % FOLD == FOLD - 1 || step == unit.steps - 1)
 #pragma unroll
             for (int i = 0; i < shape::DIMS / 2; i++)
                 flat[i] += part[i];
     }
-    if (cluster_size() > 1 && !spmm_mma_merge<shape>(sum, any, reinterpret_cast<float *>(memory)))
-        return;
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
     spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
 }
 
 /* ---- the kernel ---- */
 
-/* Units of one strip stand together; a cluster is one unit's. */
+/* Units of one strip stand together. */
 template <class T, int M, class shape>
 static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     spmm_boxes(const __grid_constant__ struct cuda_params p,
@@ -203,7 +194,7 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = shared_address(memory);
     const int64_t row_units = (p.height + M - 1) / M;
-    const uint32_t number = blockIdx.x / cluster_size();
+    const uint32_t number = blockIdx.x;
     const int64_t item = number / row_units;
     const struct spmm_box_unit unit =
         spmm_box_unit_of<shape>(p, item, (number - item * row_units) * M);
@@ -212,7 +203,7 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     if (threadIdx.x == 0) {
         for (int i = 0; i < shape::STAGES; i++) {
             barrier_make(shared + shape::FULL + 8 * i, 1 + 128);
-            barrier_make(shared + shape::EMPTY + 8 * i, shape::THREADS / 32);
+            barrier_make(shared + shape::EMPTY + 8 * i, shape::THREADS);
         }
         barrier_made();
     }
@@ -224,11 +215,6 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     } else {
         registers_release<shape::LEAVE>();
         spmm_box_fetch<M, shape>(shared, &map, p, unit, warp);
-        if (cluster_size() > 1) { /* as spmm_mma_merge */
-            __syncthreads();
-            cluster_wait();
-            cluster_wait();
-        }
     }
 }
 
@@ -242,19 +228,19 @@ static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStrea
                     N / 64, T()))
         return cudaErrorNotSupported;
     const int64_t units = p->n_items * ((p->height + M - 1) / M);
-    const int cluster = spmm_mma_cluster(p, units, shape::BLOCKS);
+    if (spmm_mma_cluster(p, units, shape::BLOCKS) > 1)
+        return cudaErrorNotSupported;
     if (units == 0)
         return cudaSuccess;
-    if (units > INT32_MAX / cluster)
+    if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct cuda_params, const CUtensorMap) = spmm_boxes<T, M, shape>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, &map};
-    cudaLaunchAttribute attribute = {};
-    const cudaLaunchConfig_t config = cluster_config(&attribute, units * cluster, cluster,
-                                                     128 + shape::THREADS, shape::BYTES, stream);
-    return code ? code : cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
+    return code ? code
+                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)units),
+                                   dim3(128 + shape::THREADS), arguments, shape::BYTES, stream);
 }
 
 /* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
