@@ -140,8 +140,8 @@ double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
 
 /* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
 static int has_turns(const tess_plan *plan, const struct kernel *kernel,
-                     const struct lists_sums *sums) {
-    return kernel->cost.skips == LISTS_HALF &&
+                     const struct lists_sums *sums, int32_t height) {
+    return kernel->cost.skips == LISTS_HALF && height > LISTS_HALF &&
            (plan->block_kv % (GRANULE_MAX / 4) || 2 * sums->even_keys > sums->masked_keys);
 }
 
@@ -190,7 +190,7 @@ double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
     const struct kernel_cost *cost = &kernel->cost;
     const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
-    const int turns = has_turns(plan, kernel, sums);
+    const int turns = has_turns(plan, kernel, sums, height);
     return stacks *
            (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
             (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +

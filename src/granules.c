@@ -38,19 +38,23 @@ struct tile_cut {
     int64_t bits; /* its first word of score_bits */
 };
 
+/* Plans have turns where at least one chunk in this many is one half's alone. */
+#define GRANULE_TURNS 4
+
 /* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are. */
 static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
-                        int halves) {
-    int turns = 0;
-#pragma omp parallel for schedule(dynamic, 16) reduction(| : turns)
+                        int turns) {
+    int64_t alone = 0, places = 0;
+#pragma omp parallel for schedule(dynamic, 16) reduction(+ : alone, places)
     for (int64_t T = 0; T < out->tiles; T++) {
         const struct cut *cut = &tiles[T].cut;
-        cut_count(&tiles[T].cut, lists, T, out->size, halves);
+        cut_count(&tiles[T].cut, lists, T, out->size, turns);
         out->mask_ptr[T + 1] = cut_masked(cut);
         out->ptr[T + 1] = cut->n[CUT_WHOLE] + out->mask_ptr[T + 1];
-        turns |= cut->chunks[0] + cut->chunks[1] > 0;
+        alone += cut->chunks[0] + cut->chunks[1];
+        places += out->ptr[T + 1] * out->size;
     }
-    out->turns = turns;
+    out->turns = alone > 0 && GRANULE_TURNS * alone * SCHEDULE_CHUNK >= places;
 }
 
 /* Whether no granule of a tile has places that no key fills, but past the last of all keys. */
@@ -239,7 +243,7 @@ static int granules_allocate(struct granules *out, const struct granule_rules *r
 static int granules_build(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules,
                           struct tile_cut *tiles) {
-    tiles_count(out, lists, tiles, rules->halves);
+    tiles_count(out, lists, tiles, rules->turns);
     out->n = prefix_sum(out->ptr, out->tiles);
     out->n_masks = prefix_sum(out->mask_ptr, out->tiles);
     for (int64_t T = 0; T < out->tiles && rules->halves; T++) {

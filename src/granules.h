@@ -72,7 +72,7 @@ struct granule_halves {
 struct granules {
     int32_t size;
     int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
-    int turns;     /* 1: some tile has chunks in turns (cut.h) */
+    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (cut.h) */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
@@ -102,6 +102,7 @@ struct granule_rules {
     int64_t n_kv;    /* keys of each head */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
+    int turns;       /* 1: chunks of one half's alone have turns (cut.h) */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

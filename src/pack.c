@@ -34,7 +34,8 @@ static int mask_equal(const uint64_t *a, const uint64_t *b, int32_t words) {
     return differ == 0;
 }
 
-/* Counts the groups and halves of rows that the mask of `count` keys has a row of. */
+/* Counts the groups and halves of rows, of which a word has one, that the mask of `count` keys has a
+ * row of. */
 static void count_rows(struct pack_sink *s, int64_t count, const uint64_t *mask, int32_t words) {
     int64_t groups = 0, halves = 0;
     for (int32_t w = 0; w < words; w++) {
@@ -54,7 +55,7 @@ static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t l
         if (first > last)
             continue;
         s->masked_groups += last / LISTS_GROUP - first / LISTS_GROUP + 1;
-        s->masked_halves += last / 64 - first / 64 + 1;
+        s->masked_halves += last / LISTS_HALF - first / LISTS_HALF + 1;
     }
     if (s->full) {
         struct list_masked *run = &s->masked[LIST_BAND][s->n_masked[LIST_BAND]];

@@ -365,6 +365,7 @@ static void a_forced_level_is_obeyed_or_refused(void **state) {
     const struct backend *cpu = cpu_kernels();
     const char *given = getenv("TESSERA_ISA"); /* of a run of these tests at one level */
     char outer[32];
+    const int was_given = given != NULL;
     int forced = 0;
     snprintf(outer, sizeof outer, "%s", given ? given : "");
     unsetenv("TESSERA_ISA");
@@ -395,7 +396,10 @@ static void a_forced_level_is_obeyed_or_refused(void **state) {
         assert_non_null(strstr(cpu->kernels[i].unusable(), "TESSERA_ISA"));
     setenv("TESSERA_ISA", "", 1);
     assert_string_equal(best, tess_cpu_isa());
-    setenv("TESSERA_ISA", outer, 1);
+    if (was_given)
+        setenv("TESSERA_ISA", outer, 1);
+    else
+        unsetenv("TESSERA_ISA");
 }
 
 /* ---- conversions ---- */

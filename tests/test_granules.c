@@ -48,7 +48,8 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
                                                 .n_kv = n_kv,
                                                 .workers = workers,
                                                 .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
-                                                .halves = tile_rows % 16 == 0};
+                                                .halves = tile_rows % 16 == 0,
+                                                .turns = tile_rows % 16 == 0};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
                                    HEADS / stack, &rules, &error),
@@ -238,6 +239,26 @@ static void halves_take_turns(void **state) {
         }
         assert_true(10 * alone > 7 * chunks);
         assert_true(10 * uneven < chunks);
+        assert_true(g->turns);
+        cut_free(&c);
+    }
+}
+
+/* Blocks of 64 keys have turns as smaller ones do; whole rows of blocks, and windows, have none. */
+static void plans_have_turns(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block;
+        int turns;
+    } cases[] = {{"random(0.1,1)", 64, 1}, {"random(0.1,1)", 128, 0}, {"dense", 64, 0},
+                 {"window(500,0)", 64, 0}, {"random(0.1,1)", 32, 1},  {"random(0.9,1)", 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        cut_make(&c, cases[i].spec, 4096, 4096, cases[i].block, cases[i].block, 128, 1, 1);
+        assert_int_equal(c.granules.turns, cases[i].turns);
+        for (int64_t n = 0; n < c.granules.n_items; n++)
+            check_bits(&c, &c.granules.items[n], &c.granules.halves[n]);
         cut_free(&c);
     }
 }
@@ -344,9 +365,10 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern), cmocka_unit_test(halves_take_turns),
-        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(merges_name_their_parts),
-        cmocka_unit_test(work_is_dealt_evenly),   cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(halves_take_turns),
+        cmocka_unit_test(plans_have_turns),        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -42,7 +42,7 @@ struct attention_params {
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
     bool filled; /* as granules have it: no places without a key but past the last */
-    bool turns;  /* likewise: chunks that one half of a tile's rows alone lists */
+    bool turns;  /* likewise: many chunks are such that one half of a tile's rows alone lists */
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that

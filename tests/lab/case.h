@@ -10,7 +10,8 @@
  *     source=spec|mask|topk|lists   the pattern goes through this constructor (default spec);
  *                                   topk needs block=1x1
  *     layout=bhnd|bnhd|padded       of all tensors (default bhnd); padded = bnhd with gaps
- *     align=BYTES                   data pointers are aligned to this and no more (default 16)
+ *     align=BYTES                   data pointers are aligned to this and no more (default 16, for
+ *                                   which the benchmark takes 64)
  *     fill=NAME                     see fill.h (default normal)
  *     threads=T                     0, the default, as many as the machine offers
  *     scale=X                       0, the default, is 1/sqrt(d)

@@ -1,8 +1,8 @@
 /*
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
  * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
- * looked up by the warp that fetches K, and stand beside it; of others the plan has the bits of each
- * thread's scores (score_bits.h), which are loaded a step ahead.
+ * looked up by the warp that fetches K, and stand beside it; of others, and where warpgroups have
+ * turns, the plan has the bits of each thread's scores (score_bits.h), which are loaded a step ahead.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH

@@ -38,8 +38,8 @@
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. Where granules are smaller than 64 keys, steps may be one
- * warpgroup's alone, and the other has the next (turns.cuh). With one slot of Q, the next item's comes
+ * one, O goes out before its scores. Where granules are smaller than 64 keys, or many of them one
+ * warpgroup's alone, so may steps be, and the other has the next (turns.cuh). With one slot of Q, the next item's comes
  * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  *
  * Heads of 64 dims have products that take no longer than exponentials, and two warpgroups that are
@@ -63,8 +63,8 @@
  * registers for them; items of fewer are handed in by turns. */
 #define SM90_LONG 32
 
-/* Who fetches: boxes of 64 consecutive keys, for granules of that size; boxes of a granule of 16 or
- * 32 keys each; or copies of 16 bytes, for granules of any size. */
+/* Who fetches: boxes of 64 consecutive keys, for granules of that size; boxes of a granule of 16, 32
+ * or, in turns, 64 keys each; or copies of 16 bytes, for granules of any size. */
 enum { SM90_BOXES, SM90_PIECES, SM90_COPIES };
 #define SM90_PIECE_BITS 4 /* of the smallest piece */
 

@@ -224,11 +224,10 @@ template <class T, int M, int N>
 static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
     typedef spmm_box_shape<M, N> shape;
     CUtensorMap map;
-    if (!strips_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v, STRIP_BOX,
-                    N / 64, T()))
-        return cudaErrorNotSupported;
     const int64_t units = p->n_items * ((p->height + M - 1) / M);
-    if (spmm_mma_cluster(p, units, shape::BLOCKS) > 1)
+    if (spmm_mma_cluster(p, units, shape::BLOCKS) > 1 ||
+        !strips_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v, STRIP_BOX,
+                    N / 64, T()))
         return cudaErrorNotSupported;
     if (units == 0)
         return cudaSuccess;
