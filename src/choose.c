@@ -141,16 +141,16 @@ double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
 /* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
 static int has_turns(const tess_plan *plan, const struct kernel *kernel,
                      const struct lists_sums *sums, int32_t height) {
-    return kernel->cost.skips == LISTS_HALF && height > LISTS_HALF &&
+    return kernel->turns && height > LISTS_HALF &&
            (plan->block_kv % (GRANULE_MAX / 4) || 2 * sums->even_keys > sums->masked_keys);
 }
 
-/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
- * that list it. Answers how many fewer row-key pairs that is. */
+/* A kernel computes all rows of a tile for each key; or whole groups, halves where they have turns,
+ * and for masked keys only those that list it. Answers how many fewer row-key pairs that is. */
 static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows,
                            int turns) {
-    const int32_t group = kernel->cost.skips;
-    if (!group || (group == LISTS_HALF && !turns))
+    const double group = turns ? LISTS_HALF : LISTS_GROUP;
+    if (!turns && !kernel->cost.skips)
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -
            group * (sums->full_keys * ceil(rows / group) +

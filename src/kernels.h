@@ -74,8 +74,7 @@ struct kernel_cost {
     double copied_dim;  /* the same where blocks are not whole quarters of GRANULE_MAX */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
-    /* Kernels whose groups of warps have turns (cut.h), where keys are copied or most masks are of
-     * whole rows of blocks: what an item takes more, and a masked key times one dim; and one row mask
+    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an item takes more, and a masked key times one dim; and one row mask
      * of blocks of fewer than 4 rows. */
     double turned_item, turned_dim, masked_thin;
     double value; /* staged: one value between the stages, written or read */
@@ -84,9 +83,9 @@ struct kernel_cost {
     double listed_row_dim, listed_key_dim;
     double launch; /* from the call until all workers are at work, once */
     double merge;  /* merging parts, once; 0: known to pay for long tiles alone (schedule.h) */
-    /* Computes rows in whole groups of so many, LISTS_GROUP or, where there are turns, LISTS_HALF, but
-     * not those groups that do not list a masked key; 0: all. Of halves, masks are applied by groups. */
-    int32_t skips;
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
+     * masked key. */
+    int skips;
 };
 
 struct kernel {
@@ -108,6 +107,8 @@ struct kernel {
     int32_t granule;
     /* Attention with an image: it asks for halves and score_bits of granules. */
     int halves;
+    /* With halves: they have turns (cut.h), so that each computes only the masked keys that it lists. */
+    int turns;
     /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
      * that does not refuse, and takes the cheapest. Without it the first is taken. */
     int weighed;

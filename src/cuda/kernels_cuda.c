@@ -391,6 +391,14 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define HALVES_mma_f32 0
 #define HALVES_low 0
 #define HALVES_fma 0
+/* As sm90_shape's HALVED. */
+#define TURNS_sm90(head) ((head) <= 128)
+#define TURNS_sm90_v128(head) 1
+#define TURNS_sm90_r192(head) 0
+#define TURNS_mma(head) 0
+#define TURNS_mma_f32(head) 0
+#define TURNS_low(head) 0
+#define TURNS_fma(head) 0
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
@@ -444,6 +452,7 @@ static const struct kernel kernels[] = {
      .shared = cuda_##name_##_shared,                                                              \
      .granule = GRANULE_##way,                                                                     \
      .halves = HALVES_##way,                                                                       \
+     .turns = TURNS_##way(head),                                                                   \
      .unusable = kernel_unusable,                                                                  \
      .refuses = name_##_refuses,                                                                   \
      .workspace = attention_workspace,                                                             \

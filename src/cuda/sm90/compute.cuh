@@ -32,12 +32,6 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
-/* After what has been waited for, before tensor cores read it. */
-template <int SOURCE> static __device__ __forceinline__ void sm90_fence_copied(void) {
-    if (SOURCE == SM90_COPIES)
-        proxy_fence(); /* threads copied it */
-}
-
 /* The first row of a warp, in the tiles of its head's list. */
 static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
                                                     const sm90_place &place) {
@@ -126,7 +120,8 @@ template <class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_bits) {
     place.job++;
     sm90_wait<shape::SLOTS>(place.shared + shape::Q_FULL, place.job);
-    sm90_fence_copied<SOURCE>();
+    if (SOURCE == SM90_COPIES)
+        proxy_fence(); /* threads copied it, and tensor cores read it */
     const struct granule_item &item = sm90_item<shape>(place.memory, place.job);
     const int64_t places = (int64_t)item.count << granule_bits;
     place.at = 0;
