@@ -22,31 +22,39 @@ result() {
     printf '%s\n' "${summary[-1]}"
 }
 
-# step NAME SECONDS COMMAND...: into the log, ended after SECONDS or when the time is over.
-step() {
-    local name=$1 limit=$2 start=$SECONDS status line
-    shift 2
-    if [ $((end - SECONDS)) -lt 5 ]; then
-        skipped=$((skipped + 1))
-        result "$name" 0 'skipped: no time left'
-        return
-    fi
-    [ "$limit" -lt $((end - SECONDS)) ] || limit=$((end - SECONDS))
-    printf '\n==== %s: %s\n' "$name" "$*" >>"$log"
-    timeout "$limit" "$@" >"$out/step.log" 2>&1 </dev/null
-    status=$?
-    cat "$out/step.log" >>"$log"
-    line=$(grep -E '^verify: |ERROR SUMMARY|RACECHECK SUMMARY|tests? run|PASSED' "$out/step.log" |
-        tail -n 1)
-    if [ $status -eq 0 ]; then
+# counted NAME SECONDS STATUS LIMIT OUTPUT: a command that took SECONDS has ended with STATUS.
+counted() {
+    local name=$1 status=$3 line
+    printf '\n==== %s\n' "$name" | cat - "$5" >>"$log"
+    line=$(grep -E '^verify: |ERROR SUMMARY|RACECHECK SUMMARY|tests? run|PASSED' "$5" | tail -n 1)
+    if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
-        result "$name" $((SECONDS - start)) "ok${line:+: $line}"
+        result "$name" "$2" "ok${line:+: $line}"
     else
         failed=$((failed + 1))
-        [ $status -ne 124 ] || line="not done after $limit s"
-        result "$name" $((SECONDS - start)) "FAILED ($status)${line:+: $line}"
-        grep -vE '^(\[|=========\s*$)' "$out/step.log" | head -n 30
+        [ "$status" -ne 124 ] || line="not done after $4 s"
+        result "$name" "$2" "FAILED ($status)${line:+: $line}"
+        grep -vE '^(\[|=========\s*$)' "$5" | head -n 30
     fi
+    rm -f "$5"
+}
+
+# in_time NAME SECONDS: `limit`, which is SECONDS or what is left of the time; fails where none is.
+in_time() {
+    limit=$((end - SECONDS < $2 ? end - SECONDS : $2))
+    [ "$limit" -lt 5 ] || return 0
+    skipped=$((skipped + 1))
+    result "$1" 0 'skipped: no time left'
+    return 1
+}
+
+# step NAME SECONDS COMMAND...: into the log, ended after SECONDS or when the time is over.
+step() {
+    local name=$1 limit start=$SECONDS
+    in_time "$name" "$2" || return 0
+    shift 2
+    timeout "$limit" "$@" >"$out/step.log" 2>&1 </dev/null
+    counted "$name" $((SECONDS - start)) $? "$limit" "$out/step.log"
 }
 
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --format=csv,noheader || true
@@ -101,7 +109,6 @@ hard=(
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
-step 'verify, hard cases' 150 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
@@ -181,17 +188,24 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=1,n=40,d=128,block=16x1,pattern='random(0.6,1)',tile=16
     backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-for tool in memcheck initcheck synccheck racecheck; do # the slowest last
-    if [ -n "$sanitizer" ]; then
-        step "compute-sanitizer $tool" 180 "$sanitizer" --tool $tool --error-exitcode 3 \
-            --print-limit 5 "${reduced[@]}"
-    else
+# Beside one another and the hard cases: each keeps one core of the host busy, and nothing is timed.
+declare -A running
+start=$SECONDS
+for tool in memcheck initcheck synccheck racecheck; do
+    if [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
         result "compute-sanitizer $tool" 0 'skipped: it is not here'
+    elif in_time "compute-sanitizer $tool" 300; then
+        timeout "$limit" "$sanitizer" --tool $tool --error-exitcode 3 --print-limit 5 \
+            "${reduced[@]}" >"$out/$tool.log" 2>&1 </dev/null &
+        running[$tool]=$!
     fi
 done
-
-rm -f "$out/step.log"
+step 'verify, hard cases' 300 "$tessera" verify "${hard[@]}"
+for tool in "${!running[@]}"; do
+    wait "${running[$tool]}"
+    counted "compute-sanitizer $tool" $((SECONDS - start)) $? 300 "$out/$tool.log"
+done
 
 printf '\n'
 printf '%s\n' "${summary[@]}" "$passed passed, $failed failed, $skipped skipped, $SECONDS s" |

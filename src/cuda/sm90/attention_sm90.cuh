@@ -37,15 +37,15 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     if (SOURCE == SM90_COPIES) {
         kernel_before_wait();
         if (warp < 2)
-            sm90_fetch_copies<T, shape, true>(memory, shared, p, warp, begin, end);
+            sm90_fetch_copies<T, shape, true>(memory, shared, p, maps, warp, begin, end);
         else
-            sm90_fetch_copies<T, shape, false>(memory, shared, p, warp - 2, begin, end);
+            sm90_fetch_copies<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
         sm90_store_empty<T>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
         kernel_before_wait();
         sm90_store_empty<T>(p, begin, end, warp - 2, 2);
         if (sm90_hands_o<shape, SOURCE>())
-            sm90_store_items<T, shape>(p, maps, shared, warp - 2, begin, end);
+            sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
         sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
@@ -93,7 +93,8 @@ template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
     const bool pieces = shape::HALVED && p->granule_bits >= SM90_PIECE_BITS && p->filled;
-    const bool boxes = (p->granule_bits == 6 || pieces) && sm90_maps_make(&maps, p, T());
+    maps.queries = sm90_maps_make(&maps, p, T());
+    const bool boxes = (p->granule_bits == 6 || pieces) && maps.queries;
     maps.stores = sm90_map_make_o(&maps.o, p, T());
     cudaError_t code = boxes ? attention_sm90_launch_boxes<T, shape>(p, &maps, stream)
                              : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);

@@ -316,7 +316,7 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
     struct sm90_work<shape, SM90_BOXES> w;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
     w.keys = 0;
-    if (!sm90_take<shape, SM90_BOXES>(place, p.granule_bits))
+    if (!sm90_take<shape>(place, p.granule_bits))
         return;
     if (shape::AHEAD && place.group == 1)
         warpgroups_arrive(1 + shape::GROUPS, 256); /* so that the other is first */
@@ -335,7 +335,7 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
         overlapped = sm90_steps<T>(w, place, p, scale);
         sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
         const bool add = place.steps > 1;
-        bool more = shape::SLOTS > 1 && sm90_take<shape, SM90_BOXES>(place, p.granule_bits);
+        bool more = shape::SLOTS > 1 && sm90_take<shape>(place, p.granule_bits);
         if (more && overlapped) {
             sm90_step<T, true, true>(w, add, place, p, scale);
             continue;
@@ -345,7 +345,7 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
         overlapped = false;
         sm90_store<T, shape, SM90_BOXES>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
         if (shape::SLOTS == 1)
-            more = sm90_take<shape, SM90_BOXES>(place, p.granule_bits);
+            more = sm90_take<shape>(place, p.granule_bits);
         if (!more) {
             if (shape::AHEAD && place.group == 0)
                 warpgroups_sync(1 + shape::GROUPS, 256); /* which the other has given last */

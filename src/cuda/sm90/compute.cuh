@@ -82,11 +82,11 @@ sm90_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
 
 /* ---- outputs ---- */
 
-/* The results of the job-th item: its lse, and O to who stores it, or to its place. */
+/* The results of the job-th item: its lse and O, to who stores them or to their place. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
                                                   const sm90_place &place, uint32_t job,
-                                                  const float (&o)[shape::OUTPUTS],
+                                                  float (&o)[shape::OUTPUTS],
                                                   const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(place.memory, job);
     const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
@@ -94,15 +94,18 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
     const struct sm90_queries of =
         sm90_queries_of(p, item.head, item.row, item.rows, 64 * place.group + first);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    /* Four lanes share two rows, of which two have one each. */
+    const float2 sums = {(h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]};
     const bool whole = sm90_uniform(item.parts) == 1;
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
     if (!whole)
         sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
                                   of.row - item.row + row);
-    else if (h < 2 && row + 8 * h < of.rows) /* two lanes of the four that share the rows */
-        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h,
-                            (h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]);
+    else if (sm90_hands_sums<shape, SOURCE>() && h < 2)
+        sm90_sums<shape>(place.memory, 64 * place.group + first + row + 8 * h) = sums;
+    else if (h < 2 && row + 8 * h < of.rows)
+        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h, sums.x, sums.y);
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, place.shared + shape::O + (uint32_t)(place.group * shape::O_PANELS * SM90_O_PANEL),
@@ -116,12 +119,10 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
 /* ---- items ---- */
 
 /* To the next item; false at the end. */
-template <class shape, int SOURCE>
+template <class shape>
 static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_bits) {
     place.job++;
     sm90_wait<shape::SLOTS>(place.shared + shape::Q_FULL, place.job);
-    if (SOURCE == SM90_COPIES)
-        proxy_fence(); /* threads copied it, and tensor cores read it */
     const struct granule_item &item = sm90_item<shape>(place.memory, place.job);
     const int64_t places = (int64_t)item.count << granule_bits;
     place.at = 0;

@@ -313,100 +313,169 @@ static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_
         sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none.
- * mask: as if the item's first granule had the first mask. */
+/* An item and its halves, a word to a lane, so that they come while the item before is copied. */
+#define SM90_HALVES_LANE 16
+static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
+                                                      int64_t end) {
+    const int word = warp_lane() % SM90_HALVES_LANE;
+    const bool item = warp_lane() < SM90_HALVES_LANE;
+    const int32_t *from = item ? reinterpret_cast<const int32_t *>(p.image.items + i)
+                               : reinterpret_cast<const int32_t *>(p.image.halves + i);
+    const int words = (int)(item ? sizeof(struct granule_item) : sizeof(struct granule_halves)) / 4;
+    return i < end && word < words ? __ldg(from + word) : 0;
+}
+#define SM90_ITEM_WORD(record, field)                                                              \
+    sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4))
+#define SM90_ITEM_LONG(record, field)                                                              \
+    ((int64_t)sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4) + 1) << 32 |    \
+     (uint32_t)SM90_ITEM_WORD(record, field))
+#define SM90_HALVES_WORD(record, field)                                                            \
+    sm90_of_lane(record, SM90_HALVES_LANE + (int)(offsetof(struct granule_halves, field) / 4))
+
+/* Hands it on, by all lanes of a warp. */
+template <class shape>
+static __device__ __forceinline__ void sm90_hand(char *memory, uint32_t job, int32_t record) {
+    const int word = warp_lane() % SM90_HALVES_LANE;
+    int32_t *to = warp_lane() < SM90_HALVES_LANE
+                      ? reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))
+                      : reinterpret_cast<int32_t *>(&sm90_halves<shape>(memory, job));
+    const int words = (int)(warp_lane() < SM90_HALVES_LANE ? sizeof(struct granule_item)
+                                                           : sizeof(struct granule_halves)) /
+                      4;
+    if (word < words)
+        to[word] = record;
+}
+
+/* What finding an item's keys takes. */
+struct sm90_list {
+    int64_t first, mask; /* its first granule; the mask of that, as if it had the first */
+    int32_t count, even;
+};
+static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) {
+    return {SM90_ITEM_LONG(record, first),
+            SM90_ITEM_LONG(record, mask) - SM90_ITEM_WORD(record, whole),
+            SM90_ITEM_WORD(record, count), SM90_HALVES_WORD(record, even)};
+}
+
+/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
 template <int N>
-static __device__ __forceinline__ void
-sm90_look_at_keys(int32_t (&key)[N], const struct attention_params &p, int64_t first, int64_t mask,
-                  int32_t count, int32_t even, int64_t at) {
+static __device__ __forceinline__ void sm90_look_at_keys(int32_t (&key)[N],
+                                                         const struct attention_params &p,
+                                                         const struct sm90_list &list, int64_t at) {
     const int32_t size = 1 << p.granule_bits;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t place = at + 32 * i + warp_lane();
         const int64_t g = place >> p.granule_bits;
         const int32_t offset = (int32_t)place & (size - 1);
-        key[i] = g < count ? __ldg(p.image.keys + first + g) + offset : -1;
-        if (g >= even && g < count && offset >= __ldg(&p.image.masks[mask + g].count))
+        key[i] = g < list.count ? __ldg(p.image.keys + list.first + g) + offset : -1;
+        if (g >= list.even && g < list.count &&
+            offset >= __ldg(&p.image.masks[list.mask + g].count))
             key[i] = -1;
     }
+}
+
+/* Half of an item's queries, where boxes do not reach them. */
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_copy_queries(const struct attention_params &p,
+                                                         uint32_t tile, int32_t record, int half) {
+#pragma unroll 1
+    for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
+        const struct sm90_queries of =
+            sm90_queries_of(p, SM90_ITEM_WORD(record, head), SM90_ITEM_WORD(record, row),
+                            SM90_ITEM_WORD(record, rows), at);
+        const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
+        sm90_copy<shape::QK_PANELS, shape::Q_PANEL>(
+            tile + (uint32_t)(at * 128),
+            sm90_rows_of<T>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk), query);
+    }
+    copy_wait_all();
+    proxy_fence();
+}
+
+/* An item, and its queries. */
+template <class T, class shape>
+static __device__ __forceinline__ void
+sm90_hand_item(char *memory, uint32_t shared, const struct attention_params &p,
+               const struct sm90_maps &maps, int half, uint32_t job, int32_t record,
+               struct sm90_copies &copies) {
+    const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shared + shape::Q_FULL + 8 * slot;
+    const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
+    sm90_wait_telling(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1,
+                      copies);
+    if (half == 0)
+        sm90_hand<shape>(memory, job, record);
+    if (!maps.queries)
+        sm90_copy_queries<T, shape>(p, tile, record, half);
+    if (half > 0 || warp_lane() > 0 || !maps.queries)
+        barrier_arrive(full);
+    const int32_t row = SM90_ITEM_WORD(record, row), head = SM90_ITEM_WORD(record, head);
+    const int32_t batch = SM90_ITEM_WORD(record, batch);
+    if (half == 0 && maps.queries)
+        sm90_box_queries<shape::QK_PANELS, shape::ROWS>(p, tile, &maps.q, full, row, head, batch, 0);
+    __syncwarp();
 }
 
 /* Keys with the queries before them, or values; `half` of two warps. */
 template <class T, class shape, bool QUERIES>
 static __device__ __forceinline__ void
-sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &p, int half,
-                  int64_t begin, int64_t end) {
+sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &p,
+                  const struct sm90_maps &maps, int half, int64_t begin, int64_t end) {
     constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
-    const bool first_thread = half == 0 && warp_lane() == 0;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    const bool first_thread = half == 0 && warp_lane() == 0;
     struct sm90_copies copies = {0, false};
     uint32_t step = 0, job = 0;
+    int32_t record = sm90_record(p, begin, end), key[MINE / 32], next[MINE / 32];
+    struct sm90_list list = sm90_list_of(record);
+    sm90_look_at_keys(key, p, list, MINE * half);
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
-        const struct granule_item &item = p.image.items[i];
-        const int32_t count = sm90_uniform(__ldg(&item.count));
-        const int32_t even = __ldg(&p.image.halves[i].even);
-        const int64_t first = __ldg(&item.first), mask = __ldg(&item.mask) - __ldg(&item.whole);
-        const struct granule_turns turns = sm90_turns_of(p, i);
-        const int64_t places = (int64_t)count << p.granule_bits;
-        int32_t key[MINE / 32], next[MINE / 32];
-        if (count == 0)
-            continue;
-        sm90_look_at_keys(key, p, first, mask, count, even, MINE * half);
-        if (QUERIES) {
-            const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shape::Q_FULL + 8 * slot;
-            sm90_wait_telling(shared + shape::Q_EMPTY + 8 * slot,
-                              ring_parity<shape::SLOTS>(job) ^ 1, copies);
+        const int32_t here = record;
+        const int64_t places = (int64_t)list.count << p.granule_bits;
+        const struct granule_turns turns = {
+            SM90_HALVES_WORD(here, turns.begin), SM90_HALVES_WORD(here, turns.end),
+            SM90_HALVES_WORD(here, turns.alone_end), SM90_HALVES_WORD(here, turns.alone)};
+        const struct sm90_rows rows =
+            sm90_rows_of<T>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
+                            SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v);
+        record = sm90_record(p, i + 1, end);
+        if (QUERIES && places > 0)
+            sm90_hand_item<T, shape>(memory, shared, p, maps, half, job++, here, copies);
+        /* The keys of the next step, of this item or of the next, come while these are copied. */
+        int64_t at = 0;
 #pragma unroll 1
-            for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
-                const struct sm90_queries of =
-                    sm90_queries_of(p, item.head, item.row, item.rows, at);
-                const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
-                sm90_copy<PANELS, shape::Q_PANEL>(
-                    shared + shape::Q + slot * shape::Q_TILE + (uint32_t)(at * 128),
-                    sm90_rows_of<T>(p.q, item.batch, of.head, p.d_qk), query);
+        do {
+            const bool last = at + shape::KEYS >= places;
+            if (last)
+                list = sm90_list_of(record);
+            sm90_look_at_keys(next, p, list, (last ? 0 : at + shape::KEYS) + MINE * half);
+            if (places > 0) {
+                const uint32_t stage = ring_stage<shape::STAGES>(step);
+                sm90_wait_telling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
+                                  copies);
+                const uint32_t full = sm90_full_of<shape, SM90_COPIES, QUERIES>(
+                    shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
+                sm90_copy<PANELS, shape::PANEL>(
+                    shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
+                copy_batch();
+                sm90_tell<1>(copies);
+                copies = {full, true};
+                step++;
             }
-            barrier_arrive_copied(shared + full); /* who waits for it has the fence */
-            copy_batch();
-            if (first_thread) {
-                sm90_item<shape>(memory, job) = item;
-                sm90_halves<shape>(memory, job) = p.image.halves[i];
-                barrier_arrive(shared + full);
-            }
-            __syncwarp();
-            job++;
-        }
-        const struct sm90_rows rows = sm90_rows_of<T>(QUERIES ? p.k : p.v, item.batch, item.head_kv,
-                                                      QUERIES ? p.d_qk : p.d_v);
-#pragma unroll 1
-        for (int64_t at = 0; at < places; at += shape::KEYS, step++) {
-            const uint32_t stage = ring_stage<shape::STAGES>(step);
-            const uint32_t rows_mine = shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128);
-            sm90_look_at_keys(next, p, first, mask, count, even, at + shape::KEYS + MINE * half);
-            sm90_wait_telling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
-                              copies);
-            const uint32_t full = sm90_full_of<shape, SM90_COPIES, QUERIES>(
-                shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
-            sm90_copy<PANELS, shape::PANEL>(rows_mine, rows, key);
-            copy_batch();
-            sm90_tell<1>(copies);
-            copies = {full, true};
 #pragma unroll
             for (int j = 0; j < MINE / 32; j++)
                 key[j] = next[j];
-        }
+            at += shape::KEYS;
+        } while (at < places);
     }
     sm90_tell<0>(copies);
     if (QUERIES) {
-        const uint32_t full = shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job);
         sm90_hand_end<shape>(memory, shared, job, first_thread);
-        barrier_arrive(full);
-        if (first_thread)
-            barrier_arrive(full);
+        barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job));
     }
-    copy_wait_all();
 }
 
 #endif

@@ -60,7 +60,7 @@ static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &
 /* The mask of granule g + lane % 2 of an item, by the warp that fetches keys. */
 static __device__ __forceinline__ union sm90_granule_mask
 sm90_load_mask(const struct attention_params &p, const struct granule_item &item, int32_t g) {
-    union sm90_granule_mask load;
+    union sm90_granule_mask load = {};
     g += warp_lane() % 2;
     load.mask.count = g < item.count ? GRANULE_MAX : 0;
     load.mask.kind = GRANULE_ALL;

@@ -14,7 +14,7 @@
  *                                                                  on its way out
  *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
  *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   barriers, JOBS items and their halves, and the masks of steps
+ *   barriers, JOBS items and their halves, the masks of steps, maxima and sums of O's rows
  *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
@@ -25,8 +25,8 @@
  *   k_empty                                all have their scores   whoever fills it
  *   v_full, v_empty                        the same of V and P V
  *   k_alone, v_alone   as k_full, v_full   the same               the one whose step it is alone
- *   o_full      a computing warpgroup      its O stands            the warp that stores it
- *   o_empty     that warp                  it has been read        that warpgroup
+ *   o_full      a computing warpgroup      its O and sums stand    the warp that stores them
+ *   o_empty     that warp                  they have been read     that warpgroup
  *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
@@ -102,7 +102,8 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int K_ALONE = MASKS + 2 * STAGES * (int)sizeof(masks);
     static constexpr int V_ALONE = K_ALONE + 8 * GROUPS * STAGES;
     static constexpr int HALVES = V_ALONE + 8 * GROUPS * STAGES;
-    static constexpr int BYTES = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
+    static constexpr int SUMS = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
+    static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static constexpr bool AHEAD = D_V == 64 && GROUPS == 2; /* two tiles of scores fit */
@@ -129,10 +130,10 @@ static __device__ __forceinline__ int sm90_turn(const struct granule_turns &turn
 }
 
 /* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
- * rows of a warpgroup, where boxes reach it. */
+ * rows of a warpgroup. */
 struct sm90_maps {
     CUtensorMap q, k[2], v[2], o;
-    bool stores;
+    bool queries, stores; /* whether boxes reach Q, and O */
 };
 
 /* Where the index-th use of a ring's stage is, and the parity of its phase. */
@@ -183,10 +184,15 @@ static __device__ __forceinline__ struct granule_halves &sm90_halves(char *memor
     return reinterpret_cast<struct granule_halves *>(memory + shape::HALVES)[job % SM90_JOBS];
 }
 
+/* The maximum and the sum, in base 2, of row `row` of a tile, for who stores its O. */
+template <class shape>
+static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
+    return reinterpret_cast<float2 *>(memory + shape::SUMS)[row];
+}
+
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
-    /* Copies: each of a tile's 64 threads arrives; with Q also the one that writes the item. */
-    const uint32_t fillers = SOURCE == SM90_COPIES ? 64 : 1;
+    const uint32_t fillers = SOURCE == SM90_COPIES ? 64 : 1; /* threads */
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_make(shared + shape::K_FULL + 8 * i, fillers);
         barrier_make(shared + shape::V_FULL + 8 * i, fillers);
@@ -199,12 +205,12 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
         barrier_make(shared + shape::V_ALONE + 8 * i, fillers);
     }
     for (int i = 0; i < shape::SLOTS; i++) {
-        barrier_make(shared + shape::Q_FULL + 8 * i, SOURCE == SM90_COPIES ? fillers + 1 : 1);
+        barrier_make(shared + shape::Q_FULL + 8 * i, fillers);
         barrier_make(shared + shape::Q_EMPTY + 8 * i, shape::GROUPS);
     }
     for (int i = 0; i < shape::GROUPS; i++) {
         barrier_make(shared + shape::O_FULL + 8 * i, 128);
-        barrier_make(shared + shape::O_EMPTY + 8 * i, 1);
+        barrier_make(shared + shape::O_EMPTY + 8 * i, 32);
     }
     barrier_made();
 }

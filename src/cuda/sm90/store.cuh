@@ -17,6 +17,12 @@ static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
     return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
+/* Whether they store lse, too. With two tiles of scores or turns it is 1 % slower so. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
+    return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
+}
+
 /* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
  * all rows of a tile, whether or not they are there. */
 template <class T, class shape>
@@ -65,16 +71,21 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
 }
 
 /* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, into that one's
- * part of shared memory; and out, O_PANELS panels at a time, unless others do that. */
+ * part of shared memory; and out, O_PANELS panels at a time, unless others do that. O is used up. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
-                const struct sm90_queries &of, const float (&o)[shape::OUTPUTS],
-                const float (&l)[2], int first) {
+                const struct sm90_queries &of, float (&o)[shape::OUTPUTS], const float (&l)[2],
+                int first) {
     constexpr int COLUMNS = 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
-    const bool empty[2] = {l[0] == 0, l[1] == 0};
-    const float factor[2] = {__fdividef(1, l[0]), __fdividef(1, l[1])};
+    const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
+                             l[1] == 0 ? 0 : __fdividef(1, l[1])};
+    /* Of a row that lists nothing O may be anything, as others' values are, times 0. */
+    if (__any_sync(WARP_ALL, l[0] == 0 || l[1] == 0))
+#pragma unroll
+        for (int i = 0; i < shape::OUTPUTS; i++)
+            o[i] = l[i / 2 % 2] == 0 ? 0 : o[i];
     staged += (uint32_t)(first * 128);
     const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
 #pragma unroll
@@ -85,8 +96,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float *at = o + begin / 2 + 4 * j + 2 * e;
-                x[e] =
-                    empty[e % 2] ? 0 : mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
+                x[e] = mma_pack(at[0] * factor[e % 2], at[1] * factor[e % 2], T());
             }
             matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
         }
@@ -148,12 +158,13 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* O of the rows of warpgroup `group` of an item, which stand in `staged`: by boxes of all its rows
- * of a head, where they are there. */
-template <class T, class shape>
+/* O of the rows of warpgroup `group` of an item, which stand in `staged`, by boxes of all its rows of
+ * a head, where they are there; and lse, if it is left to this warp. */
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
-sm90_store_item(const struct attention_params &p, const struct sm90_maps &maps, uint32_t staged,
-                int group, int32_t batch, int32_t head, int32_t row, int32_t rows) {
+sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
+                uint32_t staged, int group, int32_t batch, int32_t head, int32_t row,
+                int32_t rows) {
     const int each = min(64, p.tile_rows);
 #pragma unroll 1
     for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
@@ -167,17 +178,23 @@ sm90_store_item(const struct attention_params &p, const struct sm90_maps &maps, 
             for (int i = 0; i < shape::V_PANELS; i++)
                 box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
         }
+        const int listed = sm90_hands_sums<shape, SOURCE>() ? min(of.rows, each) : 0;
+#pragma unroll 1
+        for (int r = warp_lane(); r < listed; r += 32) {
+            const float2 sums = sm90_sums<shape>(memory, 64 * group + at + r);
+            attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
+        }
     }
     if (warp_lane() == 0)
         box_store_end();
     __syncwarp();
 }
 
-/* O of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
-template <class T, class shape>
+/* Those of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
+template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
-sm90_store_items(const struct attention_params &p, const struct sm90_maps &maps, uint32_t shared,
-                 int group, int64_t begin, int64_t end) {
+sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
+                 uint32_t shared, int group, int64_t begin, int64_t end) {
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
@@ -193,11 +210,11 @@ sm90_store_items(const struct attention_params &p, const struct sm90_maps &maps,
             const int32_t parts = sm90_of_lane(items.parts, lane);
             barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
             if (parts == 1)
-                sm90_store_item<T, shape>(
-                    p, maps, shared + shape::O + (uint32_t)(group * shape::V_PANELS * SM90_O_PANEL),
-                    group, batch, head, row, rows);
-            if (warp_lane() == 0)
-                barrier_arrive(shared + shape::O_EMPTY + 8 * group);
+                sm90_store_item<T, shape, SOURCE>(
+                    memory, p, maps,
+                    shared + shape::O + (uint32_t)(group * shape::V_PANELS * SM90_O_PANEL), group,
+                    batch, head, row, rows);
+            barrier_arrive(shared + shape::O_EMPTY + 8 * group);
         }
     }
 }

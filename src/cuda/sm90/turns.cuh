@@ -80,7 +80,7 @@ static __device__ __forceinline__ void sm90_go_on(sm90_own_place &place) {
 /* To the next item; false at the end. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_take_own(sm90_own_place &place, int granule_bits) {
-    if (!sm90_take<shape, SOURCE>(place, granule_bits))
+    if (!sm90_take<shape>(place, granule_bits))
         return false;
     const struct granule_turns &turns = sm90_halves<shape>(place.memory, place.job).turns;
     if (sm90_turns<shape, SOURCE>())
@@ -108,18 +108,25 @@ static __device__ __forceinline__ void sm90_look(struct sm90_work<shape, SOURCE>
         sm90_load_bits<shape::BITS>(w.mask.next, w.mask.place, p, at, sm90_warp_row(p, place));
 }
 
+/* The same of the first of an item's steps that may have masks. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_look_first(struct sm90_work<shape, SOURCE> &w,
+                                                       const sm90_own_place &place,
+                                                       const struct attention_params &p) {
+    w.mask.place = sm90_bits_begin(p, sm90_item<shape>(place.memory, place.job),
+                                   sm90_halves<shape>(place.memory, place.job),
+                                   sm90_warp_row(p, place));
+    sm90_look(w, place, p, place.at);
+}
+
 /* Before K of a step is waited for: has its bits, and loads the next step's. The first step of an
  * item loads its own. */
 template <bool FIRST, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_look_ahead(struct sm90_work<shape, SOURCE> &w,
                                                        const sm90_own_place &place,
                                                        const struct attention_params &p) {
-    if (FIRST) {
-        w.mask.place = sm90_bits_begin(p, sm90_item<shape>(place.memory, place.job),
-                                       sm90_halves<shape>(place.memory, place.job),
-                                       sm90_warp_row(p, place));
-        sm90_look(w, place, p, place.at);
-    }
+    if (FIRST)
+        sm90_look_first(w, place, p);
     const bool all = place.at < place.whole;
     const int shift = shape::BITS < 7 ? place.at % 2 * 16 : 0; /* the second half of a chunk */
     const struct sm90_bits &bits = w.mask.next;
@@ -232,7 +239,8 @@ static __device__ __forceinline__ void sm90_turns_of_item(struct sm90_work<shape
 #pragma unroll 1
     for (; place.at < place.whole; sm90_go_on<shape, SOURCE>(place))
         sm90_turn<T, false, false>(w, place.nth > 1, place, p, scale);
-    sm90_look(w, place, p, place.at);
+    if (place.at < place.steps)
+        sm90_look_first(w, place, p);
 #pragma unroll 1
     for (; place.at < place.steps; sm90_go_on<shape, SOURCE>(place)) {
         if (sm90_far(place)) {
@@ -273,7 +281,10 @@ static __device__ __forceinline__ void sm90_compute_turns(char *memory, uint32_t
         bool more = shape::SLOTS > 1 && sm90_take_own<shape, SOURCE>(place, p.granule_bits);
         overlapped = more && !far && !sm90_far(place);
         if (overlapped) {
-            sm90_turn<T, true, true>(w, add, place, p, scale);
+            if (place.at < place.whole)
+                sm90_turn<T, true, false>(w, add, place, p, scale);
+            else
+                sm90_turn<T, true, true>(w, add, place, p, scale);
             continue;
         }
         if (!far)
