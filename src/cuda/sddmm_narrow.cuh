@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
         return;
     const int64_t item = first + lane / lanes; /* the lane's row, which may be past the last */
     const struct strip s = strip_of(p, min(item, p.n_items - 1));
-    const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
+    const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {
