@@ -68,10 +68,11 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct cuda_params &p
 
 /* What a block computes: M rows from `row` on of `count` chunks, by `rounds` runs of which it takes
  * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
- * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. */
+ * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys are
+ * `panels` of 64 dims. */
 struct sddmm_share {
     int64_t row, first, stride, longer;
-    int each, rounds, more, count;
+    int each, rounds, more, count, panels;
 };
 
 /* Blocks that units of M rows share stand together. */
@@ -90,6 +91,7 @@ static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct
     share.longer = chunks - runs * share.each;
     share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
     share.count = share.rounds * share.each + share.more;
+    share.panels = (p.d_qk + 63) / 64;
     return share;
 }
 

@@ -83,7 +83,7 @@ sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
             mine = sddmm_mma_look_up<T, M, LONG>(s, p, share, at.chunk + 1);
     }
     copy_batch();
-    sddmm_mma_advance(at, sddmm_mma_panels(p));
+    sddmm_mma_advance(at, share.panels);
     return mine;
 }
 
@@ -236,7 +236,7 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
                 sddmm_mma_multiply<T, M, LONG>(LONG ? part : sum, q, s.k[stage], row, column);
                 sddmm_mma_know(s, p, share, mine);
             }
-            sddmm_mma_advance(at, sddmm_mma_panels(p));
+            sddmm_mma_advance(at, share.panels);
             if (LONG && at.panel % SDDMM_MMA_RESIDENT == 0)
                 sddmm_mma_fold<M, LONG>(sum, part);
         } while (at.panel > 0);

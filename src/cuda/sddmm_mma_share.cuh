@@ -48,11 +48,6 @@ template <class T, int M> struct sddmm_mma_shared {
     struct sddmm_mma_chunk<T> chunk[SDDMM_MMA_KNOWN];
 };
 
-/* Panels of queries and of keys. */
-static __device__ __forceinline__ int sddmm_mma_panels(const struct cuda_params &p) {
-    return (p.d_qk + PANEL16_WIDTH - 1) / PANEL16_WIDTH;
-}
-
 /* ---- looking up ---- */
 
 /* What a thread has to find out yet of the chunk that is being looked up: its column, whose block
@@ -90,7 +85,7 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &colu
     if (threadIdx.x > 0)
         return;
     const bool fresh = always || number == 0 || item != before.of.item;
-    const int place = number == 0 ? 0 : before.queries + (fresh ? sddmm_mma_panels(p) : 0);
+    const int place = number == 0 ? 0 : before.queries + (fresh ? share.panels : 0);
     to.of.strip = strip;
     to.of.item = item;
     to.of.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
@@ -126,7 +121,7 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
             to.column = column;
             to.run = before.run;
             to.left = before.left - 1;
-            to.queries = (before.queries + (LONG ? sddmm_mma_panels(p) : 0)) % SDDMM_MMA_STAGES;
+            to.queries = (before.queries + (LONG ? share.panels : 0)) % SDDMM_MMA_STAGES;
             to.fresh = LONG;
         }
     } else {

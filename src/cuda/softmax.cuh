@@ -74,12 +74,8 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
             row.edge[i] = after;
     }
     row.lse = nullptr;
-    if (there && rank == 0 && lane == 0 && p.lse.data) {
-        const int32_t b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
-        const int32_t h = at.batch_head - b * p.heads_q;
-        row.lse = static_cast<float *>(p.lse.data) + b * p.lse.stride[0] + h * p.lse.stride[1] +
-                  query * p.lse.stride[2];
-    }
+    if (there && rank == 0 && lane == 0 && p.lse.data)
+        row.lse = softmax_lse_at(p, at.batch_head, query);
     return row;
 }
 
@@ -271,7 +267,7 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
         if (row.pieces > held_of_all)
             softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
         if (row.lse) /* last: a logarithm takes registers */
-            *row.lse = sum == 0 ? -INFINITY : (float)(top + log(sum));
+            *row.lse = softmax_lse(top, sum);
     }
     if (blocks > 1)
         cluster_wait(); /* until the others have read this one's sum */

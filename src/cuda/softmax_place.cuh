@@ -46,6 +46,15 @@ static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
     softmax_look_up(to, p, in_order);
 }
 
+/* Where a row's lse goes, if it is wanted. */
+static __device__ __forceinline__ float *softmax_lse_at(const struct cuda_params &p,
+                                                        int32_t batch_head, int64_t query) {
+    const int32_t b = (int32_t)divided((uint32_t)batch_head, p.by_heads_q);
+    const int32_t h = batch_head - b * p.heads_q;
+    return static_cast<float *>(p.lse.data) + b * p.lse.stride[0] + h * p.lse.stride[1] +
+           query * p.lse.stride[2];
+}
+
 /* ---- arithmetic ---- */
 
 static __device__ __forceinline__ float softmax_max4(const float4 &x) {
@@ -72,6 +81,11 @@ static __device__ __forceinline__ float softmax_spoilt(float x) {
 }
 static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {
     return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
+}
+
+/* Of a row with this maximum and sum. */
+static __device__ __forceinline__ float softmax_lse(float top, double sum) {
+    return sum == 0 ? -INFINITY : (float)(top + log(sum));
 }
 
 /* -Inf, the maximum of no elements or of none above it, is subtracted as 0. */
