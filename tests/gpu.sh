@@ -82,6 +82,7 @@ hard=(
     $staged,h=16,n=2000,nkv=3000,d={64,128},dtype={bf16,f16},block={32x32,64x64,128x128},pattern='random(0.6,1)',fill=nank
     $staged,h=2,n=100,d={64,128},dtype=bf16,block=32x32,pattern={causal,'random(0.5,1)&causal'}
     $staged,h=1,n=100,nkv=300,d=128,dtype=bf16,block=32x32,pattern=dense,scale={0.001,-0.5}
+    $staged,h=16,n=1100,nkv=2000,d={64,128},dtype=bf16,block=128x128,pattern='random(0.6,1)',fill=nank
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
     $fused,h=2,n=300,nkv=700,d={80,96},dtype={f16,bf16},pattern='random(0.5,1)',block={128x128,64x64,8x8,128x1}
@@ -156,7 +157,7 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=staged,h=1,n=130,nkv=700,d=264,dv=16,dtype=f16,block=64x64,pattern=causal
     backend=cuda,pipeline=staged,h=1,n=70,nkv=700,d=128,dtype=bf16,block=32x32,pattern='random(0.7,1)'
     backend=cuda,pipeline=staged,h=2,n=200,nkv=2000,d=64,dtype=f16,block={64x64,192x32},pattern='random(0.7,1)'
-    backend=cuda,pipeline=staged,h=40,n=330,nkv=2000,d=64,dtype=bf16,block=32x32,pattern='random(0.7,1)'
+    backend=cuda,pipeline=staged,h=40,n=330,nkv=500,d=64,dtype=bf16,block=32x32,pattern='random(0.7,1)'
     backend=cuda,h=2,n=200,nkv=600,d=64,dtype=f16,block=64x64,pattern='window(100,30)',layout=padded
     backend=cuda,h=1,n=140,nkv=1100,d=128,dtype=bf16,block=64x64,pattern='random(0.7,1)',part=256
     backend=cuda,h=1,n=140,nkv=300,d=256,dtype=bf16,block=64x64,pattern='random(0.7,1)&causal'

@@ -204,7 +204,8 @@ spmm_box_compute(unsigned char *memory, uint32_t shared, const struct cuda_param
                 flat[i] += part[i];
     }
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
-    spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
+    if (row < M)
+        spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
 }
 
 /* ---- the kernel ---- */
@@ -286,7 +287,9 @@ struct spmm_boxes_tile {
 #define SPMM_BOXES_TILE(m, n)                                                                      \
     { m, spmm_box_shape<m, n>::BLOCKS, spmm_boxes_launch_tile<T, m, n> }
 
-/* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* As high a tile as block rows fill, or a lower one where strips are so few that blocks would share
+ * them: values are fetched again then, but no sums have to be added up.
+ * cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
 template <class T>
 static cudaError_t spmm_boxes_launch(const struct cuda_params *p, cudaStream_t stream) {
     static const struct spmm_boxes_tile tiles[2][3] = {
@@ -296,9 +299,10 @@ static cudaError_t spmm_boxes_launch(const struct cuda_params *p, cudaStream_t s
     if (!strips_boxed(p) || p->height <= 16 || p->d_v > 128)
         return cudaErrorNotSupported;
     const struct spmm_boxes_tile *of = tiles[p->d_v > 64];
-    const int i = p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2;
-    const bool shared = spmm_mma_cluster(p, spmm_box_units(*p, of[i].height), of[i].blocks) > 1;
-    return shared ? cudaErrorNotSupported : of[i].launch(p, stream);
+    int i = p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2;
+    while (i >= 0 && spmm_mma_cluster(p, spmm_box_units(*p, of[i].height), of[i].blocks) > 1)
+        i--;
+    return i < 0 ? cudaErrorNotSupported : of[i].launch(p, stream);
 }
 
 #endif
