@@ -68,8 +68,8 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct cuda_params &p
 
 /* What a block computes: M rows from `row` on of `count` chunks, by `rounds` runs of which it takes
  * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
- * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys are
- * `panels` of 64 dims. */
+ * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys
+ * are `panels` of 64 dims. */
 struct sddmm_share {
     int64_t row, first, stride, longer;
     int each, rounds, more, count, panels;

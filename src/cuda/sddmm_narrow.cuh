@@ -8,8 +8,8 @@
  * once. On an H200 (8 heads, f32, 16 keys for each query, warm replays) N = 1024 with d = 64 took
  * 7.6 us, 8.4 by chunks (sddmm_row.cuh); with d = 512 N = 256, 512 and 1024 took 8.7, 13.5 and 28.9
  * us, by chunks 11.1, 20.4 and 38.1. (With look-ups of fewer steps it is 6.4, and 8.0, 12.1 and
- * 22.6.) Twice as many rows for a block and half of their columns, so that L1 serves more keys, were
- * no faster: 6.7 us where 6.6 were, and 8.0, 12.9 and 22.2 for 8.2, 12.4 and 22.9.
+ * 22.6.) Twice as many rows for a block and half of their columns, so that L1 serves more keys,
+ * were no faster: 6.7 us where 6.6 were, and 8.0, 12.9 and 22.2 for 8.2, 12.4 and 22.9.
  */
 #ifndef TESSERA_CUDA_SDDMM_NARROW_CUH
 #define TESSERA_CUDA_SDDMM_NARROW_CUH
