@@ -82,6 +82,7 @@ cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
  * nothing is launched. */
 cudaError_t cuda_sddmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_sddmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_softmax_f32_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_spmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_spmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
 
