@@ -9,7 +9,7 @@
 #define CUDA_CHUNK 128
 
 /* Where the strip of an item is: what would else be found by three loads, each of which needs the
- * one before. */
+ * one before. Two pieces of 16 bytes, by which kernels load it. */
 struct strip_place {
     int64_t entry;  /* its first tile */
     int64_t values; /* its first value */

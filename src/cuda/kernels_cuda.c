@@ -159,6 +159,7 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
     struct carve carve = {.base = image};
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
     const int64_t widest = widest_of(args);
+    const int even = widest <= 2 * mean_width_of(args) + 32; /* as widths drawn for each are */
     return (struct cuda_params){
         .image = cuda_image(&carve, args),
         .q = args->q,
@@ -175,6 +176,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .block_q = m->block_q,
         .block_kv = m->block_kv,
         .by_block_kv = divisor_of(m->block_kv),
+        .by_heads_q = divisor_of(p->heads_q),
+        .by_heads_per_kv = divisor_of(p->heads_q / p->heads_kv),
         .rows = m->rows,
         .height = m->block_q < p->n_q ? m->block_q : p->n_q,
         .columns = columns_of(args),
@@ -190,7 +193,8 @@ static struct cuda_params params_of(const struct kernel_args *args, char *image)
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
         .strip_chunks = chunks_of_strip(args),
-        .even = widest <= 2 * mean_width_of(args) + 32, /* as widths drawn for each are */
+        .even = even,
+        .in_order = even && m->block_kv % 8 != 0,
         .widest = widest,
     };
 }

@@ -21,7 +21,7 @@ struct cuda_params {
     int64_t n_bands, n_bitmasks;
     int64_t n_q, n_kv;
     int64_t block_q, block_kv;
-    struct cuda_divisor by_block_kv;
+    struct cuda_divisor by_block_kv, by_heads_q, by_heads_per_kv;
     int64_t rows;    /* block rows */
     int64_t height;  /* queries of a block row at most: block_q, or n_q where that is less */
     int64_t columns; /* of all strips together */
@@ -36,6 +36,7 @@ struct cuda_params {
     float q_scale, score_scale;
     int32_t strip_chunks; /* of a strip of mean width, CUDA_CHUNK columns each; 1 at least */
     int32_t even;         /* strips are about as wide */
+    int32_t in_order;     /* ... and rows share sectors with their neighbours */
     int64_t widest;       /* columns of the widest strip of the first heads: what others are like */
 };
 
@@ -81,6 +82,7 @@ cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
  * nothing is launched. */
 cudaError_t cuda_sddmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_sddmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
+cudaError_t cuda_softmax_f32_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_spmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
 cudaError_t cuda_spmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
 

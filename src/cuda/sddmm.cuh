@@ -27,6 +27,7 @@
 #define SDDMM_COLUMNS 32 /* of a warp */
 #define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
 #define SDDMM_SPAN_MAX 16
+#define SDDMM_RUN 8 /* chunks of 16 bits that a block takes in a row at most */
 #define SDDMM_FEW 8 /* warps of a multiprocessor that are few: as many as an instance for them has
                      * registers for */
 
@@ -63,6 +64,37 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct cuda_params &p
     return low;
 }
 
+/* ---- shares: chunks of blocks that stay for many ---- */
+
+/* What a block computes: M rows from `row` on of `count` chunks, by `rounds` runs of which it takes
+ * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
+ * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys
+ * are `panels` of 64 dims. */
+struct sddmm_share {
+    int64_t row, first, stride, longer;
+    int each, rounds, more, count, panels;
+};
+
+/* Blocks that units of M rows share stand together. */
+template <int M>
+static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct cuda_params &p) {
+    const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
+    const int64_t chunks = p.image.chunks[p.n_items];
+    struct sddmm_share share;
+    share.row = (int64_t)(blockIdx.x % row_units) * M;
+    share.first = blockIdx.x / row_units;
+    share.stride = gridDim.x / row_units;
+    const int64_t most = share.stride * SDDMM_RUN;
+    share.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
+    const int64_t runs = share.stride * share.rounds;
+    share.each = (int)(chunks / runs);
+    share.longer = chunks - runs * share.each;
+    share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
+    share.count = share.rounds * share.each + share.more;
+    share.panels = (p.d_qk + 63) / 64;
+    return share;
+}
+
 /* ---- a warp's 32 columns ---- */
 
 /* Lane (g, t) = (lane / 4, lane % 4) fetches pieces t, t + 4, ... of the rows of keys g + 8 i and
@@ -83,7 +115,7 @@ static __device__ __forceinline__ head_view<T> sddmm_q(const struct cuda_params 
 template <class T>
 static __device__ __forceinline__ head_view<T> sddmm_k(const struct cuda_params &p,
                                                        const struct strip &s) {
-    return head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
+    return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
 }
 
 /* Queries times q_scale; 0 past their end, where `there` is false. */

@@ -18,7 +18,6 @@
 #ifndef TESSERA_CUDA_SDDMM_MMA_CUH
 #define TESSERA_CUDA_SDDMM_MMA_CUH
 
-#include "sddmm.cuh"
 #include "sddmm_mma_store.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -68,7 +67,7 @@ sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk, const struct sddmm
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
-                const struct sddmm_mma_share &share, struct sddmm_mma_step &at) {
+                const struct sddmm_share &share, struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M, LONG>::THREADS;
     const int32_t d = at.panel * PANEL16_WIDTH;
     struct sddmm_mma_column mine = {-1};
@@ -197,7 +196,7 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
     extern __shared__ __align__(1024) unsigned char memory[];
     typedef sddmm_mma_shape<M, LONG> shape;
     struct sddmm_mma_shared<T, M> &s = *reinterpret_cast<struct sddmm_mma_shared<T, M> *>(memory);
-    const struct sddmm_mma_share share = sddmm_mma_share_of<M>(p);
+    const struct sddmm_share share = sddmm_share_of<M>(p);
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS;
     const int column = warp % shape::WARPS_N * shape::COLUMNS;

@@ -3,11 +3,11 @@
 #define TESSERA_CUDA_SDDMM_MMA_SHARE_CUH
 
 #include "panel16.cuh"
+#include "sddmm.cuh"
 
 #define SDDMM_MMA_STAGES 3
 #define SDDMM_MMA_AHEAD (SDDMM_MMA_STAGES - 1)
 #define SDDMM_MMA_RESIDENT 2 /* panels of queries that stay for a strip; of LONG sums */
-#define SDDMM_MMA_RUN 8      /* chunks that a block takes in a row at most */
 #define SDDMM_MMA_KNOWN 4    /* chunks whose keys are known at a time: one computed, two under way
                               * where they are of one panel, one looked up */
 
@@ -48,37 +48,6 @@ template <class T, int M> struct sddmm_mma_shared {
     struct sddmm_mma_chunk<T> chunk[SDDMM_MMA_KNOWN];
 };
 
-/* ---- which chunks ---- */
-
-/* What a block computes: M rows from `row` on of `count` chunks, by runs of which it takes every
- * `stride`-th from number `first` on: blocks that run at one time sweep the keys together. Runs are
- * of `each` chunks, the first `longer` of them of one more. */
-struct sddmm_mma_share {
-    int64_t row, first, stride, longer;
-    int each, count, panels;
-};
-
-/* Blocks that units of M rows share stand together. */
-template <int M>
-static __device__ __forceinline__ struct sddmm_mma_share
-sddmm_mma_share_of(const struct cuda_params &p) {
-    const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
-    const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_mma_share share;
-    share.row = (int64_t)(blockIdx.x % row_units) * M;
-    share.first = blockIdx.x / row_units;
-    share.stride = gridDim.x / row_units;
-    const int64_t most = share.stride * SDDMM_MMA_RUN;
-    const int64_t rounds = max((chunks + most - 1) / most, (int64_t)1);
-    const int64_t runs = share.stride * rounds;
-    share.each = (int)(chunks / runs);
-    share.longer = chunks - runs * share.each;
-    share.count = (int)(rounds * share.each +
-                        (share.longer - share.first + share.stride - 1) / share.stride);
-    share.panels = (p.d_qk + PANEL16_WIDTH - 1) / PANEL16_WIDTH;
-    return share;
-}
-
 /* ---- looking up ---- */
 
 /* What a thread has to find out yet of the chunk that is being looked up: its column, whose block
@@ -95,7 +64,7 @@ template <class T>
 static __device__ __forceinline__ void
 sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &column,
                const struct sddmm_mma_chunk<T> &before, const struct cuda_params &p,
-               const struct sddmm_mma_share &share, int number, bool always) {
+               const struct sddmm_share &share, int number, bool always) {
     int run = number == 0 ? 0 : before.run, left = number == 0 ? 0 : before.left - 1;
     int64_t item;
     if (number > 0 && left >= 0) {
@@ -120,7 +89,7 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &colu
     to.of.strip = strip;
     to.of.item = item;
     to.of.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
-    to.of.k = head_of<T>(p, p.k, strip.b, strip.h / p.heads_per_kv, p.d_qk);
+    to.of.k = head_of<T>(p, p.k, strip.b, head_kv_of(p, strip), p.d_qk);
     to.column = column;
     to.run = run;
     to.left = left;
@@ -133,7 +102,7 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &colu
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
-                  const struct sddmm_mma_share &share, int number) {
+                  const struct sddmm_share &share, int number) {
     constexpr int KNOWN = SDDMM_MMA_KNOWN, WORDS = sizeof(struct sddmm_mma_place<T>) / 4;
     static_assert(WORDS <= 32, "a warp copies a place");
     struct sddmm_mma_chunk<T> &to = s.chunk[number % KNOWN];
@@ -170,7 +139,7 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
 template <class T, int M>
 static __device__ __forceinline__ void sddmm_mma_know(struct sddmm_mma_shared<T, M> &s,
                                                       const struct cuda_params &p,
-                                                      const struct sddmm_mma_share &share,
+                                                      const struct sddmm_share &share,
                                                       const struct sddmm_mma_column &mine) {
     const int i = (int)threadIdx.x;
     if (mine.chunk < 0 || i >= CUDA_CHUNK)

@@ -5,9 +5,11 @@
  * What bounds it is fetching from the L2 cache, and the fetches one after the other: strip, block
  * columns, keys. Where one wave holds all, a multiprocessor's rows are neighbours, one block of up
  * to 32 warps: of a head of few tokens they have keys in common, which its L1 cache then fetches
- * once. On an H200 (8 heads, f32, 16 keys for each query, warm replays) N = 1024 with d = 64 takes
- * 7.6 us, 8.4 by chunks (sddmm_row.cuh); with d = 512 N = 256, 512 and 1024 take 8.7, 13.5 and 28.9
- * us, by chunks 11.1, 20.4 and 38.1.
+ * once. On an H200 (8 heads, f32, 16 keys for each query, warm replays) N = 1024 with d = 64 took
+ * 7.6 us, 8.4 by chunks (sddmm_row.cuh); with d = 512 N = 256, 512 and 1024 took 8.7, 13.5 and 28.9
+ * us, by chunks 11.1, 20.4 and 38.1. (With look-ups of fewer steps it is 6.4, and 8.0, 12.1 and
+ * 22.6.) Twice as many rows for a block and half of their columns, so that L1 serves more keys,
+ * were no faster: 6.7 us where 6.6 were, and 8.0, 12.9 and 22.2 for 8.2, 12.4 and 22.9.
  */
 #ifndef TESSERA_CUDA_SDDMM_NARROW_CUH
 #define TESSERA_CUDA_SDDMM_NARROW_CUH
@@ -35,7 +37,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
         return;
     const int64_t item = first + lane / lanes; /* the lane's row, which may be past the last */
     const struct strip s = strip_of(p, min(item, p.n_items - 1));
-    const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
+    const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {

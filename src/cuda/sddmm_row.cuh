@@ -53,7 +53,7 @@ sddmm_row_find(const struct cuda_params &p, int64_t number) {
     const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
     const int64_t begin = p.image.chunks[min(low + warp_lane(), p.n_items)];
     const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_row_chunk to = {-1, 0, p.image.strips[min(share, p.n_items - 1)]};
+    struct sddmm_row_chunk to = {-1, 0, strip_place_at(p.image.strips + min(share, p.n_items - 1))};
     if (number >= chunks)
         return to;
     const unsigned before = __ballot_sync(WARP_ALL, begin <= number);
@@ -63,7 +63,7 @@ sddmm_row_find(const struct cuda_params &p, int64_t number) {
     const int64_t first = near ? __shfl_sync(WARP_ALL, begin, last) : p.image.chunks[to.item];
     to.column = (uint32_t)((number - first) * CUDA_CHUNK);
     if (to.item != share)
-        to.at = p.image.strips[to.item];
+        to.at = strip_place_at(p.image.strips + to.item);
     return to;
 }
 
@@ -144,7 +144,7 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
         return;
     chunk.column += (uint32_t)(number & ((1 << log2) - 1)) * part_width;
     const struct strip s = strip_at(p, chunk.at);
-    const head_view<T> k = head_of<T>(p, p.k, s.b, s.h / p.heads_per_kv, p.d_qk);
+    const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
     for (uint32_t from = chunk.column; from < end; from += 32) {

@@ -6,10 +6,11 @@
  * a multiprocessor has under way. Groups are of the size that the mean row needs and an eighth
  * more, as many as the device holds, and take rows in turn; of wider rows the rest is read twice.
  *
- * Rows that are about as wide are taken as they stand in memory, since a row mostly shares sectors
- * with the one before and the next: of 30 keys, 79 MB, those of one width, whose items stand so,
- * took 1.7 times the floor, and those drawn key by key, whose items stand by width, 2.8 (H200,
- * cold). Where some are much wider, those come first, as their items do.
+ * Rows that are about as wide and share sectors with the one before and the next are taken as they
+ * stand in memory: of 30 keys, 79 MB, those of one width, whose items stand so, took 1.7 times the
+ * floor, and those drawn key by key, whose items stand by width, 2.8 (H200, cold). Others are taken
+ * longest first, as items stand: 107 MB of blocks of 64 and 128 keys take 59 and 60 us so, 62 and
+ * 65 as they stand in memory.
  *
  * Groups run in step, and memory rests while they compute: so what counts beside the bytes is how
  * few instructions a row takes. A row is whole pieces of 16 bytes, which are held, and its edges,
@@ -22,9 +23,9 @@
 #define TESSERA_CUDA_SOFTMAX_CUH
 
 #include "softmax_group.cuh"
+#include "softmax_place.cuh"
 
 #define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
-#define SOFTMAX_LOG2_E 1.4426950408889634f
 
 /* The elements that a group holds at least: no row has more than all blocks of keys. */
 static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cuda_params &p) {
@@ -34,42 +35,6 @@ static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cu
 }
 
 /* ---- rows ---- */
-
-/* A row that is to come, row r of an item, no row where it has not as many; and what the image has
- * of the item, which is asked for long before it is used. */
-struct softmax_place {
-    int64_t item;
-    int32_t r;
-    int32_t batch_head, block_row, tiles;
-    int64_t values;
-};
-
-/* How far apart in items and rows those are that a group takes one after another. */
-struct softmax_stride {
-    int32_t items, rows;
-};
-
-static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
-                                                       const struct cuda_params &p) {
-    const struct strip_place *strips = p.even ? p.image.rows : p.image.strips;
-    const struct strip_place &at = strips[min(to.item, p.n_items - 1)];
-    to.batch_head = at.batch_head;
-    to.block_row = at.row;
-    to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
-    to.values = at.values;
-}
-
-static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
-                                                       const struct softmax_stride &by,
-                                                       const struct cuda_params &p) {
-    to.item += by.items;
-    to.r += by.rows;
-    if (to.r >= p.height) {
-        to.r -= (int32_t)p.height;
-        to.item++;
-    }
-    softmax_look_up(to, p);
-}
 
 /* What a thread sees of a row. (A row has as many elements as there are keys, rounded up to whole
  * blocks: 2^31 at most.) */
@@ -109,45 +74,9 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
             row.edge[i] = after;
     }
     row.lse = nullptr;
-    if (there && rank == 0 && lane == 0 && p.lse.data) {
-        const int32_t b = at.batch_head / p.heads_q, h = at.batch_head - b * p.heads_q;
-        row.lse = static_cast<float *>(p.lse.data) + b * p.lse.stride[0] + h * p.lse.stride[1] +
-                  query * p.lse.stride[2];
-    }
+    if (there && rank == 0 && lane == 0 && p.lse.data)
+        row.lse = softmax_lse_at(p, at.batch_head, query);
     return row;
-}
-
-/* ---- arithmetic ---- */
-
-static __device__ __forceinline__ float softmax_max4(const float4 &x) {
-    return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
-}
-
-/* Weights under 2^-126 are 0: no sum of a row, which has one of 1, would tell. */
-static __device__ __forceinline__ float softmax_weight(float x, float base) {
-    float weight;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((x - base) * SOFTMAX_LOG2_E));
-    return weight;
-}
-static __device__ __forceinline__ float4 softmax_weights(const float4 &x, float base) {
-    return {softmax_weight(x.x, base), softmax_weight(x.y, base), softmax_weight(x.z, base),
-            softmax_weight(x.w, base)};
-}
-static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
-    return x.x + x.y + x.z + x.w;
-}
-
-/* Where the factor of a row is NaN, zeros stay zero nonetheless. */
-static __device__ __forceinline__ float softmax_spoilt(float x) {
-    return x == 0 ? 0.0f : NAN;
-}
-static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {
-    return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
-}
-
-/* -Inf, the maximum of no elements or of none above it, is subtracted as 0. */
-static __device__ __forceinline__ float softmax_base(float top) {
-    return top == -INFINITY ? 0.0f : top;
 }
 
 /* ---- what a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
@@ -316,7 +245,7 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
     const struct softmax_stride stride = {(int32_t)(groups / p.height),
                                           (int32_t)(groups % p.height)};
     struct softmax_place place = {first / p.height, (int32_t)(first % p.height)};
-    softmax_look_up(place, p);
+    softmax_look_up(place, p, p.in_order);
 #pragma unroll 1
     for (int i = 0; i < times; i++) {
         const struct softmax_row<LANES> row =
@@ -325,7 +254,7 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
         struct softmax_held<HELD, LANES> held;
         double sum = 0;
         softmax_load(held, row);
-        softmax_advance(place, stride, p);
+        softmax_advance(place, stride, p, p.in_order);
         float mine = softmax_max_held(held);
         if (row.pieces > held_of_all)
             mine = softmax_rest(row.data, from, blocks * LANES, row.pieces, mine, &sum);
@@ -338,7 +267,7 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
         if (row.pieces > held_of_all)
             softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
         if (row.lse) /* last: a logarithm takes registers */
-            *row.lse = sum == 0 ? -INFINITY : (float)(top + log(sum));
+            *row.lse = softmax_lse(top, sum);
     }
     if (blocks > 1)
         cluster_wait(); /* until the others have read this one's sum */

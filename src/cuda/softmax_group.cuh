@@ -21,13 +21,25 @@ template <int LANES> static __device__ __forceinline__ void softmax_wait(void) {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / LANES), "n"(LANES) : "memory");
 }
 
+/* Among LANES of a warp. */
+template <int LANES> static __device__ __forceinline__ float softmax_max_lanes(float x) {
+#pragma unroll
+    for (int step = LANES / 2; step; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    return x;
+}
+template <int LANES> static __device__ __forceinline__ double softmax_sum_lanes(double x) {
+#pragma unroll
+    for (int step = LANES / 2; step; step /= 2)
+        x += __shfl_xor_sync(WARP_ALL, x, step);
+    return x;
+}
+
 /* What is written for one exchange has been read when the next but one begins: there are two in
  * turn, of maxima and of sums. */
 template <int LANES>
 static __device__ __forceinline__ float softmax_max(struct softmax_shared &s, int blocks, float x) {
-#pragma unroll
-    for (int step = (LANES < 32 ? LANES : 32) / 2; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
+    x = softmax_max_lanes<(LANES < 32 ? LANES : 32)>(x);
     if (LANES <= 32)
         return x;
     const int first = (int)threadIdx.x / LANES * (LANES / 32);
@@ -48,9 +60,7 @@ static __device__ __forceinline__ float softmax_max(struct softmax_shared &s, in
 template <int LANES>
 static __device__ __forceinline__ double softmax_sum(struct softmax_shared &s, int blocks,
                                                      double x) {
-#pragma unroll
-    for (int step = (LANES < 32 ? LANES : 32) / 2; step; step /= 2)
-        x += __shfl_xor_sync(WARP_ALL, x, step);
+    x = softmax_sum_lanes<(LANES < 32 ? LANES : 32)>(x);
     if (LANES <= 32)
         return x;
     const int first = (int)threadIdx.x / LANES * (LANES / 32);

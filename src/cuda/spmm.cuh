@@ -328,7 +328,7 @@ __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE
     const int32_t dim =
         ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
         warp_lane() / 4 * words_elements<T>();
-    const head_view<T> v = head_of<T>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
+    const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     shared.weighty[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
         shared.sum[warp], p, s, v, dim, row, cluster_rank() * turns + warp / dim_warps,
         cluster_size() * turns));

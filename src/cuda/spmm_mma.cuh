@@ -66,7 +66,7 @@ spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t
     const int rank = cluster_rank(), blocks = cluster_size();
     unit.column = chunks * rank / blocks * CUDA_CHUNK;
     unit.width = min(chunks * (rank + 1) / blocks * CUDA_CHUNK, strip.width) - unit.column;
-    unit.v = head_of<T>(p, p.v, strip.b, strip.h / p.heads_per_kv, p.d_v);
+    unit.v = head_of<T>(p, p.v, strip.b, head_kv_of(p, strip), p.d_v);
     unit.aligned_v = words_whole<T>(p.alignment, p.d_v);
     unit.aligned_weights = strip_aligned(strip);
     return unit;

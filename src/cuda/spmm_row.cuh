@@ -90,7 +90,7 @@ template <class T, bool WHOLE>
 static __device__ __forceinline__ bool
 spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct cuda_params &p, const struct strip &s,
                int32_t dim, int lanes, int turn, int turns) {
-    const head_view<T> v = head_of<T>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
+    const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     const int part = warp_lane() / lanes;
     const uint32_t width = (uint32_t)s.width, step = 32 * turns; /* a strip is narrower than 2^32 */
     struct spmm_row_sum<T> chunk = {};

@@ -143,7 +143,7 @@ __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
     strip_share(s, strip_of(p, item));
     if (row >= s.rows)
         return;
-    const head_view<float> v = head_of<float>(p, p.v, s.b, s.h / p.heads_per_kv, p.d_v);
+    const head_view<float> v = head_of<float>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     struct spmm_short_sum part = {};
     const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
     unsigned weighty = 0;

@@ -18,10 +18,29 @@ struct strip {
     float *values;
 };
 
+/* n / number. */
+static __device__ __forceinline__ uint32_t divided(uint32_t n, const struct cuda_divisor &by) {
+    const uint32_t high = __umulhi(by.factor, n);
+    return (high + ((n - high) >> by.halve)) >> by.shift;
+}
+
+/* All of it under way at once, where loads of members would wait for one another's use. */
+static __device__ __forceinline__ struct strip_place strip_place_at(const struct strip_place *of) {
+    static_assert(sizeof(struct strip_place) == 2 * sizeof(uint4), "two pieces");
+    const uint4 *from = reinterpret_cast<const uint4 *>(of);
+    union {
+        uint4 piece[2];
+        struct strip_place place;
+    } at;
+    at.piece[0] = from[0];
+    at.piece[1] = from[1];
+    return at.place;
+}
+
 static __device__ __forceinline__ struct strip strip_at(const struct cuda_params &p,
                                                         const struct strip_place &at) {
     struct strip s;
-    s.b = at.batch_head / p.heads_q;
+    s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
     s.h = at.batch_head - s.b * p.heads_q;
     s.entry = at.entry;
     s.first = at.row * p.block_q;
@@ -33,7 +52,7 @@ static __device__ __forceinline__ struct strip strip_at(const struct cuda_params
 
 static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
                                                         int64_t number) {
-    return strip_at(p, p.image.strips[number]);
+    return strip_at(p, strip_place_at(p.image.strips + number));
 }
 
 /* Whether all rows of a strip begin and end on multiples of 16 bytes. */
@@ -62,8 +81,7 @@ struct column_place {
 
 static __device__ __forceinline__ struct column_place
 column_place_of(const struct cuda_params &p, int64_t first, int64_t x) {
-    const uint32_t n = (uint32_t)x, high = __umulhi(p.by_block_kv.factor, n);
-    const uint32_t tile = (high + ((n - high) >> p.by_block_kv.halve)) >> p.by_block_kv.shift;
+    const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
     return {first + tile, n - tile * (uint32_t)p.block_kv};
 }
 
@@ -118,6 +136,12 @@ static __device__ __forceinline__ bool column_lists_any(const struct cuda_params
 /* Chunks of all strips at most: each may end in one that is not whole. */
 static inline int64_t chunks_at_most(const struct cuda_params &p) {
     return p.n_items + p.columns / CUDA_CHUNK;
+}
+
+/* The head of K and V that a strip's queries meet. */
+static __device__ __forceinline__ int32_t head_kv_of(const struct cuda_params &p,
+                                                     const struct strip &s) {
+    return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
 }
 
 /* The rows of one (batch, head) of a tensor. */

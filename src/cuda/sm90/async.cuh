@@ -143,6 +143,30 @@ static __device__ __forceinline__ void box_store_end(void) {
                      : "memory");
 }
 
+/* ---- pieces of 16 bytes of memory, aligned to that, by one thread ---- */
+
+static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes,
+                                                 uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+/* In the background, as one of a batch. */
+static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+/* Ends a batch of this thread's stores, which may be empty. */
+static __device__ __forceinline__ void bulk_store_batch(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until shared memory has been read by all but this thread's last PENDING batches. */
+template <int PENDING> static __device__ __forceinline__ void bulk_store_wait(void) {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
 /* ---- the kernel before this one in its stream, where that may still run ---- */
 
 /* Until it has ended, and all it has written is seen. */

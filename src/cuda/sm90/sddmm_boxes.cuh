@@ -12,7 +12,7 @@
  *
  * Barriers:     filled by         phase ends when          waited for by
  *   entry_full  a scout           the chunk is described   who fetches; its warpgroup
- *   entry_empty                   its scores are stored    whose run has it next
+ *   entry_empty                   it has been read         whose run has it next
  *   k_full      boxes             K stands                 the warpgroup whose chunk it is
  *   k_empty                       that has its scores      who fetches
  *   q_full      boxes             Q stands                 the warpgroups
@@ -26,7 +26,6 @@
 #include "sddmm.cuh"
 #include "sm90/strips.cuh"
 
-#define SDDMM_BOX_RUN 8      /* chunks that a block takes in a row at most */
 #define SDDMM_BOX_FETCHERS 2 /* warps */
 #define SDDMM_BOX_ENTRIES 32 /* chunks that are described at a time */
 #define SDDMM_BOX_PITCH 36   /* floats from row to row of scores: 8 keys of 4 rows meet all banks */
@@ -50,7 +49,7 @@ template <int M, int PANELS> struct sddmm_box_shape {
     static constexpr int K_PANEL = CUDA_CHUNK * 128, K_TILE = PANELS * K_PANEL;
     static constexpr int SCOUTS = M > 64 ? 2 : 3; /* warps; each has every SCOUTS-th run */
     static constexpr int THREADS = 32 * (SDDMM_BOX_WARPS + SCOUTS + SDDMM_BOX_FETCHERS);
-    static_assert(SCOUTS * SDDMM_BOX_RUN <= SDDMM_BOX_ENTRIES,
+    static_assert(SCOUTS * SDDMM_RUN <= SDDMM_BOX_ENTRIES,
                   "no scout comes so far ahead that it could not tell phases of entries apart");
     static constexpr int SPACE = SDDMM_BOX_ROWS * SDDMM_BOX_PITCH * 4; /* of a warp */
     static constexpr int BESIDE = 2 * Q_TILE + SDDMM_BOX_WARPS * SPACE + 2048;
@@ -68,32 +67,6 @@ template <int M, int PANELS> struct sddmm_box_shape {
     static constexpr int BYTES = Q_FULL + 2 * 8;
     static_assert(STAGES >= 4 && BYTES <= STRIP_SHARED, "what a block of Hopper can have");
 };
-
-/* What a block has: of every `stride`-th run of chunks, from `first` on, `each` or one more. */
-struct sddmm_box_share {
-    int64_t row, first, stride, longer;
-    int each, rounds, more, count; /* of its runs the first `more` are longer */
-};
-
-/* Blocks that units of M rows share stand together. */
-template <int M>
-static __device__ __forceinline__ struct sddmm_box_share
-sddmm_box_share_of(const struct cuda_params &p) {
-    const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
-    const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_box_share share;
-    share.row = (int64_t)(blockIdx.x % row_units) * M;
-    share.first = blockIdx.x / row_units;
-    share.stride = gridDim.x / row_units;
-    const int64_t most = share.stride * SDDMM_BOX_RUN;
-    share.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
-    const int64_t runs = share.stride * share.rounds;
-    share.each = (int)(chunks / runs);
-    share.longer = chunks - runs * share.each;
-    share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
-    share.count = share.rounds * share.each + share.more;
-    return share;
-}
 
 /* ---- scouts ---- */
 
@@ -125,7 +98,7 @@ sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_par
             entry.item = item;
             entry.batch = strip.b;
             entry.head = strip.h;
-            entry.head_kv = strip.h / p.heads_per_kv;
+            entry.head_kv = head_kv_of(p, strip);
             entry.query = (int32_t)(strip.first + row);
 #pragma unroll
             for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
@@ -140,7 +113,7 @@ sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_par
 template <class shape>
 static __device__ __forceinline__ void sddmm_box_scout(unsigned char *memory, uint32_t shared,
                                                        const struct cuda_params &p,
-                                                       const struct sddmm_box_share &share,
+                                                       const struct sddmm_share &share,
                                                        int scout) {
 #pragma unroll 1
     for (int round = scout; round < share.rounds; round += shape::SCOUTS) {
@@ -218,13 +191,17 @@ static __device__ __forceinline__ void sddmm_box_fetch(unsigned char *memory, ui
         const int mine = PANELS == SDDMM_BOX_FETCHERS
                              ? boxes
                              : (boxes + SDDMM_BOX_FETCHERS - 1 - fetcher) / SDDMM_BOX_FETCHERS;
+        int32_t key[EACH]; /* before it arrives: then the entry may be given back */
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            key[i] = entry.key[(i * SDDMM_BOX_FETCHERS + fetcher) / PANELS];
         barrier_arrive_expect(full, mine * STRIP_BOX * 128);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int n = i * SDDMM_BOX_FETCHERS + fetcher, j = n / PANELS, panel = n % PANELS;
             if (j < boxes)
                 box_load_panels(k + panel * shape::K_PANEL + j * STRIP_BOX * 128, map_k, full,
-                                panel, entry.key[j], h, b, BOX_AGAIN);
+                                panel, key[i], h, b, BOX_AGAIN);
         }
     }
 }
@@ -311,12 +288,13 @@ static __device__ __forceinline__ void sddmm_box_compute(unsigned char *memory, 
                                          shared + shape::Q + slot * shape::Q_TILE);
         if (warp_lane() == 0)
             barrier_arrive(shared + shape::K_EMPTY + 8 * stage);
-        if (of_group * STRIP_BOX < entry.columns)
-            sddmm_box_store<M>(s, space, entry.to + of_group * STRIP_BOX, entry.width, entry.rows,
-                               (int)p.n_kv - entry.key[of_group], scale);
-        __syncwarp();
-        if (warp_lane() == 0)
-            barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at);
+        float *to = entry.to + of_group * STRIP_BOX;
+        const int64_t width = entry.width;
+        const int rows = entry.rows, left = entry.columns - of_group * STRIP_BOX;
+        const int there = (int)p.n_kv - entry.key[of_group];
+        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read it */
+        if (left > 0)
+            sddmm_box_store<M>(s, space, to, width, rows, there, scale);
     }
 }
 
@@ -332,9 +310,11 @@ static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
     const uint32_t shared = shared_address(memory);
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     if (threadIdx.x == 0) {
+        box_prefetch_map(&map_q);
+        box_prefetch_map(&map_k);
         for (int i = 0; i < SDDMM_BOX_ENTRIES; i++) {
             barrier_make(shared + shape::ENTRY_FULL + 8 * i, 1);
-            barrier_make(shared + shape::ENTRY_EMPTY + 8 * i, SDDMM_BOX_WARPS / 2);
+            barrier_make(shared + shape::ENTRY_EMPTY + 8 * i, 32 * SDDMM_BOX_WARPS / 2);
         }
         for (int i = 0; i < shape::STAGES; i++) {
             barrier_make(shared + shape::K_FULL + 8 * i, SDDMM_BOX_FETCHERS);
@@ -345,7 +325,7 @@ static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
         barrier_made();
     }
     __syncthreads();
-    const struct sddmm_box_share share = sddmm_box_share_of<M>(p);
+    const struct sddmm_share share = sddmm_share_of<M>(p);
     const int scout = warp - SDDMM_BOX_WARPS, fetcher = scout - shape::SCOUTS;
     if (warp < SDDMM_BOX_WARPS)
         sddmm_box_compute<T, M, PANELS>(memory, shared, p, share.count);

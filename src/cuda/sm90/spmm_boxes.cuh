@@ -1,7 +1,10 @@
 /*
  * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strips.cuh) and weights are whole
- * rows of 16 bytes. A block takes M rows of one strip and all dims; where strips are so few that
- * blocks of a cluster should share one, that is left to spmm_mma.cuh. A step is
+ * rows of 16 bytes. As many blocks as the device holds take units of M rows of a strip and all dims
+ * in turns, so that the next unit's keys are under way while one's sums go out: blocks of 32 keys
+ * and 128 dims took 387 us one by one where they take 352 (H200, h=16,n=16384,random(0.05,1),
+ * cold). Where strips are so few that blocks of a cluster should share one, that is left to
+ * spmm_mma.cuh. A step is
  *
  *   part[M, N] += weight[M, KEYS] v[KEYS, N]      and every CUDA_CHUNK keys   sum += part
  *
@@ -33,20 +36,37 @@ template <int M, int N> struct spmm_box_shape {
     typedef float sums[1][N / 8][4];
 };
 
-/* A block's rows. */
+/* M rows of a strip. */
 struct spmm_box_unit {
     struct strip strip;
     int64_t row; /* first row */
-    int steps;
+    int steps;   /* -1: there is no such unit */
 };
 
-template <class shape>
+/* Units of one strip stand together. */
+static __host__ __device__ __forceinline__ int64_t spmm_box_units(const struct cuda_params &p,
+                                                                  int64_t m) {
+    return p.n_items * ((p.height + m - 1) / m);
+}
+
+/* The block's unit of a round. Items stand longest first, so that blocks take units there and back
+ * in turns. */
+template <int M, class shape>
 static __device__ __forceinline__ struct spmm_box_unit
-spmm_box_unit_of(const struct cuda_params &p, int64_t item, int64_t row) {
+spmm_box_unit_of(const struct cuda_params &p, int round) {
+    const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
+    const uint32_t place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int64_t number = (int64_t)round * gridDim.x + place;
     struct spmm_box_unit unit;
+    unit.steps = -1;
+    if (number >= spmm_box_units(p, M))
+        return unit;
+    const uint32_t item = (uint32_t)number / row_units;
     unit.strip = strip_of(p, item);
-    unit.row = row;
-    unit.steps = (int)((unit.strip.width + shape::KEYS - 1) / shape::KEYS);
+    unit.row = (int64_t)((uint32_t)number - item * row_units) * M;
+    unit.steps = unit.row < unit.strip.rows
+                     ? (int)((unit.strip.width + shape::KEYS - 1) / shape::KEYS)
+                     : 0;
     return unit;
 }
 
@@ -60,7 +80,7 @@ static __device__ __forceinline__ void spmm_box_values(uint32_t shared, const CU
                                                        int32_t key, int first) {
     const uint32_t full = shared + shape::FULL + 8 * stage;
     const uint32_t v = shared + shape::V + stage * shape::V_TILE;
-    const int h = strip.h / p.heads_per_kv;
+    const int h = head_kv_of(p, strip);
     if (warp_lane() == 0)
         barrier_arrive_expect(full, shape::V_TILE);
 #pragma unroll
@@ -72,11 +92,12 @@ static __device__ __forceinline__ void spmm_box_values(uint32_t shared, const CU
     __syncwarp();
 }
 
-/* By all four warps, of which the first is also that of values. */
+/* A unit, whose steps are numbered from `number` on, by all four warps, of which the first is also
+ * that of values. */
 template <int M, class shape>
-static __device__ __forceinline__ void spmm_box_fetch(uint32_t shared, const CUtensorMap *map,
-                                                      const struct cuda_params &p,
-                                                      const struct spmm_box_unit &unit, int warp) {
+static __device__ __forceinline__ void
+spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct cuda_params &p,
+               const struct spmm_box_unit &unit, int number, int warp) {
     constexpr int WINDOW = 32 / shape::BOXES; /* steps whose keys are looked up at a time */
     constexpr int PIECES = shape::KEYS / 4, AT_ONCE = 128 / PIECES; /* rows */
     const int64_t width = unit.strip.width;
@@ -90,9 +111,10 @@ static __device__ __forceinline__ void spmm_box_fetch(uint32_t shared, const CUt
         next = strip_box_key(p, unit.strip.entry, 0, width);
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
-        const int stage = strip_stage<shape::STAGES>(step);
+        const int stage = strip_stage<shape::STAGES>(number + step);
         const int64_t x = (int64_t)step * shape::KEYS;
-        barrier_wait(shared + shape::EMPTY + 8 * stage, strip_parity<shape::STAGES>(step) ^ 1);
+        barrier_wait(shared + shape::EMPTY + 8 * stage,
+                     strip_parity<shape::STAGES>(number + step) ^ 1);
         if (warp == 0) {
             if (step % WINDOW == 0) {
                 key = next;
@@ -153,10 +175,11 @@ spmm_box_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned 
     product_pin(part);
 }
 
+/* A unit, whose steps are numbered from `number` on. */
 template <class T, int M, class shape>
-static __device__ __forceinline__ void spmm_box_compute(unsigned char *memory, uint32_t shared,
-                                                        const struct cuda_params &p,
-                                                        const struct spmm_box_unit &unit) {
+static __device__ __forceinline__ void
+spmm_box_compute(unsigned char *memory, uint32_t shared, const struct cuda_params &p,
+                 const struct spmm_box_unit &unit, int number) {
     constexpr int FOLD = CUDA_CHUNK / shape::KEYS; /* steps */
     const int row = sm90_uniform((int)threadIdx.x / 32) * 16;
     const int lane = warp_lane();
@@ -167,9 +190,9 @@ static __device__ __forceinline__ void spmm_box_compute(unsigned char *memory, u
     uint32_t any[2] = {};
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
-        const int stage = strip_stage<shape::STAGES>(step);
+        const int stage = strip_stage<shape::STAGES>(number + step);
         const int64_t left = unit.strip.width - (int64_t)step * shape::KEYS;
-        barrier_wait(shared + shape::FULL + 8 * stage, strip_parity<shape::STAGES>(step));
+        barrier_wait(shared + shape::FULL + 8 * stage, strip_parity<shape::STAGES>(number + step));
         spmm_box_multiply<T, shape>(part, any, memory + at + stage * shape::W_TILE,
                                     panel16_described(memory + shape::V) + stage * shape::V_TILE,
                                     (int)min(left, (int64_t)shape::KEYS), row >= M,
@@ -181,26 +204,22 @@ static __device__ __forceinline__ void spmm_box_compute(unsigned char *memory, u
                 flat[i] += part[i];
     }
     const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
-    spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
+    if (row < M)
+        spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
 }
 
 /* ---- the kernel ---- */
 
-/* Units of one strip stand together. */
+/* Each role goes through the block's units by itself: those that fetch are ahead by what the ring
+ * holds, also of the next unit. */
 template <class T, int M, class shape>
 static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     spmm_boxes(const __grid_constant__ struct cuda_params p,
                const __grid_constant__ CUtensorMap map) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = shared_address(memory);
-    const int64_t row_units = (p.height + M - 1) / M;
-    const uint32_t number = blockIdx.x;
-    const int64_t item = number / row_units;
-    const struct spmm_box_unit unit =
-        spmm_box_unit_of<shape>(p, item, (number - item * row_units) * M);
-    if (unit.row >= unit.strip.rows)
-        return;
     if (threadIdx.x == 0) {
+        box_prefetch_map(&map);
         for (int i = 0; i < shape::STAGES; i++) {
             barrier_make(shared + shape::FULL + 8 * i, 1 + 128);
             barrier_make(shared + shape::EMPTY + 8 * i, shape::THREADS);
@@ -209,12 +228,27 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     }
     __syncthreads();
     const int warp = sm90_uniform((int)threadIdx.x / 32) - shape::THREADS / 32;
+    int number = 0;
     if (warp < 0) {
         registers_claim<shape::CLAIM>();
-        spmm_box_compute<T, M, shape>(memory, shared, p, unit);
+#pragma unroll 1
+        for (int round = 0;; round++) {
+            const struct spmm_box_unit unit = spmm_box_unit_of<M, shape>(p, round);
+            if (unit.steps < 0)
+                break;
+            spmm_box_compute<T, M, shape>(memory, shared, p, unit, number);
+            number += unit.steps;
+        }
     } else {
         registers_release<shape::LEAVE>();
-        spmm_box_fetch<M, shape>(shared, &map, p, unit, warp);
+#pragma unroll 1
+        for (int round = 0;; round++) {
+            const struct spmm_box_unit unit = spmm_box_unit_of<M, shape>(p, round);
+            if (unit.steps < 0)
+                break;
+            spmm_box_fetch<M, shape>(shared, &map, p, unit, number, warp);
+            number += unit.steps;
+        }
     }
 }
 
@@ -224,9 +258,9 @@ template <class T, int M, int N>
 static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
     typedef spmm_box_shape<M, N> shape;
     CUtensorMap map;
-    const int64_t units = p->n_items * ((p->height + M - 1) / M);
-    if (spmm_mma_cluster(p, units, shape::BLOCKS) > 1 ||
-        !strips_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v, STRIP_BOX,
+    const int64_t units = spmm_box_units(*p, M);
+    const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
+    if (!strips_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v, STRIP_BOX,
                     N / 64, T()))
         return cudaErrorNotSupported;
     if (units == 0)
@@ -237,23 +271,38 @@ static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStrea
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, &map};
+    const int64_t blocks = units < held ? units : held;
     return code ? code
-                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)units),
+                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
                                    dim3(128 + shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* A tile of M rows, and the blocks of a multiprocessor that compute such. */
+struct spmm_boxes_tile {
+    int64_t height;
+    int blocks;
+    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+};
+
+#define SPMM_BOXES_TILE(m, n)                                                                      \
+    { m, spmm_box_shape<m, n>::BLOCKS, spmm_boxes_launch_tile<T, m, n> }
+
+/* As high a tile as block rows fill, or a lower one where strips are so few that blocks would share
+ * them: values are fetched again then, but no sums have to be added up.
+ * cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
 template <class T>
 static cudaError_t spmm_boxes_launch(const struct cuda_params *p, cudaStream_t stream) {
-    static cudaError_t (*const launch[2][3])(const struct cuda_params *, cudaStream_t) = {
-        {spmm_boxes_launch_tile<T, 32, 64>, spmm_boxes_launch_tile<T, 64, 64>,
-         spmm_boxes_launch_tile<T, 128, 64>},
-        {spmm_boxes_launch_tile<T, 32, 128>, spmm_boxes_launch_tile<T, 64, 128>,
-         spmm_boxes_launch_tile<T, 128, 128>},
+    static const struct spmm_boxes_tile tiles[2][3] = {
+        {SPMM_BOXES_TILE(32, 64), SPMM_BOXES_TILE(64, 64), SPMM_BOXES_TILE(128, 64)},
+        {SPMM_BOXES_TILE(32, 128), SPMM_BOXES_TILE(64, 128), SPMM_BOXES_TILE(128, 128)},
     };
     if (!strips_boxed(p) || p->height <= 16 || p->d_v > 128)
         return cudaErrorNotSupported;
-    return launch[p->d_v > 64][p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2](p, stream);
+    const struct spmm_boxes_tile *of = tiles[p->d_v > 64];
+    int i = p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2;
+    while (i >= 0 && spmm_mma_cluster(p, spmm_box_units(*p, of[i].height), of[i].blocks) > 1)
+        i--;
+    return i < 0 ? cudaErrorNotSupported : of[i].launch(p, stream);
 }
 
 #endif
