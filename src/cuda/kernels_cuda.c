@@ -302,6 +302,10 @@ static const char *scale_refused(const struct problem *problem) {
         of_all = of_all ? of_all : why;                                                            \
         return refused(target, of_all ? of_all : REFUSES_##way(problem, target));                  \
     }                                                                                              \
+    static struct granule_step name##_step(int32_t rows) {                                         \
+        (void)rows;                                                                                \
+        return (struct granule_step){STEP_##way(head, rows)};                                      \
+    }                                                                                              \
     static int32_t name##_workers(const tess_target *target, int32_t rows) {                       \
         (void)target, (void)rows;                                                                  \
         return WORKERS_##way(head, cuda_##name##_shared(rows));                                    \
@@ -384,6 +388,14 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head), shared)
 #define WORKERS_fma(head, shared) 1
+/* Of tall tiles of 64 dims as thin lists have them: of others few granules have masks. */
+#define STEP_sm90(head, rows) 0, 0
+#define STEP_sm90_v128(head, rows) 0, 0
+#define STEP_sm90_r192(head, rows) 0, 0
+#define STEP_mma(head, rows) ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)
+#define STEP_mma_f32(head, rows) ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)
+#define STEP_low(head, rows) 0, 0
+#define STEP_fma(head, rows) 0, 0
 #define HALVES_sm90 1
 #define HALVES_sm90_v128 1
 #define HALVES_sm90_r192 1
@@ -449,6 +461,7 @@ static const struct kernel kernels[] = {
      .padded_head = PADDED_##way(head),                                                            \
      .weighed = WEIGHED_##way,                                                                     \
      .workers = name_##_workers,                                                                   \
+     .step = name_##_step,                                                                         \
      .shared = cuda_##name_##_shared,                                                              \
      .granule = GRANULE_##way,                                                                     \
      .halves = HALVES_##way,                                                                       \
