@@ -7,8 +7,8 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
- * cut.h and balance.h say in which order they stand; for kernels that ask, score_bits.h adds their masks as
- * threads need them.
+ * cut.h and balance.h say in which order they stand; for kernels that ask, score_bits.h adds their
+ * masks as threads need them.
  *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
  * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
@@ -88,7 +88,7 @@ struct granules {
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
-/* A step of a kernel has `keys` places, of which each warp computes those that one of its own `rows`
+/* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
  * rows lists; keys 0: granules stand as cut.h says. */
 struct granule_step {
     int32_t keys, rows;
