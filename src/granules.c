@@ -1,6 +1,7 @@
 /* Granules: each tile's are counted, then filled; and the items of a schedule, dealt. */
 #include "granules.h"
 
+#include "balance.h"
 #include "cut.h"
 #include "deal.h"
 #include "score_bits.h"
@@ -68,18 +69,25 @@ static int tile_filled(const struct granules *g, int64_t T, int64_t n_kv) {
     return filled;
 }
 
-static void tiles_fill(struct granules *out, const struct lists *lists,
-                       const struct tile_cut *tiles, int64_t n_kv) {
-    int filled = 1;
-#pragma omp parallel for schedule(dynamic, 16) reduction(& : filled)
+/* Zero, or -1 when memory ran out. */
+static int tiles_fill(struct granules *out, const struct lists *lists,
+                      const struct granule_rules *rules, const struct tile_cut *tiles) {
+    int filled = 1, failed = 0;
+#pragma omp parallel for schedule(dynamic, 16) reduction(& : filled) reduction(| : failed)
     for (int64_t T = 0; T < out->tiles; T++) {
         struct granule_mask *masks = out->masks + out->mask_ptr[T];
-        cut_fill(&tiles[T].cut, lists, T, out->keys + out->ptr[T], masks);
+        int32_t *keys = out->keys + out->ptr[T];
+        const int64_t whole = tiles[T].cut.n[CUT_WHOLE], masked = cut_masked(&tiles[T].cut);
+        cut_fill(&tiles[T].cut, lists, T, keys, masks);
+        if (rules->step.keys && rules->step.rows < lists->tile_rows && masked > 1)
+            failed |=
+                balance_tile(lists, &rules->step, out->size, whole, keys + whole, masks, masked);
         if (out->score_bits)
             score_bits_fill(out->score_bits + tiles[T].bits, &tiles[T].cut, lists, masks);
-        filled &= tile_filled(out, T, n_kv);
+        filled &= tile_filled(out, T, rules->n_kv);
     }
     out->filled = filled;
+    return failed;
 }
 
 /* Granules [begin, end) of a tile of `count` that part `part` of `parts` computes. */
@@ -255,8 +263,9 @@ static int granules_build(struct granules *out, const struct lists *lists,
     out->score_bits = rules->halves ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
     if (!out->keys || !out->masks || (rules->halves && !out->score_bits))
         return -1;
-    tiles_fill(out, lists, tiles, rules->n_kv);
-    return items_fill(out, lists, schedule, rules, tiles);
+    return tiles_fill(out, lists, rules, tiles) || items_fill(out, lists, schedule, rules, tiles)
+               ? -1
+               : 0;
 }
 
 tess_status granules_make(struct granules *out, const struct lists *lists,

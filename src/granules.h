@@ -7,8 +7,8 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
- * cut.h says in which order they stand; for kernels that ask, score_bits.h adds their masks as
- * threads need them.
+ * cut.h and balance.h say in which order they stand; for kernels that ask, score_bits.h adds their
+ * masks as threads need them.
  *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
  * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
@@ -88,6 +88,12 @@ struct granules {
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
+/* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
+ * rows lists; keys 0: granules stand as cut.h says. */
+struct granule_step {
+    int32_t keys, rows;
+};
+
 /*
  * How heads read lists, keys and values, and among how many the items are dealt. `stack` query
  * heads in a row share their list, keys and values, and make one item of the schedule: its part k
@@ -103,6 +109,7 @@ struct granule_rules {
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
     int turns;       /* 1: chunks of one half's alone have turns (cut.h) */
+    struct granule_step step; /* without halves: those with masks stand as balance.h says */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

@@ -115,6 +115,9 @@ struct kernel {
     /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
      * whoever is free takes the next. */
     int32_t (*workers)(const tess_target *target, int32_t rows);
+    /* Attention with an image, without halves: its steps for tiles of `rows` rows, which granules
+     * are ordered for; NULL: they need not be. */
+    struct granule_step (*step)(int32_t rows);
     /* Attention on a device: bytes of shared memory that a block takes for tiles of `rows` rows;
      * NULL: none. */
     int64_t (*shared)(int32_t rows);

@@ -65,7 +65,8 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .n_kv = plan->problem.n_kv,
         .size = kernel->granule ? kernel->granule : GRANULE_MAX,
         .halves = kernel->halves,
-        .turns = kernel->turns};
+        .turns = kernel->turns,
+        .step = kernel->step ? kernel->step(rows) : (struct granule_step){0, 0}};
     if (!status && plan->backend->image_size)
         status =
             granules_make(&plan->granules, &plan->lists, &plan->schedule, &granule_rules, error);

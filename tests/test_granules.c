@@ -28,8 +28,10 @@ struct cut {
     int64_t list_of[HEADS];
 };
 
-static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
-                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t stack) {
+static void cut_make_for(struct cut *c, struct granule_step step, const char *spec, int64_t n_q,
+                         int64_t n_kv, int64_t block_q, int64_t block_kv, int32_t tile_rows,
+                         int32_t workers, int64_t stack) {
+    const int halves = tile_rows % 16 == 0 && !step.keys;
     tess_error error = tess_error_init();
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
@@ -48,8 +50,9 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
                                                 .n_kv = n_kv,
                                                 .workers = workers,
                                                 .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
-                                                .halves = tile_rows % 16 == 0,
-                                                .turns = tile_rows % 16 == 0};
+                                                .halves = halves,
+                                                .turns = halves,
+                                                .step = step};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
                                    HEADS / stack, &rules, &error),
@@ -60,10 +63,16 @@ static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv,
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
     assert_int_equal(granules_memory(g),
                      (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
-                         (tile_rows % 16 ? 0 : g->n_items * (int64_t)sizeof *g->halves) +
+                         (halves ? g->n_items * (int64_t)sizeof *g->halves : 0) +
                          g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
                          g->n_bits * (int64_t)sizeof *g->score_bits +
                          (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
+}
+
+static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
+                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t stack) {
+    cut_make_for(c, (struct granule_step){0, 0}, spec, n_q, n_kv, block_q, block_kv, tile_rows,
+                 workers, stack);
 }
 
 static void cut_free(struct cut *c) {
@@ -197,14 +206,91 @@ static void items_list_the_pattern(void **state) {
         {"longformer(20,3)", 4, 64}, {"random(0,6)", 16, 16},
     };
     static const int32_t rows[] = {8, 16, 64, 128};
+    static const struct granule_step steps[] = {{0, 0}, {32, 16}, {64, 16}, {128, 32}};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             struct cut c;
-            cut_make(&c, patterns[p].spec, 300, 305, patterns[p].block_q, patterns[p].block_kv,
-                     rows[r], r % 2 ? 1 : 7, 1 + p % 2);
-            check(&c);
-            cut_free(&c);
+            for (int stepped = 0; stepped < 2; stepped++) {
+                cut_make_for(&c, steps[stepped ? r : 0], patterns[p].spec, 300, 305,
+                             patterns[p].block_q, patterns[p].block_kv, rows[r],
+                             stepped || r % 2 == 0 ? 7 : 1, 1 + p % 2);
+                check(&c);
+                cut_free(&c);
+            }
         }
+}
+
+#define WARPS 8
+
+/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of
+ * a warp in each step, summed. */
+static int64_t groups_count(const struct cut *c, const struct granule_item *item,
+                            struct granule_step step, int64_t (*of_warp)[WARPS]) {
+    const int64_t places = (int64_t)item->count * c->granules.size;
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < places; begin += step.keys) {
+        int64_t of_step = 0;
+        for (int32_t w = 0; w < c->lists.tile_rows / step.rows; w++) {
+            int64_t groups = 0;
+            for (int64_t at = begin; at < begin + step.keys && at < places; at += 8) {
+                int some = 0;
+                for (int64_t i = 0; i < 8 * step.rows; i++)
+                    some |= lists_place(c, item, w * step.rows + i / 8, at + i % 8);
+                groups += some;
+            }
+            of_step = groups > of_step ? groups : of_step;
+            (*of_warp)[w] += groups;
+        }
+        most += of_step;
+    }
+    return most;
+}
+
+/* Places of an item that some row of a warp lists. */
+static int64_t places_count(const struct cut *c, const struct granule_item *item, int32_t first,
+                            int32_t rows) {
+    int64_t places = 0;
+    for (int64_t place = 0; place < (int64_t)item->count * c->granules.size; place++) {
+        int some = 0;
+        for (int32_t r = first; r < first + rows; r++)
+            some |= lists_place(c, item, r, place);
+        places += some;
+    }
+    return places;
+}
+
+/* Steps with masks keep all warps: those of a window's two edges, of whose 8 granules of 32 keys a
+ * warp of 32 rows lists 5, and those of small blocks take hardly longer than the warp with the most
+ * to do; and granules of single keys fill groups by who lists them. */
+static void steps_are_balanced(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block;
+        struct granule_step step;
+        double over; /* all steps, in groups, over those of the warp with the most */
+        double fill; /* groups over those that hold nothing but what their warp lists */
+    } cases[] = {{"window(511,0)", 128, {64, 32}, 1, 1},
+                 {"random(0.1,1)", 64, {64, 32}, 1.1, 1},
+                 {"random(0.1,1)", 8, {128, 16}, 1.1, 1},
+                 {"random(0.01,1)", 1, {128, 16}, 1.2, 1.35}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        const struct granule_step step = cases[i].step;
+        int64_t of_warp[WARPS] = {0}, longest = 0;
+        cut_make_for(&c, step, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 128, 2,
+                     1);
+        const struct granule_item *item = &c.granules.items[0];
+        assert_int_equal(item->parts, 1);
+        const int64_t most = groups_count(&c, item, step, &of_warp);
+        for (int32_t w = 0; w < 128 / step.rows; w++) {
+            const int64_t places = places_count(&c, item, w * step.rows, step.rows);
+            assert_true((double)of_warp[w] <= cases[i].fill * (double)(places + 7) / 8);
+            longest = of_warp[w] > longest ? of_warp[w] : longest;
+        }
+        assert_true(most >= longest && (double)most <= cases[i].over * (double)longest);
+        cut_free(&c);
+    }
 }
 
 /* Lists with nothing in common: nearly all chunks are of one half of a tile's rows, and each half has
@@ -368,7 +454,7 @@ int main(void) {
         cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(halves_take_turns),
         cmocka_unit_test(plans_have_turns),        cmocka_unit_test(sizes_follow_the_runs),
         cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
-        cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

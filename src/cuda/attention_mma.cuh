@@ -309,6 +309,19 @@ template <int D, int ROWS> static constexpr int attention_blocks_of(float) {
     return ATTENTION_BLOCKS_F32(D, ROWS);
 }
 
+template <int D, int ROWS, class T> static constexpr int attention_step_of(T) {
+    return ATTENTION_STEP(D, ROWS);
+}
+template <int D, int ROWS> static constexpr int attention_step_of(float) {
+    return ATTENTION_STEP_F32(D, ROWS);
+}
+template <int D, int ROWS, bool THIN, class T> static constexpr int attention_warp_of(T) {
+    return ATTENTION_WARP(D, ROWS, THIN);
+}
+template <int D, int ROWS, bool THIN> static constexpr int attention_warp_of(float) {
+    return ATTENTION_WARP_F32(D, ROWS);
+}
+
 template <class T, int D, int R, int WARPS, int KEYS>
 static cudaError_t attention_mma_launch_one(const struct attention_params *p,
                                              cudaStream_t stream) {
@@ -331,28 +344,20 @@ struct attention_tile {
     cudaError_t (*launch)(const struct attention_params *p, cudaStream_t stream);
 };
 
-template <class T, int D, int R, int WARPS, int KEYS>
-static constexpr struct attention_tile attention_tile_of(bool thin) {
-    return {R * WARPS, thin, attention_shape<T, D, R, WARPS, KEYS>::BYTES,
+template <class T, int D, int ROWS, bool THIN>
+static constexpr struct attention_tile attention_tile_of(void) {
+    constexpr int R = attention_warp_of<D, ROWS, THIN>(T());
+    constexpr int WARPS = ROWS / R, KEYS = attention_step_of<D, ROWS>(T());
+    return {ROWS, THIN, attention_shape<T, D, R, WARPS, KEYS>::BYTES,
             attention_mma_launch_one<T, D, R, WARPS, KEYS>};
 }
 
-/* Tall tiles take 32 rows to a warp, which halves what passes from shared memory for each product;
- * for rows of more than 256 bytes their sums would not fit the registers. A low one takes short
- * steps: it is a warp that waits, and the more of them fit a multiprocessor the better. Of f32,
- * whose keys take long, all steps are short, and a low tile's half as long: eight and four blocks
- * then fit a multiprocessor of an H200, where steps of 32 keys let it have five and two. */
 template <class T, int D>
 static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
-    constexpr bool F32 = sizeof(T) == 4;
-    constexpr int R = D * sizeof(T) > 256 ? 16 : 32, THIN_R = D > 64 || F32 ? R : 16;
-    constexpr int STEP = F32 ? 32 : 64, KEYS = F32 ? 32 : D > 64 ? 64 : 128;
     constexpr struct attention_tile tiles[] = {
-        attention_tile_of<T, D, 16, 1, F32 ? 16 : 32>(false),
-        attention_tile_of<T, D, 16, 2, STEP>(false),
-        attention_tile_of<T, D, 16, 4, STEP>(false),
-        attention_tile_of<T, D, THIN_R, 128 / THIN_R, KEYS>(true),
-        attention_tile_of<T, D, R, 128 / R, KEYS>(false),
+        attention_tile_of<T, D, 16, false>(),  attention_tile_of<T, D, 32, false>(),
+        attention_tile_of<T, D, 64, false>(),  attention_tile_of<T, D, 128, true>(),
+        attention_tile_of<T, D, 128, false>(),
     };
     int i = 0;
     while (tiles[i].rows < rows || (tiles[i].thin && !thin))

@@ -97,10 +97,10 @@ template <int KEYS> static __device__ __forceinline__ constexpr int attention_gr
 }
 
 /* The groups of 8 keys that a row of this warp lists: the first of each one's bits is set. `whole`:
- * all rows list all keys. */
-template <int R, int KEYS, int STRIDE>
-static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t masks,
-                                                            int shift) {
+ * all rows list all keys; `part`, with PARTS: likewise bits, of those of which that is not so. */
+template <int R, int KEYS, int STRIDE, bool PARTS>
+static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t &part,
+                                                            uint32_t masks, int shift) {
     constexpr int EACH = KEYS < 32 ? 1 : KEYS / 32;
     constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
     constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
@@ -116,9 +116,13 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     }
     whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
     uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
+    part = PARTS ? __ballot_sync(WARP_ALL, (all >> shift & ROWS) != ROWS) : 0;
 #pragma unroll
-    for (int i = 1; i < 8 / EACH; i *= 2)
+    for (int i = 1; i < 8 / EACH; i *= 2) {
         lanes |= lanes >> i;
+        part |= part >> i;
+    }
+    part &= GROUP;
     return lanes & GROUP;
 }
 
@@ -175,8 +179,10 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
     const float scale = p.score_scale;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
+    constexpr bool SKIPS = !attention_has_small(T()); /* masks, where no register is missing */
     bool whole = true;
-    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE>(whole, words, shift) : 0;
+    uint32_t part = 0;
+    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift) : 0;
     if (whole) {
         constexpr int GROUPS = shape::GROUPS;
         const struct attention_groups all = {0, GROUPS};
@@ -197,9 +203,11 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
+        const uint32_t before = left;
         const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
         attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
-        attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
+        if (!SKIPS || part & (before ^ left) || groups.n < GROUPS)
+            attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
         attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);
     }
 }
