@@ -1,5 +1,5 @@
 /*
- * Stage 2 on Hopper where rows have up to 32 SOFTMAX_BULK_HELD keys, are about as wide, and there
+ * Stage 2 on Hopper where rows have up to 4 SOFTMAX_BULK_HELD keys, are about as wide, and there
  * are many of them. Rows that lie side by side are fetched as one piece of memory, by a bulk copy
  * to shared memory, and go back by another: pieces of rows of their own would be parts of sectors,
  * which L2 takes one by one (rows of 30 keys kept it at 79 % of its peak, memory at 56 %).
@@ -268,13 +268,11 @@ static cudaError_t softmax_bulk_launch_lanes(const struct cuda_params *p, cudaSt
 /* cudaErrorNotSupported: nothing is launched, for rows are wide, or too few. */
 static inline cudaError_t softmax_bulk_launch(const struct cuda_params *p, cudaStream_t stream) {
     static cudaError_t (*const launch[])(const struct cuda_params *, cudaStream_t) = {
-        softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>,  softmax_bulk_launch_lanes<4>,
-        softmax_bulk_launch_lanes<8>, softmax_bulk_launch_lanes<16>, softmax_bulk_launch_lanes<32>,
-    };
+        softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>, softmax_bulk_launch_lanes<4>};
     int log2 = 0;
-    while (log2 < 6 && p->widest > (int64_t)SOFTMAX_BULK_HELD << log2)
+    while (log2 < 3 && p->widest > (int64_t)SOFTMAX_BULK_HELD << log2)
         log2++;
-    if (p->architecture != 90 || !p->even || log2 == 6 || p->n_q % p->block_q != 0)
+    if (p->architecture != 90 || !p->even || log2 == 3 || p->n_q % p->block_q != 0)
         return cudaErrorNotSupported;
     return launch[log2](p, stream);
 }
