@@ -114,10 +114,6 @@ hard=(
     $fused,h=2,n=300,nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,1x1},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
     $fused,h=2,n={128,700},nkv=4224,d=64,dtype=bf16,block=128x128,pattern={dense,'random(0.5,1)',causal},part={0,2048},fill={nanv,sink}
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
-    $fused,h=2,n=300,nkv=700,d={256,192,136},pattern='random(0.2,1)',block={8x8,16x16,1x1,64x64},tile={8,16},fill={nanv,inf}
-    $fused,h=1,n=200,nkv=700,d={256,250},block=64x64,pattern={causal,'window(77,9)'},tile={8,16},part={0,256},fill={positive,subnormal}
-    $fused,h=1,n=40,nkv=3000,d=256,pattern=dense,tile={8,16},fill={tiny,cancel,top}
-    $fused,h=4,hkv=2,n=100,d={256,133},dv=140,block=8x8,pattern='random(0.3,1)',lists=kv,tile=16,layout=padded,align=4
     $fused,h=2,n=300,nkv=1777,d={64,128},dtype={bf16,f16,f32},block={8x8,64x64,1x1,37x41},pattern={'random(0.1,1)','random(0.4,2)&causal'},tile={64,128},fill=nanv
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
@@ -195,7 +191,6 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=2,n=140,nkv=700,d=64,block=8x8,pattern='random(0.4,1)',tile=8,part=256
     backend=cuda,pipeline=fused,h=1,n=70,nkv=90,d=128,block=1x1,pattern='random(0.3,1)',tile=8,fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=8,align=4
-    backend=cuda,pipeline=fused,h=1,n=60,nkv=300,d=256,block=16x16,pattern='random(0.4,1)',tile={8,16}
     backend=cuda,pipeline=fused,h=1,n=256,d=64,dtype=bf16,block=8x8,pattern='random(0.3,1)',tile=128,kernel=cuda_attention_bf16_d64
     backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=96,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal'
     backend=cuda,h=1,n=300,nkv=500,d=96,dtype=bf16,block=64x64,pattern='random(0.6,1)&causal',tile=128,kernel=cuda_attention_bf16_d96

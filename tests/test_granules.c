@@ -222,8 +222,8 @@ static void items_list_the_pattern(void **state) {
 
 #define WARPS 8
 
-/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of
- * a warp in each step, summed. */
+/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of a
+ * warp in each step, summed. */
 static int64_t groups_count(const struct cut *c, const struct granule_item *item,
                             struct granule_step step, int64_t (*of_warp)[WARPS]) {
     const int64_t places = (int64_t)item->count * c->granules.size;

@@ -62,8 +62,7 @@ struct attention_params {
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
 /* The same of those for tiles of 8 rows, a warp each: what registers allow. */
-#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
-    ((head) > 128 ? ((rows) > 8 ? 5 : 8) : (head) > 64 ? 12 : 16)
+#define ATTENTION_BLOCKS_LOW(head) ((head) > 64 ? 12 : 16)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
@@ -73,7 +72,7 @@ struct attention_params {
  * half as long: eight and four blocks then fit a multiprocessor of an H200, where steps of 32 keys
  * let it have five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
-#define ATTENTION_STEP_F32(head, rows) ((rows) > 16 && (head) <= 128 ? 32 : 16)
+#define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
     ((rows) > 64 && (head) <= 128 && ((head) > 64 || !(thin)) ? 32 : 16)
 #define ATTENTION_WARP_F32(head, rows) ((rows) > 64 && (head) <= 64 ? 32 : 16)

@@ -313,7 +313,7 @@ template <int D, int ROWS, class T> static constexpr int attention_step_of(T) {
     return ATTENTION_STEP(D, ROWS);
 }
 template <int D, int ROWS> static constexpr int attention_step_of(float) {
-    return ATTENTION_STEP_F32(D, ROWS);
+    return ATTENTION_STEP_F32(ROWS);
 }
 template <int D, int ROWS, bool THIN, class T> static constexpr int attention_warp_of(T) {
     return ATTENTION_WARP(D, ROWS, THIN);
