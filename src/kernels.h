@@ -63,7 +63,7 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
- * Measured, see ARCHITECTURE.md. */
+ * Measured: src/cuda/instances.def and src/cpu/kernels_cpu.c say where. */
 struct kernel_cost {
     double item;        /* any work item */
     double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
