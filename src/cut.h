@@ -1,5 +1,6 @@
 /*
- * A query tile's packed list cut into granules, and the order in which they stand:
+ * A query tile's packed list cut into granules, and the order in which they stand, but for kernels
+ * that want steps balanced (balance.h):
  *
  *   whole       no mask
  *   others      even ones: full, and each row lists all of their keys or none; those of rows of both

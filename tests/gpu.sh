@@ -95,8 +95,8 @@ hard=(
     $staged,h=9,n=16001,nkv=300,d=8,pattern='random(0.08,1)',block=1x1,fill=inf
     $staged,h=2,n=17000,nkv=300,d=8,pattern='random_row(0.3334,1)',block=1x1,fill=nank
     $staged,h=4,n=17000,nkv=150,d=8,pattern='random(0.3,1)',block=2x3
-    $staged,h=1,n=17000,nkv=400,d=8,pattern='random(0.5,1)',block=4x4,fill=nanv
-    $staged,h=1,n=8700,nkv=1100,d=8,pattern='random_row(0.373,1)',block=1x1,fill=sink
+    $staged,h=4,n=17000,nkv=200,d=8,pattern='random(0.5,1)',block=4x4,fill=nanv
+    $staged,h=8,n=8700,nkv=160,d=8,pattern='random_row(0.373,1)',block=1x1,fill=sink
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
     $fused,h=2,n=300,nkv=700,d={80,96},dtype={f16,bf16},pattern='random(0.5,1)',block={128x128,64x64,8x8,128x1}
@@ -172,7 +172,7 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=staged,h=1,n=70,nkv=700,d=128,dtype=bf16,block=32x32,pattern='random(0.7,1)'
     backend=cuda,pipeline=staged,h=2,n=200,nkv=2000,d=64,dtype=f16,block={64x64,192x32},pattern='random(0.7,1)'
     backend=cuda,pipeline=staged,h=40,n=330,nkv=500,d=64,dtype=bf16,block=32x32,pattern='random(0.7,1)'
-    backend=cuda,pipeline=staged,h=1,n=4400,nkv=600,d=8,block=1x1,pattern='random_row(0.9,1)'
+    backend=cuda,pipeline=staged,h=8,n=4300,nkv=110,d=8,block=1x1,pattern='random_row(0.9,1)'
     backend=cuda,h=2,n=200,nkv=600,d=64,dtype=f16,block=64x64,pattern='window(100,30)',layout=padded
     backend=cuda,h=1,n=140,nkv=1100,d=128,dtype=bf16,block=64x64,pattern='random(0.7,1)',part=256
     backend=cuda,h=1,n=140,nkv=300,d=256,dtype=bf16,block=64x64,pattern='random(0.7,1)&causal'

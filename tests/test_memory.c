@@ -105,6 +105,36 @@ static tess_status try_plan(const void *pipeline, tess_error *error) {
     return status;
 }
 
+/* A plan for a GPU, which need not be there. */
+struct cuda_plan {
+    const char *kernel;
+    tess_type type;
+    int32_t rows;
+};
+static tess_status try_cuda_plan(const void *argument, tess_error *error) {
+    const struct cuda_plan *asked = argument;
+    tess_problem problem = lab_case_problem(&setting.c, TESS_FUSED);
+    tess_target target = tess_target_init();
+    tess_plan *plan = NULL;
+    target.backend = TESS_CUDA, target.architecture = 90, target.multiprocessors = 132;
+    problem.kernel = asked->kernel, problem.type = asked->type, problem.tile_rows = asked->rows;
+    tess_status status = tess_plan_create(&plan, &problem, setting.pattern, &target, error);
+    if (status != TESS_OK)
+        assert_null(plan);
+    tess_plan_free(plan);
+    return status;
+}
+
+static int kernel_is_there(const char *name) {
+    for (int64_t k = 0; k < tess_kernel_count(); k++) {
+        tess_kernel_info info = tess_kernel_info_init();
+        assert_int_equal(tess_kernel_describe(k, &info, NULL), TESS_OK);
+        if (strcmp(info.name, name) == 0)
+            return 1;
+    }
+    return 0;
+}
+
 static tess_status try_attention(const void *argument, tess_error *error) {
     (void)argument;
     lab_tensor_poison(&setting.o);
@@ -148,6 +178,8 @@ static void refuse_each(const struct attempt *a, int onward) {
 static void every_allocation(void **state) {
     (void)state;
     static const tess_pipeline fused = TESS_FUSED, staged = TESS_STAGED;
+    static const struct cuda_plan balanced = {"cuda_attention_f32_d64", TESS_F32, 64};
+    static const struct cuda_plan turned = {"cuda_attention_bf16_sm90_d64", TESS_BF16, 128};
     const struct attempt attempts[] = {
         {"window", try_spec, "window(20,7)"},
         {"bigbird", try_spec, "bigbird(32,3,2,1)"},
@@ -166,11 +198,15 @@ static void every_allocation(void **state) {
         {"plan, fused", try_plan, &fused},
         {"plan, staged", try_plan, &staged},
         {"tess_attention", try_attention, NULL},
+        {"plan, balanced steps", try_cuda_plan, &balanced},
+        {"plan, halves in turns", try_cuda_plan, &turned},
     };
+    const size_t without = kernel_is_there(balanced.kernel) ? 0 : 2; /* built without CUDA */
+    const size_t n = sizeof attempts / sizeof *attempts - without;
     const int threads[] = {1, 3};
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         omp_set_num_threads(threads[t]);
-        for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
+        for (size_t i = 0; i < n; i++) {
             refuse_each(&attempts[i], 0);
             refuse_each(&attempts[i], 1);
         }

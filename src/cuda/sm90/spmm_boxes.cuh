@@ -3,8 +3,8 @@
  * rows of 16 bytes. As many blocks as the device holds take units of M rows of a strip and all dims
  * in turns, so that the next unit's keys are under way while one's sums go out: blocks of 32 keys
  * and 128 dims took 387 us one by one where they take 352 (H200, h=16,n=16384,random(0.05,1),
- * cold). Where strips are so few that blocks of a cluster should share one, that is left to
- * spmm_mma.cuh. A step is
+ * cold). Where strips are so few that blocks of a cluster should share one, lower tiles are taken,
+ * or else spmm_mma.cuh. A step is
  *
  *   part[M, N] += weight[M, KEYS] v[KEYS, N]      and every CUDA_CHUNK keys   sum += part
  *
