@@ -74,8 +74,9 @@ struct kernel_cost {
     double copied_dim;  /* the same where blocks are not whole quarters of GRANULE_MAX */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole GRANULE_MAX keys; 0: as much */
-    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an item takes more, and a masked key times one dim; and one row mask
-     * of blocks of fewer than 4 rows. */
+    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an
+     * item takes more, and a masked key times one dim; and one row mask of blocks of fewer than 4
+     * rows. */
     double turned_item, turned_dim, masked_thin;
     double value; /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a

@@ -200,7 +200,7 @@ reduced=("$tessera" verify
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 # Beside one another and the hard cases: each keeps one core of the host busy, and nothing is timed.
 # racecheck is the slowest, and has a quarter of the cases at a time.
-declare -A running
+declare -A running limits
 start=$SECONDS
 for part in memcheck initcheck synccheck racecheck-{0,1,2,3}; do
     cases=("${reduced[@]:2}")
@@ -216,13 +216,13 @@ for part in memcheck initcheck synccheck racecheck-{0,1,2,3}; do
     elif in_time "compute-sanitizer $part" 400; then
         timeout "$limit" "$sanitizer" --tool "${part%-*}" --error-exitcode 3 --print-limit 5 \
             "${reduced[@]:0:2}" "${cases[@]}" >"$out/$part.log" 2>&1 </dev/null &
-        running[$part]=$!
+        running[$part]=$! limits[$part]=$limit
     fi
 done
 step 'verify, hard cases' 400 "$tessera" verify "${hard[@]}"
 for part in "${!running[@]}"; do
     wait "${running[$part]}"
-    counted "compute-sanitizer $part" $((SECONDS - start)) $? 400 "$out/$part.log"
+    counted "compute-sanitizer $part" $((SECONDS - start)) $? "${limits[$part]}" "$out/$part.log"
 done
 
 printf '\n'
