@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2054,SC2206 # cases are words with commas
 # What is run on a machine with a GPU, from a folder that tools/gpu_stage.sh made:
-#   tests/gpu.sh [STAGE [MINUTES]]      (default .stage, 9 minutes)
+#   tests/gpu.sh [STAGE [MINUTES [STEP...]]]      (default .stage, 9 minutes)
 #
+# STEP is verify, tests, bench, million, memcheck, initcheck, synccheck, racecheck or hard; without
+# one, all are run.
 # Logs go to $OUT when it is set, else to build/gpu. Steps past the time are skipped by name; the
 # last lines count. Exit status 1 when a step failed, 2 without a device.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 stage=$(realpath "${1:-.stage}") || exit 2
 end=$((SECONDS + 60 * ${2:-9}))
+wanted=" ${*:3} "
 out=${OUT:-build/gpu}
 mkdir -p "$out"
 log=$out/gpu.log
@@ -48,6 +51,11 @@ in_time() {
     return 1
 }
 
+# asked STEP: it is one of those named, or none is.
+asked() {
+    [[ $wanted = '  ' || $wanted = *" $1 "* ]]
+}
+
 # step NAME SECONDS COMMAND...: into the log, ended after SECONDS or when the time is over.
 step() {
     local name=$1 limit start=$SECONDS
@@ -65,7 +73,7 @@ if "$tessera" info | grep -q '^cuda *none'; then
 fi
 
 verify=("$tessera" verify --backend cuda)
-step 'verify, 3200 cases' 400 "${verify[@]}"
+! asked verify || step 'verify, 3200 cases' 400 "${verify[@]}"
 # What rounding, truncation and subnormal numbers would spoil, and runs of many short strips.
 staged=backend=cuda,pipeline=staged
 fused=backend=cuda,pipeline=fused
@@ -118,7 +126,7 @@ hard=(
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
 for test in cuda api plan; do
-    [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
+    ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
 
 bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
@@ -130,12 +138,12 @@ bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
     h=8,n=4096,d=64,dtype=f32,block=1x1,pattern='random(0.01,1)',backend=cuda
     h=1,n=16384,d=768,dtype=f32,block=8x8,pattern='random(0.05,1)',backend=cuda
     h=1,n=16384,d=768,dtype=f32,block=32x32,pattern='random(0.05,1)',backend=cuda)
-step 'bench' 150 "${bench[@]}"
+! asked bench || step 'bench' 150 "${bench[@]}"
 sed -n '/^==== bench/,$p' "$log" | cut -c 1-200
 # Sampled rows are held against the oracle.
 million=("$tessera" bench --seconds 0.05
     h=8,n=1048576,d=64,dtype={f32,bf16},pattern='window(512,512)',lists=1,backend=cuda)
-step 'bench, a million tokens' 120 "${million[@]}"
+! asked million || step 'bench, a million tokens' 120 "${million[@]}"
 
 # Small cases that meet every type, every mapping of rows, both of softmax and every kind of tile.
 reduced=("$tessera" verify
@@ -199,27 +207,28 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 # Beside one another and the hard cases: each keeps one core of the host busy, and nothing is timed.
-# racecheck is the slowest, and has a quarter of the cases at a time.
+# racecheck is the slowest, and has an eighth of the cases at a time.
 declare -A running limits
 start=$SECONDS
-for part in memcheck initcheck synccheck racecheck-{0,1,2,3}; do
+for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
+    asked "${part%-*}" || continue
     cases=("${reduced[@]:2}")
     if [[ $part = *-* ]]; then
         cases=()
-        for ((i = 2 + ${part#*-}; i < ${#reduced[@]}; i += 4)); do
+        for ((i = 2 + ${part#*-}; i < ${#reduced[@]}; i += 8)); do
             cases+=("${reduced[i]}")
         done
     fi
     if [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
         result "compute-sanitizer $part" 0 'skipped: it is not here'
-    elif in_time "compute-sanitizer $part" 400; then
+    elif in_time "compute-sanitizer $part" 500; then
         timeout "$limit" "$sanitizer" --tool "${part%-*}" --error-exitcode 3 --print-limit 5 \
             "${reduced[@]:0:2}" "${cases[@]}" >"$out/$part.log" 2>&1 </dev/null &
         running[$part]=$! limits[$part]=$limit
     fi
 done
-step 'verify, hard cases' 400 "$tessera" verify "${hard[@]}"
+! asked hard || step 'verify, hard cases' 500 "$tessera" verify "${hard[@]}"
 for part in "${!running[@]}"; do
     wait "${running[$part]}"
     counted "compute-sanitizer $part" $((SECONDS - start)) $? "${limits[$part]}" "$out/$part.log"
