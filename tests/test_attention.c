@@ -83,6 +83,32 @@ static void right_within_the_bounds(void **state) {
     }
 }
 
+/* Inputs that all heads and batches share, by strides of 0. */
+static void shared_inputs_are_right(void **state) {
+    static const char *const cases[] = {
+        "b=2,h=3,n=130,nkv=200,d=32,block=64x64,pattern=random(0.5,1)",
+        "b=2,h=4,hkv=2,n=97,nkv=300,d=64,dtype=bf16,block=8x8,pattern=random(0.3,4),lists=kv",
+        "h=3,n=130,nkv=200,d=24,dv=40,dtype=f16,block=1x1,pattern=random(0.2,1)",
+    };
+    static const int shared[] = {LAB_SHARED_Q, LAB_SHARED_K, LAB_SHARED_V,
+                                 LAB_SHARED_Q | LAB_SHARED_K | LAB_SHARED_V};
+    (void)state;
+    for (size_t i = 0; i < 4 * sizeof cases / sizeof cases[0]; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            struct lab_case c;
+            struct lab_work work;
+            struct lab_outcome outcome;
+            char why[LAB_WHY];
+            if (lab_case_parse(&c, cases[i / 4], why) ||
+                lab_work_make_shared(&work, &c, shared[i % 4], why))
+                fail_msg("%s: %s", cases[i / 4], why);
+            lab_check(&outcome, &work, TESS_CPU, (tess_pipeline)pipeline, NULL);
+            if (outcome.verdict != LAB_PASSED)
+                fail_msg("%s, shared %d: %s", cases[i / 4], shared[i % 4], outcome.message);
+            lab_work_free(&work);
+        }
+}
+
 /* ---- one problem, many plans ---- */
 
 struct run {
@@ -464,6 +490,7 @@ static void rows_convert_as_elements_do(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_within_the_bounds),
+        cmocka_unit_test(shared_inputs_are_right),
         cmocka_unit_test(every_height_and_split_is_right),
         cmocka_unit_test(extreme_scales_are_safe),
         cmocka_unit_test(equal_terms_are_summed_well),

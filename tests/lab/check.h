@@ -23,6 +23,14 @@ struct lab_work {
 int lab_work_make(struct lab_work *work, const struct lab_case *c, char why[LAB_WHY]);
 void lab_work_free(struct lab_work *work);
 
+/* The oracle's answer to what q, k, v and the case hold now. 0, or -1: no memory. */
+int lab_work_answer(struct lab_work *work);
+
+/* As lab_work_make, but some inputs have memory of one head alone, and strides of 0 for the rest. */
+enum { LAB_SHARED_Q = 1, LAB_SHARED_K = 2, LAB_SHARED_V = 4 };
+int lab_work_make_shared(struct lab_work *work, const struct lab_case *c, int inputs,
+                         char why[LAB_WHY]);
+
 enum lab_verdict { LAB_PASSED, LAB_FAILED, LAB_REFUSED };
 
 struct lab_outcome {

@@ -112,9 +112,9 @@ int lab_tensor_check(const struct lab_tensor *tensor, const char *name, char why
         return -1;
     size_t element = tess_type_size(t->type), begin = data_at(&tensor->buffer), at = begin;
     int heads_outside = t->stride[1] >= t->stride[2];
-    int64_t outer = heads_outside ? t->size[1] : t->size[2];
-    int64_t inner = heads_outside ? t->size[2] : t->size[1];
-    for (int64_t b = 0; b < t->size[0]; b++)
+    int64_t batches = t->stride[0] ? t->size[0] : 1, heads = t->stride[1] ? t->size[1] : 1;
+    int64_t outer = heads_outside ? heads : t->size[2], inner = heads_outside ? t->size[2] : heads;
+    for (int64_t b = 0; b < batches; b++)
         for (int64_t x = 0; x < outer; x++)
             for (int64_t y = 0; y < inner; y++) {
                 int64_t row = heads_outside ? lab_row(t, b, x, y) : lab_row(t, b, y, x);
