@@ -128,19 +128,13 @@ static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtens
                  "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* The box from shared memory to there, in the background: what lies past the ends is left out. */
+/* The box from shared memory to there, as one of a batch: what lies past the ends is left out. */
 static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
                                                  int n, int h, int b) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
                  "[%1];" ::"l"(map),
                  "r"(from), "r"(d), "r"(n), "r"(h), "r"(b)
                  : "memory");
-}
-/* Until shared memory has been read by all stores that this thread has begun. */
-static __device__ __forceinline__ void box_store_end(void) {
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::
-                     : "memory");
 }
 
 /* ---- pieces of 16 bytes of memory, aligned to that, by one thread ---- */
@@ -152,13 +146,16 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/* In the background, as one of a batch. */
+/* As one of a batch. */
 static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                  "r"(bytes)
                  : "memory");
 }
-/* Ends a batch of this thread's stores, which may be empty. */
+
+/* ---- batches of stores, of boxes and of pieces, which go on in the background ---- */
+
+/* Ends one of this thread's, which may be empty. */
 static __device__ __forceinline__ void bulk_store_batch(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -315,14 +315,18 @@ static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_
 
 /* An item and its halves, a word to a lane, so that they come while the item before is copied. */
 #define SM90_HALVES_LANE 16
+/* Whether this lane has a word of them: the one at its place among 16. */
+static __device__ __forceinline__ bool sm90_has_word(void) {
+    const int size = (int)(warp_lane() < SM90_HALVES_LANE ? sizeof(struct granule_item)
+                                                          : sizeof(struct granule_halves));
+    return warp_lane() % SM90_HALVES_LANE < size / 4;
+}
 static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
                                                       int64_t end) {
-    const int word = warp_lane() % SM90_HALVES_LANE;
-    const bool item = warp_lane() < SM90_HALVES_LANE;
-    const int32_t *from = item ? reinterpret_cast<const int32_t *>(p.image.items + i)
-                               : reinterpret_cast<const int32_t *>(p.image.halves + i);
-    const int words = (int)(item ? sizeof(struct granule_item) : sizeof(struct granule_halves)) / 4;
-    return i < end && word < words ? __ldg(from + word) : 0;
+    const int32_t *from = warp_lane() < SM90_HALVES_LANE
+                              ? reinterpret_cast<const int32_t *>(p.image.items + i)
+                              : reinterpret_cast<const int32_t *>(p.image.halves + i);
+    return i < end && sm90_has_word() ? __ldg(from + warp_lane() % SM90_HALVES_LANE) : 0;
 }
 #define SM90_ITEM_WORD(record, field)                                                              \
     sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4))
@@ -335,15 +339,11 @@ static __device__ __forceinline__ int32_t sm90_record(const struct attention_par
 /* Hands it on, by all lanes of a warp. */
 template <class shape>
 static __device__ __forceinline__ void sm90_hand(char *memory, uint32_t job, int32_t record) {
-    const int word = warp_lane() % SM90_HALVES_LANE;
     int32_t *to = warp_lane() < SM90_HALVES_LANE
                       ? reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))
                       : reinterpret_cast<int32_t *>(&sm90_halves<shape>(memory, job));
-    const int words = (int)(warp_lane() < SM90_HALVES_LANE ? sizeof(struct granule_item)
-                                                           : sizeof(struct granule_halves)) /
-                      4;
-    if (word < words)
-        to[word] = record;
+    if (sm90_has_word())
+        to[warp_lane() % SM90_HALVES_LANE] = record;
 }
 
 /* What finding an item's keys takes. */

@@ -185,8 +185,10 @@ sm90_store_item(char *memory, const struct attention_params &p, const struct sm9
             attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
         }
     }
-    if (warp_lane() == 0)
-        box_store_end();
+    if (warp_lane() == 0) {
+        bulk_store_batch();
+        bulk_store_wait<0>();
+    }
     __syncwarp();
 }
 
