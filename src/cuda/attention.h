@@ -61,8 +61,10 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* The same of those for tiles of 8 rows, a warp each: what registers allow. */
-#define ATTENTION_BLOCKS_LOW(head) ((head) > 64 ? 12 : 16)
+/* The same of those for tiles of 8 and 16 rows, a warp each: what registers allow, past 128 dims
+ * shared memory. */
+#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
+    ((head) > 128 ? ((rows) > 8 ? 5 : 8) : (head) > 64 ? 12 : 16)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
