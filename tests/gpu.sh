@@ -107,6 +107,16 @@ hard=(
     $staged,h=8,n=8700,nkv=160,d=8,pattern='random_row(0.373,1)',block=1x1,fill=sink
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
+    $fused,h=2,n=300,nkv=900,d={32,24},dtype={f16,bf16,f32},pattern='random(0.4,1)',block={128x128,64x64,8x8,128x1},fill=nanv
+    $fused,h=2,n=300,nkv=900,d=32,dv=8,dtype={f16,bf16},pattern={causal,'random(0.3,3)&causal'},block={128x128,32x32},tile=128,part={0,256}
+    $fused,h=4,hkv=2,n=300,nkv=900,d=32,dtype={f16,bf16},pattern='random(0.5,1)',block=64x64,lists=kv,fill=sink
+    $fused,h=2,n={9,140},nkv=1598,d=32,dv={8,16,32},dtype={f16,bf16},block={17x64,64x64},pattern={'global(447)',causal},fill=nanv,part=168
+    $fused,h=2,n=300,nkv=900,d={8,16},dv={24,32},dtype={f16,bf16},block={64x64,16x16,128x1},pattern='random(0.4,3)',fill=nanv
+    $fused,h=2,n=140,nkv=300,d=29,dv=31,dtype={f16,bf16},block={64x64,8x8},pattern='random(0.4,1)',layout=padded,align=2,tile={16,128},fill=nanv
+    $fused,h=2,n=140,nkv=300,d=29,dv=31,block={64x64,8x8},pattern='random(0.4,1)',layout=padded,align=4,tile={8,16,128},fill=nanv
+    $fused,h=2,n=300,nkv=4224,d=32,dtype={f16,bf16},pattern={dense,'random(0.5,1)'},block=128x128,fill={cancel,subnormal,nanv}
+    $fused,h=2,n=300,nkv=900,d=32,dtype=bf16,kernel=cuda_attention_bf16_d32,pattern={causal,'random(0.3,1)'},block={64x64,8x8},tile={8,16,32,64,128},part=256
+    $fused,h=2,n=300,nkv=900,d=32,kernel=cuda_attention_f32_d32,pattern={causal,'random(0.3,1)'},block={64x64,16x16},tile={16,32,64,128},part=256
     $fused,h=2,n=300,nkv=700,d={80,96},dtype={f16,bf16},pattern='random(0.5,1)',block={128x128,64x64,8x8,128x1}
     $fused,h=1,n=300,nkv=700,d=96,dtype=bf16,pattern='random(0.5,1)',block=64x64,kernel=cuda_attention_bf16_d96,tile={16,64,128}
     $fused,h=2,n=90,nkv=300,d={64,96,256},dtype=f16,pattern='random(0.3,1)',block=8x8,fill=sink,scale=-0.5
@@ -122,17 +132,18 @@ hard=(
     $fused,h=2,n=300,nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,1x1},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
     $fused,h=2,n={128,700},nkv=4224,d=64,dtype=bf16,block=128x128,pattern={dense,'random(0.5,1)',causal},part={0,2048},fill={nanv,sink}
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
-    $fused,h=2,n=300,nkv=700,d={256,192,136},pattern='random(0.2,1)',block={8x8,16x16,1x1,64x64},tile={8,16},fill={nanv,inf}
-    $fused,h=1,n=200,nkv=700,d={256,250},block=64x64,pattern={causal,'window(77,9)'},tile={8,16},part={0,256},fill={positive,subnormal}
-    $fused,h=1,n=40,nkv=3000,d=256,pattern=dense,tile={8,16},fill={tiny,cancel,top}
-    $fused,h=4,hkv=2,n=100,d={256,133},dv=140,block=8x8,pattern='random(0.3,1)',lists=kv,tile={8,16},layout=padded,align=4
-    $fused,h=4,hkv=2,n=301,nkv=999,d=192,dv=128,block={16x16,128x1},pattern='random(0.3,1)',lists=kv,tile={8,16},part={0,256},fill=nank
-    $fused,h=2,n=90,nkv=700,d=200,dv=136,block={16x1,37x41},pattern='random(0.3,1)&causal',layout=padded,tile={8,16},scale={0.001,-0.5}
-    $fused,h=1,n=20,nkv=20000,d=256,pattern='random(0.5,1)',block=64x64,tile={8,16},part={0,4096},fill={positive,sink}
-    $fused,h=40,n=1800,nkv=150,d={64,128,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16}
+    $fused,h=2,n=300,nkv=700,d={256,192,136},pattern='random(0.2,1)',block={8x8,1x1,64x64},tile=8,fill={nanv,inf}
+    $fused,h=1,n=200,nkv=700,d={256,250},block=64x64,pattern={causal,'window(77,9)'},tile=8,part={0,256},fill=positive
+    $fused,h=1,n=40,nkv=3000,d=256,pattern=dense,tile=8,fill={tiny,cancel,top,subnormal}
+    $fused,h=4,hkv=2,n=100,d={256,133},dv=140,block=8x8,pattern='random(0.3,1)',lists=kv,tile=8,layout=padded,align=4
+    $fused,h=4,hkv=2,n=301,nkv=999,d=192,dv=128,block={16x16,128x1},pattern='random(0.3,1)',lists=kv,tile=8,part={0,256},fill=nank
+    $fused,h=2,n=90,nkv=700,d=200,dv=136,block={16x1,37x41},pattern='random(0.3,1)&causal',layout=padded,tile=8,scale={0.001,-0.5}
+    $fused,h=1,n=20,nkv=20000,d=256,pattern='random(0.5,1)',block=64x64,tile=8,part={0,4096},fill={positive,sink}
+    $fused,h=40,n=900,nkv=150,d={64,128,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile=8
     $fused,h=2,n=300,nkv=1777,d={64,128},dtype={bf16,f16,f32},block={8x8,64x64,1x1,37x41},pattern={'random(0.1,1)','random(0.4,2)&causal'},tile={64,128},fill=nanv
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
+! asked hard || step 'verify, hard cases' 300 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
@@ -154,7 +165,7 @@ million=("$tessera" bench --seconds 0.05
 ! asked million || step 'bench, a million tokens' 120 "${million[@]}"
 
 # Small cases that meet every type, every mapping of rows, both of softmax and every kind of tile.
-reduced=("$tessera" verify
+reduced=(
     backend=cuda,h=2,n=70,d=24,dv=40,block=16x16,pattern=causal
     backend=cuda,h=2,n=70,d=24,dv=40,dtype=f16,block=16x16,pattern='window(9,3)',layout=padded
     backend=cuda,h=2,hkv=1,n=70,d=33,dtype=bf16,block=64x64,pattern='random(0.5,1)&causal'
@@ -207,43 +218,49 @@ reduced=("$tessera" verify
     backend=cuda,pipeline=fused,h=2,n=140,nkv=700,d=64,block=8x8,pattern='random(0.4,1)',tile=8,part=256
     backend=cuda,pipeline=fused,h=1,n=70,nkv=90,d=128,block=1x1,pattern='random(0.3,1)',tile=8,fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=100,block=64x64,pattern=causal,tile=8,align=4
-    backend=cuda,pipeline=fused,h=2,n=60,nkv=700,d=256,block=16x16,pattern='random(0.4,1)',tile={8,16},part=256
-    backend=cuda,pipeline=fused,h=2,hkv=1,n=70,nkv=90,d=192,dv=128,block=16x1,pattern='random(0.3,1)',tile={8,16},fill=inf
-    backend=cuda,pipeline=fused,h=1,n=70,d=133,dv=250,block=64x64,pattern=causal,tile={8,16},align=4
-    backend=cuda,pipeline=fused,h=40,n=1200,nkv=50,d=136,block=16x16,pattern='random(0.4,1)',tile={8,16}
+    backend=cuda,pipeline=fused,h=2,n=60,nkv=700,d=256,block=16x16,pattern='random(0.4,1)',tile=8,part=256
+    backend=cuda,pipeline=fused,h=2,hkv=1,n=70,nkv=90,d=192,dv=128,block=16x1,pattern='random(0.3,1)',tile=8,fill=inf
+    backend=cuda,pipeline=fused,h=1,n=70,d=133,dv=250,block=64x64,pattern=causal,tile=8,align=4
+    backend=cuda,pipeline=fused,h=40,n=300,nkv=50,d=136,block=16x16,pattern='random(0.4,1)',tile=8
     backend=cuda,pipeline=fused,h=1,n=256,d=64,dtype=bf16,block=8x8,pattern='random(0.3,1)',tile=128,kernel=cuda_attention_bf16_d64
+    backend=cuda,pipeline=fused,h=2,n=200,nkv=600,d=32,dtype=bf16,block=64x64,pattern='window(100,30)'
+    backend=cuda,pipeline=fused,h=2,n=9,nkv=798,d=32,dv=16,dtype=bf16,block=17x64,pattern='global(447)',part=168
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=900,d=32,dtype=f16,block=128x1,pattern='random(0.5,1)',part=256
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=517,d=32,dtype=bf16,block=16x16,pattern='random(0.3,3)',kernel=cuda_attention_bf16_sm90_d32,tile=128
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=32,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal',kernel=cuda_attention_bf16_d32
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=32,dtype=f16,block=8x8,pattern='random(0.4,1)',kernel=cuda_attention_f16_d32
+    backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=32,block=64x64,pattern=causal,kernel=cuda_attention_f32_d32
     backend=cuda,pipeline=fused,h=1,n=140,nkv=300,d=96,dtype=bf16,block=128x128,pattern='random(0.7,1)&causal'
     backend=cuda,h=1,n=300,nkv=500,d=96,dtype=bf16,block=64x64,pattern='random(0.6,1)&causal',tile=128,kernel=cuda_attention_bf16_d96
     backend=cuda,h=1,n=140,nkv=300,d=128,dtype=bf16,block=128x128,pattern=dense,kernel=cuda_attention_bf16_d128
     backend=cuda,pipeline=fused,h=1,n=40,d=128,block=16x1,pattern='random(0.6,1)',tile=16
     backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Beside one another and the hard cases: each keeps one core of the host busy, and nothing is timed.
-# racecheck is the slowest, and has an eighth of the cases at a time.
+# Beside one another: each keeps a core of the host busy, and nothing is timed. racecheck is the
+# slowest, and has an eighth of the cases at a time.
 declare -A running limits
-start=$SECONDS
+names=() start=$SECONDS
 for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
-    asked "${part%-*}" || continue
-    cases=("${reduced[@]:2}")
-    if [[ $part = *-* ]]; then
+    tool=${part%-*} cases=("${reduced[@]}")
+    asked "$tool" || continue
+    if [ "$part" != "$tool" ]; then
         cases=()
-        for ((i = 2 + ${part#*-}; i < ${#reduced[@]}; i += 8)); do
+        for ((i = ${part#*-}; i < ${#reduced[@]}; i += 8)); do
             cases+=("${reduced[i]}")
         done
     fi
     if [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
-        result "compute-sanitizer $part" 0 'skipped: it is not here'
-    elif in_time "compute-sanitizer $part" 500; then
-        timeout "$limit" "$sanitizer" --tool "${part%-*}" --error-exitcode 3 --print-limit 5 \
-            "${reduced[@]:0:2}" "${cases[@]}" >"$out/$part.log" 2>&1 </dev/null &
-        running[$part]=$! limits[$part]=$limit
+        result "$part" 0 'skipped: compute-sanitizer is not here'
+    elif in_time "$part" 400; then
+        timeout "$limit" "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 5 \
+            "$tessera" verify "${cases[@]}" >"$out/$part.log" 2>&1 </dev/null &
+        names+=("$part") running[$part]=$! limits[$part]=$limit
     fi
 done
-! asked hard || step 'verify, hard cases' 500 "$tessera" verify "${hard[@]}"
-for part in "${!running[@]}"; do
-    wait "${running[$part]}"
-    counted "compute-sanitizer $part" $((SECONDS - start)) $? "${limits[$part]}" "$out/$part.log"
+for name in "${names[@]}"; do
+    wait "${running[$name]}"
+    counted "$name" $((SECONDS - start)) $? "${limits[$name]}" "$out/$name.log"
 done
 
 printf '\n'

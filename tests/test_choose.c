@@ -85,8 +85,7 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
-/* In f32 tiles of 8 rows, and of 16 past 128 dims, have a kernel of their own, which is weighed
- * against the others. */
+/* In f32 tiles of 8 rows have a kernel of their own, which is weighed against the others. */
 static void cuda_low_tiles_of_f32_are_weighed(void **state) {
     (void)state;
     static const struct {
@@ -102,8 +101,8 @@ static void cuda_low_tiles_of_f32_are_weighed(void **state) {
                  {"random(0.1,1)", 96, 8, 16, 16, "cuda_attention_f32_d128"},
                  {"random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d256"},
                  {"random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
-                 {"random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d256"},
-                 {"random(0.1,1)", 256, 8, 32, 32, "cuda_attention_f32"},
+                 {"random(0.1,1)", 192, 128, 0, 8, "cuda_attention_f32_low_d256"},
+                 {"random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32"},
                  {"random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32"},
                  {"dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
@@ -232,6 +231,9 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
+        {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d32"},
+        {"random(0.1,1)", 32, 40, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.05,1)", 64, 64, 1, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},

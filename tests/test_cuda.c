@@ -198,6 +198,8 @@ static void shared_inputs(void **state) {
         "h=3,n=300,d=64,dtype=bf16,pattern=random(0.4,1),block=128x1",
         "h=3,n=300,d=64,dtype=bf16,pattern=random(0.4,1),block=32x32",
         "b=2,h=3,n=300,d=64,pattern=random(0.4,1),block=8x8",
+        "b=2,h=3,n=300,nkv=500,d=32,dv=16,dtype=bf16,pattern=random(0.5,1),block=64x64",
+        "h=3,n=300,nkv=500,d=8,dv=32,dtype=f16,pattern=random(0.4,1),block=128x1",
     };
     static const int shared[] = {LAB_SHARED_Q, LAB_SHARED_K, LAB_SHARED_V,
                                  LAB_SHARED_Q | LAB_SHARED_K | LAB_SHARED_V};

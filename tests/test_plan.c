@@ -169,7 +169,7 @@ static void cuda_plans_need_no_device(void **state) {
         tess_stage stage;
         const char *kernel;
     } cases[] = {
-        {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32_d64"},
+        {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32_d32"},
         {TESS_FUSED, TESS_F32, 128, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d128"},
         {TESS_FUSED, TESS_F32, 256, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d256"},
         {TESS_FUSED, TESS_F32, 257, TESS_STAGE_ATTENTION, "cuda_attention_f32"},

@@ -59,16 +59,18 @@ struct attention_params {
 
 /* The same for f32, of which shared memory allows fewer still. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
-    ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
+    ((rows) > 64 && (head) > 64 ? 1                                                                \
+     : (rows) > 32              ? 2                                                                \
+     : (head) > 32              ? ((rows) > 16 ? 4 : 8)                                            \
+     : (rows) > 16              ? 5                                                                \
+                                : 12)
 
-/* The same of those for tiles of 8 and 16 rows, a warp each: what registers allow, past 128 dims
- * shared memory. */
-#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
-    ((head) > 128 ? ((rows) > 8 ? 5 : 8) : (head) > 64 ? 12 : 16)
+/* The same of those for tiles of 8 rows, a warp each: what registers allow. */
+#define ATTENTION_BLOCKS_LOW(head) ((head) > 128 ? 8 : (head) > 64 ? 12 : 16)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
- * registers; and, of 64 dims, for THIN lists (attention_params), of which 32 rows have less in
+ * registers; and, of up to 64 dims, for THIN lists (attention_params), of which 32 rows have less in
  * common. A low tile takes short steps: it is a warp that waits, and the more of them fit a
  * multiprocessor the better. Of f32, whose keys take long, all steps are short, and a low tile's
  * half as long: eight and four blocks then fit a multiprocessor of an H200, where steps of 32 keys

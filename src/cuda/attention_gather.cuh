@@ -55,25 +55,33 @@ attention_manner_of(const struct attention_params &p, const struct view &view, i
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* Each warp instruction copies a segment, 128 bytes, of four rows. Lane l names, in key[i], the one
- * that goes to row 32 i + l of the panel, -1 for zeros. */
+/* Lanes that copy a row of DIMS elements, 16 bytes each, 128 at a time. */
+template <class T, int DIMS>
+static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
+    return DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
+}
+
+/* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
+ * names, in key[i], the one that goes to row 32 i + l of the panel, -1 for zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void
 attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
                     const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
-    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    constexpr int LANES = attention_lanes<T, DIMS>();
+    static_assert(8 % LANES == 0, "rows that begin where pieces are not exchanged");
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
     to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
     asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
 #pragma unroll
-    for (int i = 0; i < ROWS; i += 4) {
+    for (int i = 0; i < ROWS; i += 32 / LANES) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
         const char *row = from + (uint64_t)(uint32_t)max(k, 0) * manner.step;
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
-            if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
+            if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
                 copy_16_of_line(at + 128 * s, row + 128 * s,
                                 k >= 0 && 128 * s + 16 * piece < manner.bytes);
     }
@@ -86,25 +94,27 @@ static __device__ __forceinline__ void
 attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
                    int32_t count) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
-    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    constexpr int LANES = attention_lanes<T, DIMS>();
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
 #pragma unroll
-    for (int i = 0; i < ROWS; i += 4) {
+    for (int i = 0; i < ROWS; i += 32 / LANES) {
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
         const char *row = from + (uint64_t)manner.step * (uint32_t)i;
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
-            if (8 * s + 7 < PIECES || 8 * s + piece < PIECES)
+            if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
                 copy_16_of_line(at + 128 * s, row + 128 * s,
                                 i + sub < count && 128 * s + 16 * piece < manner.bytes);
     }
 }
 
 /* This lane's pieces of rows: from the first row's begin, and of a panel. */
+template <int LANES>
 static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
-    return (uint64_t)(uint32_t)(first + warp_lane() / 8) * step + 16 * (warp_lane() % 8);
+    return (uint64_t)(uint32_t)(first + warp_lane() / LANES) * step + 16 * (warp_lane() % LANES);
 }
-template <int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
-    const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     return (uint32_t)(sub * ROW) + panel_piece(sub, piece);
 }
 

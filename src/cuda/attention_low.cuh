@@ -1,20 +1,18 @@
 /*
- * Fused attention for f32 in tiles of N times 8 rows, on tensor cores. One warp computes a tile by
- * itself; what it has of K and V is its own, and it waits for no other. The products are those of
- * attention_tile_f32.cuh with their sides exchanged: 16 keys, then 16 dims, meet 8 rows, and
- * nothing of a product is padding. With g = lane / 4 and t = lane % 4 a lane has, of each 8 rows,
+ * Fused attention for f32 in tiles of 8 rows, on tensor cores. One warp computes a tile by itself;
+ * what it has of K and V is its own, and it waits for no other. The products are those of
+ * attention_tile_f32.cuh with their sides exchanged: 16 keys, then 16 dims, meet the 8 rows, and
+ * nothing of a product is padding. With g = lane / 4 and t = lane % 4 a lane has
  *
  *   scores  A: keys g, g + 8 and, of each 32 dims, 8t ... 8t + 7: two pieces of a row of K
- *           B: row g and the same dims of Q, split when the tile began, or, where that would leave
- *              room for few warps, when they are used
+ *           B: row g and the same dims of Q, split when the tile began, or, where few warps would
+ *              fit shared memory so, when they are used
  *   values  A: of each 32 dims 4g ... 4g + 3, a piece of a row of V, for keys 2t, 2t + 1, 2t + 8
  *              and 2t + 9
  *           B: the weights of row g and these keys
  *   sums    rows 2t, 2t + 1: of keys g, g + 8 and of dims 4g ... 4g + 3
  *
- * Shared memory:
- *   | Q [N][D / 8][32 lanes][4 or 2] | weights [N][8][20] | sums put by [N] | batches | items |
- *   | how many |
+ * Shared memory:  | Q [D / 8][32 lanes][4 or 2] | weights [8][20] | sums put by | batches | items |
  */
 #ifndef TESSERA_CUDA_ATTENTION_LOW_CUH
 #define TESSERA_CUDA_ATTENTION_LOW_CUH
@@ -24,33 +22,27 @@
 
 #define LOW_ROWS 8
 #define LOW_WEIGHTS 20 /* floats from row to row of weights: 16, and what keeps banks apart */
-#define LOW_WEIGHTS_BYTES (LOW_ROWS * LOW_WEIGHTS * 4)
 
 /* A lane's two rows and D / 4 dims of each, counted as others do: of 16 rows and half the dims. */
 template <int D> using attention_low_state = struct attention_state<float, D / 2, 16>;
 
-template <int D, int N> struct attention_low_shape {
-    using rows = struct attention_low_rows<N == 1>;
-    static constexpr bool SPLIT = D <= 128;
-    static constexpr int Q = D / 8 * (SPLIT ? 512 : 256), FAR = (D / 16 + 1) * 512; /* of 8 rows */
-    static constexpr int WEIGHTS_AT = N * Q;
-    static constexpr int FAR_AT = WEIGHTS_AT + N * LOW_WEIGHTS_BYTES;
-    static constexpr int RING_AT = FAR_AT + N * FAR;
+template <int D> struct attention_low_shape {
+    static constexpr bool SPLIT = D <= 128;                        /* Q */
+    static constexpr int WEIGHTS_AT = D / 8 * (SPLIT ? 512 : 256); /* behind it */
+    static constexpr int FAR_AT = WEIGHTS_AT + LOW_ROWS * LOW_WEIGHTS * 4;
+    static constexpr int RING_AT = FAR_AT + (D / 16 + 1) * 512;
     static constexpr int ITEMS_AT = RING_AT + attention_low_ahead<D>() * LOW_BATCH;
-    static constexpr int BYTES =
-        ITEMS_AT + ATTENTION_JOBS * (int)sizeof(struct granule_item) + (int)sizeof(int32_t);
+    static constexpr int BYTES = ITEMS_AT + ATTENTION_JOBS * (int)sizeof(struct granule_item);
 };
 
 /* ---- a tile's rows ---- */
 
-/* This lane's operands of Q, of rows from `first` on, where it alone looks for them: of row g two
- * pieces of each 32 dims. */
-template <int D, bool SPLIT>
+/* This lane's operands of Q, where it alone looks for them: of row g two pieces of each 32 dims. */
+template <int D>
 static __device__ __forceinline__ void attention_low_load_q(uint32_t to,
                                                             const struct attention_params &p,
-                                                            const struct granule_item &item,
-                                                            int first) {
-    const int lane = warp_lane_here(), row = first + lane / 4;
+                                                            const struct granule_item &item) {
+    const int lane = warp_lane_here(), row = lane / 4;
     const char *from = attention_head<float>(p.q, item.batch, item.head) + lane % 4 * 32 +
                        (item.row + row) * p.q.stride[2] * 4;
     uint4 piece[D / 16];
@@ -72,7 +64,7 @@ static __device__ __forceinline__ void attention_low_load_q(uint32_t to,
             x[i] = __float_as_uint(__uint_as_float(x[i]) * p.q_scale);
         const struct fragment<float, 2> b[2] = {fragment_of({x[0], x[1]}, 0.0f),
                                                 fragment_of({x[2], x[3]}, 0.0f)};
-        if (SPLIT) {
+        if (attention_low_shape<D>::SPLIT) {
             shared_store_16(to + (uint32_t)c * 1024,
                             {b[0].high[0], b[0].high[1], b[0].low[0], b[0].low[1]});
             shared_store_16(to + (uint32_t)c * 1024 + 512,
@@ -83,10 +75,11 @@ static __device__ __forceinline__ void attention_low_load_q(uint32_t to,
     }
 }
 
-/* Those of the c-th piece. */
-template <bool SPLIT>
+/* Those of piece c. */
+template <int D>
 static __device__ __forceinline__ void attention_low_q(struct fragment<float, 2> (&b)[2],
                                                        uint32_t from, int c) {
+    constexpr bool SPLIT = attention_low_shape<D>::SPLIT;
     const uint4 x = shared_load_16(from + (uint32_t)c * (SPLIT ? 1024 : 512));
     if (SPLIT) {
         const uint4 y = shared_load_16(from + (uint32_t)c * 1024 + 512);
@@ -101,7 +94,8 @@ static __device__ __forceinline__ void attention_low_q(struct fragment<float, 2>
 /* Where this lane's 4 dims of a row go, in O or in a slot. */
 template <int D>
 static __device__ __forceinline__ float4
-attention_low_dims(const attention_low_state<D> &state, int r, int c, float factor) {
+attention_low_dims(const attention_low_state<D> &state, int r, int c,
+                   float factor) {
     const float *x = state.o[0][2 * c] + 2 * r, *y = state.o[0][2 * c + 1] + 2 * r;
     return {x[0] * factor, x[1] * factor, y[0] * factor, y[1] * factor};
 }
@@ -109,12 +103,12 @@ attention_low_dims(const attention_low_state<D> &state, int r, int c, float fact
 template <int D>
 static __device__ __forceinline__ void
 attention_low_store_part(const struct attention_params &p, const struct granule_item &item,
-                         int first, const attention_low_state<D> &state) {
+                         const attention_low_state<D> &state) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = first + lane % 4 * 2 + r;
+        const int row = lane % 4 * 2 + r;
         if (row >= item.rows)
             continue;
         if (lane < 4) {
@@ -133,14 +127,14 @@ attention_low_store_part(const struct attention_params &p, const struct granule_
 
 template <int D>
 static __device__ __forceinline__ void
-attention_low_store(const struct attention_params &p, const struct granule_item &item, int first,
+attention_low_store(const struct attention_params &p, const struct granule_item &item,
                     const attention_low_state<D> &state) {
     const int lane = warp_lane_here();
     const bool whole = p.d_v == D && p.alignment >= 16;
     float *const o = reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = first + lane % 4 * 2 + r;
+        const int row = lane % 4 * 2 + r;
         /* Rows that list nothing are 0, whatever 0 times the values that others list has left. */
         const bool some = state.l[r] != 0;
         const float factor = some ? 1 / state.l[r] : 0;
@@ -170,7 +164,7 @@ attention_low_store(const struct attention_params &p, const struct granule_item 
 
 template <int D>
 static __device__ __forceinline__ void
-attention_low_finish(const struct attention_params &p, const struct granule_item &item, int first,
+attention_low_finish(const struct attention_params &p, const struct granule_item &item,
                      attention_low_state<D> &state) {
     attention_total(state);
 #pragma unroll
@@ -178,9 +172,9 @@ attention_low_finish(const struct attention_params &p, const struct granule_item
         for (int step = 4; step < 32; step *= 2)
             state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], step);
     if (item.parts > 1)
-        attention_low_store_part<D>(p, item, first, state);
+        attention_low_store_part<D>(p, item, state);
     else
-        attention_low_store<D>(p, item, first, state);
+        attention_low_store<D>(p, item, state);
 }
 
 /* ---- a step ---- */
@@ -199,19 +193,15 @@ attention_low_multiply(float (&sum)[4], const struct fragment<float, 4> (&a)[2],
 }
 
 /* s = k q^T */
-template <int D, int N>
+template <int D>
 static __device__ __forceinline__ void
-attention_low_scores(float (&s)[N][1][1][4], uint32_t ring, uint32_t q,
-                     const struct attention_params &p,
-                     const typename attention_low_shape<D, N>::rows &rows) {
-    using shape = attention_low_shape<D, N>;
+attention_low_scores(float (&s)[1][1][4], uint32_t ring, uint32_t q,
+                     const struct attention_params &p, const struct attention_low_rows &rows) {
     q += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int e = 0; e < 4; e++)
+        s[0][0][e] = 0;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[n][0][0][e] = 0;
-#pragma unroll N == 1 ? D / 32 : attention_low_ahead<D>() /* more would take more registers */
     for (int i = 0; i < D / 32; i++) {
         uint4 x[4];
         attention_low_take<D>(x, ring, p, rows, i);
@@ -220,12 +210,9 @@ attention_low_scores(float (&s)[N][1][1][4], uint32_t ring, uint32_t q,
             const uint4 &y = x[2 * c], &z = x[2 * c + 1];
             const struct fragment<float, 4> a[2] = {fragment_of({y.x, z.x, y.y, z.y}, 0.0f),
                                                     fragment_of({y.z, z.z, y.w, z.w}, 0.0f)};
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                struct fragment<float, 2> b[2];
-                attention_low_q<shape::SPLIT>(b, q + (uint32_t)(n * shape::Q), 2 * i + c);
-                attention_low_multiply<true>(s[n][0][0], a, b);
-            }
+            struct fragment<float, 2> b[2];
+            attention_low_q<D>(b, q, 2 * i + c);
+            attention_low_multiply<true>(s[0][0], a, b);
         }
     }
 }
@@ -246,17 +233,16 @@ static __device__ __forceinline__ float attention_low_score(const struct attenti
     return (float)sum;
 }
 
-/* Scores of rows, from `first` on, that do not list the key become -Inf; others that came out NaN
- * are computed again, as attention_mend_scores does. */
+/* Scores of rows that do not list the key become -Inf; others that came out NaN are computed again,
+ * as attention_mend_scores does. */
 static __device__ __forceinline__ void
 attention_low_mend(float (&s)[1][1][4], const struct attention_params &p,
-                   const struct granule_item &item, int first,
-                   const struct attention_low_step &step) {
-    const int lane = warp_lane_here(), at = first + lane % 4 * 2;
+                   const struct granule_item &item, const struct attention_low_step &step) {
+    const int lane = warp_lane_here(), t = lane % 4;
     if (attention_low_masked(p, item, step.at)) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t rows = __shfl_sync(WARP_ALL, step.listed, lane / 4 + 8 * h) >> at;
+            const uint32_t rows = __shfl_sync(WARP_ALL, step.listed, lane / 4 + 8 * h) >> 2 * t;
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 if (!(rows & 1u << r))
@@ -275,17 +261,19 @@ attention_low_mend(float (&s)[1][1][4], const struct attention_params &p,
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float &x = s[0][0][2 * r + h];
-            if (isnan(x) && at + r < item.rows)
-                x = attention_low_score(p, item, at + r, key);
+            if (isnan(x) && 2 * t + r < item.rows)
+                x = attention_low_score(p, item, 2 * t + r, key);
         }
     }
     __syncwarp(); /* tensor cores want all lanes together */
 }
 
-/* Weights go from where sums have them, by shared memory, to where products want them. */
-static __device__ __forceinline__ void attention_low_put_weights(uint32_t weights,
-                                                                 const float (&s)[1][1][4]) {
+/* From weights where sums have them to where products want them. */
+static __device__ __forceinline__ void attention_low_weights(struct fragment<float, 2> (&b)[2],
+                                                             const float (&s)[1][1][4],
+                                                             uint32_t weights) {
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
+    __syncwarp(); /* all have read those before */
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
@@ -293,12 +281,8 @@ static __device__ __forceinline__ void attention_low_put_weights(uint32_t weight
             shared_store_4(weights + (uint32_t)((2 * t + r) * LOW_WEIGHTS * 4 + g / 2 * 16 +
                                                 g % 2 * 4 + 8 * h),
                            __float_as_uint(s[0][0][2 * r + h]));
-}
-static __device__ __forceinline__ void attention_low_weights(struct fragment<float, 2> (&b)[2],
-                                                             uint32_t weights) {
-    const int lane = warp_lane_here();
-    const uint4 x =
-        shared_load_16(weights + (uint32_t)(lane / 4 * LOW_WEIGHTS * 4 + lane % 4 * 16));
+    __syncwarp();
+    const uint4 x = shared_load_16(weights + (uint32_t)(g * LOW_WEIGHTS * 4 + 16 * t));
     b[0] = fragment_of({x.x, x.y}, 0.0f);
     b[1] = fragment_of({x.z, x.w}, 0.0f);
 }
@@ -316,16 +300,12 @@ static __device__ __forceinline__ void attention_low_v(struct fragment<float, 4>
     }
 }
 
-/* o += v^T p^T. The weights of 8 rows stay in registers; of more they are loaded again for each
- * product, as there are no registers left. */
-template <int D, int N>
+/* o += v^T p^T */
+template <int D>
 static __device__ __forceinline__ void
-attention_low_values(attention_low_state<D> (&state)[N], uint32_t ring, uint32_t weights,
-                     const struct attention_params &p,
-                     const typename attention_low_shape<D, N>::rows &rows) {
-    struct fragment<float, 2> b[2];
-    if (N == 1)
-        attention_low_weights(b, weights);
+attention_low_values(attention_low_state<D> &state, uint32_t ring,
+                     const struct fragment<float, 2> (&b)[2],
+                     const struct attention_params &p, const struct attention_low_rows &rows) {
 #pragma unroll
     for (int c = 0; c < D / 32; c++) {
         uint4 x[4];
@@ -334,64 +314,32 @@ attention_low_values(attention_low_state<D> (&state)[N], uint32_t ring, uint32_t
         for (int h = 0; h < 2; h++) {
             struct fragment<float, 4> a[2];
             attention_low_v(a, x, h);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                if (N > 1)
-                    attention_low_weights(b, weights + (uint32_t)(n * LOW_WEIGHTS_BYTES));
-                attention_low_multiply<false>(state[n].o[0][2 * c + h], a, b);
-            }
+            attention_low_multiply<false>(state.o[0][2 * c + h], a, b);
         }
     }
-}
-
-/* The keys of a step, their scores known. */
-template <int D, int N>
-static __device__ __forceinline__ void
-attention_low_add(attention_low_state<D> (&state)[N], float (&s)[N][1][1][4], uint32_t shared,
-                  const struct attention_params &p, const struct granule_item &item,
-                  const struct attention_low_step &step,
-                  const typename attention_low_shape<D, N>::rows &rows) {
-    using shape = attention_low_shape<D, N>;
-    const uint32_t weights = shared + shape::WEIGHTS_AT;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        attention_low_mend(s[n], p, item, LOW_ROWS * n, step);
-        attention_softmax<float, D / 2, 16, 1, true>(s[n], state[n], p.score_scale);
-        __syncwarp(); /* all have read the weights before */
-        attention_low_put_weights(weights + (uint32_t)(n * LOW_WEIGHTS_BYTES), s[n]);
-    }
-    __syncwarp();
-    attention_low_values<D, N>(state, shared + shape::RING_AT, weights, p, rows);
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        attention_count(state[n], LOW_KEYS);
 }
 
 /* ---- the whole ---- */
 
 /* A step is computed while the next one's keys are looked up and its first batches come. */
-template <int D, int N>
-static __global__ void __launch_bounds__(32, ATTENTION_BLOCKS_LOW(D, LOW_ROWS * N))
+template <int D>
+static __global__ void __launch_bounds__(32, ATTENTION_BLOCKS_LOW(D))
     attention_low(const __grid_constant__ struct attention_params p) {
-    using shape = attention_low_shape<D, N>;
+    using shape = attention_low_shape<D>;
     static_assert(D / 32 % attention_low_ahead<D>() == 0,
                   "all of K is under way when the next keys are known");
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory), ring = shared + shape::RING_AT;
     auto *items = reinterpret_cast<struct granule_item *>(memory + shape::ITEMS_AT);
-    /* How many the worker has: there is no register left for it. */
-    volatile int32_t &jobs = *reinterpret_cast<volatile int32_t *>(items + ATTENTION_JOBS);
-    const int64_t *const worker = p.image.worker_ptr + blockIdx.x;
-    if (threadIdx.x == 0)
-        jobs = (int32_t)(worker[1] - worker[0]);
-    __syncwarp();
+    const int64_t first = p.image.worker_ptr[blockIdx.x];
+    const int32_t jobs = (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - first);
     struct attention_low_step now = {0, 0, 0, 0};
-    typename shape::rows rows;
-    attention_low_state<D> state[N];
+    struct attention_low_rows rows;
+    attention_low_state<D> state;
     if (!jobs)
         return;
-    for (int job = 0; job < min((int)jobs, 3); job++)
-        attention_fetch_job(items[job], p, worker[0] + job);
+    for (int job = 0; job < min(jobs, 3); job++)
+        attention_fetch_job(items[job], p, first + job);
     copy_wait_all();
     __syncwarp();
     attention_low_answer(now, p, items[0], attention_low_ask(p, items[0], now));
@@ -406,7 +354,7 @@ static __global__ void __launch_bounds__(32, ATTENTION_BLOCKS_LOW(D, LOW_ROWS * 
             __syncwarp(); /* the item was fetched two items ago */
             if (next.job + 2 < jobs)
                 attention_fetch_job(items[(next.job + 2) % ATTENTION_JOBS], p,
-                                    p.image.worker_ptr[blockIdx.x] + next.job + 2);
+                                    first + next.job + 2);
             attention_ask_q<float, D, 32>(p, items[next.job % ATTENTION_JOBS]);
         }
         const struct granule_item &coming = items[(more ? next : now).job % ATTENTION_JOBS];
@@ -414,45 +362,41 @@ static __global__ void __launch_bounds__(32, ATTENTION_BLOCKS_LOW(D, LOW_ROWS * 
         if (more)
             asked = attention_low_ask(p, coming, next);
         if (now.at == 0) {
-#pragma unroll 1
-            for (int n = 0; n < N; n++)
-                attention_low_load_q<D, shape::SPLIT>(shared + (uint32_t)(n * shape::Q), p, item,
-                                                      LOW_ROWS * n);
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                attention_clear(state[n], shared + (uint32_t)(shape::FAR_AT + n * shape::FAR));
+            attention_low_load_q<D>(shared, p, item);
+            attention_clear(state, shared + shape::FAR_AT);
         }
-#pragma unroll
-        for (int n = 1; n < N; n++)
-            state[n].keys = state[0].keys; /* which it is: one register for all */
         attention_low_find(rows.v, p.v, item, now.key);
-        float s[N][1][1][4];
+        float s[1][1][4];
         if (item.count)
-            attention_low_scores<D, N>(s, ring, shared, p, rows);
+            attention_low_scores<D>(s, ring, shared, p, rows);
         if (more)
             attention_low_answer(next, p, coming, asked);
         attention_low_find(rows.k, p.k, coming, next.key);
         if (item.count) {
-            attention_low_add<D, N>(state, s, shared, p, item, now, rows);
+            struct fragment<float, 2> weights[2];
+            attention_low_mend(s, p, item, now);
+            attention_softmax<float, D / 2, 16, 1, true>(s, state, p.score_scale);
+            attention_low_weights(weights, s, shared + shape::WEIGHTS_AT);
+            attention_low_values<D>(state, ring, weights, p, rows);
+            attention_count(state, LOW_KEYS);
         } else {
             copy_wait_all();
             attention_low_begin<D>(ring, p, rows);
         }
-#pragma unroll
-        for (int n = 0; n < N && next.job != now.job; n++)
-            attention_low_finish<D>(p, item, LOW_ROWS * n, state[n]);
+        if (next.job != now.job)
+            attention_low_finish<D>(p, item, state);
         now = next;
     }
     copy_wait_all();
 }
 
-template <int D, int N>
+template <int D>
 static cudaError_t attention_low_launch(const struct attention_params *p, cudaStream_t stream) {
-    constexpr int BYTES = attention_low_shape<D, N>::BYTES;
-    cudaError_t code = cudaFuncSetAttribute((const void *)attention_low<D, N>,
+    constexpr int BYTES = attention_low_shape<D>::BYTES;
+    cudaError_t code = cudaFuncSetAttribute((const void *)attention_low<D>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (!code)
-        code = attention_launch(attention_low<D, N>, (unsigned)p->workers, 32, BYTES, p, stream);
+        code = attention_launch(attention_low<D>, (unsigned)p->workers, 32, BYTES, p, stream);
     return code ? code : attention_merge_launch<float>(p, stream);
 }
 

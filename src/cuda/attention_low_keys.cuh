@@ -1,8 +1,8 @@
 /*
- * Fused attention for f32 in tiles of 8 or 16 rows: which keys come, and how they get to a warp. A
- * step is 16 places of a tile's granules. K and V of a step come in batches of 128 bytes, 32 dims,
- * of 16 rows, in one stream: K's, V's, K's of the next step. As soon as a batch is taken, the one
- * that is attention_low_ahead later is asked for, whatever item it is of.
+ * Fused attention for f32 in tiles of 8 rows: which keys come, and how they get to a warp. A step
+ * is 16 places of a tile's granules. K and V of a step come in batches of 128 bytes, 32 dims, of 16
+ * rows, in one stream: K's, V's, K's of the next step. As soon as a batch is taken, the one that is
+ * attention_low_ahead later is asked for, whatever item it is of.
  */
 #ifndef TESSERA_CUDA_ATTENTION_LOW_KEYS_CUH
 #define TESSERA_CUDA_ATTENTION_LOW_KEYS_CUH
@@ -29,18 +29,10 @@ struct attention_low_step {
     uint32_t listed;
 };
 
-/* Rows of K or V of a step: lane l copies piece l % 8, of 16 bytes, of each 128 bytes of rows
- * l / 8, l / 8 + 4, ... FOUND: where its pieces of those begin; else where the head begins, and of
- * place lane % 16 the key: rows are then found for each copy, which saves registers. */
-template <bool FOUND> struct attention_low_side {
-    const char *row[4];
-};
-template <> struct attention_low_side<false> {
-    const char *head;
-    int32_t key;
-};
-template <bool FOUND> struct attention_low_rows {
-    struct attention_low_side<FOUND> k, v;
+/* Where this lane's pieces, of 16 bytes, of a step's rows begin: lane l copies piece l % 8 of each
+ * 128 bytes of rows l / 8, l / 8 + 4, ... */
+struct attention_low_rows {
+    const char *k[4], *v[4];
 };
 
 /* ---- batches ---- */
@@ -78,75 +70,39 @@ attention_low_copy(uint32_t to, const char *const (&row)[4], int32_t bytes, bool
     }
 }
 
-/* Rows of keys; key: of place lane % 16. */
-static __device__ __forceinline__ void attention_low_find(struct attention_low_side<true> &side,
-                                                          const struct view &view,
-                                                          const struct granule_item &item,
-                                                          int32_t key) {
-    const int lane = warp_lane_here();
-    const char *head = attention_head<float>(view, item.batch, item.head_kv) + 16 * (lane % 8);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        side.row[n] =
-            head + 4 * view.stride[2] * __shfl_sync(WARP_ALL, key, 4 * n + lane / 8);
-}
-static __device__ __forceinline__ void attention_low_find(struct attention_low_side<false> &side,
-                                                          const struct view &view,
-                                                          const struct granule_item &item,
-                                                          int32_t key) {
-    side = {attention_head<float>(view, item.batch, item.head_kv), key};
-}
-
-/* Where this lane's pieces of its four rows begin, `at` bytes on; step: from row to row. */
-static __device__ __forceinline__ void
-attention_low_pieces(const char *(&row)[4], const struct attention_low_side<true> &side, int at,
-                     int64_t) {
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        row[n] = side.row[n] + at;
-}
-static __device__ __forceinline__ void
-attention_low_pieces(const char *(&row)[4], const struct attention_low_side<false> &side, int at,
-                     int64_t step) {
-    const char *const first = side.head + (at + 16 * (warp_lane_here() % 8));
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        row[n] = first + step * __shfl_sync(WARP_ALL, side.key, 4 * n + warp_lane_here() / 8);
-}
-
 /* Batch i of a step's stream to its place in shared memory, done after copy_wait. */
-template <int D, bool FOUND>
-static __device__ __forceinline__ void
-attention_low_fetch(uint32_t ring, const struct attention_params &p,
-                    const struct attention_low_rows<FOUND> &rows, int i) {
+template <int D>
+static __device__ __forceinline__ void attention_low_fetch(uint32_t ring,
+                                                           const struct attention_params &p,
+                                                           const struct attention_low_rows &rows,
+                                                           int i) {
     const int of_k = i % (D / 16), of_v = of_k - D / 32;
-    const struct attention_low_side<FOUND> side = of_v < 0 ? rows.k : rows.v;
-    const int64_t step = 4 * (of_v < 0 ? p.k : p.v).stride[2];
     const char *row[4];
     ring += (uint32_t)(i % attention_low_ahead<D>() * LOW_BATCH);
-    attention_low_pieces(row, side, 128 * (of_v < 0 ? of_k : of_v), step);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        row[n] = of_v < 0 ? rows.k[n] + 128 * of_k : rows.v[n] + 128 * of_v;
     attention_low_copy(
         ring, row, of_v < 0 ? 4 * p.d_qk - 128 * of_k : 4 * p.d_v - 128 * of_v, p.copied);
     copy_batch();
 }
 
 /* The first batches of a stream. */
-template <int D, bool FOUND>
-static __device__ __forceinline__ void
-attention_low_begin(uint32_t ring, const struct attention_params &p,
-                    const struct attention_low_rows<FOUND> &rows) {
+template <int D>
+static __device__ __forceinline__ void attention_low_begin(uint32_t ring,
+                                                           const struct attention_params &p,
+                                                           const struct attention_low_rows &rows) {
 #pragma unroll
     for (int i = 0; i < attention_low_ahead<D>(); i++)
         attention_low_fetch<D>(ring, p, rows, i);
 }
 
-/* This lane's operands of batch i, whose place the one that is attention_low_ahead later takes: of
- * K pieces 2t and 2t + 1 of keys g and g + 8, of V piece g of keys 2t, 2t + 1, 2t + 8 and
- * 2t + 9. */
-template <int D, bool FOUND>
+/* This lane's operands of batch i, whose place a later one takes: of K pieces 2t and 2t + 1 of keys
+ * g and g + 8, of V piece g of keys 2t, 2t + 1, 2t + 8 and 2t + 9. */
+template <int D>
 static __device__ __forceinline__ void
 attention_low_take(uint4 (&x)[4], uint32_t ring, const struct attention_params &p,
-                   const struct attention_low_rows<FOUND> &rows, int i) {
+                   const struct attention_low_rows &rows, int i) {
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
     const bool of_k = i < D / 32;
     const uint32_t from = ring + (uint32_t)(i % attention_low_ahead<D>() * LOW_BATCH) +
@@ -159,6 +115,18 @@ attention_low_take(uint4 (&x)[4], uint32_t ring, const struct attention_params &
                                                      : (n % 2 + n / 2 * 8) * LOW_ROW));
     __syncwarp();
     attention_low_fetch<D>(ring, p, rows, i + attention_low_ahead<D>());
+}
+
+/* Where rows of keys begin for this lane; key: of place lane % 16. */
+static __device__ __forceinline__ void attention_low_find(const char *(&row)[4],
+                                                          const struct view &view,
+                                                          const struct granule_item &item,
+                                                          int32_t key) {
+    const int lane = warp_lane_here();
+    const char *head = attention_head<float>(view, item.batch, item.head_kv) + 16 * (lane % 8);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        row[n] = head + 4 * view.stride[2] * __shfl_sync(WARP_ALL, key, 4 * n + lane / 8);
 }
 
 /* ---- which keys come ---- */

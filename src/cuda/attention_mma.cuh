@@ -22,11 +22,13 @@ static __device__ __forceinline__ void attention_load_q(uint32_t to,
     const char *q = attention_head<T>(p.q, item.batch, item.head);
     const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
     const int row = first + warp_lane_here();
+    constexpr int LANES = attention_lanes<T, D>();
     __syncwarp(); /* all lanes have read what stood there */
     if (manner.copied)
-        attention_copy_run<T, D, R, ROW>(to + attention_lane_to<ROW>(),
-                                         q + attention_lane_from(item.row + first, manner.step),
-                                         manner, item.rows - first);
+        attention_copy_run<T, D, R, ROW>(
+            to + attention_lane_to<LANES, ROW>(),
+            q + attention_lane_from<LANES>(item.row + first, manner.step), manner,
+            item.rows - first);
     else
         attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
 }
@@ -229,7 +231,8 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
     if (p.copied && ROWS <= size && !masked)
-        return {run, to + attention_lane_to<shape::ROW>(), &lists.k[job], &lists.v[job]};
+        return {run, to + attention_lane_to<attention_lanes<T, D>(), shape::ROW>(), &lists.k[job],
+                &lists.v[job]};
     int32_t key[(ROWS + 31) / 32];
     attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
     if (of_k)

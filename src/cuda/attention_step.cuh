@@ -154,8 +154,9 @@ static __device__ __forceinline__ void attention_rest_part(const struct attentio
             attention_manner_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
         attention_copy_run<T, D, 8, shape::ROW>(
             rest.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
-            *(of_k ? rest.k : rest.v) + attention_lane_from(rest.first + row, manner.step), manner,
-            8);
+            *(of_k ? rest.k : rest.v) +
+                attention_lane_from<attention_lanes<T, D>()>(rest.first + row, manner.step),
+            manner, 8);
     }
 }
 

@@ -48,7 +48,7 @@ static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, 
         const int filled = (int)(keys >> i / 2 * 8 & 255);
         if (filled && i % 2 * 32 + warp_lane_here() >= filled)
 #pragma unroll
-            for (int j = 0; j < shape::D_V / 32; j++)
+            for (int j = 0; j < 2 * shape::V_PANELS; j++)
                 shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
                                                (32 * i + warp_lane_here()) * 128),
                                 {0, 0, 0, 0});

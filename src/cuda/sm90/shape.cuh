@@ -16,6 +16,9 @@
  *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
  *   barriers, JOBS items and their halves, the masks of steps, maxima and sums of O's rows
  *
+ * Heads of 32 dims have the panels of 64; the other columns are zeros in Q, K and V, and not
+ * multiplied, and left as they were in O, and not stored.
+ *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
  *               filled by                  phase ends when         waited for by
@@ -42,10 +45,10 @@
  * warpgroup's alone, so may steps be, and the other has the next (turns.cuh). With one slot of Q, the next item's comes
  * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  *
- * Heads of 64 dims have products that take no longer than exponentials, and two warpgroups that are
- * left to themselves end in step, at products together and then at softmax. Where boxes fetch, long
- * items therefore have two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax of
- * S(i); in short ones the warpgroups hand in their products one after the other.
+ * Heads of up to 64 dims have products that take no longer than exponentials, and two warpgroups that
+ * are left to themselves end in step, at products together and then at softmax. Where boxes fetch,
+ * long items therefore have two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax
+ * of S(i); in short ones the warpgroups hand in their products one after the other.
  */
 #ifndef TESSERA_CUDA_SM90_SHAPE_CUH
 #define TESSERA_CUDA_SM90_SHAPE_CUH
@@ -75,15 +78,15 @@ template <int WARPS> struct sm90_masks {
     int64_t bits[2];
 };
 
-/* Of a kernel for heads of these dims, multiples of 64, and so many warpgroups that compute. Tiles
- * are panels of 64 columns. */
+/* Of a kernel for heads of these dims, 32 or multiples of 64, and so many warpgroups that compute.
+ * Tiles are panels of 64 columns. */
 template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING;
     static constexpr int ROWS = 64 * GROUPS, THREADS = 128 * (1 + GROUPS);
     static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
     static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
-    static constexpr int QK_PANELS = D_QK / 64, V_PANELS = D_V / 64;
+    static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
     static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;
@@ -106,7 +109,7 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     /* Floats of a thread's scores and outputs. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
-    static constexpr bool AHEAD = D_V == 64 && GROUPS == 2; /* two tiles of scores fit */
+    static constexpr bool AHEAD = D_V <= 64 && GROUPS == 2; /* two tiles of scores fit */
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
     /* Registers of a thread that computes, and that fetches: by boxes, pieces, copies. */
     static constexpr int CLAIM[3] = {GROUPS == 2 ? 232 : 152, 232,

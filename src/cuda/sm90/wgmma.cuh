@@ -114,6 +114,7 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
     PRODUCT_ROWS(T, type, "32", 16, "%16", "%17", "%18")                                           \
     PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
     PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
+    PRODUCT_COLUMNS(T, type, "32", 16, "%16,%17,%18,%19", "%20", "%21")                            \
     PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
     PRODUCT_COLUMNS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                           \
     PRODUCT_COLUMNS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                         \
