@@ -59,11 +59,7 @@ struct attention_params {
 
 /* The same for f32, of which shared memory allows fewer still. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
-    ((rows) > 64 && (head) > 64 ? 1                                                                \
-     : (rows) > 32              ? 2                                                                \
-     : (head) > 32              ? ((rows) > 16 ? 4 : 8)                                            \
-     : (rows) > 16              ? 5                                                                \
-                                : 12)
+    ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
 /* The same of those for tiles of 8 rows, a warp each: what registers allow. */
 #define ATTENTION_BLOCKS_LOW(head) ((head) > 128 ? 8 : (head) > 64 ? 12 : 16)
