@@ -25,7 +25,7 @@ export OMP_WAIT_POLICY=passive
 tessera=$folder/tessera
 info=$("$tessera" info) || { echo "bench/all.sh: no program in $folder: build first" >&2; exit 1; }
 if [ $# -eq 0 ]; then
-    set -- readme_cpu cpu_avx512 cpu_avx2 threads peers_cpu
+    set -- readme_cpu cpu_avx512 cpu_avx512bf16 cpu_avx2 threads peers_cpu
     grep -q '^cuda *none' <<<"$info" || set -- readme stages modes keep granularity columns heads \
         length peers floors "$@" blocked_dynamic ncu
 fi

@@ -41,7 +41,7 @@ for case in "$@"; do
         --kernel-name 'regex:^(sddmm|softmax|spmm)' --metrics "$metrics" \
         "$tessera" bench --seconds 0 --hot "$case" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
     # ncu's columns, by name, into ours; cells are in quotes, thousands without separators
-    awk -v case="$case" -v stalls="${stalls[*]}" '
+    awk -v of="$case" -v stalls="${stalls[*]}" '
         function cut(line, to, count) { # cells of a CSV line, quotes off
             count = 0
             while (match(line, /^"[^"]*"(,|$)/) || match(line, /^[^,]*(,|$)/)) {
@@ -61,7 +61,7 @@ for case in "$@"; do
             if (seen[cells[column["Kernel Name"]]]++) next
             split("sm__throughput gpu__dram_throughput lts__throughput l1tex__throughput " \
                   "sm__warps_active", peaks, " ")
-            printf "\"%s\",\"%s\",%.1f", case, cells[column["Kernel Name"]],
+            printf "\"%s\",\"%s\",%.1f", of, cells[column["Kernel Name"]],
                 value("gpu__time_duration.sum") / 1000
             for (i = 1; i <= 5; i++)
                 printf ",%.1f", value(peaks[i] ".avg.pct_of_peak_sustained_elapsed")

@@ -65,6 +65,7 @@ END {
     peers["tiled, dense"] = "dense_tiled"; peers["cuBLAS, dense"] = "dense_cublas"
     peers["PyTorch"] = "flash2_dense"
     levels["AVX-512"] = "cpu_attention_avx512"; levels["AVX2"] = "cpu_attention_avx2"
+    levels["AVX-512 BF16"] = "cpu_attention_avx512bf16"
     n_pages = split(pages, page_names, " ")
     for (p = 1; p <= n_pages; p++) {
         page = page_names[p]
