@@ -90,22 +90,13 @@ static void shared_inputs_are_right(void **state) {
         "b=2,h=4,hkv=2,n=97,nkv=300,d=64,dtype=bf16,block=8x8,pattern=random(0.3,4),lists=kv",
         "h=3,n=130,nkv=200,d=24,dv=40,dtype=f16,block=1x1,pattern=random(0.2,1)",
     };
-    static const int shared[] = {LAB_SHARED_Q, LAB_SHARED_K, LAB_SHARED_V,
-                                 LAB_SHARED_Q | LAB_SHARED_K | LAB_SHARED_V};
     (void)state;
-    for (size_t i = 0; i < 4 * sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-            struct lab_case c;
-            struct lab_work work;
             struct lab_outcome outcome;
-            char why[LAB_WHY];
-            if (lab_case_parse(&c, cases[i / 4], why) ||
-                lab_work_make_shared(&work, &c, shared[i % 4], why))
-                fail_msg("%s: %s", cases[i / 4], why);
-            lab_check(&outcome, &work, TESS_CPU, (tess_pipeline)pipeline, NULL);
+            lab_check_shared(&outcome, cases[i], TESS_CPU, (tess_pipeline)pipeline);
             if (outcome.verdict != LAB_PASSED)
-                fail_msg("%s, shared %d: %s", cases[i / 4], shared[i % 4], outcome.message);
-            lab_work_free(&work);
+                fail_msg("%s: %s", cases[i], outcome.message);
         }
 }
 

@@ -201,23 +201,14 @@ static void shared_inputs(void **state) {
         "b=2,h=3,n=300,nkv=500,d=32,dv=16,dtype=bf16,pattern=random(0.5,1),block=64x64",
         "h=3,n=300,nkv=500,d=8,dv=32,dtype=f16,pattern=random(0.4,1),block=128x1",
     };
-    static const int shared[] = {LAB_SHARED_Q, LAB_SHARED_K, LAB_SHARED_V,
-                                 LAB_SHARED_Q | LAB_SHARED_K | LAB_SHARED_V};
-    for (size_t i = 0; i < 4 * sizeof texts / sizeof *texts; i++)
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-            struct lab_work w;
             struct lab_outcome outcome;
-            struct lab_case c;
-            char why[LAB_WHY] = "";
             if (lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline))
                 continue;
-            if (lab_case_parse(&c, texts[i / 4], why) ||
-                lab_work_make_shared(&w, &c, shared[i % 4], why))
-                fail_msg("%s: %s", texts[i / 4], why);
-            lab_check(&outcome, &w, TESS_CUDA, (tess_pipeline)pipeline, NULL);
+            lab_check_shared(&outcome, texts[i], TESS_CUDA, (tess_pipeline)pipeline);
             if (outcome.verdict != LAB_PASSED)
-                fail_msg("%s, shared %d: %s", texts[i / 4], shared[i % 4], outcome.message);
-            lab_work_free(&w);
+                fail_msg("%s: %s", texts[i], outcome.message);
         }
 }
 

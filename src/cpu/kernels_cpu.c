@@ -202,8 +202,8 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
  * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
  * of 16 and 64 rows; the listed ones, and what is far, from tiles of 64 and of G rows for blocks of
  * G = 1, 2 and 4, d = 64 and 128, whose K and V are 2 and 4 MiB (L2 is 2). amx: bf16, one thread of
- * the 16-core Xeon of an H200's host, tiles of 1 ... 64 rows; avx512bf16: bf16, one of two cores of an
- * AMD EPYC (family 26), likewise, where tiles of up to 16 rows take as long as one of 16.
+ * the 16-core Xeon of an H200's host, tiles of 1 ... 64 rows; avx512bf16: bf16, by hand, one of two
+ * cores of an AMD EPYC (family 26), where tiles of up to 16 rows take as long as one of 16.
  */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, cpu_listed_fits,      \

@@ -58,7 +58,9 @@ attention_manner_of(const struct attention_params &p, const struct view &view, i
 /* Lanes that copy a row of DIMS elements, 16 bytes each, 128 at a time. */
 template <class T, int DIMS>
 static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
-    return DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
+    constexpr int LANES = DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
+    static_assert(8 % LANES == 0, "a warp's copies end with a row");
+    return LANES;
 }
 
 /* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
@@ -69,7 +71,6 @@ attention_copy_keys(uint32_t to, const char *from, const struct attention_manner
                     const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
-    static_assert(8 % LANES == 0, "rows that begin where pieces are not exchanged");
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
     to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);

@@ -64,39 +64,6 @@ int lab_work_answer(struct lab_work *w) {
                           0);
 }
 
-/* The first batch's first head for all. */
-static int share(struct lab_tensor *tensor, const struct lab_case *c) {
-    const tess_tensor *all = &tensor->view;
-    const int64_t size[4] = {1, 1, all->size[2], all->size[3]};
-    const size_t element = tess_type_size(all->type), row = element * (size_t)size[3];
-    struct lab_tensor one;
-    if (lab_tensor_make(&one, all->type, size, LAB_BHND, c->align))
-        return -1;
-    for (int64_t i = 0; i < size[2]; i++)
-        memcpy(one.buffer.data + (size_t)i * row,
-               tensor->buffer.data + (size_t)lab_row(all, 0, 0, i) * element, row);
-    memcpy(one.view.size, all->size, sizeof all->size);
-    one.view.stride[0] = one.view.stride[1] = 0;
-    lab_tensor_free(tensor);
-    *tensor = one;
-    return 0;
-}
-
-int lab_work_make_shared(struct lab_work *w, const struct lab_case *c, int inputs,
-                         char why[LAB_WHY]) {
-    struct lab_tensor *const of[] = {&w->q, &w->k, &w->v};
-    if (lab_work_make(w, c, why))
-        return -1;
-    int lacking = 0;
-    for (int i = 0; i < 3; i++)
-        lacking |= inputs >> i & 1 && share(of[i], c);
-    if (lacking || lab_work_answer(w)) {
-        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
-        return -1;
-    }
-    return 0;
-}
-
 void lab_work_free(struct lab_work *w) {
     struct lab_tensor *const all[] = {&w->q,  &w->k,    &w->v,       &w->o,      &w->lse,
                                       &w->o2, &w->lse2, &w->k_clean, &w->v_clean};
@@ -254,4 +221,51 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
     }
     lab_planned_free(&planned);
     lab_planned_free(&again);
+}
+
+/* ---- inputs that heads and batches share ---- */
+
+/* The first batch's first head for all. */
+static int share(struct lab_tensor *tensor, const struct lab_case *c) {
+    const tess_tensor *all = &tensor->view;
+    const int64_t size[4] = {1, 1, all->size[2], all->size[3]};
+    const size_t element = tess_type_size(all->type), row = element * (size_t)size[3];
+    struct lab_tensor one;
+    if (lab_tensor_make(&one, all->type, size, LAB_BHND, c->align))
+        return -1;
+    for (int64_t i = 0; i < size[2]; i++)
+        memcpy(one.buffer.data + (size_t)i * row,
+               tensor->buffer.data + (size_t)lab_row(all, 0, 0, i) * element, row);
+    memcpy(one.view.size, all->size, sizeof all->size);
+    one.view.stride[0] = one.view.stride[1] = 0;
+    lab_tensor_free(tensor);
+    *tensor = one;
+    return 0;
+}
+
+void lab_check_shared(struct lab_outcome *out, const char *text, tess_backend backend,
+                      tess_pipeline pipeline) {
+    static const struct {
+        const char *name;
+        int q, k, v;
+    } inputs[] = {{"q", 1, 0, 0}, {"k", 0, 1, 0}, {"v", 0, 0, 1}, {"q, k and v", 1, 1, 1}};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        struct lab_work w = {0};
+        struct lab_case c;
+        char why[LAB_WHY] = "out of memory for the tensors of this case";
+        memset(out, 0, sizeof *out);
+        if (lab_case_parse(&c, text, why) || lab_work_make(&w, &c, why) ||
+            (inputs[i].q && share(&w.q, &c)) || (inputs[i].k && share(&w.k, &c)) ||
+            (inputs[i].v && share(&w.v, &c)) || lab_work_answer(&w))
+            fail(out, "%.280s", why);
+        else
+            lab_check(out, &w, backend, pipeline, NULL);
+        lab_work_free(&w);
+        if (out->verdict != LAB_PASSED) {
+            char message[LAB_WHY];
+            memcpy(message, out->message, sizeof message);
+            snprintf(out->message, LAB_WHY, "shared %s: %.280s", inputs[i].name, message);
+            return;
+        }
+    }
 }

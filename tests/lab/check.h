@@ -26,11 +26,6 @@ void lab_work_free(struct lab_work *work);
 /* The oracle's answer to what q, k, v and the case hold now. 0, or -1: no memory. */
 int lab_work_answer(struct lab_work *work);
 
-/* As lab_work_make, but some inputs have memory of one head alone, and strides of 0 for the rest. */
-enum { LAB_SHARED_Q = 1, LAB_SHARED_K = 2, LAB_SHARED_V = 4 };
-int lab_work_make_shared(struct lab_work *work, const struct lab_case *c, int inputs,
-                         char why[LAB_WHY]);
-
 enum lab_verdict { LAB_PASSED, LAB_FAILED, LAB_REFUSED };
 
 struct lab_outcome {
@@ -48,5 +43,10 @@ struct lab_outcome {
  */
 void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                tess_pipeline pipeline, const char *kernel);
+
+/* The same of a case whose inputs have memory of one head alone, and strides of 0 for the rest: q, k and
+ * v by themselves, then all three. Ends with the first that does not pass, or is no case. */
+void lab_check_shared(struct lab_outcome *outcome, const char *text, tess_backend backend,
+                      tess_pipeline pipeline);
 
 #endif
