@@ -61,8 +61,11 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* The same of those for tiles of 8 rows, a warp each: what registers allow. */
-#define ATTENTION_BLOCKS_LOW(head) ((head) > 128 ? 8 : (head) > 64 ? 12 : 16)
+/* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
+ * multiprocessor: what registers allow. */
+#define ATTENTION_WARPS_LOW(head, rows) ((rows) > 16 ? 4 : (head) > 128 || (rows) > 8 ? 2 : 1)
+#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
+    ((rows) > 16 ? 2 : (rows) > 8 ? 4 : (head) > 128 ? 6 : (head) > 64 ? 12 : 16)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the

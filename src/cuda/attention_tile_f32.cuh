@@ -35,7 +35,7 @@ attention_far_o(const struct attention_state<float, D, R> &state, int i, int d) 
 template <int D, int R>
 static __device__ __forceinline__ uint32_t
 attention_far_l(const struct attention_state<float, D, R> &state, int r) {
-    return attention_far_o(state, R / 16, 0) + (uint32_t)(4 * r);
+    return attention_far_o(state, R / 16, r / 4) + (uint32_t)(4 * (r % 4));
 }
 
 template <int D, int R>

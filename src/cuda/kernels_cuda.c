@@ -304,7 +304,7 @@ static const char *scale_refused(const struct problem *problem) {
         const char *why = d > head ? "its heads have at most " #head " dims" : TAKES_##type;       \
         const char *of_all = scale_refused(problem);                                               \
         of_all = of_all ? of_all : why;                                                            \
-        return refused(target, of_all ? of_all : REFUSES_##way(problem, target));                  \
+        return refused(target, of_all ? of_all : REFUSES_##way(problem, target, head));            \
     }                                                                                              \
     static struct granule_step name##_step(int32_t rows) {                                         \
         (void)rows;                                                                                \
@@ -351,20 +351,25 @@ static const char *sm90_r192_refuses(const struct problem *problem, const tess_t
     return problem->tile_rows && problem->tile_rows != 192 ? "its query tiles have 192 rows"
                                                            : sm90_refuses(problem, target);
 }
-static const char *low_refuses(const struct problem *problem) {
-    return problem->tile_rows && problem->tile_rows != 8 ? "its query tiles have 8 rows" : NULL;
+static const char *low_refuses(const struct problem *problem, int64_t head) {
+    const int64_t rows = problem->tile_rows;
+    if (!rows || rows == 8 || (rows == 16 && head > 64) || (rows == 32 && head > 192))
+        return NULL;
+    return head > 192  ? "its query tiles have 8, 16 or 32 rows"
+           : head > 64 ? "its query tiles have 8 or 16 rows"
+                       : "its query tiles have 8 rows";
 }
 static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
     return problem->d_v > 128 ? "its values have at most 128 dims"
                               : sm90_tiles_refuse(problem, target);
 }
-#define REFUSES_sm90(problem, target) sm90_tiles_refuse(problem, target)
-#define REFUSES_sm90_v128(problem, target) sm90_v128_refuses(problem, target)
-#define REFUSES_sm90_r192(problem, target) sm90_r192_refuses(problem, target)
-#define REFUSES_mma(problem, target) NULL
-#define REFUSES_mma_f32(problem, target) NULL
-#define REFUSES_low(problem, target) low_refuses(problem)
-#define REFUSES_fma(problem, target) NULL
+#define REFUSES_sm90(problem, target, head) sm90_tiles_refuse(problem, target)
+#define REFUSES_sm90_v128(problem, target, head) sm90_v128_refuses(problem, target)
+#define REFUSES_sm90_r192(problem, target, head) sm90_r192_refuses(problem, target)
+#define REFUSES_mma(problem, target, head) NULL
+#define REFUSES_mma_f32(problem, target, head) NULL
+#define REFUSES_low(problem, target, head) low_refuses(problem, head)
+#define REFUSES_fma(problem, target, head) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
 #define WEIGHED_sm90 1
@@ -390,7 +395,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
-#define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head), shared)
+#define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 /* Of tall tiles of up to 64 dims as thin lists have them: of others few granules have masks. */
 #define STEP_sm90(head, rows) 0, 0
@@ -428,13 +433,13 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #undef CUDA_ATTENTION
 
 /* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
-#define ROWS_sm90 sm90_rows
-#define ROWS_sm90_v128 sm90_rows
-#define ROWS_sm90_r192 sm90_r192_rows
-#define ROWS_mma mma_rows
-#define ROWS_mma_f32 mma_f32_rows
-#define ROWS_low low_rows
-#define ROWS_fma fma_rows
+#define ROWS_sm90(head) sm90_rows
+#define ROWS_sm90_v128(head) sm90_rows
+#define ROWS_sm90_r192(head) sm90_r192_rows
+#define ROWS_mma(head) mma_rows
+#define ROWS_mma_f32(head) mma_f32_rows
+#define ROWS_low(head) low_rows_##head
+#define ROWS_fma(head) fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
 #define STACKED_sm90_r192 0
@@ -444,7 +449,9 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_fma 0
 static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
-static const int32_t low_rows[] = {8, 0}, fma_rows[] = {8, 16, 32, 64, 0};
+static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
+static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0},
+                     fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
@@ -458,7 +465,7 @@ static const struct kernel kernels[] = {
 #define CUDA_ATTENTION(name_, type, head, way, ...)                                                \
     {.name = "cuda_" #name_,                                                                       \
      .stage = TESS_STAGE_ATTENTION,                                                                \
-     .tile_rows = ROWS_##way,                                                                      \
+     .tile_rows = ROWS_##way(head),                                                                \
      .cost = {__VA_ARGS__},                                                                        \
      .stacked_rows = STACKED_##way,                                                                \
      .stacked_whole = 1,                                                                           \

@@ -23,7 +23,7 @@ template <class T, int N> struct fragment {
     uint32_t word[N];
 };
 template <int N> struct fragment<float, N> {
-    uint32_t high[N], low[N];
+    uint32_t high[N], low[N], rest[N]; /* low is rest times FRAGMENT_LOW */
 };
 
 template <class T, int N>
@@ -42,8 +42,23 @@ fragment_of(const uint32_t (&word)[N], float) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         f.high[i] = (word[i] + 0x1000u) & 0xffffe000u; /* to nearest */
-        const float low = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
-        f.low[i] = __float_as_uint(low * FRAGMENT_LOW);
+        const float rest = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
+        f.rest[i] = __float_as_uint(rest);
+        f.low[i] = __float_as_uint(rest * FRAGMENT_LOW);
+    }
+    return f;
+}
+
+/* The same of parts that were split before. */
+template <int N>
+static __device__ __forceinline__ struct fragment<float, N>
+fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
+    struct fragment<float, N> f;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        f.high[i] = high[i];
+        f.low[i] = low[i];
+        f.rest[i] = __float_as_uint(__uint_as_float(low[i]) * (1 / FRAGMENT_LOW));
     }
     return f;
 }

@@ -4,6 +4,6 @@ cudaError_t cuda_attention_f32_low_d128(const struct attention_params *p, cudaSt
     return attention_low_launch<128>(p, stream);
 }
 
-int64_t cuda_attention_f32_low_d128_shared(int32_t) {
-    return attention_low_shape<128>::BYTES;
+int64_t cuda_attention_f32_low_d128_shared(int32_t rows) {
+    return attention_low_shared<128>(rows);
 }

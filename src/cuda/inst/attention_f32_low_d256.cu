@@ -4,6 +4,6 @@ cudaError_t cuda_attention_f32_low_d256(const struct attention_params *p, cudaSt
     return attention_low_launch<256>(p, stream);
 }
 
-int64_t cuda_attention_f32_low_d256_shared(int32_t) {
-    return attention_low_shape<256>::BYTES;
+int64_t cuda_attention_f32_low_d256_shared(int32_t rows) {
+    return attention_low_shared<256>(rows);
 }

@@ -4,6 +4,6 @@ cudaError_t cuda_attention_f32_low_d64(const struct attention_params *p, cudaStr
     return attention_low_launch<64>(p, stream);
 }
 
-int64_t cuda_attention_f32_low_d64_shared(int32_t) {
-    return attention_low_shape<64>::BYTES;
+int64_t cuda_attention_f32_low_d64_shared(int32_t rows) {
+    return attention_low_shared<64>(rows);
 }
