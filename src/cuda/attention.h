@@ -62,7 +62,7 @@ struct attention_params {
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
 /* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
- * multiprocessor: what registers allow. */
+ * multiprocessor: what registers and an H200's shared memory allow. */
 #define ATTENTION_WARPS_LOW(head, rows) ((rows) > 16 ? 4 : (head) > 128 || (rows) > 8 ? 2 : 1)
 #define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
     ((rows) > 16 ? 2 : (rows) > 8 ? 4 : (head) > 128 ? 6 : (head) > 64 ? 12 : 16)

@@ -1,10 +1,10 @@
 /*
  * Fused attention for f32 in tiles of 8, 16 and 32 rows, on tensor cores. Each of a tile's warps has
  * as many of the head's dims: it fetches them of each key, multiplies them by all rows, and waits
- * for the others only to add up scores and to exchange weights. The products are those of
- * attention_tile_f32.cuh with their sides exchanged: 16 keys, then 16 dims, meet groups of 8 rows, so
- * nothing of a product is padding, and what is split of K and V is split once for all groups. With
- * g = lane / 4 and t = lane % 4 a lane has
+ * for the others only to add up scores and to exchange weights. The sides of products are those of
+ * attention_tile_f32.cuh exchanged: 16 keys, then 16 dims, meet groups of 8 rows, so nothing of a
+ * product is padding, and what is split of K and V is split once for all groups. With g = lane / 4 and
+ * t = lane % 4 a lane has
  *
  *   scores  A: keys g, g + 8 and, of each 32 dims, 8t ... 8t + 7: two pieces of a row of K
  *           B: row g of a group and the same dims of Q, split when the tile began, or, where few warps
@@ -15,7 +15,7 @@
  *   sums    rows 2t, 2t + 1 of each group: of keys g, g + 8 and of dims 4g ... 4g + 3
  *
  * Shared memory, [warp][group] where a warp or group has its own:
- *   | Q [warp][group][dims / 8][32 lanes][4 or 2] | weights [group][8][20] |
+ *   | Q [warp][group][dims / 16][32 lanes][4, or 8 split] | weights [group][8][20] |
  *   | scores of a warp's dims [warp][group][32 lanes][4] | sums put by | batches [warp] | items |
  */
 #ifndef TESSERA_CUDA_ATTENTION_LOW_CUH
@@ -95,8 +95,11 @@ attention_low_scores(float (&s)[GROUPS][1][4], uint32_t ring, uint32_t q,
     for (int n = 0; n < GROUPS; n++) {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            low[n][0][e] = (low[n][0][e] + (LOWS > 1 ? low[n][LOWS - 1][e] : 0)) *
-                           (1 / FRAGMENT_LOW);
+            low[n][0][e] *= 1 / FRAGMENT_LOW;
+        if (LOWS > 1)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                low[n][0][e] = fmaf(low[n][LOWS - 1][e], 1 / FRAGMENT_LOW, low[n][0][e]);
         attention_low_add(s[n][0], low[n][0]);
     }
 }
@@ -198,7 +201,7 @@ attention_low_weights(struct fragment<float, 2> (&b)[GROUPS][2], const float (&s
 #pragma unroll
             for (int n = 1; n < GROUPS; n++)
                 x = warp == n ? s[n][0][2 * r + h] : x;
-            if (WARPS <= GROUPS || warp < GROUPS)
+            if (WARPS == GROUPS || warp < GROUPS)
                 shared_store_4(weights + warp * GROUP +
                                    (uint32_t)((2 * t + r) * LOW_WEIGHTS * 4 + g / 2 * 16 +
                                               g % 2 * 4 + 8 * h),
@@ -259,8 +262,10 @@ template <int D, int GROUPS, int WARPS>
 static __global__ void __launch_bounds__(32 * WARPS, ATTENTION_BLOCKS_LOW(D, LOW_ROWS * GROUPS))
     attention_low(const __grid_constant__ struct attention_params p) {
     using shape = attention_low_shape<D, GROUPS, WARPS>;
+    static_assert(shape::DIMS % 32 == 0, "a warp's dims are whole batches");
     static_assert(shape::DIMS / 32 % attention_low_ahead<D, WARPS>() == 0,
                   "all of K is under way when the next keys are known");
+    static_assert(WARPS >= GROUPS, "each group has a warp that stores its weights");
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory), warp = WARPS == 1 ? 0 : threadIdx.x / 32;
     const uint32_t q = shared + warp * (GROUPS * shape::Q_GROUP);
@@ -287,7 +292,9 @@ static __global__ void __launch_bounds__(32 * WARPS, ATTENTION_BLOCKS_LOW(D, LOW
         struct attention_low_step next = attention_low_after(p, now, item.count);
         const bool more = next.job < jobs;
         if (more && next.at == 0) {
-            attention_low_meet<WARPS>(); /* the item was fetched two items ago */
+            /* All see the item, which was fetched two items ago, and are through with the one whose
+             * place the next takes. */
+            attention_low_meet<WARPS>();
             if (next.job + 2 < jobs)
                 attention_fetch_job(items[(next.job + 2) % ATTENTION_JOBS], p,
                                     first + next.job + 2);
@@ -342,11 +349,12 @@ static cudaError_t attention_low_launch_rows(const struct attention_params *p,
     return code ? code : attention_merge_launch<float>(p, stream);
 }
 
-/* Heights that a head of D dims does not have stand for the next lower. */
+/* The table's heights, low_rows_D in kernels_cuda.c. */
 template <int D>
 static cudaError_t attention_low_launch(const struct attention_params *p, cudaStream_t stream) {
-    return p->tile_rows > 16  ? attention_low_launch_rows<D, (D > 192 ? 4 : 1)>(p, stream)
-           : p->tile_rows > 8 ? attention_low_launch_rows<D, (D > 64 ? 2 : 1)>(p, stream)
+    constexpr int HIGHEST = attention_low_groups<D>(32), SECOND = attention_low_groups<D>(16);
+    return p->tile_rows > 16  ? attention_low_launch_rows<D, HIGHEST>(p, stream)
+           : p->tile_rows > 8 ? attention_low_launch_rows<D, SECOND>(p, stream)
                               : attention_low_launch_rows<D, 1>(p, stream);
 }
 
@@ -355,8 +363,9 @@ template <int D, int GROUPS> static int64_t attention_low_bytes(void) {
 }
 
 template <int D> static int64_t attention_low_shared(int32_t rows) {
-    return rows > 16  ? attention_low_bytes<D, (D > 192 ? 4 : 1)>()
-           : rows > 8 ? attention_low_bytes<D, (D > 64 ? 2 : 1)>()
+    constexpr int HIGHEST = attention_low_groups<D>(32), SECOND = attention_low_groups<D>(16);
+    return rows > 16  ? attention_low_bytes<D, HIGHEST>()
+           : rows > 8 ? attention_low_bytes<D, SECOND>()
                       : attention_low_bytes<D, 1>();
 }
 

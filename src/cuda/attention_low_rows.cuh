@@ -11,6 +11,14 @@
 #define LOW_ROWS 8     /* of a product */
 #define LOW_WEIGHTS 20 /* floats from row to row of weights: 16, and what keeps banks apart */
 
+/* Groups of 8 rows of a tile of `rows` rows, of which heads of D dims have few enough that their sums
+ * fit registers. */
+template <int D>
+static __host__ __device__ __forceinline__ constexpr int attention_low_groups(int rows) {
+    constexpr int MOST = D > 192 ? 4 : D > 64 ? 2 : 1;
+    return rows / LOW_ROWS < MOST ? rows / LOW_ROWS : MOST;
+}
+
 /* A lane's rows and dims, counted as others do: of twice the rows and half the dims. */
 template <int DIMS, int GROUPS>
 using attention_low_state = struct attention_state<float, DIMS / 2, 16 * GROUPS>;

@@ -331,6 +331,10 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
     const int64_t all = target->multiprocessors * each;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
+/* Rows of the query tiles of attention_low.cuh, by heads' dims. */
+static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
+static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0};
+
 /* What kernels of one way refuse beside that. */
 static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
     if (target->architecture != 90)
@@ -351,13 +355,12 @@ static const char *sm90_r192_refuses(const struct problem *problem, const tess_t
     return problem->tile_rows && problem->tile_rows != 192 ? "its query tiles have 192 rows"
                                                            : sm90_refuses(problem, target);
 }
-static const char *low_refuses(const struct problem *problem, int64_t head) {
-    const int64_t rows = problem->tile_rows;
-    if (!rows || rows == 8 || (rows == 16 && head > 64) || (rows == 32 && head > 192))
-        return NULL;
-    return head > 192  ? "its query tiles have 8, 16 or 32 rows"
-           : head > 64 ? "its query tiles have 8 or 16 rows"
-                       : "its query tiles have 8 rows";
+static const char *low_refuses(const struct problem *problem, const int32_t *rows) {
+    while (*rows && *rows != problem->tile_rows)
+        rows++;
+    return *rows || !problem->tile_rows
+               ? NULL
+               : "its query tiles have 8 rows (past 64 dims 16 as well, past 192 dims 32)";
 }
 static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
     return problem->d_v > 128 ? "its values have at most 128 dims"
@@ -368,7 +371,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define REFUSES_sm90_r192(problem, target, head) sm90_r192_refuses(problem, target)
 #define REFUSES_mma(problem, target, head) NULL
 #define REFUSES_mma_f32(problem, target, head) NULL
-#define REFUSES_low(problem, target, head) low_refuses(problem, head)
+#define REFUSES_low(problem, target, head) low_refuses(problem, low_rows_##head)
 #define REFUSES_fma(problem, target, head) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
@@ -449,9 +452,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_fma 0
 static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
-static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
-static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0},
-                     fma_rows[] = {8, 16, 32, 64, 0};
+static const int32_t fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \

@@ -9,8 +9,9 @@
  * are added (Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores, 2022). They
  * leave out low times low; where one product outweighs the others, it can be half of what an lse
  * may err. Low parts are held times 2^12, or those of elements under 2^-115 would lose bits as
- * subnormals. Infinities have no such parts and give NaN. Tensor cores truncate when they add, so
- * sums are short, and added up outside.
+ * subnormals; `rest`, without it, is for low times low alone, which such elements have no need of.
+ * Infinities have no such parts and give NaN. Tensor cores truncate when they add, so sums of high
+ * parts are short, and added up outside.
  */
 #ifndef TESSERA_CUDA_FRAGMENT_CUH
 #define TESSERA_CUDA_FRAGMENT_CUH
