@@ -125,26 +125,26 @@ hard=(
     $fused,h=1,n=700,d=128,dtype={bf16,f16},block=128x128,pattern='window(511,0)',part={0,256},fill={nank,nanv}
     $fused,h=1,n=400,nkv=700,d={64,96,256},dtype=bf16,block=64x64,pattern='window(77,0)',tile={16,32,64,128}
     $fused,h=2,n=300,nkv=777,d={64,128},dtype=bf16,block={64x64,64x508,128x100,37x41},pattern='random(0.5,1)&causal',tile=128,fill=nanv
-    $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill={positive,nank}
-    $fused,h=2,n=300,nkv=700,d={64,128,24,100},pattern='random(0.2,1)',block={8x8,4x4,1x1},tile={8,16},fill={nanv,inf}
+    $fused,h=1,n=200,nkv=700,d={64,128},pattern='random(0.2,1)',block={8x8,16x16,32x32},tile={8,16},fill=positive
+    $fused,h=2,n=300,nkv=700,d={64,24,100},pattern='random(0.2,1)',block={8x8,1x1},tile={8,16},fill={nanv,inf}
     $fused,h=1,n=200,nkv=700,d={64,128},block=64x64,pattern={causal,'window(77,9)'},tile={8,16},part={0,256}
     $fused,h=4,hkv=2,n=100,d={64,33,99},dv=40,block=8x8,pattern='random(0.3,1)',lists=kv,tile={8,16},layout=padded,align=4
     $fused,h=2,n=300,nkv={517,3000},d=64,dtype=bf16,block={8x8,16x16,32x32,24x20,1x1},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d64,tile={64,128},part={0,512},fill=nanv
     $fused,h=2,n={128,700},nkv=4224,d=64,dtype=bf16,block=128x128,pattern={dense,'random(0.5,1)',causal},part={0,2048},fill={nanv,sink}
     $fused,h=2,n=300,nkv=3000,d=128,dtype=bf16,block={8x8,16x16,32x32,4x4,128x350},pattern='random(0.1,1)',kernel=cuda_attention_bf16_sm90_d128,tile=128,part={0,512},fill=nank
-    $fused,h=2,n=300,nkv=700,d={256,192,136},pattern='random(0.2,1)',block={8x8,1x1,64x64},tile={8,16,32},fill={nanv,inf}
-    $fused,h=1,n=200,nkv=700,d={256,250,192,128},block=64x64,pattern={causal,'window(77,9)'},tile={8,16,32},part={0,256},fill=positive
-    $fused,h=1,n=40,nkv=3000,d={256,192,128},pattern=dense,tile={8,16,32},fill={tiny,cancel,top,subnormal}
+    $fused,h=2,n=300,nkv=700,d={256,136},pattern='random(0.2,1)',block={8x8,64x64},tile={8,16,32},fill={nanv,inf}
+    $fused,h=1,n=200,nkv=700,d={250,192},block=64x64,pattern={causal,'window(77,9)'},tile={8,16,32},part=256,fill=positive
+    $fused,h=1,n=40,nkv=3000,d={256,160},pattern=dense,tile={8,16,32},fill={tiny,cancel,subnormal}
     $fused,h=4,hkv=2,n=100,d={256,133},dv=140,block=8x8,pattern='random(0.3,1)',lists=kv,tile={8,16,32},layout=padded,align=4
     $fused,h=4,hkv=2,n=301,nkv=999,d=192,dv=128,block={16x16,128x1},pattern='random(0.3,1)',lists=kv,tile={8,16},part={0,256},fill=nank
     $fused,h=2,n=90,nkv=700,d=200,dv=136,block={16x1,37x41},pattern='random(0.3,1)&causal',layout=padded,tile={8,16,32},scale={0.001,-0.5}
-    $fused,h=1,n=20,nkv=20000,d=256,pattern='random(0.5,1)',block=64x64,tile={8,16,32},part={0,4096},fill={positive,sink}
+    $fused,h=1,n=20,nkv=20000,d=256,pattern='random(0.5,1)',block=64x64,tile={8,16,32},part={0,4096},fill=positive
     $fused,h=2,n=90,nkv=700,d=40,dv=256,pattern='random(0.3,1)',block=16x16,tile={8,16,32},fill=nanv
     $fused,h=2,n=90,nkv=700,d=256,dv=40,pattern='random(0.3,1)',block=16x16,tile={8,16,32},fill=nank
-    $fused,h=2,n=300,nkv=700,d={128,100},pattern={causal,'random(0.2,1)'},block=16x16,tile={16,32},kernel=cuda_attention_f32_d128,fill={nanv,inf}
+    $fused,h=2,n=300,nkv=700,d=100,pattern={causal,'random(0.2,1)'},block=16x16,tile={16,32},kernel=cuda_attention_f32_d128,fill={nanv,inf}
     $fused,h=2,n=300,nkv=700,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32},kernel=cuda_attention_f32,fill={nanv,inf}
-    $fused,h=40,n=2000,nkv=50,d={192,256},pattern='random(0.2,1)',block=16x16,tile={8,16,32}
-    $fused,h=40,n=900,nkv=150,d={64,128,192,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16,32}
+    $fused,h=40,n=2000,nkv=50,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32}
+    $fused,h=40,n=900,nkv=150,d={128,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16}
     $fused,h=2,n=300,nkv=1777,d={64,128},dtype={bf16,f16,f32},block={8x8,64x64,1x1,37x41},pattern={'random(0.1,1)','random(0.4,2)&causal'},tile={64,128},fill=nanv
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
@@ -227,8 +227,7 @@ reduced=(
     backend=cuda,pipeline=fused,h=2,hkv=1,n=70,nkv=90,d=192,dv=128,block=16x1,pattern='random(0.3,1)',tile={8,16},fill=inf
     backend=cuda,pipeline=fused,h=1,n=70,d=133,dv=250,block=64x64,pattern=causal,tile={8,32},align=4
     backend=cuda,pipeline=fused,h=40,n=1500,nkv=50,d=256,block=16x16,pattern='random(0.2,1)',tile=32
-    backend=cuda,pipeline=fused,h=40,n=900,nkv=50,d={136,256},block=16x16,pattern='random(0.2,1)',tile=8
-    backend=cuda,pipeline=fused,h=40,n=900,nkv=50,d={128,136},block=16x16,pattern='random(0.2,1)',tile=16
+    backend=cuda,pipeline=fused,h=40,n=300,nkv=50,d=136,block=16x16,pattern='random(0.4,1)',tile={8,16}
     backend=cuda,pipeline=fused,h=2,n=60,nkv=300,d=40,dv=256,block=16x16,pattern='random(0.3,1)',tile={8,32}
     backend=cuda,pipeline=fused,h=1,n=70,nkv=300,d=128,block=16x16,pattern='random(0.3,1)',tile={16,32},kernel=cuda_attention_f32_d128
     backend=cuda,pipeline=fused,h=1,n=256,d=64,dtype=bf16,block=8x8,pattern='random(0.3,1)',tile=128,kernel=cuda_attention_bf16_d64
