@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.." || exit 2
 packages_need gcc:gcc g++:g++ make:make cmake:cmake pkg-config:pkg-config libcmocka-dev libpng-dev \
     libjansson-dev gcovr:gcovr || exit 2
 packages_need clang:clang libclang-rt-dev libomp-dev || echo 'going on without' >&2
+packages_need gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc libc6-dev-arm64-cross qemu-user:qemu-aarch64 ||
+    echo 'going on without' >&2
 packages_need doxygen:doxygen gnuplot-nox:gnuplot abigail-tools:abidiff libopenblas0-pthread ||
     echo 'going on without' >&2
 
