@@ -304,7 +304,7 @@ static const char *scale_refused(const struct problem *problem) {
         const char *why = d > head ? "its heads have at most " #head " dims" : TAKES_##type;       \
         const char *of_all = scale_refused(problem);                                               \
         of_all = of_all ? of_all : why;                                                            \
-        return refused(target, of_all ? of_all : REFUSES_##way(problem, target, head));            \
+        return refused(target, of_all ? of_all : (REFUSES_##way(problem, target, head)));          \
     }                                                                                              \
     static struct granule_step name##_step(int32_t rows) {                                         \
         (void)rows;                                                                                \
@@ -331,9 +331,19 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
     const int64_t all = target->multiprocessors * each;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
-/* Rows of the query tiles of attention_low.cuh, by heads' dims. */
+
+/* Rows of a query tile of fused kernels; of attention_low.cuh by heads' dims. */
+static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
+static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
 static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
 static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0};
+static const int32_t fma_rows[] = {8, 16, 32, 64, 0};
+
+static int has_rows(const struct problem *problem, const int32_t *rows) {
+    while (*rows && *rows != problem->tile_rows)
+        rows++;
+    return *rows || !problem->tile_rows;
+}
 
 /* What kernels of one way refuse beside that. */
 static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
@@ -346,21 +356,12 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
     return NULL;
 }
 static const char *sm90_tiles_refuse(const struct problem *problem, const tess_target *target) {
-    const int64_t rows = problem->tile_rows;
-    return rows && rows != 32 && rows != 64 && rows != 128
-               ? "its query tiles have 32, 64 or 128 rows"
-               : sm90_refuses(problem, target);
+    return has_rows(problem, sm90_rows) ? sm90_refuses(problem, target)
+                                        : "its query tiles have 32, 64 or 128 rows";
 }
 static const char *sm90_r192_refuses(const struct problem *problem, const tess_target *target) {
-    return problem->tile_rows && problem->tile_rows != 192 ? "its query tiles have 192 rows"
-                                                           : sm90_refuses(problem, target);
-}
-static const char *low_refuses(const struct problem *problem, const int32_t *rows) {
-    while (*rows && *rows != problem->tile_rows)
-        rows++;
-    return *rows || !problem->tile_rows
-               ? NULL
-               : "its query tiles have 8 rows (past 64 dims 16 as well, past 192 dims 32)";
+    return has_rows(problem, sm90_r192_rows) ? sm90_refuses(problem, target)
+                                             : "its query tiles have 192 rows";
 }
 static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
     return problem->d_v > 128 ? "its values have at most 128 dims"
@@ -371,7 +372,10 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define REFUSES_sm90_r192(problem, target, head) sm90_r192_refuses(problem, target)
 #define REFUSES_mma(problem, target, head) NULL
 #define REFUSES_mma_f32(problem, target, head) NULL
-#define REFUSES_low(problem, target, head) low_refuses(problem, low_rows_##head)
+#define REFUSES_low(problem, target, head)                                                         \
+    has_rows(problem, low_rows_##head)                                                             \
+        ? NULL                                                                                     \
+        : "its query tiles have 8 rows (past 64 dims 16 as well, past 192 dims 32)"
 #define REFUSES_fma(problem, target, head) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
@@ -435,7 +439,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #undef CUDA_KERNEL
 #undef CUDA_ATTENTION
 
-/* Rows of a query tile of fused kernels; and those that heads are stacked to (kernels.h). */
+/* Those rows, and the ones that heads are stacked to (kernels.h). */
 #define ROWS_sm90(head) sm90_rows
 #define ROWS_sm90_v128(head) sm90_rows
 #define ROWS_sm90_r192(head) sm90_r192_rows
@@ -450,9 +454,6 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_mma_f32 0
 #define STACKED_low 0
 #define STACKED_fma 0
-static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
-static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
-static const int32_t fma_rows[] = {8, 16, 32, 64, 0};
 
 static const struct kernel kernels[] = {
 #define CUDA_KERNEL(name_, its_stage, takes, ...)                                                  \
