@@ -47,6 +47,7 @@ static const int64_t heads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {8, 1},
                                    {4, 2}, {3, 3}, {6, 2}, {8, 4}};
 static const int64_t lengths[] = {1, 4, 8, 16, 32, 64, 96, 128, 192, 256};
 static const int64_t dims[] = {1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 80, 96, 128};
+static const int64_t wide_dims[] = {264, 512, 576, 768, 1000, 1024};
 static const int64_t tiles[] = {8, 16, 32, 64};
 static const int64_t thread_counts[] = {1, 3};
 
@@ -76,8 +77,8 @@ static int64_t length(struct draw *r) {
 static int64_t dim(struct draw *r, int64_t number) {
     if (number % 8 == 0)
         return 1 + number / 8 % 256;
-    if (number % 200 == 1)
-        return number % 400 == 1 ? 512 : 1024;
+    if (number % 50 == 1)
+        return pick(r, wide_dims, COUNT(wide_dims));
     return pick(r, dims, COUNT(dims));
 }
 

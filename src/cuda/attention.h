@@ -63,9 +63,25 @@ struct attention_params {
 
 /* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
  * multiprocessor: what registers and an H200's shared memory allow. */
-#define ATTENTION_WARPS_LOW(head, rows) ((rows) > 16 ? 4 : (head) > 128 || (rows) > 8 ? 2 : 1)
+#define ATTENTION_WARPS_LOW(head, rows)                                                            \
+    ((head) > 768                  ? 8                                                             \
+     : (head) > 512                ? ((rows) > 8 ? 8 : 6)                                          \
+     : (head) > 256 || (rows) > 16 ? 4                                                             \
+     : (head) > 128 || (rows) > 8  ? 2                                                             \
+                                   : 1)
 #define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
-    ((rows) > 16 ? 2 : (rows) > 8 ? 4 : (head) > 128 ? 6 : (head) > 64 ? 12 : 16)
+    ((head) > 512   ? ((head) > 768 || (rows) > 8 ? 1 : 2)                                         \
+     : (head) > 256 ? ((rows) > 8 ? 2 : 3)                                                         \
+     : (rows) > 16  ? 2                                                                            \
+     : (rows) > 8   ? 4                                                                            \
+     : (head) > 128 ? 6                                                                            \
+     : (head) > 64  ? 12                                                                           \
+                    : 16)
+
+/* The same for 16 bits. */
+#define ATTENTION_WARPS_LOW16(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
+#define ATTENTION_BLOCKS_LOW16(head, rows)                                                         \
+    ((head) > 768 ? 1 : (head) > 512 ? ((rows) > 16 ? 1 : 2) : (rows) > 16 ? 2 : 3)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the

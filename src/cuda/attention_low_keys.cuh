@@ -1,8 +1,8 @@
 /*
- * Fused attention for f32 in low tiles: which keys come, and how they get to a warp. A step is 16
- * places of a tile's granules. The warp's dims of K and V of a step come in batches of 128 bytes, 32
- * dims, of 16 rows, in one stream: K's, V's, K's of the next step. As soon as a batch is taken, the
- * one that is attention_low_ahead later is asked for, whatever item it is of.
+ * Fused attention in low tiles: which keys come, and how they get to a warp. A step is 16 places of a
+ * tile's granules. The warp's dims of K and V of a step come in batches of 128 bytes of 16 rows, 32
+ * dims of f32 and 64 of 16 bits, in one stream: K's, V's, K's of the next step. As soon as a batch is
+ * taken, the one that is attention_low_ahead later is asked for, whatever item it is of.
  */
 #ifndef TESSERA_CUDA_ATTENTION_LOW_KEYS_CUH
 #define TESSERA_CUDA_ATTENTION_LOW_KEYS_CUH
@@ -13,10 +13,17 @@
 #define LOW_ROW 144 /* bytes from row to row of a batch: 128, and what keeps banks apart */
 #define LOW_BATCH (LOW_KEYS * LOW_ROW)
 
+/* Batches of a warp's dims of K, or of V. */
+template <class T, int D, int WARPS>
+static __host__ __device__ __forceinline__ constexpr int attention_low_batches(void) {
+    return D / WARPS * (int)sizeof(T) / 128;
+}
+
 /* Batches under way: more where a multiprocessor has few warps, of many dims each. */
-template <int D, int WARPS>
+template <class T, int D, int WARPS>
 static __host__ __device__ __forceinline__ constexpr int attention_low_ahead(void) {
-    return D <= 128 || D / WARPS == 64 ? 2 : D / WARPS % 128 ? 3 : 4;
+    constexpr int BATCHES = attention_low_batches<T, D, WARPS>();
+    return D <= 128 || BATCHES == 2 ? 2 : BATCHES % 4 ? 3 : 4;
 }
 
 /* The first of this warp's dims. */
@@ -56,6 +63,7 @@ static __device__ __forceinline__ uint32_t attention_low_load_4(const void *from
 }
 
 /* 128 bytes of 16 rows, of which `bytes` are there; zeros for the others. */
+template <class T>
 static __device__ __forceinline__ void
 attention_low_copy(uint32_t to, const char *const (&row)[4], int32_t bytes, bool copied) {
     const int lane = warp_lane_here();
@@ -70,50 +78,50 @@ attention_low_copy(uint32_t to, const char *const (&row)[4], int32_t bytes, bool
         for (int n = 0; n < 4; n++) {
             const char *first = n % 2 ? row[1] : row[0], *last = n % 2 ? row[3] : row[2];
             shared_store_16(to + (uint32_t)(4 * LOW_ROW * n),
-                            attention_load_16<float>(n < 2 ? first : last, bytes, 1));
+                            attention_load_16<T>(n < 2 ? first : last, bytes, 1));
         }
     }
 }
 
 /* Batch i of a step's stream to its place in shared memory, done after copy_wait. */
-template <int D, int WARPS>
+template <class T, int D, int WARPS>
 static __device__ __forceinline__ void attention_low_fetch(uint32_t ring,
                                                            const struct attention_params &p,
                                                            const struct attention_low_rows &rows,
                                                            int i) {
-    constexpr int DIMS = D / WARPS;
-    const int of_k = i % (DIMS / 16), of_v = of_k - DIMS / 32;
-    const int first = 4 * attention_low_dim<D, WARPS>();
+    constexpr int BATCHES = attention_low_batches<T, D, WARPS>(), SIZE = (int)sizeof(T);
+    const int of_k = i % (2 * BATCHES), of_v = of_k - BATCHES;
+    const int first = SIZE * attention_low_dim<D, WARPS>();
     const char *row[4];
-    ring += (uint32_t)(i % attention_low_ahead<D, WARPS>() * LOW_BATCH);
+    ring += (uint32_t)(i % attention_low_ahead<T, D, WARPS>() * LOW_BATCH);
 #pragma unroll
     for (int n = 0; n < 4; n++)
         row[n] = of_v < 0 ? rows.k[n] + 128 * of_k : rows.v[n] + 128 * of_v;
-    attention_low_copy(ring, row,
-                       (of_v < 0 ? 4 * p.d_qk - 128 * of_k : 4 * p.d_v - 128 * of_v) - first,
-                       p.copied);
+    attention_low_copy<T>(
+        ring, row, (of_v < 0 ? SIZE * p.d_qk - 128 * of_k : SIZE * p.d_v - 128 * of_v) - first,
+        p.copied);
     copy_batch();
 }
 
 /* The first batches of a stream. */
-template <int D, int WARPS>
+template <class T, int D, int WARPS>
 static __device__ __forceinline__ void attention_low_begin(uint32_t ring,
                                                            const struct attention_params &p,
                                                            const struct attention_low_rows &rows) {
 #pragma unroll
-    for (int i = 0; i < attention_low_ahead<D, WARPS>(); i++)
-        attention_low_fetch<D, WARPS>(ring, p, rows, i);
+    for (int i = 0; i < attention_low_ahead<T, D, WARPS>(); i++)
+        attention_low_fetch<T, D, WARPS>(ring, p, rows, i);
 }
 
 /* This lane's operands of batch i, whose place a later one takes: of K pieces 2t and 2t + 1 of keys
  * g and g + 8, of V piece g of keys 2t, 2t + 1, 2t + 8 and 2t + 9. */
-template <int D, int WARPS>
+template <class T, int D, int WARPS>
 static __device__ __forceinline__ void
 attention_low_take(uint4 (&x)[4], uint32_t ring, const struct attention_params &p,
                    const struct attention_low_rows &rows, int i) {
-    constexpr int AHEAD = attention_low_ahead<D, WARPS>();
+    constexpr int AHEAD = attention_low_ahead<T, D, WARPS>();
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
-    const bool of_k = i < D / WARPS / 32;
+    const bool of_k = i < attention_low_batches<T, D, WARPS>();
     const uint32_t from = ring + (uint32_t)(i % AHEAD * LOW_BATCH) +
                           (uint32_t)(of_k ? g * LOW_ROW + 32 * t : 2 * t * LOW_ROW + 16 * g);
     copy_wait<AHEAD - 1>();
@@ -123,20 +131,22 @@ attention_low_take(uint4 (&x)[4], uint32_t ring, const struct attention_params &
         x[n] = shared_load_16(from + (uint32_t)(of_k ? n % 2 * 8 * LOW_ROW + n / 2 * 16
                                                      : (n % 2 + n / 2 * 8) * LOW_ROW));
     __syncwarp();
-    attention_low_fetch<D, WARPS>(ring, p, rows, i + AHEAD);
+    attention_low_fetch<T, D, WARPS>(ring, p, rows, i + AHEAD);
 }
 
 /* Where rows of keys begin for this lane, of dims from `dim` on; key: of place lane % 16. */
+template <class T>
 static __device__ __forceinline__ void attention_low_find(const char *(&row)[4],
                                                           const struct view &view,
                                                           const struct granule_item &item,
                                                           int32_t key, int dim) {
+    constexpr int SIZE = (int)sizeof(T);
     const int lane = warp_lane_here();
     const char *head =
-        attention_head<float>(view, item.batch, item.head_kv) + 4 * dim + 16 * (lane % 8);
+        attention_head<T>(view, item.batch, item.head_kv) + SIZE * dim + 16 * (lane % 8);
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        row[n] = head + 4 * view.stride[2] * __shfl_sync(WARP_ALL, key, 4 * n + lane / 8);
+        row[n] = head + SIZE * view.stride[2] * __shfl_sync(WARP_ALL, key, 4 * n + lane / 8);
 }
 
 /* ---- which keys come ---- */

@@ -188,11 +188,14 @@ template <class T> static __device__ __forceinline__ bool attention_moves(float 
     return top - m > attention_lag(T());
 }
 
-/* For sums that are put by (attention_tile_f32.cuh): where, that they follow a maximum, that they
- * are added. 16-bit types have none. */
+/* For sums that are put by (attention_tile_f32.cuh): where, after how many keys, that they follow a
+ * maximum, that they are added. 16-bit types have none. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_place(struct attention_state<T, D, R> &,
                                                        uint32_t) {
+}
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_count(struct attention_state<T, D, R> &, int) {
 }
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_total(struct attention_state<T, D, R> &) {

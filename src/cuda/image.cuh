@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
         const struct strip_place strip = {entry, p.image.values_offset[head] + before,
                                           row_ptr[row + 1] - entry, head, row};
         p.image.strips[i] = strip;
-        p.image.rows[head * p.rows + row] = strip;
+        p.image.rows[head * p.rows + row] = {strip.values, (int32_t)strip.tiles, head};
     }
 }
 

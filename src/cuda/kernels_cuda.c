@@ -102,111 +102,12 @@ static tess_status cuda_synchronize(tess_stream stream, tess_error *error) {
                : cuda_failed(error, code, "tess_attention", NULL, "cudaStreamSynchronize");
 }
 
-/* ---- what kernels are handed ---- */
-
-/* Columns of all strips: the values of each head fill block_q rows of its strips. */
-static int64_t columns_of(const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t last = args->problem->batch * args->problem->heads_q - 1;
-    const int64_t list = args->list_of[last];
-    const int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
-    return args->values_offset[last] / m->block_q + tiles * m->block_kv;
-}
-
-static int64_t mean_width_of(const struct kernel_args *args) {
-    return columns_of(args) / (args->schedule->n_items > 0 ? args->schedule->n_items : 1);
-}
-
-/* Chunks of a strip of mean width. */
-static int32_t chunks_of_strip(const struct kernel_args *args) {
-    const int64_t chunks = (mean_width_of(args) + CUDA_CHUNK - 1) / CUDA_CHUNK;
-    return chunks > 0 ? (int32_t)chunks : 1;
-}
-
-/* Columns of the first item's strip: items stand longest first within a group of heads. */
-static int64_t widest_of(const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr;
-    if (args->schedule->n_items == 0)
-        return 0;
-    const struct work_item *first = args->schedule->items;
-    const int64_t list = args->list_of[first->batch_head];
-    return (bcsr_row_end(m, list, first->tile) - bcsr_row_begin(m, list, first->tile)) *
-           m->block_kv;
-}
+/* ---- what both pipelines ask for ---- */
 
 int cuda_scale_power(double scale, tess_type type) {
     int exponent;
     frexp(scale, &exponent);
     return type == TESS_F16 || exponent >= -8 ? 0 : exponent < -141 ? -133 : exponent + 8;
-}
-
-/* Strips are narrower than 2^32 columns, so for wider blocks any wider number does. */
-static struct cuda_divisor divisor_of(int64_t number) {
-    const uint32_t n = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
-    uint32_t log2 = 0;
-    while (log2 < 32 && (uint64_t)1 << log2 < n)
-        log2++;
-    return (struct cuda_divisor){
-        .factor = (uint32_t)(((((uint64_t)1 << log2) - n) << 32) / n + 1),
-        .halve = log2 > 0,
-        .shift = log2 > 0 ? log2 - 1 : 0,
-    };
-}
-
-static struct cuda_params params_of(const struct kernel_args *args, char *image) {
-    const struct problem *p = args->problem;
-    const struct bcsr *m = args->bcsr;
-    struct carve carve = {.base = image};
-    const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
-    const int64_t widest = widest_of(args);
-    const int even = widest <= 2 * mean_width_of(args) + 32; /* as widths drawn for each are */
-    return (struct cuda_params){
-        .image = cuda_image(&carve, args),
-        .q = args->q,
-        .k = args->k,
-        .v = args->v,
-        .o = args->o,
-        .lse = args->lse,
-        .values = args->values,
-        .n_items = args->schedule->n_items,
-        .n_bands = m->n_bands,
-        .n_bitmasks = m->n_bitmasks,
-        .n_q = p->n_q,
-        .n_kv = p->n_kv,
-        .block_q = m->block_q,
-        .block_kv = m->block_kv,
-        .by_block_kv = divisor_of(m->block_kv),
-        .by_heads_q = divisor_of(p->heads_q),
-        .by_heads_per_kv = divisor_of(p->heads_q / p->heads_kv),
-        .rows = m->rows,
-        .height = m->block_q < p->n_q ? m->block_q : p->n_q,
-        .columns = columns_of(args),
-        .batch = p->batch,
-        .heads_q = (int32_t)p->heads_q,
-        .heads_per_kv = (int32_t)(p->heads_q / p->heads_kv),
-        .d_qk = (int32_t)p->d_qk,
-        .d_v = (int32_t)p->d_v,
-        .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .shared = args->target->shared_memory_per_block,
-        .multiprocessors = args->target->multiprocessors,
-        .architecture = args->target->architecture,
-        .q_scale = (float)q_scale,
-        .score_scale = (float)(p->scale / q_scale),
-        .strip_chunks = chunks_of_strip(args),
-        .even = even,
-        .in_order = even && m->block_kv % 8 != 0,
-        .widest = widest,
-    };
-}
-
-/* ---- the plan's image ---- */
-
-static size_t cuda_image_size(const struct kernel_args *args) {
-    struct carve carve = {0};
-    if (args->problem->pipeline == TESS_FUSED)
-        return attention_image_size(args);
-    cuda_image(&carve, args);
-    return carve.overflow ? SIZE_MAX : carve.used;
 }
 
 tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaStream_t stream,
@@ -222,39 +123,15 @@ tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaS
     return TESS_OK;
 }
 
+static size_t cuda_image_size(const struct kernel_args *args) {
+    return args->problem->pipeline == TESS_FUSED ? attention_image_size(args)
+                                                 : staged_image_size(args);
+}
+
 static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
                                      tess_error *error) {
-    if (args->problem->pipeline == TESS_FUSED)
-        return attention_image_upload(args, image, error);
-    const struct bcsr *m = args->bcsr;
-    const struct cuda_params p = params_of(args, image);
-    const struct cuda_image *to = &p.image;
-    const int64_t heads = args->problem->batch * args->problem->heads_q;
-    const struct cuda_part parts[] = {
-        {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
-        {to->col_idx, m->col_idx, m->n_tiles, sizeof *to->col_idx},
-        {to->band_entry, m->band_entry, m->n_bands, sizeof *to->band_entry},
-        {to->band, m->band, m->n_bands, 2 * sizeof *to->band},
-        {to->bitmask_entry, m->bitmask_entry, m->n_bitmasks, sizeof *to->bitmask_entry},
-        {to->bits, m->bits, cuda_image_words(m), sizeof *to->bits},
-        {to->items, args->schedule->items, args->schedule->n_items, sizeof *to->items},
-        {to->list_of, args->list_of, heads, sizeof *to->list_of},
-        {to->values_offset, args->values_offset, heads, sizeof *to->values_offset},
-    };
-    tess_status status =
-        cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
-    if (status)
-        return status;
-    cudaError_t code = to->partial
-                           ? cudaMemsetAsync(to->partial, 0,
-                                             (size_t)m->n_tiles * sizeof *to->partial, args->stream)
-                           : cudaSuccess;
-    if (code != cudaSuccess)
-        return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemsetAsync");
-    code = cuda_image_derive(&p, args->stream);
-    return code == cudaSuccess
-               ? TESS_OK
-               : cuda_failed(error, code, "tess_plan_upload", "image", "cuda_image_derive");
+    return args->problem->pipeline == TESS_FUSED ? attention_image_upload(args, image, error)
+                                                 : staged_image_upload(args, image, error);
 }
 
 /* ---- kernels ---- */
@@ -292,7 +169,7 @@ static const char *scale_refused(const struct problem *problem) {
         return refused(target, TAKES_##takes);                                                     \
     }                                                                                              \
     static tess_status name##_run(const struct kernel_args *args, tess_error *error) {             \
-        const struct cuda_params p = params_of(args, (char *)(uintptr_t)args->image);              \
+        const struct cuda_params p = staged_params_of(args, (void *)(uintptr_t)args->image);       \
         cudaError_t code = cuda_##name(&p, args->stream);                                          \
         return code == cudaSuccess                                                                 \
                    ? TESS_OK                                                                       \
@@ -337,6 +214,8 @@ static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0}
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
 static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
 static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0};
+static const int32_t low_rows_512[] = {8, 16, 0}, low_rows_768[] = {8, 16, 0};
+static const int32_t low_rows_1024[] = {8, 16, 0}, low16_rows[] = {8, 16, 32, 0};
 static const int32_t fma_rows[] = {8, 16, 32, 64, 0};
 
 static int has_rows(const struct problem *problem, const int32_t *rows) {
@@ -375,7 +254,9 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define REFUSES_low(problem, target, head)                                                         \
     has_rows(problem, low_rows_##head)                                                             \
         ? NULL                                                                                     \
-        : "its query tiles have 8 rows (past 64 dims 16 as well, past 192 dims 32)"
+        : "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to 256 dims 32)"
+#define REFUSES_low16(problem, target, head)                                                       \
+    has_rows(problem, low16_rows) ? NULL : "its query tiles have 8, 16 or 32 rows"
 #define REFUSES_fma(problem, target, head) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
@@ -385,6 +266,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WEIGHED_mma 0
 #define WEIGHED_mma_f32 0
 #define WEIGHED_low 1
+#define WEIGHED_low16 1
 #define WEIGHED_fma 0
 
 /* Dims that a key has, of K and V together, by two. */
@@ -394,6 +276,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define PADDED_mma(head) head
 #define PADDED_mma_f32(head) head
 #define PADDED_low(head) head
+#define PADDED_low16(head) head
 #define PADDED_fma(head) 0
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
@@ -403,6 +286,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head, rows), shared)
+#define WORKERS_low16(head, shared)                                                                \
+    blocks_of_all(target, ATTENTION_BLOCKS_LOW16(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 /* Of tall tiles of up to 64 dims as thin lists have them: of others few granules have masks. */
 #define STEP_sm90(head, rows) 0, 0
@@ -411,6 +296,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STEP_mma(head, rows) ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)
 #define STEP_mma_f32(head, rows) ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)
 #define STEP_low(head, rows) 0, 0
+#define STEP_low16(head, rows) 0, 0
 #define STEP_fma(head, rows) 0, 0
 #define HALVES_sm90 1
 #define HALVES_sm90_v128 1
@@ -418,6 +304,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define HALVES_mma 0
 #define HALVES_mma_f32 0
 #define HALVES_low 0
+#define HALVES_low16 0
 #define HALVES_fma 0
 /* As sm90_shape's HALVED. */
 #define TURNS_sm90(head) ((head) <= 128)
@@ -426,6 +313,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define TURNS_mma(head) 0
 #define TURNS_mma_f32(head) 0
 #define TURNS_low(head) 0
+#define TURNS_low16(head) 0
 #define TURNS_fma(head) 0
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
@@ -433,6 +321,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_mma_f32 ATTENTION_GRANULE_F32
 #define GRANULE_low ATTENTION_GRANULE_F32
+#define GRANULE_low16 ATTENTION_GRANULE_F32
 #define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
@@ -446,6 +335,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define ROWS_mma(head) mma_rows
 #define ROWS_mma_f32(head) mma_f32_rows
 #define ROWS_low(head) low_rows_##head
+#define ROWS_low16(head) low16_rows
 #define ROWS_fma(head) fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
@@ -453,6 +343,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_mma 0
 #define STACKED_mma_f32 0
 #define STACKED_low 0
+#define STACKED_low16 0
 #define STACKED_fma 0
 
 static const struct kernel kernels[] = {

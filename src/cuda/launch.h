@@ -67,6 +67,11 @@ tess_status cuda_failed(tess_error *error, cudaError_t code, const char *functio
  */
 int cuda_scale_power(double scale, tess_type type);
 
+/* What the table asks of the stages (staged_cuda.c). */
+size_t staged_image_size(const struct kernel_args *args);
+tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
+struct cuda_params staged_params_of(const struct kernel_args *args, void *image);
+
 /* Fills `partial`, `rows`, `strips` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
 

@@ -22,15 +22,34 @@ struct softmax_stride {
     int32_t items, rows;
 };
 
+static __device__ __forceinline__ struct strip_values
+strip_values_at(const struct strip_values *of) {
+    static_assert(sizeof(struct strip_values) == sizeof(uint4), "one piece");
+    union {
+        uint4 piece;
+        struct strip_values values;
+    } at;
+    at.piece = *reinterpret_cast<const uint4 *>(of);
+    return at.values;
+}
+
 /* in_order: items are counted as their values stand in memory, else longest first. */
 static __device__ __forceinline__ void
 softmax_look_up(struct softmax_place &to, const struct cuda_params &p, bool in_order) {
-    const struct strip_place *strips = in_order ? p.image.rows : p.image.strips;
-    const struct strip_place at = strip_place_at(strips + min(to.item, p.n_items - 1));
-    to.batch_head = at.batch_head;
-    to.block_row = at.row;
-    to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
-    to.values = at.values;
+    const int64_t item = min(to.item, p.n_items - 1);
+    if (in_order) {
+        const struct strip_values at = strip_values_at(p.image.rows + item);
+        to.batch_head = at.batch_head;
+        to.block_row = (int32_t)(item - at.batch_head * p.rows);
+        to.tiles = at.tiles;
+        to.values = at.values;
+    } else {
+        const struct strip_place at = strip_place_at(p.image.strips + item);
+        to.batch_head = at.batch_head;
+        to.block_row = at.row;
+        to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
+        to.values = at.values;
+    }
 }
 
 static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,

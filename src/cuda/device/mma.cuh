@@ -55,4 +55,12 @@ static __device__ __forceinline__ uint32_t mma_pack(float x, float y, __nv_bfloa
     return *reinterpret_cast<const uint32_t *>(&two);
 }
 
+/* They again. */
+static __device__ __forceinline__ float2 mma_unpack(uint32_t two, __half) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&two));
+}
+static __device__ __forceinline__ float2 mma_unpack(uint32_t two, __nv_bfloat16) {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&two));
+}
+
 #endif

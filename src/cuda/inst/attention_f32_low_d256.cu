@@ -1,9 +1,9 @@
 #include "attention_low.cuh"
 
 cudaError_t cuda_attention_f32_low_d256(const struct attention_params *p, cudaStream_t stream) {
-    return attention_low_launch<256>(p, stream);
+    return attention_low_launch<float, 256>(p, stream);
 }
 
 int64_t cuda_attention_f32_low_d256_shared(int32_t rows) {
-    return attention_low_shared<256>(rows);
+    return attention_low_shared<float, 256>(rows);
 }
