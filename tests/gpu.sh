@@ -280,20 +280,20 @@ dealt() {
 }
 
 for part in hard-{0,1,2,3} memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
-    step=${part%-*} number=${part#*-}
-    asked "$step" || continue
+    kind=${part%-*} number=${part#*-}
+    asked "$kind" || continue
     case $part in
     hard-*) dealt "$number" 4 "${hard[@]}" ;;
     racecheck-*) dealt "$number" 8 "${reduced[@]}" ;;
     *) cases=("${reduced[@]}") ;;
     esac
-    if [ "$step" = hard ]; then
+    if [ "$kind" = hard ]; then
         beside "$part" "$tessera" verify "${cases[@]}"
     elif [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
         result "$part" 0 'skipped: compute-sanitizer is not here'
     else
-        beside "$part" "$sanitizer" --tool "$step" --error-exitcode 3 --print-limit 5 \
+        beside "$part" "$sanitizer" --tool "$kind" --error-exitcode 3 --print-limit 5 \
             "$tessera" verify "${cases[@]}"
     fi
 done

@@ -85,33 +85,43 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
-/* In f32 tiles of 8 rows have a kernel of their own, which is weighed against the others. */
-static void cuda_low_tiles_of_f32_are_weighed(void **state) {
+/* Low tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
+ * against the others. */
+static void cuda_low_tiles_are_weighed(void **state) {
     (void)state;
     static const struct {
+        tess_type type;
         const char *spec;
         int64_t d, block, tile_rows, rows;
         const char *kernel;
-    } cases[] = {{"random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
-                 {"random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
-                 {"random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
-                 {"random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
-                 {"random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_low_d128"},
-                 {"random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
-                 {"random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
-                 {"random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d192"},
-                 {"random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
-                 {"random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
-                 {"random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
-                 {"random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
-                 {"random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32"},
-                 {"random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32"},
-                 {"dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
+    } cases[] = {{TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
+                 {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
+                 {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
+                 {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
+                 {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d192"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
+                 {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32"},
+                 {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
+                 {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
+                 {TESS_F32, "random(0.1,1)", 1032, 8, 8, 8, "cuda_attention_f32"},
+                 {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
+                 {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
+                 {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
+                 {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
+                 {TESS_F16, "random(0.1,1)", 512, 8, 64, 64, "cuda_attention_f16_wide"},
+                 {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(90, 232448);
         tess_plan *plan = NULL;
+        problem.type = cases[i].type;
         problem.d_qk = problem.d_v = cases[i].d, problem.tile_rows = cases[i].tile_rows;
         problem.heads_kv = problem.heads_q;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
@@ -169,7 +179,9 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
                  {166912, 256, 64, 0, "query tiles of 64 rows"},
                  {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
-                 {65536, 256, 0, 16, "cuda_attention_bf16_wide"},
+                 {65536, 256, 0, 32, "cuda_attention_bf16_low_d512"},
+                 {101376, 1024, 0, 16, "cuda_attention_bf16_low_d1024"},
+                 {50000, 1024, 0, 16, "cuda_attention_bf16_wide"},
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
     tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
@@ -253,7 +265,8 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
@@ -313,7 +326,7 @@ int main(void) {
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
-        cmocka_unit_test(cuda_low_tiles_of_f32_are_weighed),
+        cmocka_unit_test(cuda_low_tiles_are_weighed),
         cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_scales_are_refused),

@@ -64,8 +64,8 @@ struct attention_params {
 /* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
  * multiprocessor: what registers and an H200's shared memory allow. */
 #define ATTENTION_WARPS_LOW(head, rows)                                                            \
-    ((head) > 768                  ? 8                                                             \
-     : (head) > 512                ? ((rows) > 8 ? 8 : 6)                                          \
+    ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
+     : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
      : (head) > 256 || (rows) > 16 ? 4                                                             \
      : (head) > 128 || (rows) > 8  ? 2                                                             \
                                    : 1)
@@ -79,9 +79,9 @@ struct attention_params {
                     : 16)
 
 /* The same for 16 bits. */
-#define ATTENTION_WARPS_LOW16(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
-#define ATTENTION_BLOCKS_LOW16(head, rows)                                                         \
-    ((head) > 768 ? 1 : (head) > 512 ? ((rows) > 16 ? 1 : 2) : (rows) > 16 ? 2 : 3)
+#define ATTENTION_WARPS_LOW_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
+#define ATTENTION_BLOCKS_LOW_16BIT(head, rows)                                                     \
+    ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
  * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
@@ -100,6 +100,7 @@ struct attention_params {
  * as shared memory holds so few blocks of a warp each. */
 #define ATTENTION_GRANULE 32
 #define ATTENTION_GRANULE_F32 16
+#define ATTENTION_GRANULE_LOW 16
 
 #ifdef __cplusplus
 extern "C" {

@@ -45,7 +45,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
 
 /* ---- runs ---- */
 
-/* A slot's rows of o are whole pairs of floats. */
+/* A slot's rows of o are whole eights of floats, as attention_low_rows.cuh stores them. */
 static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }

@@ -240,7 +240,8 @@ attention_fma_finish(const struct attention_fma_block<M> &s, const struct attent
             if (item.parts > 1)
                 attention_slot_of(p, item.slot).o[(int64_t)row * p.slot_dims + at] = x;
             else
-                from_f32(&o[(item.row + row) * p.o.stride[2] + at], l == 0 ? 0.0f : x / l);
+                from_f32(&o[(item.row + row) * p.o.stride[2] + at],
+                         l == 0 ? 0.0f : mean_in_range(x / l, T()));
         }
     }
 }

@@ -1,6 +1,6 @@
 /*
  * Fused attention in tiles of 8, 16 and 32 rows, on tensor cores: of f32, and of 16 bits where heads
- * have more dims than the other kernels hold. Each of a tile's warps has as many of the head's dims:
+ * have more dims than the other such kernels hold. Each of a tile's warps has as many of the head's dims:
  * it fetches them of each key, multiplies them by all rows, and waits for the others only to add up
  * scores and to exchange weights. The sides of products are those of attention_tile.cuh exchanged: 16
  * keys, then 16 dims, meet groups of 8 rows, so nothing of a product is padding, and what is split of
@@ -8,8 +8,8 @@
  * 4 dims of f32 or 8 of 16 bits, a lane has
  *
  *   scores  A: keys g, g + 8 and, of each batch, pieces 2t and 2t + 1 of their rows of K
- *           B: row g of a group and the same dims of Q; of f32 split when the tile began, or, where few
- *              warps would fit shared memory so, when they are used
+ *           B: row g of a group and the same dims of Q; of f32 split when the tile began where shared
+ *              memory has room, else when they are used
  *   values  A: of each batch piece g of rows of V, for keys 2t, 2t + 1, 2t + 8 and 2t + 9
  *           B: the weights of row g and these keys
  *   sums    rows 2t, 2t + 1 of each group: of keys g, g + 8 and of the dims of pieces g
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void
 attention_low_scores(float (&s)[GROUPS][1][4], uint32_t ring, uint32_t q,
                      const struct attention_params &p, const struct attention_low_rows &rows) {
     using shape = attention_low_shape<T, D, GROUPS, WARPS>;
-    constexpr int SUMS = GROUPS > 2 || WARPS > 12 || sizeof(T) < 4 ? 1 : 2; /* that do not wait for one another */
+    constexpr int SUMS = GROUPS > 2 ? 1 : 2; /* that do not wait for one another */
     float sum[GROUPS][SUMS][4] = {};
     q += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
@@ -126,7 +126,7 @@ template <int GROUPS, int WARPS>
 static __device__ __forceinline__ void attention_low_add_parts(float (&s)[GROUPS][1][4],
                                                                uint32_t parts) {
     constexpr uint32_t WARP = GROUPS * 512; /* bytes */
-    constexpr bool SHARED = WARPS * GROUPS > 8;
+    constexpr bool DEALT = WARPS * GROUPS > 8;
     const uint32_t at = parts + (uint32_t)(16 * warp_lane_here());
 #pragma unroll
     for (int n = 0; n < GROUPS; n++)
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void attention_low_add_parts(float (&s)[GROUPS
                         {__float_as_uint(s[n][0][0]), __float_as_uint(s[n][0][1]),
                          __float_as_uint(s[n][0][2]), __float_as_uint(s[n][0][3])});
     attention_low_meet<WARPS>();
-    if (SHARED) {
+    if (DEALT) {
 #pragma unroll
         for (uint32_t i = 0; i < WARP; i += 128 * WARPS) {
             const uint32_t one = i + 4 * threadIdx.x;
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void attention_low_add_parts(float (&s)[GROUPS
 #pragma unroll
     for (int n = 0; n < GROUPS; n++) {
 #pragma unroll
-        for (int w = 0; w < (SHARED ? 1 : WARPS); w++) {
+        for (int w = 0; w < (DEALT ? 1 : WARPS); w++) {
             const uint4 x = shared_load_16(at + w * WARP + (uint32_t)(512 * n));
             const uint32_t part[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
@@ -310,8 +310,9 @@ static __device__ __forceinline__ void attention_low_v(struct fragment<T, 4> (&a
         const uint4 &first = x[2 * n], &second = x[2 * n + 1];
         const uint32_t y = w < 2 ? w ? first.y : first.x : w == 2 ? first.z : first.w;
         const uint32_t z = w < 2 ? w ? second.y : second.x : w == 2 ? second.z : second.w;
-        a[0].word[2 * n] = __byte_perm(y, z, 0x5410);
-        a[0].word[2 * n + 1] = __byte_perm(y, z, 0x7632);
+        /* Volatile as products are: each just before its own, or registers run short. */
+        asm volatile("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(a[0].word[2 * n]) : "r"(y), "r"(z));
+        asm volatile("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(a[0].word[2 * n + 1]) : "r"(y), "r"(z));
     }
 }
 
@@ -375,6 +376,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     static_assert(shape::DIMS * sizeof(T) % 128 == 0, "a warp's dims are whole batches");
     static_assert(shape::BATCHES % attention_low_ahead<T, D, WARPS>() == 0,
                   "all of K is under way when the next keys are known");
+    static_assert(ATTENTION_GRANULE_LOW <= LOW_KEYS, "a step is whole granules");
     static_assert(WARPS >= GROUPS, "each group has a warp that stores its weights");
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory), warp = WARPS == 1 ? 0 : threadIdx.x / 32;
@@ -450,12 +452,12 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 /* Warps and blocks of a tile of so many groups (attention.h). */
 template <class T, int D, int GROUPS>
 static __host__ __device__ __forceinline__ constexpr int attention_low_warps(void) {
-    return sizeof(T) == 4 ? ATTENTION_WARPS_LOW(D, LOW_ROWS * GROUPS) : ATTENTION_WARPS_LOW16(D);
+    return sizeof(T) == 4 ? ATTENTION_WARPS_LOW(D, LOW_ROWS * GROUPS) : ATTENTION_WARPS_LOW_16BIT(D);
 }
 template <class T, int D, int GROUPS>
 static __host__ __device__ __forceinline__ constexpr int attention_low_blocks(void) {
     return sizeof(T) == 4 ? ATTENTION_BLOCKS_LOW(D, LOW_ROWS * GROUPS)
-                          : ATTENTION_BLOCKS_LOW16(D, LOW_ROWS * GROUPS);
+                          : ATTENTION_BLOCKS_LOW_16BIT(D, LOW_ROWS * GROUPS);
 }
 
 template <class T, int D, int GROUPS>
@@ -472,10 +474,12 @@ static cudaError_t attention_low_launch_rows(const struct attention_params *p,
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 
-/* The table's heights, low_rows_D and low16_rows in kernels_cuda.c. */
+/* The table's heights, low_rows_D and low_16bit_rows_D in kernels_cuda.c. */
 template <class T, int D>
 static cudaError_t attention_low_launch(const struct attention_params *p, cudaStream_t stream) {
     constexpr int HIGHEST = attention_low_groups<T, D>(32), SECOND = attention_low_groups<T, D>(16);
+    if (p->tile_rows > LOW_ROWS * HIGHEST)
+        return cudaErrorInvalidValue;
     return p->tile_rows > 16  ? attention_low_launch_rows<T, D, HIGHEST>(p, stream)
            : p->tile_rows > 8 ? attention_low_launch_rows<T, D, SECOND>(p, stream)
                               : attention_low_launch_rows<T, D, 1>(p, stream);

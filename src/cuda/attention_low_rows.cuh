@@ -12,10 +12,14 @@
 #define LOW_WEIGHTS 20 /* floats from row to row of weights: 16, and what keeps banks apart */
 
 /* Groups of 8 rows of a tile of `rows` rows, of which heads of D dims have few enough that their sums
- * fit registers. */
+ * fit the registers of as many blocks as are to share a multiprocessor. */
 template <class T, int D>
 static __host__ __device__ __forceinline__ constexpr int attention_low_groups(int rows) {
-    constexpr int MOST = sizeof(T) < 4 ? 4 : D > 256 ? 2 : D > 192 ? 4 : D > 64 ? 2 : 1;
+    constexpr int MOST = sizeof(T) < 4 ? (D == 768 ? 2 : 4)
+                         : D > 256     ? 2
+                         : D > 192     ? 4
+                         : D > 64      ? 2
+                                       : 1;
     return rows / LOW_ROWS < MOST ? rows / LOW_ROWS : MOST;
 }
 
@@ -26,7 +30,8 @@ using attention_low_state = struct attention_state<T, DIMS / 2, 16 * GROUPS>;
 template <class T, int D, int GROUPS, int WARPS> struct attention_low_shape {
     static constexpr int DIMS = D / WARPS; /* of a warp */
     static constexpr int BATCHES = attention_low_batches<T, D, WARPS>();
-    static constexpr bool SPLIT = sizeof(T) == 4 && D <= 128; /* Q */
+    /* Q is: heads are small, or one block has a multiprocessor to itself, and room. */
+    static constexpr bool SPLIT = sizeof(T) == 4 && (D <= 128 || WARPS > 8);
     static constexpr int Q_PIECE = SPLIT ? 1024 : 512;        /* of half a batch's dims of a group */
     static constexpr int Q_GROUP = 2 * BATCHES * Q_PIECE;
     static constexpr int WEIGHTS_AT = WARPS * GROUPS * Q_GROUP;
@@ -174,10 +179,10 @@ attention_low_store_part(const struct attention_params &p, const struct granule_
     }
 }
 
-/* So many dims of a row, as its storage type has them. */
+/* A piece of a row, as its storage type has it; `left` dims of it are there. */
 template <class T, int N>
 static __device__ __forceinline__ void attention_low_put(T *to, const float (&x)[N], int left,
-                                                         bool whole) {
+                                                         bool aligned) {
     union {
         T x[N];
         uint4 all;
@@ -185,7 +190,7 @@ static __device__ __forceinline__ void attention_low_put(T *to, const float (&x)
 #pragma unroll
     for (int i = 0; i < N; i++)
         from_f32(&piece.x[i], mean_in_range(x[i], T()));
-    if (whole) {
+    if (aligned && left >= N) {
         *reinterpret_cast<uint4 *>(to) = piece.all;
         return;
     }
@@ -202,7 +207,7 @@ attention_low_store(const struct attention_params &p, const struct granule_item 
     constexpr int PIECE = 16 / (int)sizeof(T); /* dims */
     const int lane = warp_lane_here(), first = attention_low_dim<D, WARPS>();
     const int dim = first + lane / 4 * PIECE;
-    const bool whole = p.d_v == D && p.alignment >= 16;
+    const bool aligned = p.alignment >= 16;
     T *const o = reinterpret_cast<T *>(attention_head<T>(p.o, item.batch, item.head));
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++) {
@@ -221,7 +226,7 @@ attention_low_store(const struct attention_params &p, const struct granule_item 
             float x[PIECE] = {};
             if (some)
                 attention_low_dims<T, D / WARPS, GROUPS>(x, state, r, c, factor);
-            attention_low_put(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), whole);
+            attention_low_put(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned);
         }
     }
 }

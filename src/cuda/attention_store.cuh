@@ -63,7 +63,8 @@ static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
                     const struct attention_slot s = attention_slot_of(p, merge.slot + part);
                     sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
                 }
-                from_f32(&o[(merge.row + row) * p.o.stride[2] + d], l == 0 ? 0.0f : sum / l);
+                from_f32(&o[(merge.row + row) * p.o.stride[2] + d],
+                         l == 0 ? 0.0f : mean_in_range(sum / l, T()));
             }
             if (warp_lane() == 0)
                 attention_store_lse(p, b, h, merge.row + row, m, l);

@@ -19,7 +19,7 @@ struct strip_place {
 
 /* Where the values of a strip are, for those who pass over all strips as their values stand: one
  * piece of 16 bytes. */
-struct strip_values {
+struct strip_row {
     int64_t values;
     int32_t tiles, batch_head;
 };
@@ -35,7 +35,7 @@ struct cuda_image {
                                  tiles are full */
     struct work_item *items; /* [n_items] one block row of one head each, longest first */
     struct strip_place *strips; /* [n_items] */
-    struct strip_values *rows;  /* [batch * heads_q * rows] of all, as their values stand */
+    struct strip_row *rows;     /* [batch * heads_q * rows] of all, as their values stand */
     int64_t *chunks;            /* [n_items + 1] chunks of the strips of all items before */
     int64_t *list_of;           /* [batch * heads_q] */
     int64_t *values_offset;     /* [batch * heads_q] */
@@ -62,8 +62,7 @@ static inline struct cuda_image cuda_image(struct carve *c, const struct kernel_
         i.partial = (int64_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int64_t));
     i.items = (struct work_item *)carve_take(c, items, sizeof(struct work_item));
     i.strips = (struct strip_place *)carve_take(c, items, sizeof(struct strip_place));
-    i.rows =
-        (struct strip_values *)carve_take(c, heads * (size_t)m->rows, sizeof(struct strip_values));
+    i.rows = (struct strip_row *)carve_take(c, heads * (size_t)m->rows, sizeof(struct strip_row));
     i.chunks = (int64_t *)carve_take(c, items + 1, sizeof(int64_t));
     i.list_of = (int64_t *)carve_take(c, heads, sizeof(int64_t));
     i.values_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));

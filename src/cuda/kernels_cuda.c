@@ -215,7 +215,8 @@ static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16,
 static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
 static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0};
 static const int32_t low_rows_512[] = {8, 16, 0}, low_rows_768[] = {8, 16, 0};
-static const int32_t low_rows_1024[] = {8, 16, 0}, low16_rows[] = {8, 16, 32, 0};
+static const int32_t low_rows_1024[] = {8, 16, 0}, low_16bit_rows_512[] = {8, 16, 32, 0};
+static const int32_t low_16bit_rows_768[] = {8, 16, 0}, low_16bit_rows_1024[] = {8, 16, 32, 0};
 static const int32_t fma_rows[] = {8, 16, 32, 64, 0};
 
 static int has_rows(const struct problem *problem, const int32_t *rows) {
@@ -255,8 +256,10 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
     has_rows(problem, low_rows_##head)                                                             \
         ? NULL                                                                                     \
         : "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to 256 dims 32)"
-#define REFUSES_low16(problem, target, head)                                                       \
-    has_rows(problem, low16_rows) ? NULL : "its query tiles have 8, 16 or 32 rows"
+#define REFUSES_low_16bit(problem, target, head)                                                   \
+    has_rows(problem, low_16bit_rows_##head)                                                       \
+        ? NULL                                                                                     \
+        : "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"
 #define REFUSES_fma(problem, target, head) NULL
 
 /* Hopper's are the fastest but for the thinnest of patterns. */
@@ -266,7 +269,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WEIGHED_mma 0
 #define WEIGHED_mma_f32 0
 #define WEIGHED_low 1
-#define WEIGHED_low16 1
+#define WEIGHED_low_16bit 1
 #define WEIGHED_fma 0
 
 /* Dims that a key has, of K and V together, by two. */
@@ -276,7 +279,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define PADDED_mma(head) head
 #define PADDED_mma_f32(head) head
 #define PADDED_low(head) head
-#define PADDED_low16(head) head
+#define PADDED_low_16bit(head) head
 #define PADDED_fma(head) 0
 
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
@@ -286,8 +289,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
 #define WORKERS_low(head, shared) blocks_of_all(target, ATTENTION_BLOCKS_LOW(head, rows), shared)
-#define WORKERS_low16(head, shared)                                                                \
-    blocks_of_all(target, ATTENTION_BLOCKS_LOW16(head, rows), shared)
+#define WORKERS_low_16bit(head, shared)                                                            \
+    blocks_of_all(target, ATTENTION_BLOCKS_LOW_16BIT(head, rows), shared)
 #define WORKERS_fma(head, shared) 1
 /* Of tall tiles of up to 64 dims as thin lists have them: of others few granules have masks. */
 #define STEP_sm90(head, rows) 0, 0
@@ -296,7 +299,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STEP_mma(head, rows) ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)
 #define STEP_mma_f32(head, rows) ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)
 #define STEP_low(head, rows) 0, 0
-#define STEP_low16(head, rows) 0, 0
+#define STEP_low_16bit(head, rows) 0, 0
 #define STEP_fma(head, rows) 0, 0
 #define HALVES_sm90 1
 #define HALVES_sm90_v128 1
@@ -304,7 +307,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define HALVES_mma 0
 #define HALVES_mma_f32 0
 #define HALVES_low 0
-#define HALVES_low16 0
+#define HALVES_low_16bit 0
 #define HALVES_fma 0
 /* As sm90_shape's HALVED. */
 #define TURNS_sm90(head) ((head) <= 128)
@@ -313,15 +316,15 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define TURNS_mma(head) 0
 #define TURNS_mma_f32(head) 0
 #define TURNS_low(head) 0
-#define TURNS_low16(head) 0
+#define TURNS_low_16bit(head) 0
 #define TURNS_fma(head) 0
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_mma_f32 ATTENTION_GRANULE_F32
-#define GRANULE_low ATTENTION_GRANULE_F32
-#define GRANULE_low16 ATTENTION_GRANULE_F32
+#define GRANULE_low ATTENTION_GRANULE_LOW
+#define GRANULE_low_16bit ATTENTION_GRANULE_LOW
 #define GRANULE_fma GRANULE_MAX
 
 #include "instances.def"
@@ -335,7 +338,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define ROWS_mma(head) mma_rows
 #define ROWS_mma_f32(head) mma_f32_rows
 #define ROWS_low(head) low_rows_##head
-#define ROWS_low16(head) low16_rows
+#define ROWS_low_16bit(head) low_16bit_rows_##head
 #define ROWS_fma(head) fma_rows
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
@@ -343,7 +346,7 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_mma 0
 #define STACKED_mma_f32 0
 #define STACKED_low 0
-#define STACKED_low16 0
+#define STACKED_low_16bit 0
 #define STACKED_fma 0
 
 static const struct kernel kernels[] = {

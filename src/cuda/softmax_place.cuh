@@ -22,15 +22,15 @@ struct softmax_stride {
     int32_t items, rows;
 };
 
-static __device__ __forceinline__ struct strip_values
-strip_values_at(const struct strip_values *of) {
-    static_assert(sizeof(struct strip_values) == sizeof(uint4), "one piece");
+static __device__ __forceinline__ struct strip_row
+strip_row_at(const struct strip_row *of) {
+    static_assert(sizeof(struct strip_row) == sizeof(uint4), "one piece");
     union {
         uint4 piece;
-        struct strip_values values;
+        struct strip_row row;
     } at;
     at.piece = *reinterpret_cast<const uint4 *>(of);
-    return at.values;
+    return at.row;
 }
 
 /* in_order: items are counted as their values stand in memory, else longest first. */
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void
 softmax_look_up(struct softmax_place &to, const struct cuda_params &p, bool in_order) {
     const int64_t item = min(to.item, p.n_items - 1);
     if (in_order) {
-        const struct strip_values at = strip_values_at(p.image.rows + item);
+        const struct strip_row at = strip_row_at(p.image.rows + item);
         to.batch_head = at.batch_head;
         to.block_row = (int32_t)(item - at.batch_head * p.rows);
         to.tiles = at.tiles;

@@ -68,7 +68,7 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
     case LAB_FILL_CANCEL:
         return stream == STREAM_V ? x : cancelling(c, stream, index, d);
     case LAB_FILL_TOP:
-        return stream == STREAM_Q ? 0 : stream == STREAM_K ? x : f16 ? 65504 : 1e30;
+        return stream != STREAM_V ? x : f16 ? 65504 : 1e30;
     case LAB_FILL_NORMAL:
     case LAB_FILL_NANK:
     case LAB_FILL_NANV:
