@@ -106,6 +106,8 @@ hard=(
     $staged,h=4,n=17000,nkv=200,d=8,pattern='random(0.5,1)',block=4x4,fill=nanv
     $staged,h=8,n=8700,nkv=160,d=8,pattern='random_row(0.373,1)',block=1x1,fill=sink
     $fused,h=1,n=64,nkv=1000,d={64,128},pattern=dense,fill={tiny,cancel,positive,top,subnormal}
+    $fused,h=2,n=200,nkv=900,d={32,64,96,128,192,256,512},dtype=f16,pattern='random(0.5,1)',block={64x64,8x8},fill=top,part={0,256}
+    $fused,h=2,n=200,nkv=900,d={64,96,128,256},dtype=f16,pattern='random(0.5,1)',block=64x64,fill=top,tile={16,64},lists=1
     $fused,h=1,n=64,nkv=1000,d={128,256},dtype={f16,bf16},pattern=dense,fill=cancel
     $fused,h=2,n=300,nkv=900,d={32,24},dtype={f16,bf16,f32},pattern='random(0.4,1)',block={128x128,64x64,8x8,128x1},fill=nanv
     $fused,h=2,n=300,nkv=900,d=32,dv=8,dtype={f16,bf16},pattern={causal,'random(0.3,3)&causal'},block={128x128,32x32},tile=128,part={0,256}
