@@ -91,18 +91,15 @@ static inline void rows_scores(const float *qt, int vectors, const float **key, 
 static inline void rows_values(const float *st, int vectors, const float **value, tess_type type,
                                int32_t n, int64_t d, float *buffer, const vf *alpha, float *ot) {
     const float *row[2 * CPU_AHEAD];
-    vf one[CPU_VECTORS];
     if (type == TESS_F32) {
         cpu_values(st, vectors, value, n, d, alpha, ot);
         return;
     }
     cpu_rows_end(value, n);
-    for (int v = 0; v < vectors; v++)
-        one[v] = v_set(1.0f);
     for (int32_t j = 0; j < n; j += CPU_AHEAD) {
         const int32_t part = n - j < CPU_AHEAD ? n - j : CPU_AHEAD;
         cpu_convert(row, value + j, type, part, d, buffer);
-        cpu_values(st + j * vectors * CPU_LANES, vectors, row, part, d, j ? one : alpha, ot);
+        cpu_values(st + j * vectors * CPU_LANES, vectors, row, part, d, j ? NULL : alpha, ot);
     }
 }
 
