@@ -145,7 +145,7 @@ V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j
                              const int dims, const int first, vf (*sum)[CPU_VECTORS]) {
     vf p[CPU_VECTORS];
     V_FOR(v, vectors) {
-        p[v] = v_load(st + (j * vectors + v) * CPU_LANES);
+        p[v] = v_hold(v_load(st + (j * vectors + v) * CPU_LANES));
     }
     V_FOR(i, dims) {
         vf y = v_set(x[i]);
@@ -323,7 +323,8 @@ static inline void cpu_scores_long(const struct cpu_step *step, const float *qt,
             top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
 }
 
-/* row[n] ... = the last row, for steps and fetches that go past it. */
+/* row[n] ... = the last row, for steps and fetches that go past it: rows of K and V that are handed on
+ * end so, but that values past the last, which are only fetched, may be others. */
 static inline void cpu_rows_end(const float **row, int32_t n) {
     for (int32_t j = n; n && j < n + CPU_AHEAD; j++)
         row[j] = row[n - 1];
@@ -344,13 +345,12 @@ static inline int32_t cpu_scores_first(int32_t n, int32_t keys) {
 }
 
 /* st[j] = dot(qt, key[j]) for n >= 1 keys, and top = the larger of top and these. Writes whole
- * steps, for which st has room; key has room for CPU_ROWS. */
-static inline void cpu_scores(const float *qt, int vectors, const float **key, int32_t n, int64_t d,
-                              float *st, vf *top) {
+ * steps, for which st has room. */
+static inline void cpu_scores(const float *qt, int vectors, const float *const *key, int32_t n,
+                              int64_t d, float *st, vf *top) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int64_t width = vectors * CPU_LANES;
     const int32_t first = cpu_scores_first(n, shape->scores[0].keys);
-    cpu_rows_end(key, n);
     for (int32_t j = 0; j < n;) {
         const struct cpu_step *step = &shape->scores[j >= first];
         const int32_t whole = j < first ? first : (n - j + 3) / 4 * 4;
@@ -378,12 +378,12 @@ static inline int cpu_fold(int64_t d) {
 }
 
 /* ot = alpha * ot + st^T value, for n keys and d dims; alpha NULL: 1. Chunk by chunk, so that
- * weights, values and outputs stay in the nearest cache. value has room for CPU_ROWS. */
-static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
+ * weights, values and outputs stay in the nearest cache. */
+static inline void cpu_values(const float *st, int vectors, const float *const *value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
-    cpu_rows_end(value, n);
+
     for (int32_t j = 0; j < n; j += chunk) {
         const int32_t keys = n - j < chunk ? n - j : chunk;
         const float *const *of = value + j, *const *ahead = of + keys;
