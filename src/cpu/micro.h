@@ -30,7 +30,9 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
                              const int vectors, const int keys, vf (*sum)[CPU_VECTORS]) {
     vf q[CPU_VECTORS];
     V_FOR(v, vectors) {
-        q[v] = v_hold(v_load(qt + (i * vectors + v) * CPU_LANES));
+        q[v] = v_load(qt + (i * vectors + v) * CPU_LANES);
+        if (CPU_LANES == 16)
+            q[v] = v_hold(q[v]);
     }
     V_FOR(j, keys) {
         vf x = v_set(k[j][i]);
@@ -65,8 +67,8 @@ V_INLINE void cpu_scores_dims(const float *restrict qt, const float *const *k, i
         }
     }
 #else
-    for (; i + 4 <= end; i += 4) {
-        V_FOR(u, 4) {
+    for (; i + CPU_UNROLL <= end; i += CPU_UNROLL) {
+        V_FOR(u, CPU_UNROLL) {
             cpu_scores_dim(qt, k, i + u, vectors, keys, sum);
         }
     }
@@ -145,7 +147,7 @@ V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j
                              const int dims, const int first, vf (*sum)[CPU_VECTORS]) {
     vf p[CPU_VECTORS];
     V_FOR(v, vectors) {
-        p[v] = v_hold(v_load(st + (j * vectors + v) * CPU_LANES));
+        p[v] = v_load(st + (j * vectors + v) * CPU_LANES);
     }
     V_FOR(i, dims) {
         vf y = v_set(x[i]);
@@ -190,14 +192,14 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
     if (alpha) {
         V_FOR(i, dims) {
             V_FOR(v, vectors) {
-                const vf o = v_load(ot + i * width + v * CPU_LANES);
-                sum[i][v] = v_fma(alpha[v], o, sum[i][v]);
+                sum[i][v] = v_fma(alpha[v], v_load(ot + i * width + v * CPU_LANES), sum[i][v]);
             }
         }
     } else {
+        const float *const o = v_keep(ot); /* or gcc loads for both branches, ahead of them */
         V_FOR(i, dims) {
             V_FOR(v, vectors) {
-                sum[i][v] += v_load(ot + i * width + v * CPU_LANES);
+                sum[i][v] += v_load(o + i * width + v * CPU_LANES);
             }
         }
     }
@@ -208,11 +210,9 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
     }
 }
 
-/* st[j] = 2^(st[j] - base), and the sums over n keys. The difference is a multiply-add, as adders
- * have more to do here than multipliers where each has ports of its own. */
+/* st[j] = 2^(st[j] - base), and the sums over n keys. */
 V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vectors, vf *sum) {
     const unsigned before = v_flush_begin();
-    const vf one = v_hold(v_set(1.0f));
     V_FOR(v, vectors) {
         sum[v] = (vf){0};
     }
@@ -225,7 +225,7 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
         for (int32_t j = begin; j < end; j++) {
             V_FOR(v, vectors) {
                 float *s = st + (j * vectors + v) * CPU_LANES;
-                vf p = v_exp2_flushed(v_fma(v_load(s), one, -base[v]));
+                vf p = v_exp2_flushed(v_load(s), base[v]);
                 v_store(s, p);
                 part[v] += p;
             }

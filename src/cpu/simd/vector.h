@@ -60,6 +60,7 @@
 #define CPU_LANE_BITS 1, 2, 4, 8
 #endif
 #define CPU_STEP_MAX 8
+#define CPU_UNROLL (CPU_LANES == 8 ? 1 : 4) /* dims of scores: with 16 registers more would spill */
 #define CPU_DIMS_MAX 16
 /* Few queries (few.h): dims of scores at a time, vectors of outputs, and keys with their own sums. */
 #define CPU_FEW_LEG (CPU_LANES == 16 ? 64 : 32)
@@ -279,12 +280,14 @@ V_INLINE vf v_exp2(vf x) {
 #endif
 }
 
-/* The same between v_flush_begin and v_flush_end, which spare it a comparison. */
-V_INLINE vf v_exp2_flushed(vf x) {
+/* 2^(x - y) between v_flush_begin and v_flush_end, which spare it a comparison. The difference is a
+ * multiply-add: where adders and multipliers have ports of their own, adders have more to do here. */
+V_INLINE vf v_exp2_flushed(vf x, vf y) {
 #if CPU_LANES == 16
-    return (vf)_mm512_scalef_ps(v_exp2_part(x), (__m512)x);
+    const __m512 less = _mm512_fmsub_ps((__m512)x, _mm512_set1_ps(1.0f), (__m512)y);
+    return (vf)_mm512_scalef_ps(v_exp2_part((vf)less), less);
 #else
-    return v_exp2(x);
+    return v_exp2(x - y);
 #endif
 }
 
