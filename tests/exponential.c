@@ -26,7 +26,7 @@ static vf flushed(vf x) {
     const unsigned before = v_flush_begin();
     float at[CPU_LANES];
     v_store_any(at, x); /* loaded and stored between the two, as kernels do */
-    v_store_any(at, v_exp2_flushed(v_load_any(at)));
+    v_store_any(at, v_exp2_flushed(v_load_any(at), (vf){0}));
     v_flush_end(before);
     return v_load_any(at);
 }

@@ -32,9 +32,9 @@ V_INLINE void cpu_few_fetch(const float *row, const int floats, const int rows) 
         __builtin_prefetch(row + i);
 }
 
-/* A set's queries side by side. */
-V_INLINE void cpu_few_queries_body(const float *q, int64_t d, const int rows, float *out) {
-    const int dims = CPU_LANES / rows;
+/* A set's queries side by side, `dims` of each. */
+V_INLINE void cpu_few_queries_body(const float *q, int64_t d, const int rows, const int dims,
+                                   float *out) {
     for (int64_t i = 0; i < d; i += dims)
         for (int r = 0; r < rows; r++, out += dims)
             memcpy(out, q + r * d + i, (size_t)dims * sizeof *q);
@@ -84,6 +84,47 @@ V_INLINE void cpu_few_scores_body(const float *q, const struct cpu_few_rows *key
         }
     }
 }
+
+#if CPU_FEW_SET >= 4
+/* The same of four rows whose queries stand CPU_LANES dims of each side by side: keys are loaded
+ * whole, once for all rows, and sums have more lanes to be added up. That pays where shuffles and
+ * additions leave multiply-adds their ports, but copies of a quarter do not. */
+V_INLINE void cpu_few_whole_body(const float *q, const struct cpu_few_rows *keys,
+                                 const int32_t *list, int32_t n, int64_t first, const int dims,
+                                 float *s) {
+    q += first * 4;
+    for (int32_t j = 0; j < cpu_round_up(n, CPU_FEW_STEP); j += 4, s += CPU_LANES) {
+        const float *k[4];
+        vf sum[4][4], fours[4];
+        V_FOR(u, 4) {
+            k[u] = keys->data + list[j + u] * keys->stride + first;
+            cpu_few_fetch(keys->data + list[j + u + CPU_FEW_AHEAD] * keys->stride + first, dims, 4);
+            V_FOR(r, 4) {
+                sum[r][u] = (vf){0};
+            }
+        }
+        V_FOR(i, dims / CPU_LANES) {
+            vf y[4];
+            V_FOR(u, 4) {
+                y[u] = v_hold(v_load_any(k[u] + i * CPU_LANES));
+            }
+            V_FOR(r, 4) {
+                const vf x = v_hold(v_load(q + (i * 4 + r) * CPU_LANES));
+                V_FOR(u, 4) {
+                    sum[r][u] = v_fma(y[u], x, sum[r][u]);
+                }
+            }
+        }
+        V_FOR(r, 4) {
+            fours[r] = v_sum_fours(sum[r]);
+        }
+        vf out = v_sum_pairs(v_sum_pairs(fours[0], fours[1]), v_sum_pairs(fours[2], fours[3]));
+        if (first)
+            out += v_load(s);
+        v_store(s, out);
+    }
+}
+#endif
 
 /* What is known of each row, in the lanes of its scores. */
 V_INLINE vf cpu_few_spread(const float *x, const int rows) {
@@ -214,9 +255,15 @@ typedef void cpu_few_values_fn(const float *s, const struct cpu_few_rows *values
         int64_t first, float *s) {                                                                 \
         cpu_few_scores_body(q, keys, list, n, first, rows, dims, s);                               \
     }
+#define CPU_FEW_WHOLE_SCORES(dims, name)                                                           \
+    static __attribute__((noinline)) void cpu_few_scores_whole_##name(                             \
+        const float *q, const struct cpu_few_rows *keys, const int32_t *list, int32_t n,           \
+        int64_t first, float *s) {                                                                 \
+        cpu_few_whole_body(q, keys, list, n, first, dims, s);                                      \
+    }
 #define CPU_FEW_SHAPE(rows)                                                                        \
     static void cpu_few_queries_##rows(const float *q, int64_t d, float *out) {                    \
-        cpu_few_queries_body(q, d, rows, out);                                                     \
+        cpu_few_queries_body(q, d, rows, CPU_LANES / rows, out);                                   \
     }                                                                                              \
     CPU_FEW_SCORES(rows, CPU_FEW_LEG, leg)                                                         \
     CPU_FEW_SCORES(rows, CPU_LANES, rest)                                                          \
@@ -235,13 +282,18 @@ typedef void cpu_few_values_fn(const float *s, const struct cpu_few_rows *values
 
 #if CPU_FEW_SET >= 4
 CPU_FEW_SHAPE(4)
+CPU_FEW_WHOLE_SCORES(CPU_FEW_LEG, leg)
+CPU_FEW_WHOLE_SCORES(CPU_LANES, rest)
+static void cpu_few_queries_whole(const float *q, int64_t d, float *out) {
+    cpu_few_queries_body(q, d, 4, CPU_LANES, out);
+}
 #endif
 #if CPU_FEW_SET >= 2
 CPU_FEW_SHAPE(2)
 #endif
 CPU_FEW_SHAPE(1)
 
-/* Largest sets first. */
+/* Largest sets first; of four, the way that Zen 4 takes. */
 static const struct cpu_few_shape {
     int32_t rows, ways;
     cpu_few_queries_fn *queries;
@@ -250,6 +302,8 @@ static const struct cpu_few_shape {
     cpu_few_values_fn *wide, *slim; /* CPU_FEW_WIDE vectors of dims, and one */
 } cpu_few_shapes[] = {
 #if CPU_FEW_SET >= 4
+    {4, CPU_FEW_WAYS_4, cpu_few_queries_whole, cpu_few_scores_whole_leg, cpu_few_scores_whole_rest,
+     cpu_few_weigh_4, cpu_few_values_4_wide, cpu_few_values_4_slim},
     CPU_FEW_ROW(4),
 #endif
 #if CPU_FEW_SET >= 2
@@ -257,6 +311,15 @@ static const struct cpu_few_shape {
 #endif
     CPU_FEW_ROW(1),
 };
+
+/* The first that this machine takes. */
+static inline const struct cpu_few_shape *cpu_few_begin(void) {
+#if CPU_FEW_SET >= 4
+    return cpu_few_shapes + !__builtin_cpu_is("amdfam19h");
+#else
+    return cpu_few_shapes;
+#endif
+}
 
 /* s = the scores of n keys and whole steps: the list is filled up with its last key, CPU_FEW_STEP +
  * CPU_FEW_AHEAD of them at most. */

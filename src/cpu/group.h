@@ -57,6 +57,8 @@ static inline int32_t group_keys(const struct cpu_keys *keys, const float **k, c
         group_v[n] = v[j];
         n += mask[n] != 0;
     }
+    cpu_rows_end(group_k, n);
+    cpu_rows_end(group_v, n);
     return n;
 }
 
@@ -72,15 +74,15 @@ static inline void lanes_raise(float *m, int vectors, const vf *top, vf *base, v
 
 /* cpu_scores and cpu_values of rows of any type: 16 bits are converted a part at a time, into the
  * same few rows of a buffer, which stay in the nearest cache. */
-static inline void rows_scores(const float *qt, int vectors, const float **key, tess_type type,
-                               int32_t n, int64_t d, float *buffer, float *st, vf *top) {
+static inline void rows_scores(const float *qt, int vectors, const float *const *key,
+                               tess_type type, int32_t n, int64_t d, float *buffer, float *st,
+                               vf *top) {
     const float *row[2 * CPU_AHEAD];
     const int32_t keys = cpu_shapes[vectors - 1].scores[0].keys, most = CPU_AHEAD / keys * keys;
     if (type == TESS_F32) {
         cpu_scores(qt, vectors, key, n, d, st, top);
         return;
     }
-    cpu_rows_end(key, n);
     for (int32_t j = 0; j < n; j += most) {
         const int32_t part = n - j < most ? n - j : most;
         cpu_convert(row, key + j, type, part, d, buffer);
@@ -88,21 +90,18 @@ static inline void rows_scores(const float *qt, int vectors, const float **key, 
     }
 }
 
-static inline void rows_values(const float *st, int vectors, const float **value, tess_type type,
-                               int32_t n, int64_t d, float *buffer, const vf *alpha, float *ot) {
+static inline void rows_values(const float *st, int vectors, const float *const *value,
+                               tess_type type, int32_t n, int64_t d, float *buffer, const vf *alpha,
+                               float *ot) {
     const float *row[2 * CPU_AHEAD];
-    vf one[CPU_VECTORS];
     if (type == TESS_F32) {
         cpu_values(st, vectors, value, n, d, alpha, ot);
         return;
     }
-    cpu_rows_end(value, n);
-    for (int v = 0; v < vectors; v++)
-        one[v] = v_set(1.0f);
     for (int32_t j = 0; j < n; j += CPU_AHEAD) {
         const int32_t part = n - j < CPU_AHEAD ? n - j : CPU_AHEAD;
         cpu_convert(row, value + j, type, part, d, buffer);
-        cpu_values(st + j * vectors * CPU_LANES, vectors, row, part, d, j ? one : alpha, ot);
+        cpu_values(st + j * vectors * CPU_LANES, vectors, row, part, d, j ? NULL : alpha, ot);
     }
 }
 

@@ -204,7 +204,7 @@ static inline void listed_superblock(struct listed_tile *t, int32_t n, int64_t s
     for (int32_t j = 0; t->p->type != TESS_F32 && j < n; j++)
         s->key[j] = j;
     for (int64_t r = 0; r < t->rows; r += step) {
-        const struct cpu_few_shape *shape = cpu_few_shapes;
+        const struct cpu_few_shape *shape = cpu_few_begin();
         const int64_t rows = t->rows - r < step ? t->rows - r : step;
         while (shape->rows >= 2 * rows)
             shape++;

@@ -31,6 +31,8 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     vf q[CPU_VECTORS];
     V_FOR(v, vectors) {
         q[v] = v_load(qt + (i * vectors + v) * CPU_LANES);
+        if (CPU_LANES == 16)
+            q[v] = v_hold(q[v]);
     }
     V_FOR(j, keys) {
         vf x = v_set(k[j][i]);
@@ -40,11 +42,17 @@ V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, in
     }
 }
 
-/* Of dims i ... end - 1. Without multiply-adds each product has been rounded already; two are added
- * to each other first, which rounds the running sum half as often in as many instructions. */
+/* sum = the products of dims i ... end - 1. Without multiply-adds each product has been rounded
+ * already; two are added to each other first, which rounds the running sum half as often in as many
+ * instructions. */
 V_INLINE void cpu_scores_dims(const float *restrict qt, const float *const *k, int64_t i,
                               int64_t end, const int vectors, const int keys,
                               vf (*sum)[CPU_VECTORS]) {
+    V_FOR(j, keys) {
+        V_FOR(v, vectors) {
+            sum[j][v] = (vf){0};
+        }
+    }
 #if !V_FMA
     for (; i + 2 <= end; i += 2) {
         vf q[2 * CPU_VECTORS];
@@ -58,55 +66,79 @@ V_INLINE void cpu_scores_dims(const float *restrict qt, const float *const *k, i
             }
         }
     }
+#else
+    for (; i + CPU_UNROLL <= end; i += CPU_UNROLL) {
+        V_FOR(u, CPU_UNROLL) {
+            cpu_scores_dim(qt, k, i + u, vectors, keys, sum);
+        }
+    }
 #endif
-    V_UNROLL_8 for (; i < end; i++) cpu_scores_dim(qt, k, i, vectors, keys, sum);
+    for (; i < end; i++)
+        cpu_scores_dim(qt, k, i, vectors, keys, sum);
 }
 
-/* st = the products of dims 0 ... d - 1 for a step of keys; top = the larger of top and st, lane by
- * lane. A few queries wait for their keys: those of the next step are fetched meanwhile. */
-V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key, int64_t d,
+/* A few queries wait for their keys: the next step's dims i ... are fetched meanwhile. */
+V_INLINE void cpu_scores_fetch(const float *const *key, int64_t i, const int vectors,
+                               const int keys) {
+    V_FOR(j, keys) {
+        if (vectors < 3)
+            v_fetch(key[keys + j] + i);
+    }
+}
+
+/* One step of keys; top = the larger of top and st, lane by lane. */
+V_INLINE void cpu_scores_step(const float *restrict qt, const float *const *key, int64_t d,
                               const int vectors, const int keys, float *restrict st, vf *top) {
     const int64_t width = vectors * CPU_LANES;
     const float *k[CPU_STEP_MAX];
     vf sum[CPU_STEP_MAX][CPU_VECTORS], total[CPU_STEP_MAX][CPU_VECTORS];
     V_FOR(j, keys) {
         k[j] = key[j];
-        V_FOR(v, vectors) {
-            total[j][v] = (vf){0};
-        }
     }
     int64_t begin = 0;
     do {
-        const int64_t end = d - begin < CPU_CHUNK ? d : begin + CPU_CHUNK;
-        V_FOR(j, keys) {
-            if (vectors < 3)
-                v_fetch(key[keys + j] + begin);
-            V_FOR(v, vectors) {
-                sum[j][v] = (vf){0};
+        const int64_t end = min_i64(d, begin + CPU_SPAN);
+        int64_t i = begin;
+        cpu_scores_fetch(key, i, vectors, keys);
+        cpu_scores_dims(qt, k, i, min_i64(end, i + CPU_CHUNK), vectors, keys, total);
+        while ((i += CPU_CHUNK) < end) {
+            cpu_scores_fetch(key, i, vectors, keys);
+            cpu_scores_dims(qt, k, i, min_i64(end, i + CPU_CHUNK), vectors, keys, sum);
+            V_FOR(j, keys) {
+                V_FOR(v, vectors) {
+                    total[j][v] += sum[j][v];
+                }
             }
         }
-        cpu_scores_dims(qt, k, begin, end, vectors, keys, sum);
         V_FOR(j, keys) {
             V_FOR(v, vectors) {
                 float *s = st + j * width + v * CPU_LANES;
-                if (begin % CPU_SPAN)
-                    total[j][v] += sum[j][v];
-                else
-                    total[j][v] = sum[j][v];
-                if (end == CPU_SPAN && end < d)
-                    v_store(s, total[j][v]);
+                if (begin)
+                    total[j][v] += v_load(s);
+                v_store(s, total[j][v]);
             }
         }
         begin = end;
     } while (begin < d);
     V_FOR(v, vectors) {
         V_FOR(j, keys) {
-            float *s = st + j * width + v * CPU_LANES;
-            if (d > CPU_SPAN)
-                total[j][v] += v_load(s);
-            v_store(s, total[j][v]);
             top[v] = v_max(total[j][v], top[v]);
         }
+    }
+}
+
+/* st = the products of dims 0 ... d - 1 for n keys, whole steps. */
+V_INLINE void cpu_scores_body(const float *restrict qt, const float *const *key, int32_t n,
+                              int64_t d, const int vectors, const int keys, float *restrict st,
+                              vf *top) {
+    vf most[CPU_VECTORS];
+    V_FOR(v, vectors) {
+        most[v] = top[v];
+    }
+    for (int32_t j = 0; j < n; j += keys)
+        cpu_scores_step(qt, key + j, d, vectors, keys, st + j * vectors * CPU_LANES, most);
+    V_FOR(v, vectors) {
+        top[v] = most[v];
     }
 }
 
@@ -136,8 +168,9 @@ V_INLINE void cpu_values_fetch(const float *const *ahead, int64_t first, const i
 }
 
 /* ot[i] = alpha * ot[i] + sum_j st[j] * value[j][i] for n keys, a chunk of them, and dims first ...
- * first + dims - 1. Meanwhile these dims' share of the next chunk is fetched: a line of as many of
- * its rows as dims are of 16, from ahead[0] on. */
+ * first + dims - 1; alpha NULL: 1. Meanwhile these dims' share of the next chunk is fetched: a line
+ * of as many of its rows as dims are of 16, from ahead[0] on. Everything is added before anything is
+ * stored: a store takes from Zen 4's multiply-adds a register that they read. */
 V_INLINE void cpu_values_body(const float *restrict st, const float *const *value,
                               const float *const *ahead, int32_t n, int64_t first,
                               const int vectors, const int dims, const vf *alpha,
@@ -155,10 +188,24 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
     }
     for (; j < n; j++)
         cpu_values_key(st, v_keep(value[j] + first), j, vectors, dims, 0, sum);
+    ot += first * width;
+    if (alpha) {
+        V_FOR(i, dims) {
+            V_FOR(v, vectors) {
+                sum[i][v] = v_fma(alpha[v], v_load(ot + i * width + v * CPU_LANES), sum[i][v]);
+            }
+        }
+    } else {
+        const float *const o = v_keep(ot); /* or gcc loads for both branches, ahead of them */
+        V_FOR(i, dims) {
+            V_FOR(v, vectors) {
+                sum[i][v] += v_load(o + i * width + v * CPU_LANES);
+            }
+        }
+    }
     V_FOR(i, dims) {
         V_FOR(v, vectors) {
-            float *o = ot + (first + i) * width + v * CPU_LANES;
-            v_store(o, v_fma(alpha[v], v_load(o), sum[i][v]));
+            v_store(ot + i * width + v * CPU_LANES, sum[i][v]);
         }
     }
 }
@@ -178,7 +225,7 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
         for (int32_t j = begin; j < end; j++) {
             V_FOR(v, vectors) {
                 float *s = st + (j * vectors + v) * CPU_LANES;
-                vf p = v_exp2_flushed(v_load(s) - base[v]);
+                vf p = v_exp2_flushed(v_load(s), base[v]);
                 v_store(s, p);
                 part[v] += p;
             }
@@ -190,7 +237,7 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
     v_flush_end(before);
 }
 
-typedef void cpu_scores_fn(const float *restrict qt, const float *const *key, int64_t d,
+typedef void cpu_scores_fn(const float *restrict qt, const float *const *key, int32_t n, int64_t d,
                            float *restrict st, vf *top);
 typedef void cpu_values_fn(const float *restrict st, const float *const *value,
                            const float *const *ahead, int32_t n, int64_t first, const vf *alpha,
@@ -200,9 +247,9 @@ typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
 
 #define CPU_SCORES(vectors, keys, name)                                                            \
     static __attribute__((noinline)) void cpu_scores_##vectors##_##name(                           \
-        const float *restrict qt, const float *const *key, int64_t d, float *restrict st,          \
-        vf *top) {                                                                                 \
-        cpu_scores_body(qt, key, d, vectors, keys, st, top);                                       \
+        const float *restrict qt, const float *const *key, int32_t n, int64_t d,                   \
+        float *restrict st, vf *top) {                                                             \
+        cpu_scores_body(qt, key, n, d, vectors, keys, st, top);                                    \
     }
 #define CPU_VALUES(vectors, dims, name)                                                            \
     static __attribute__((noinline)) void cpu_values_##vectors##_##name(                           \
@@ -265,8 +312,7 @@ static inline void cpu_scores_long(const struct cpu_step *step, const float *qt,
     for (int64_t first = 0; first < d; first += CPU_DIMS) {
         for (int32_t j = 0; j < 2 * step->keys; j++)
             part[j] = key[j] + first;
-        step->run(qt + first * width, part, d - first < CPU_DIMS ? d - first : CPU_DIMS, st,
-                  ignored);
+        step->run(qt + first * width, part, step->keys, min_i64(d - first, CPU_DIMS), st, ignored);
         for (int64_t i = 0; i < step->keys * width; i++)
             total[i] += (double)st[i];
     }
@@ -277,32 +323,43 @@ static inline void cpu_scores_long(const struct cpu_step *step, const float *qt,
             top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
 }
 
-/* row[n] ... = the last row, for steps and fetches that go past it. */
+/* row[n] ... = the last row, for steps and fetches that go past it: rows of K and V that are handed on
+ * end so, but that values past the last, which are only fetched, may be others. */
 static inline void cpu_rows_end(const float **row, int32_t n) {
     for (int32_t j = n; n && j < n + CPU_AHEAD; j++)
         row[j] = row[n - 1];
 }
 
-/* The step that n keys begin with: of four, where two of four do for what is left after one more. */
-static inline const struct cpu_step *cpu_step(const struct cpu_shape *shape, int32_t n) {
-    const int32_t keys = shape->scores[0].keys;
-    return &shape->scores[n <= 4 || (n > keys && n < keys + 4)];
+/* Of n keys those that steps of `keys` begin with; fours compute the rest. As little as may be is
+ * computed past the last key. */
+static inline int32_t cpu_scores_first(int32_t n, int32_t keys) {
+    int32_t least = INT32_MAX, first = 0;
+    for (int32_t fours = 0; fours <= 8; fours += 4) {
+        const int32_t some = n > fours ? (n - fours + keys - 1) / keys * keys : 0;
+        if (some + fours < least) {
+            least = some + fours;
+            first = some;
+        }
+    }
+    return first;
 }
 
 /* st[j] = dot(qt, key[j]) for n >= 1 keys, and top = the larger of top and these. Writes whole
- * steps, for which st has room; key has room for CPU_ROWS. */
-static inline void cpu_scores(const float *qt, int vectors, const float **key, int32_t n, int64_t d,
-                              float *st, vf *top) {
+ * steps, for which st has room. */
+static inline void cpu_scores(const float *qt, int vectors, const float *const *key, int32_t n,
+                              int64_t d, float *st, vf *top) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int64_t width = vectors * CPU_LANES;
-    const struct cpu_step *step;
-    cpu_rows_end(key, n);
-    for (int32_t j = 0; j < n; j += step->keys) {
-        step = cpu_step(shape, n - j);
+    const int32_t first = cpu_scores_first(n, shape->scores[0].keys);
+    for (int32_t j = 0; j < n;) {
+        const struct cpu_step *step = &shape->scores[j >= first];
+        const int32_t whole = j < first ? first : (n - j + 3) / 4 * 4;
+        const int32_t some = d <= CPU_DIMS ? whole : step->keys;
         if (d <= CPU_DIMS)
-            step->run(qt, key + j, d, st + j * width, top);
+            step->run(qt, key + j, some, d, st + j * width, top);
         else
             cpu_scores_long(step, qt, width, key + j, d, st + j * width, top);
+        j += some;
     }
 }
 
@@ -320,16 +377,13 @@ static inline int cpu_fold(int64_t d) {
     return d < 4 * CPU_CHUNK ? 1 : CPU_FOLD;
 }
 
-/* ot = alpha * ot + st^T value, for n keys and d dims. Chunk by chunk, so that weights, values
- * and outputs stay in the nearest cache. value has room for CPU_ROWS. */
-static inline void cpu_values(const float *st, int vectors, const float **value, int32_t n,
+/* ot = alpha * ot + st^T value, for n keys and d dims; alpha NULL: 1. Chunk by chunk, so that
+ * weights, values and outputs stay in the nearest cache. */
+static inline void cpu_values(const float *st, int vectors, const float *const *value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
     const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
-    vf one[CPU_VECTORS];
-    for (int v = 0; v < vectors; v++)
-        one[v] = v_set(1.0f);
-    cpu_rows_end(value, n);
+
     for (int32_t j = 0; j < n; j += chunk) {
         const int32_t keys = n - j < chunk ? n - j : chunk;
         const float *const *of = value + j, *const *ahead = of + keys;
@@ -341,7 +395,7 @@ static inline void cpu_values(const float *st, int vectors, const float **value,
             for (; i + dims + past <= d; i += dims) {
                 const int64_t share = min_i64(i % 16 * chunk / 16, last);
                 shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,
-                                     j ? one : alpha, ot);
+                                     j ? NULL : alpha, ot);
             }
         }
     }

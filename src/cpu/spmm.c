@@ -58,9 +58,6 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     const int64_t panel = cpu_lanes(c->rows) * d;
     float *near = s->panel, *total = s->side, *low = s->side + panel;
     uint64_t weighty = 0;
-    vf one[CPU_VECTORS];
-    for (int i = 0; i < CPU_VECTORS; i++)
-        one[i] = v_set(1.0f);
     memset(near, 0, (size_t)panel * sizeof *near);
     memset(total, 0, 2 * (size_t)panel * sizeof *total);
     for (int64_t done = 1; cpu_chunk_next(c, &keys); done++) {
@@ -68,7 +65,7 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             weighty |= weights_load(c, &keys, lane, rows, s->st);
-            cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, one,
+            cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, NULL,
                        near + lane * d);
         }
         if (done % cpu_fold(d) == 0)

@@ -23,10 +23,16 @@ static inline vf base_of(vf top) {
     return v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
 }
 
-static inline void near_clear(const struct near *s, int64_t lanes, int64_t d) {
+/* Nothing is near: the next maximum multiplies what stands in ot by 0. */
+static inline void near_leave(const struct near *s, int64_t lanes) {
     for (int64_t i = 0; i < lanes; i++)
         s->m[i] = -INFINITY;
     memset(s->l, 0, (size_t)lanes * sizeof *s->l);
+}
+
+/* The same where ot may hold anything. */
+static inline void near_clear(const struct near *s, int64_t lanes, int64_t d) {
+    near_leave(s, lanes);
     memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
 }
 
@@ -35,6 +41,15 @@ static inline void state_clear(const struct state *s, float *low, int64_t lanes,
         s->m[i] = -INFINITY;
     memset(s->l, 0, (size_t)lanes * sizeof *s->l);
     memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
+    memset(low, 0, (size_t)(lanes * d) * sizeof *low);
+}
+
+/* to + low = a part. */
+static inline void state_take_part(const struct state *to, float *low, const struct state *part,
+                                   int64_t lanes, int64_t d) {
+    memcpy(to->m, part->m, (size_t)lanes * sizeof *to->m);
+    memcpy(to->l, part->l, (size_t)lanes * sizeof *to->l);
+    memcpy(to->ot, part->ot, (size_t)(lanes * d) * sizeof *to->ot);
     memset(low, 0, (size_t)(lanes * d) * sizeof *low);
 }
 
@@ -61,14 +76,18 @@ static inline void state_merge(const struct state *to, float *low, const struct 
     }
 }
 
-/* Moves what is near to the state. */
-static inline void near_fold(const struct state *to, float *low, const struct near *part,
-                             int64_t lanes, int64_t d) {
+/* Moves what is near to the state, which holds something or, at first, nothing. */
+static inline void near_fold(const struct state *to, float *low, const struct near *near,
+                             int64_t lanes, int64_t d, int first) {
     double l[CPU_TILE_ROWS];
+    const struct state part = {near->m, near->ot, l};
     for (int64_t i = 0; i < lanes; i++)
-        l[i] = (double)part->l[i];
-    state_merge(to, low, &(struct state){part->m, part->ot, l}, lanes, d);
-    near_clear(part, lanes, d);
+        l[i] = (double)near->l[i];
+    if (first)
+        state_take_part(to, low, &part, lanes, d);
+    else
+        state_merge(to, low, &part, lanes, d);
+    near_leave(near, lanes);
 }
 
 static inline void low_add(const struct state *s, const float *low, int64_t n) {

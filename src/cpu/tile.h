@@ -80,6 +80,16 @@ static inline char *cpu_row(const struct cpu_head *of, int64_t first, int64_t r)
     return of->data + (first + r / of->heads) * of->stride + r % of->heads * of->next;
 }
 
+/* row[r] = where rows r = 0 ... rows - 1 lie, whatever their type, of those that begin at query
+ * `first`; answers how many. */
+static inline int64_t cpu_rows_of(const float **row, const struct cpu_head *of, int64_t first,
+                                  int64_t rows) {
+    for (int64_t r = 0; r < rows; first++)
+        for (int64_t h = 0; h < of->heads; h++)
+            row[r++] = (const float *)(const void *)(of->data + first * of->stride + h * of->next);
+    return rows;
+}
+
 /* The lse of rows row, row + 1, ... of one head; NULL data when it is not wanted. */
 struct cpu_lse {
     float *data;
@@ -286,6 +296,7 @@ static inline void cpu_convert(const float **row, const float *const *from, tess
         cpu_load_halves(buffer + j * d, from[j], type, d);
         row[j] = buffer + j * d;
     }
+    cpu_rows_end(row, n);
 }
 
 /* row[j] = the d elements of key[j], as f32: in place, or converted into buffer. */

@@ -16,20 +16,27 @@
  * Lanes of a vector, and the shapes of the micro-kernels: CPU_STEP_n keys, or CPU_DIMS_n dims of an
  * output, by n vectors of queries, n up to CPU_VECTORS. The accumulators have to fit the registers
  * beside n operands and a broadcast, and be enough to keep the multipliers busy over their latency.
+ * Scores have twice as many, since chunks are added up there, and n maxima.
  */
 #if defined(__AVX512F__)
 #define CPU_LANES 16
 #define CPU_VECTORS 4
 #define CPU_STEP_1 8
-#define CPU_STEP_2 8
-#define CPU_STEP_3 8
-#define CPU_STEP_4 4
+#define CPU_STEP_2 6
+#define CPU_STEP_3 4
+#define CPU_STEP_4 3
+#define CPU_DIMS_1 16 /* sums without a pointer each */
+#define CPU_DIMS_2 8
+#define CPU_DIMS_3 4
+#define CPU_DIMS_4 4
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768
 #elif defined(__AVX2__)
 #define CPU_LANES 8
 #define CPU_VECTORS 2
 #define CPU_STEP_1 8
 #define CPU_STEP_2 6
+#define CPU_DIMS_1 8
+#define CPU_DIMS_2 6
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128
 #elif defined(CPU_NEON)
 #define CPU_LANES 4
@@ -38,20 +45,22 @@
 #define CPU_STEP_2 8
 #define CPU_STEP_3 4
 #define CPU_STEP_4 4
+#define CPU_DIMS_1 8
+#define CPU_DIMS_2 8
+#define CPU_DIMS_3 4
+#define CPU_DIMS_4 4
 #define CPU_LANE_BITS 1, 2, 4, 8
 #else
 #define CPU_LANES 4
 #define CPU_VECTORS 2
 #define CPU_STEP_1 4
 #define CPU_STEP_2 4
+#define CPU_DIMS_1 4
+#define CPU_DIMS_2 4
 #define CPU_LANE_BITS 1, 2, 4, 8
 #endif
 #define CPU_STEP_MAX 8
-/* Dims of an output: as keys, but that one vector's sums need no pointers, so that more fit. */
-#define CPU_DIMS_1 (CPU_LANES == 16 ? 16 : CPU_STEP_1)
-#define CPU_DIMS_2 CPU_STEP_2
-#define CPU_DIMS_3 CPU_STEP_3
-#define CPU_DIMS_4 CPU_STEP_4
+#define CPU_UNROLL (CPU_LANES == 8 ? 1 : 4) /* dims of scores: with 16 registers more would spill */
 #define CPU_DIMS_MAX 16
 /* Few queries (few.h): dims of scores at a time, vectors of outputs, and keys with their own sums. */
 #define CPU_FEW_LEG (CPU_LANES == 16 ? 64 : 32)
@@ -66,11 +75,6 @@
 #define V_FOR(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
 #define V_FOR(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
-#endif
-#if defined(__clang__)
-#define V_UNROLL_8 _Pragma("clang loop unroll_count(8)")
-#else
-#define V_UNROLL_8 _Pragma("GCC unroll 8")
 #endif
 #define V_INLINE static inline __attribute__((always_inline))
 
@@ -276,12 +280,14 @@ V_INLINE vf v_exp2(vf x) {
 #endif
 }
 
-/* The same between v_flush_begin and v_flush_end, which spare it a comparison. */
-V_INLINE vf v_exp2_flushed(vf x) {
+/* 2^(x - y) between v_flush_begin and v_flush_end, which spare it a comparison. The difference is a
+ * multiply-add: where adders and multipliers have ports of their own, adders have more to do here. */
+V_INLINE vf v_exp2_flushed(vf x, vf y) {
 #if CPU_LANES == 16
-    return (vf)_mm512_scalef_ps(v_exp2_part(x), (__m512)x);
+    const __m512 less = _mm512_fmsub_ps((__m512)x, _mm512_set1_ps(1.0f), (__m512)y);
+    return (vf)_mm512_scalef_ps(v_exp2_part((vf)less), less);
 #else
-    return v_exp2(x);
+    return v_exp2(x - y);
 #endif
 }
 
