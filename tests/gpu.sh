@@ -152,13 +152,16 @@ hard=(
     $fused,h=2,n=70,nkv=300,d={500,1000},dtype={f16,bf16,f32},pattern=causal,block={32x32,128x1},scale={0.001,-0.5},fill=positive
     $fused,h=4,hkv=2,n=100,d={300,777},dv=515,dtype={f32,bf16},block=8x8,pattern='random(0.3,1)',lists=kv,tile={8,16},layout=padded,align=4
     $fused,h=4,hkv=2,n=100,d=301,dv=999,dtype={f16,bf16},block=37x41,pattern='random(0.3,1)&causal',layout=padded,align=2,tile=32
-    $fused,h=40,n=300,nkv=150,d={512,768,1024},dtype={f16,bf16,f32},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16}
+    $fused,h=20,n=300,nkv=150,d={768,1024},dtype={f16,bf16,f32},pattern='random(0.03,1)',block=16x16,tile=8
+    $fused,h=40,n=300,nkv=150,d=512,dtype={bf16,f32},pattern='random(0.03,1)',block=16x16,tile={8,16}
     $fused,h=1,n=20,nkv=20000,d={512,768,1024},pattern='random(0.5,1)',block=64x64,part={0,4096},fill=positive
     $fused,h=40,n=2000,nkv=50,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32}
     $fused,h=40,n=900,nkv=150,d={128,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16}
     $fused,h=2,n=300,nkv=1777,d={64,128},dtype={bf16,f16,f32},block={8x8,64x64,1x1,37x41},pattern={'random(0.1,1)','random(0.4,2)&causal'},tile={64,128},fill=nanv
     $fused,h=1,n=140,nkv=20000,d={64,128},pattern='random(0.5,1)',block=64x64,fill=positive
     $fused,h=1,n=140,nkv=3000,d={64,128},pattern='random(0.5,1)',block={64x64,8x8,128x1},fill={inf,nank})
+# Nothing runs beside them: processes that share a GPU wait for their turns.
+! asked hard || step 'verify, hard cases' 500 "$tessera" verify "${hard[@]}"
 for test in cuda api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
@@ -238,10 +241,11 @@ reduced=(
     backend=cuda,pipeline=fused,h=1,n=70,d=133,dv=250,block=64x64,pattern=causal,tile={8,32},align=4
     backend=cuda,pipeline=fused,h=40,n=1500,nkv=50,d=256,block=16x16,pattern='random(0.2,1)',tile=32
     backend=cuda,pipeline=fused,h=40,n=300,nkv=50,d=136,block=16x16,pattern='random(0.4,1)',tile={8,16}
-    backend=cuda,pipeline=fused,h=1,n=60,nkv=300,d={512,768,1024},block=16x16,pattern='random(0.4,1)',tile={8,16},part=128
-    backend=cuda,pipeline=fused,h=1,n=60,nkv=300,d={512,768,1024},dtype=bf16,block=16x16,pattern='random(0.4,1)',tile={8,16,32},part=128
-    backend=cuda,pipeline=fused,h=2,hkv=1,n=70,d=576,dv=512,dtype=f16,block=8x8,pattern='random(0.3,3)&causal',tile=32,fill=sink
-    backend=cuda,pipeline=fused,h=40,n=300,nkv=50,d=300,dtype=f16,block=16x16,pattern='random(0.2,1)',tile={8,16}
+    backend=cuda,pipeline=fused,h=1,n=20,nkv=90,d={512,768,1024},block=16x16,pattern='random(0.6,1)',tile={8,16},part=32
+    backend=cuda,pipeline=fused,h=1,n=20,nkv=90,d={512,1024},dtype=bf16,block=16x16,pattern='random(0.6,1)',tile={8,32},part=32
+    backend=cuda,pipeline=fused,h=1,n=20,nkv=90,d=768,dtype=bf16,block=16x16,pattern='random(0.6,1)',tile=16
+    backend=cuda,pipeline=fused,h=2,hkv=1,n=40,d=576,dv=512,dtype=f16,block=8x8,pattern='random(0.3,3)&causal',tile=16,fill=sink
+    backend=cuda,pipeline=fused,h=40,n=120,nkv=50,d=300,dtype=f16,block=16x16,pattern='random(0.2,1)',tile=8
     backend=cuda,pipeline=fused,h=2,n=60,nkv=300,d=40,dv=256,block=16x16,pattern='random(0.3,1)',tile={8,32}
     backend=cuda,pipeline=fused,h=1,n=70,nkv=300,d=128,block=16x16,pattern='random(0.3,1)',tile={16,32},kernel=cuda_attention_f32_d128
     backend=cuda,pipeline=fused,h=1,n=256,d=64,dtype=bf16,block=8x8,pattern='random(0.3,1)',tile=128,kernel=cuda_attention_bf16_d64
@@ -258,45 +262,26 @@ reduced=(
     backend=cuda,pipeline=fused,h=1,n=40,d=128,block=16x1,pattern='random(0.6,1)',tile=16
     backend=cuda,pipeline=fused,h=1,n=70,d=96,dtype=f16,block=8x8,pattern='random(0.4,1)',fill=sink,scale=-0.5)
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Beside one another, as nothing is timed: hard cases in quarters, and under racecheck, the slowest
-# of the sanitizers, an eighth of theirs at a time.
+# Beside one another: each keeps a core of the host busy, and nothing is timed. racecheck is the
+# slowest by far, and has an eighth of the cases at a time.
 declare -A running limits
 names=() start=$SECONDS
-
-# beside NAME COMMAND...: a quarter of the machine's threads for each
-beside() {
-    local name=$1 limit
-    in_time "$name" 400 || return 0
-    OMP_NUM_THREADS=$((($(nproc) + 3) / 4)) timeout "$limit" "${@:2}" >"$out/$name.log" 2>&1 \
-        </dev/null &
-    names+=("$name") running[$name]=$! limits[$name]=$limit
-}
-
-# dealt NUMBER OF CASE...: in `cases`, every OF-th from the NUMBER-th on
-dealt() {
-    local i
-    cases=()
-    for ((i = $1 + 3; i <= $#; i += $2)); do
-        cases+=("${!i}")
-    done
-}
-
-for part in hard-{0,1,2,3} memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
-    kind=${part%-*} number=${part#*-}
-    asked "$kind" || continue
-    case $part in
-    hard-*) dealt "$number" 4 "${hard[@]}" ;;
-    racecheck-*) dealt "$number" 8 "${reduced[@]}" ;;
-    *) cases=("${reduced[@]}") ;;
-    esac
-    if [ "$kind" = hard ]; then
-        beside "$part" "$tessera" verify "${cases[@]}"
-    elif [ -z "$sanitizer" ]; then
+for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
+    tool=${part%-*} cases=("${reduced[@]}")
+    asked "$tool" || continue
+    if [ "$part" != "$tool" ]; then
+        cases=()
+        for ((i = ${part#*-}; i < ${#reduced[@]}; i += 8)); do
+            cases+=("${reduced[i]}")
+        done
+    fi
+    if [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
         result "$part" 0 'skipped: compute-sanitizer is not here'
-    else
-        beside "$part" "$sanitizer" --tool "$kind" --error-exitcode 3 --print-limit 5 \
-            "$tessera" verify "${cases[@]}"
+    elif in_time "$part" 500; then
+        timeout "$limit" stdbuf -oL "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 5 \
+            "$tessera" verify "${cases[@]}" >"$out/$part.log" 2>&1 </dev/null &
+        names+=("$part") running[$part]=$! limits[$part]=$limit
     fi
 done
 for name in "${names[@]}"; do
