@@ -1,5 +1,5 @@
 # Time of heads of many dims over the size of blocks, fused and staged.
-set multiplot layout 1, 3 margins 0.08, 0.98, 0.17, 0.80 spacing 0.06, 0.11 \
+set multiplot layout 1, 3 margins 0.10, 0.98, 0.17, 0.80 spacing 0.06, 0.11 \
     title 'Time over block size, a tenth of the blocks: 8 heads, 4,096 tokens'
 set logscale x 2
 set logscale y 10
