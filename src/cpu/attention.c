@@ -14,6 +14,7 @@
 #include "group.h"
 #include "listed.h"
 #include "parallel.h"
+#include "soon.h"
 
 /* One thread's scratch. */
 struct scratch {
@@ -121,8 +122,7 @@ struct item {
     int64_t first, rows; /* the first query; rows of all heads together */
     int listed;          /* only listed pairs are computed */
     int64_t left;        /* keys after this superblock */
-    int64_t n_soon;      /* rows that are read or written soon, the first ones last */
-    const float *soon[2 * CPU_TILE_ROWS + CPU_AHEAD];
+    struct cpu_soon soon;
     int shifted, folded; /* some factor is not 1; the state holds something */
 #if defined(__AVX512BF16__)
     int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
@@ -141,28 +141,6 @@ static void item_flush(struct item *it) {
 #else
     (void)it;
 #endif
-}
-
-/* ---- rows that are fetched early ---- */
-
-/* Tensors other than K and V are read and written in bursts, once: so their rows are fetched in the
- * place of values past the last superblocks' keys. Those are the rows that outputs go to, and before
- * them the queries of the item that this thread is likely to take next. */
-static void item_soon(struct item *it, int64_t number) {
-    const struct kernel_args *args = it->args;
-    const struct problem *p = args->problem;
-    const int64_t next = number + p->threads;
-    struct cpu_head of = cpu_heads(&args->o, p->type, it->b, it->h, it->heads);
-    it->n_soon = cpu_rows_of(it->soon, &of, it->first, it->rows);
-    if (next < args->schedule->n_items) {
-        const struct work_item *work = &args->schedule->items[next];
-        const int64_t head = work->batch_head * args->stack;
-        const int64_t *row = &args->lists->tile_row[work->tile];
-        of = cpu_heads(&args->q, p->type, head / p->heads_q, head % p->heads_q, args->stack);
-        it->n_soon +=
-            cpu_rows_of(it->soon + it->n_soon, &of, row[0], (row[1] - row[0]) * args->stack);
-    }
-    cpu_rows_end(it->soon, (int32_t)it->n_soon);
 }
 
 /* ---- one superblock ---- */
@@ -262,9 +240,7 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
-    const int64_t soon = it->left * CPU_AHEAD / CPU_KEYS;
-    if (soon < it->n_soon)
-        memcpy(v_row + keys->n, it->soon + soon, CPU_AHEAD * sizeof *v_row);
+    cpu_soon_put(&it->soon, it->left, v_row + keys->n);
     if (type != p->type) { /* for all groups at once */
         cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
         cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
@@ -436,7 +412,8 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         listed_compute(&it, &w, &k, &v, work->parts);
         return;
     }
-    item_soon(&it, number);
+    const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
+    cpu_soon_find(&it.soon, args, number, &o, it.first, it.rows);
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % cpu_fold(p->d_v) == 0)
             item_fold(&it);
