@@ -119,7 +119,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
-        tess_target target = cuda_target(90, 232448);
+        tess_target target = cuda_target(80, 232448);
         tess_plan *plan = NULL;
         problem.type = cases[i].type;
         problem.d_qk = problem.d_v = cases[i].d, problem.tile_rows = cases[i].tile_rows;
@@ -265,8 +265,14 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
-        {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_wide"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d512"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 576, 512, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d576_v512"},
+        {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d768"},
+        {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
+        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
+        {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 80, 166912, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);

@@ -211,6 +211,7 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
 
 /* Rows of a query tile of fused kernels; of attention_low.cuh by heads' dims. */
 static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
+static const int32_t sm90_wide_rows[] = {32, 64, 0};
 static const int32_t mma_rows[] = {8, 16, 32, 64, 128, 0}, mma_f32_rows[] = {16, 32, 64, 128, 0};
 static const int32_t low_rows_64[] = {8, 0}, low_rows_128[] = {8, 16, 0};
 static const int32_t low_rows_192[] = {8, 16, 0}, low_rows_256[] = {8, 16, 32, 0};
@@ -247,9 +248,19 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
     return problem->d_v > 128 ? "its values have at most 128 dims"
                               : sm90_tiles_refuse(problem, target);
 }
+static const char *sm90_pair_refuses(const struct problem *problem, const tess_target *target) {
+    return has_rows(problem, sm90_wide_rows) ? sm90_refuses(problem, target)
+                                             : "its query tiles have 32 or 64 rows";
+}
+static const char *sm90_wide_refuses(const struct problem *problem, const tess_target *target) {
+    return problem->d_v > 512 ? "its values have at most 512 dims"
+                              : sm90_pair_refuses(problem, target);
+}
 #define REFUSES_sm90(problem, target, head) sm90_tiles_refuse(problem, target)
 #define REFUSES_sm90_v128(problem, target, head) sm90_v128_refuses(problem, target)
 #define REFUSES_sm90_r192(problem, target, head) sm90_r192_refuses(problem, target)
+#define REFUSES_sm90_wide(problem, target, head) sm90_wide_refuses(problem, target)
+#define REFUSES_sm90_pair(problem, target, head) sm90_pair_refuses(problem, target)
 #define REFUSES_mma(problem, target, head) NULL
 #define REFUSES_mma_f32(problem, target, head) NULL
 #define REFUSES_low(problem, target, head)                                                         \
@@ -266,6 +277,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WEIGHED_sm90 1
 #define WEIGHED_sm90_v128 1
 #define WEIGHED_sm90_r192 1
+#define WEIGHED_sm90_wide 1
+#define WEIGHED_sm90_pair 1
 #define WEIGHED_mma 0
 #define WEIGHED_mma_f32 0
 #define WEIGHED_low 1
@@ -276,6 +289,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define PADDED_sm90(head) head
 #define PADDED_sm90_v128(head) (((head) + 128) / 2)
 #define PADDED_sm90_r192(head) head
+#define PADDED_sm90_wide(head) (((head) + 512) / 2)
+#define PADDED_sm90_pair(head) head
 #define PADDED_mma(head) head
 #define PADDED_mma_f32(head) head
 #define PADDED_low(head) head
@@ -285,6 +300,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define WORKERS_sm90(head, shared) blocks_of_all(target, 1, shared)
 #define WORKERS_sm90_v128(head, shared) WORKERS_sm90(head, shared)
 #define WORKERS_sm90_r192(head, shared) WORKERS_sm90(head, shared)
+#define WORKERS_sm90_wide(head, shared) WORKERS_sm90(head, shared)
+#define WORKERS_sm90_pair(head, shared) ((WORKERS_sm90(head, shared) + 1) / 2)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)
@@ -296,6 +313,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STEP_sm90(head, rows) 0, 0
 #define STEP_sm90_v128(head, rows) 0, 0
 #define STEP_sm90_r192(head, rows) 0, 0
+#define STEP_sm90_wide(head, rows) 0, 0
+#define STEP_sm90_pair(head, rows) 0, 0
 #define STEP_mma(head, rows) ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)
 #define STEP_mma_f32(head, rows) ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)
 #define STEP_low(head, rows) 0, 0
@@ -304,6 +323,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define HALVES_sm90 1
 #define HALVES_sm90_v128 1
 #define HALVES_sm90_r192 1
+#define HALVES_sm90_wide 1
+#define HALVES_sm90_pair 1
 #define HALVES_mma 0
 #define HALVES_mma_f32 0
 #define HALVES_low 0
@@ -313,6 +334,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define TURNS_sm90(head) ((head) <= 128)
 #define TURNS_sm90_v128(head) 1
 #define TURNS_sm90_r192(head) 0
+#define TURNS_sm90_wide(head) 0
+#define TURNS_sm90_pair(head) 0
 #define TURNS_mma(head) 0
 #define TURNS_mma_f32(head) 0
 #define TURNS_low(head) 0
@@ -321,6 +344,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define GRANULE_sm90 GRANULE_MAX
 #define GRANULE_sm90_v128 GRANULE_MAX
 #define GRANULE_sm90_r192 GRANULE_MAX
+#define GRANULE_sm90_wide GRANULE_MAX
+#define GRANULE_sm90_pair GRANULE_MAX
 #define GRANULE_mma ATTENTION_GRANULE
 #define GRANULE_mma_f32 ATTENTION_GRANULE_F32
 #define GRANULE_low ATTENTION_GRANULE_LOW
@@ -335,6 +360,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define ROWS_sm90(head) sm90_rows
 #define ROWS_sm90_v128(head) sm90_rows
 #define ROWS_sm90_r192(head) sm90_r192_rows
+#define ROWS_sm90_wide(head) sm90_wide_rows
+#define ROWS_sm90_pair(head) sm90_wide_rows
 #define ROWS_mma(head) mma_rows
 #define ROWS_mma_f32(head) mma_f32_rows
 #define ROWS_low(head) low_rows_##head
@@ -343,6 +370,8 @@ static const char *sm90_v128_refuses(const struct problem *problem, const tess_t
 #define STACKED_sm90 128
 #define STACKED_sm90_v128 128
 #define STACKED_sm90_r192 0
+#define STACKED_sm90_wide 64
+#define STACKED_sm90_pair 64
 #define STACKED_mma 0
 #define STACKED_mma_f32 0
 #define STACKED_low 0

@@ -70,6 +70,37 @@ static __device__ __forceinline__ bool barrier_ended(uint32_t barrier, uint32_t 
     return ended != 0;
 }
 
+/* ---- the same of another block of the cluster ---- */
+
+/* What block `rank` has where this one has `at`. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, int rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    return there;
+}
+/* To say that something has been read here: nothing that was written has to be seen there. */
+static __device__ __forceinline__ void barrier_arrive_there(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Four floats, as bytes that a barrier there waits for. */
+static __device__ __forceinline__ void store_there(uint32_t to, const float4 &x, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
+                 "{%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+                 : "memory");
+}
+/* barrier_wait for what other blocks have written. */
+static __device__ __forceinline__ void barrier_wait_others(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "try:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%0], %1;\n"
+                 "@!ended bra try;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
 /* ---- barriers of one warpgroup; 0 is that of __syncthreads ---- */
 
 static __device__ __forceinline__ void warpgroup_sync(int id) {

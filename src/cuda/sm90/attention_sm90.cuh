@@ -3,10 +3,40 @@
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 
+#include "device/cluster.cuh"
 #include "sm90/boxes.cuh"
 #include "sm90/fetch.cuh"
 #include "sm90/maps.cuh"
 #include "sm90/turns.cuh"
+
+/* What one warp of the warpgroup that does not compute does. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_fetch(char *memory, uint32_t shared,
+                                                  const struct attention_params &p,
+                                                  const struct sm90_maps &maps) {
+    const int warp = sm90_uniform((int)threadIdx.x / 32);
+    const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x / shape::BLOCKS);
+    const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::BLOCKS + 1);
+    if (SOURCE == SM90_COPIES) {
+        kernel_before_wait();
+        if (warp < 2)
+            sm90_fetch_copies<T, shape, true>(memory, shared, p, maps, warp, begin, end);
+        else
+            sm90_fetch_copies<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
+        if (sm90_rank<shape>() == 0)
+            sm90_store_empty<T, shape>(p, begin, end, warp, 4);
+    } else if (warp >= 2) {
+        kernel_before_wait();
+        if (sm90_rank<shape>() == 0)
+            sm90_store_empty<T, shape>(p, begin, end, warp - 2, 2);
+        if (sm90_hands_o<shape, SOURCE>())
+            sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
+    } else if (warp == 0) {
+        sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+    } else {
+        sm90_fetch_boxes<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+    }
+}
 
 template <class T, class shape, int SOURCE>
 static __global__ void __launch_bounds__(shape::THREADS, 1)
@@ -16,7 +46,10 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
     if (threadIdx.x == 0)
         sm90_barriers_make<shape, SOURCE>(shared);
-    __syncthreads();
+    if (shape::BLOCKS > 1)
+        cluster_wait();
+    else
+        __syncthreads();
     kernel_after_come();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
@@ -28,29 +61,12 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         else
             sm90_compute_turns<T, shape, SOURCE>(memory, shared, role - 1, p,
                                                  p.q_scale * p.score_scale);
-        return;
-    }
-    registers_release<shape::LEAVE[SOURCE]>();
-    const int warp = sm90_uniform((int)threadIdx.x / 32);
-    const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
-    const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
-    if (SOURCE == SM90_COPIES) {
-        kernel_before_wait();
-        if (warp < 2)
-            sm90_fetch_copies<T, shape, true>(memory, shared, p, maps, warp, begin, end);
-        else
-            sm90_fetch_copies<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
-        sm90_store_empty<T>(p, begin, end, warp, 4);
-    } else if (warp >= 2) {
-        kernel_before_wait();
-        sm90_store_empty<T>(p, begin, end, warp - 2, 2);
-        if (sm90_hands_o<shape, SOURCE>())
-            sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
-    } else if (warp == 0) {
-        sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        registers_release<shape::LEAVE[SOURCE]>();
+        sm90_fetch<T, shape, SOURCE>(memory, shared, p, maps);
     }
+    if (shape::BLOCKS > 1) /* none leaves while others write to it */
+        cluster_wait();
 }
 
 template <class T, class shape, int SOURCE>
@@ -66,16 +82,15 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
      * Drivers before 12.3 cannot capture that. */
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3((unsigned)p->workers);
-    launch.blockDim = dim3(shape::THREADS);
-    launch.dynamicSmemBytes = shape::BYTES;
-    launch.stream = stream;
-    launch.attrs = &early;
-    launch.numAttrs = driver >= 12030;
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t launch =
+        cluster_config(attributes, (int64_t)p->workers * shape::BLOCKS, shape::BLOCKS,
+                       shape::THREADS, shape::BYTES, stream);
+    if (driver >= 12030) {
+        cudaLaunchAttribute &early = attributes[launch.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 

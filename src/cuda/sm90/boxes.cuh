@@ -75,7 +75,7 @@ sm90_box_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 
 template <class shape>
 static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
     const uint2 &words = sm90_masks_of<shape>(place.memory, place.step)
-                             .words[4 * place.group + sm90_thread_here() / 32];
+                             .words[sm90_group_row<shape>(place.group) / 16 + sm90_thread_here() / 32];
     return {sm90_read(&words.x), sm90_read(&words.y)};
 }
 
@@ -99,7 +99,8 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM9
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++) {
         const uint32_t word = i ? words.y : words.x;
-        w.mask.listed[i] = sm90_listed(word, &masks.bits[i], p, sm90_warp_row(p, place));
+        w.mask.listed[i] = sm90_listed(word, &masks.bits[i], p,
+                                       sm90_warp_row<shape>(p, place));
         w.keys |= (word & 127) << 8 * i;
     }
 }
@@ -136,6 +137,7 @@ sm90_step_alone(struct sm90_work<shape, SM90_BOXES> &w, const sm90_place &place,
     product_wait<0>();
     product_pin(w.s);
     sm90_release_keys<shape>(place, place.step);
+    sm90_sum_shares<shape>(w.s, place);
     sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
@@ -287,6 +289,14 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SM90_B
                                                   sm90_place &place,
                                                   const struct attention_params &p, float scale) {
     bool pending = true;
+    if constexpr (shape::SHARE > 1) { /* one stage each of K and V: products by turns */
+#pragma unroll 1
+        for (; place.at < place.steps; place.at++, place.step++) {
+            sm90_values_alone<T>(w, place, place.at > 1);
+            sm90_step_alone<T, false>(w, place, p, scale);
+        }
+        return pending;
+    }
     if (shape::AHEAD && place.whole >= SM90_LONG)
         sm90_steps_ahead<T>(w, place, scale);
 #pragma unroll 1

@@ -39,16 +39,16 @@ static __device__ __forceinline__ uint32_t sm90_full_of(uint32_t shared, uint32_
 
 /* ---- boxes, by one warp for each ring ---- */
 
-/* A tile by boxes of all its rows, which begin at `first`. */
+/* A tile by boxes of all its rows, which begin at `first`, and columns, at panel `panel`. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap *map,
-                                                uint32_t barrier, int32_t first, int32_t h,
-                                                int32_t b, uint64_t policy) {
+                                                uint32_t barrier, int panel, int32_t first,
+                                                int32_t h, int32_t b, uint64_t policy) {
     if (warp_lane() == 0) {
         barrier_arrive_expect(barrier, PANELS * ROWS * 128);
 #pragma unroll
         for (int i = 0; i < PANELS; i++)
-            box_load(tile + i * (ROWS * 128), map, barrier, 64 * i, first, h, b, policy);
+            box_load(tile + i * (ROWS * 128), map, barrier, 64 * (panel + i), first, h, b, policy);
     }
     __syncwarp();
 }
@@ -76,13 +76,14 @@ static __device__ __forceinline__ void
 sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int32_t keys, int g,
                   int32_t h, int32_t b) {
     const int32_t one = sm90_of_lane(keys, g);
+    const int panel = sm90_rank<shape>() * PANELS;
     if (shape::GRANULES == 1) {
-        sm90_box<PANELS, shape::KEYS>(tile, maps, barrier, one, h, b, BOX_AGAIN);
+        sm90_box<PANELS, shape::KEYS>(tile, maps, barrier, panel, one, h, b, BOX_AGAIN);
         return;
     }
     const int32_t two = sm90_of_lane(keys, g + 1);
     if (two - one == GRANULE_MAX)
-        sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, one, h, b, BOX_AGAIN);
+        sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, panel, one, h, b, BOX_AGAIN);
     else
         sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
 }
@@ -113,18 +114,19 @@ sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t
 }
 
 /* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
-template <int PANELS, int ROWS>
+template <class shape>
 static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
                                                         uint32_t tile, const CUtensorMap *map,
                                                         uint32_t barrier, int32_t row, int32_t head,
                                                         int32_t b, int lane) {
     if (warp_lane() == lane) {
-        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
+        barrier_arrive_expect(barrier, shape::Q_TILE);
 #pragma unroll 1
-        for (int s = 0; s < sm90_stack(p); s++, tile += (uint32_t)p.tile_rows * 128)
+        for (int s = 0; s < sm90_stack<shape>(p); s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
-            for (int i = 0; i < PANELS; i++)
-                box_load(tile + i * (ROWS * 128), map, barrier, 64 * i, row, head + s, b,
+            for (int i = 0; i < shape::QK_PANELS; i++)
+                box_load(tile + i * shape::Q_PANEL, map, barrier,
+                         64 * (sm90_rank<shape>() * shape::QK_PANELS + i), row, head + s, b,
                          BOX_ONCE);
     }
     __syncwarp();
@@ -189,7 +191,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 if (sm90_turns<shape, SOURCE>() && warp_lane() == lane)
                     sm90_halves<shape>(memory, job) = p.image.halves[window + lane];
                 __syncwarp();
-                sm90_box_queries<PANELS, shape::ROWS>(p, tile, map_q, full, row, head, b, lane);
+                sm90_box_queries<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
             /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
@@ -288,25 +290,27 @@ static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *f
     }
 }
 
-/* What is copied from: the rows of one head. */
+/* What is copied from: the rows of one head, from the first of this block's dims on. */
 struct sm90_rows {
     const char *from;
     int64_t step;  /* bytes from row to row */
-    int32_t bytes; /* of a row */
+    int32_t bytes; /* of a row; of one that ends before, fewer than 0 */
 };
 
-template <class T>
+/* Of d dims, of which a block has `mine`. */
+template <class T, class shape>
 static __device__ __forceinline__ struct sm90_rows
-sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d) {
-    return {attention_head<T>(view, batch, head), view.stride[2] * (int64_t)sizeof(T),
-            d * (int32_t)sizeof(T)};
+sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
+    const int32_t first = sm90_rank<shape>() * mine;
+    return {attention_head<T>(view, batch, head) + first * (int32_t)sizeof(T),
+            view.stride[2] * (int64_t)sizeof(T), (d - first) * (int32_t)sizeof(T)};
 }
 
 /* This warp's rows of a tile. */
 template <int PANELS, int PANEL, int N>
 static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_rows &rows,
                                                  const int32_t (&key)[N]) {
-    const bool plain = rows.bytes == 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
+    const bool plain = rows.bytes >= 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
     if (__all_sync(WARP_ALL, plain && (key[0] | key[N - 1]) >= 0))
         sm90_copy_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
     else
@@ -387,7 +391,9 @@ static __device__ __forceinline__ void sm90_copy_queries(const struct attention_
         const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
         sm90_copy<shape::QK_PANELS, shape::Q_PANEL>(
             tile + (uint32_t)(at * 128),
-            sm90_rows_of<T>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk), query);
+            sm90_rows_of<T, shape>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk,
+                                   shape::D_QK),
+            query);
     }
     copy_wait_all();
     proxy_fence();
@@ -412,7 +418,7 @@ sm90_hand_item(char *memory, uint32_t shared, const struct attention_params &p,
     const int32_t row = SM90_ITEM_WORD(record, row), head = SM90_ITEM_WORD(record, head);
     const int32_t batch = SM90_ITEM_WORD(record, batch);
     if (half == 0 && maps.queries)
-        sm90_box_queries<shape::QK_PANELS, shape::ROWS>(p, tile, &maps.q, full, row, head, batch, 0);
+        sm90_box_queries<shape>(p, tile, &maps.q, full, row, head, batch, 0);
     __syncwarp();
 }
 
@@ -439,8 +445,9 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
             SM90_HALVES_WORD(here, turns.begin), SM90_HALVES_WORD(here, turns.end),
             SM90_HALVES_WORD(here, turns.alone_end), SM90_HALVES_WORD(here, turns.alone)};
         const struct sm90_rows rows =
-            sm90_rows_of<T>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
-                            SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v);
+            sm90_rows_of<T, shape>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
+                                   SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v,
+                                   QUERIES ? shape::D_QK : shape::D_V);
         record = sm90_record(p, i + 1, end);
         if (QUERIES && places > 0)
             sm90_hand_item<T, shape>(memory, shared, p, maps, half, job++, here, copies);

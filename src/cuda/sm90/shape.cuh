@@ -19,6 +19,15 @@
  * Heads of 32 dims have the panels of 64; the other columns are zeros in Q, K and V, and not
  * multiplied, and left as they were in O, and not stored.
  *
+ * Wide heads, of more than 256 dims of V, have tiles of 64 rows, steps of 64 keys and one stage of
+ * each, 64 KB of Q, of K and of V for 512 dims. Their dims are divided: both warpgroups have all rows,
+ * but half of each panel of Q and K, and half of the panels of V and O. What they have of the scores
+ * they add up where O will be staged, so that both know all weights and go on alone. With one stage,
+ * products take turns: one tile is multiplied while the other's successor is fetched. Heads of more
+ * than 512 dims are divided once more, between the two blocks of a cluster, whose memory has besides
+ *
+ *   S [64][KEYS], f32, 16 KB: what the other block has of a step's scores, before it is added
+ *
  * Barriers, one of each for every stage or slot; a phase is one use of it:
  *
  *               filled by                  phase ends when         waited for by
@@ -30,6 +39,8 @@
  *   k_alone, v_alone   as k_full, v_full   the same               the one whose step it is alone
  *   o_full      a computing warpgroup      its O and sums stand    the warp that stores them
  *   o_empty     that warp                  they have been read     that warpgroup
+ *   s_full      the other block            its scores stand        all computing warpgroups
+ *   s_empty     its warps                  ours have been read     the same, before the next go
  *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
@@ -78,43 +89,48 @@ template <int WARPS> struct sm90_masks {
     int64_t bits[2];
 };
 
-/* Of a kernel for heads of these dims, 32 or multiples of 64, and so many warpgroups that compute.
- * Tiles are panels of 64 columns. */
-template <int DIMS_QK, int DIMS_V, int COMPUTING = 2> struct sm90_shape {
-    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING;
-    static constexpr int ROWS = 64 * GROUPS, THREADS = 128 * (1 + GROUPS);
+/* Of a kernel for heads of these dims, 32 or multiples of 64, by so many warpgroups that compute; in
+ * each block of a cluster, where that has several. Tiles are panels of 64 columns. */
+template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm90_shape {
+    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING, BLOCKS = CLUSTER;
+    static constexpr int SHARE = D_V > 256 ? GROUPS : 1; /* warpgroups to a row: dims are divided */
+    static constexpr int ROWS = 64 * GROUPS / SHARE, THREADS = 128 * (1 + GROUPS);
     static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int STAGES = D_QK > 64 && GROUPS == 2 ? 2 : 4;
+    static constexpr int STAGES = SHARE > 1 ? 1 : D_QK > 64 && GROUPS == 2 ? 2 : 4;
+    /* Floats of a thread's scores and outputs; of the scores that one of two adds up. */
+    static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / SHARE, HALF = SCORES / 2;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
     static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
-    static constexpr int Q_TILE = QK_PANELS * Q_PANEL, O_TILE = O_PANELS * Q_PANEL;
+    static constexpr int Q_TILE = QK_PANELS * Q_PANEL;
+    static constexpr int O_GROUP = O_PANELS * 64 * 128, O_TILE = GROUPS * O_GROUP;
+    static constexpr int S_TILE = BLOCKS == 1 ? 0 : 128 * 4 * SCORES;
+    static_assert(SHARE == 1 || O_GROUP >= 128 * 4 * HALF, "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
-    static constexpr int SLOTS = BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1; /* of Q */
+    static constexpr int SLOTS = SHARE == 1 && BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1; /* of Q */
     static constexpr int Q = 0, O = SLOTS * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
-    static constexpr int BARRIERS = V + STAGES * V_TILE;
+    static constexpr int S = V + STAGES * V_TILE, BARRIERS = S + S_TILE;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
     static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * GROUPS;
-    static constexpr int ITEMS = O_EMPTY + 8 * GROUPS;
+    static constexpr int S_FULL = O_EMPTY + 8 * GROUPS, S_EMPTY = S_FULL + 8;
+    static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    typedef struct sm90_masks<4 * GROUPS> masks;
+    typedef struct sm90_masks<ROWS / 16> masks;
     static constexpr int K_ALONE = MASKS + 2 * STAGES * (int)sizeof(masks);
     static constexpr int V_ALONE = K_ALONE + 8 * GROUPS * STAGES;
     static constexpr int HALVES = V_ALONE + 8 * GROUPS * STAGES;
     static constexpr int SUMS = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
-    /* Floats of a thread's scores and outputs. */
-    static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2;
     static constexpr bool AHEAD = D_V <= 64 && GROUPS == 2; /* two tiles of scores fit */
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
     /* Registers of a thread that computes, and that fetches: by boxes, pieces, copies. */
-    static constexpr int CLAIM[3] = {GROUPS == 2 ? 232 : 152, 232,
+    static constexpr int CLAIM[3] = {GROUPS > 2 ? 152 : SHARE > 1 ? 224 : 232, 232,
                                      GROUPS > 2 ? 152 : D_V > 128 ? 224 : 216};
-    static constexpr int LEAVE[3] = {40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
+    static constexpr int LEAVE[3] = {SHARE > 1 ? 56 : 40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
     /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (cut.h). */
     static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
 };
@@ -147,9 +163,21 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Heads that the plan has stacked: a tile has as many rows of each, 128 together. */
+/* Heads that the plan has stacked: a tile has as many rows of each, 128 or all of its rows
+ * together. */
+template <class shape>
 static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
-    return max(1, SM90_STACKED / p.tile_rows);
+    return max(1, min(shape::ROWS, SM90_STACKED) / p.tile_rows);
+}
+
+/* Which block of its cluster this is. */
+template <class shape> static __device__ __forceinline__ int sm90_rank(void) {
+    return (int)(blockIdx.x % shape::BLOCKS);
+}
+
+/* The first row of a warpgroup in its tile. */
+template <class shape> static __device__ __forceinline__ int sm90_group_row(int group) {
+    return shape::SHARE == 1 ? 64 * group : 0;
 }
 
 /* The row of its head that row `at` of a tile is. */
@@ -214,6 +242,10 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::GROUPS; i++) {
         barrier_make(shared + shape::O_FULL + 8 * i, 128);
         barrier_make(shared + shape::O_EMPTY + 8 * i, 32);
+    }
+    if (shape::BLOCKS > 1) {
+        barrier_make(shared + shape::S_FULL, 1);
+        barrier_make(shared + shape::S_EMPTY, 4 * shape::GROUPS); /* warps of the other */
     }
     barrier_made();
 }

@@ -24,24 +24,24 @@ static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
 }
 
 /* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
- * all rows of a tile, whether or not they are there. */
+ * all rows of a tile, whether or not they are there; dims from `begin` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row) {
+                const float (&m)[2], const float (&l)[2], int row, int begin) {
     const struct attention_slot slot = attention_slot_of(p, number);
     const float lower = sm90_exp2(-sm90_raise(T()));
     const int column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + 2 * column;
-        if (column == 0) {
+        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + begin + 2 * column;
+        if (column == 0 && begin == 0) {
             slot.m[row + 8 * h] = m[h];
             slot.l[row + 8 * h] = l[h] * lower;
         }
 #pragma unroll
-        for (int j = 0; j < shape::D_V / 8; j++)
-            if (8 * j < p.slot_dims)
+        for (int j = 0; j < shape::OUTPUTS / 4; j++)
+            if (begin + 8 * j < p.slot_dims)
                 *reinterpret_cast<float2 *>(to + 8 * j) = {o[4 * j + 2 * h] * lower,
                                                            o[4 * j + 2 * h + 1] * lower};
     }
@@ -70,13 +70,14 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
-/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, into that one's
- * part of shared memory; and out, O_PANELS panels at a time, unless others do that. O is used up. */
+/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, dims from
+ * `begin` on, into that one's part of shared memory; and out, O_PANELS panels at a time, unless
+ * others do that. O is used up. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
                 const struct sm90_queries &of, float (&o)[shape::OUTPUTS], const float (&l)[2],
-                int first) {
+                int first, int begin) {
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
@@ -89,13 +90,13 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
     staged += (uint32_t)(first * 128);
     const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
 #pragma unroll
-    for (int begin = 0; begin < shape::D_V; begin += COLUMNS) {
+    for (int d = 0; d < 2 * shape::OUTPUTS; d += COLUMNS) {
 #pragma unroll
         for (int j = 0; j < COLUMNS / 8; j += 2) { /* lanes 16 ... 31 name columns 8 (j + 1) ... */
             uint32_t x[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const float *at = o + begin / 2 + 4 * j + 2 * e;
+                const float *at = o + d / 2 + 4 * j + 2 * e;
                 x[e] = mma_pack(mean_in_range(at[0] * factor[e % 2], T()),
                                 mean_in_range(at[1] * factor[e % 2], T()), T());
             }
@@ -105,8 +106,9 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
             continue;
         __syncwarp();
         sm90_store_pieces<T, shape::O_PANELS>(
-            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * begin,
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16), (p.d_v - begin) / 8);
+            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
+            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16),
+            (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
@@ -130,7 +132,7 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
 
 /* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
  * which this is one. */
-template <class T>
+template <class T, class shape>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         int64_t begin, int64_t end, int warp,
                                                         int warps) {
@@ -146,7 +148,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + sm90_stack(p); h++) {
+            for (int32_t h = head; h < head + sm90_stack<shape>(p); h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -215,7 +217,7 @@ sm90_store_items(char *memory, const struct attention_params &p, const struct sm
             if (parts == 1)
                 sm90_store_item<T, shape, SOURCE>(
                     memory, p, maps,
-                    shared + shape::O + (uint32_t)(group * shape::V_PANELS * SM90_O_PANEL), group,
+                    shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
                     batch, head, row, rows);
             barrier_arrive(shared + shape::O_EMPTY + 8 * group);
         }

@@ -105,7 +105,7 @@ static __device__ __forceinline__ void sm90_look(struct sm90_work<shape, SOURCE>
                                                  const sm90_own_place &place,
                                                  const struct attention_params &p, int32_t at) {
     if (at >= place.whole && at < place.steps)
-        sm90_load_bits<shape::BITS>(w.mask.next, w.mask.place, p, at, sm90_warp_row(p, place));
+        sm90_load_bits<shape::BITS>(w.mask.next, w.mask.place, p, at, sm90_warp_row<shape>(p, place));
 }
 
 /* The same of the first of an item's steps that may have masks. */
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void sm90_look_first(struct sm90_work<shape, S
                                                        const struct attention_params &p) {
     w.mask.place = sm90_bits_begin(p, sm90_item<shape>(place.memory, place.job),
                                    sm90_halves<shape>(place.memory, place.job),
-                                   sm90_warp_row(p, place));
+                                   sm90_warp_row<shape>(p, place));
     sm90_look(w, place, p, place.at);
 }
 
@@ -150,6 +150,7 @@ sm90_turn_alone(struct sm90_work<shape, SOURCE> &w, sm90_own_place &place,
     product_wait<0>();
     product_pin(w.s);
     sm90_release<shape::STAGES>(place, place.shared + shape::K_EMPTY, place.step);
+    sm90_sum_shares<shape>(w.s, place);
     if (FIRST)
         sm90_clear(w.state);
     const bool moved = sm90_softmax<T, true>(w.s, w.state, factor, scale, w.mask.now);
@@ -237,13 +238,13 @@ static __device__ __forceinline__ void sm90_turns_of_item(struct sm90_work<shape
                                                           const struct attention_params &p,
                                                           float scale) {
 #pragma unroll 1
-    for (; place.at < place.whole; sm90_go_on<shape, SOURCE>(place))
+    for (; shape::SHARE == 1 && place.at < place.whole; sm90_go_on<shape, SOURCE>(place))
         sm90_turn<T, false, false>(w, place.nth > 1, place, p, scale);
     if (place.at < place.steps)
         sm90_look_first(w, place, p);
 #pragma unroll 1
     for (; place.at < place.steps; sm90_go_on<shape, SOURCE>(place)) {
-        if (sm90_far(place)) {
+        if (shape::SHARE > 1 || sm90_far(place)) {
             sm90_turn_values<T>(w, place, place.nth > 1);
             sm90_turn_alone<T, false>(w, place, p, scale);
         } else {

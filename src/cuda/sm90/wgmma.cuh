@@ -45,18 +45,23 @@ template <int N> static __device__ __forceinline__ void product_pin(uint32_t (&x
  * bytes. Groups of 8 rows are 1024 bytes apart. */
 #define PRODUCT_SWIZZLED ((uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32)
 
+/* Where in its block's memory: above that an address has the number of the block in its cluster. */
+static __device__ __forceinline__ uint64_t product_address(uint32_t at) {
+    return (at & 0x3ffff) / 16;
+}
+
 /* Of an operand whose rows are 16-deep pieces of a panel's rows: Q, and K as it stands. */
 static __device__ __forceinline__ uint64_t product_rows(uint32_t at) {
-    return PRODUCT_SWIZZLED | (uint64_t)1 << 16 | at / 16;
+    return PRODUCT_SWIZZLED | (uint64_t)1 << 16 | product_address(at);
 }
 /* The same where groups of 8 rows are `apart` bytes from one another. */
 static __device__ __forceinline__ uint64_t product_rows(uint32_t at, uint32_t apart) {
-    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | at / 16;
+    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | product_address(at);
 }
 /* Of an operand of which 16 rows of a panel are the depth: V as it stands; `panel` bytes on, the
  * next 64 of its columns. */
 static __device__ __forceinline__ uint64_t product_columns(uint32_t at, uint32_t panel) {
-    return PRODUCT_SWIZZLED | (uint64_t)(panel / 16) << 16 | at / 16;
+    return PRODUCT_SWIZZLED | (uint64_t)(panel / 16) << 16 | product_address(at);
 }
 
 /* Four 8 x 8 matrices of 16-bit elements to shared memory: lane l names row l % 8 of matrix l / 8, and

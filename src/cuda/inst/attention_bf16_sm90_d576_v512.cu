@@ -1,0 +1,11 @@
+#include "sm90/attention_sm90.cuh"
+
+cudaError_t cuda_attention_bf16_sm90_d576_v512(const struct attention_params *p,
+                                               cudaStream_t stream) {
+    return attention_sm90_launch<__nv_bfloat16, sm90_shape<576, 512>>(p, stream);
+}
+
+int64_t cuda_attention_bf16_sm90_d576_v512_shared(int32_t rows) {
+    (void)rows;
+    return sm90_shape<576, 512>::BYTES;
+}

@@ -1,0 +1,10 @@
+#include "sm90/attention_sm90.cuh"
+
+cudaError_t cuda_attention_bf16_sm90_d768(const struct attention_params *p, cudaStream_t stream) {
+    return attention_sm90_launch<__nv_bfloat16, sm90_shape<384, 384, 2, 2>>(p, stream);
+}
+
+int64_t cuda_attention_bf16_sm90_d768_shared(int32_t rows) {
+    (void)rows;
+    return sm90_shape<384, 384, 2, 2>::BYTES;
+}

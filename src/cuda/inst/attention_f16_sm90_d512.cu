@@ -1,0 +1,10 @@
+#include "sm90/attention_sm90.cuh"
+
+cudaError_t cuda_attention_f16_sm90_d512(const struct attention_params *p, cudaStream_t stream) {
+    return attention_sm90_launch<__half, sm90_shape<512, 512>>(p, stream);
+}
+
+int64_t cuda_attention_f16_sm90_d512_shared(int32_t rows) {
+    (void)rows;
+    return sm90_shape<512, 512>::BYTES;
+}
