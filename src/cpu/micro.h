@@ -8,7 +8,8 @@
  *     ot   [d_v][width]        outputs
  *
  * No sum runs far: dims and keys are summed a chunk at a time, chunks into the result. They are not
- * inlined, or their accumulators leave the registers.
+ * inlined, or their accumulators leave the registers, and begin with a line, or how fast their loops
+ * are depends on where they come to lie.
  */
 #ifndef TESSERA_CPU_MICRO_H
 #define TESSERA_CPU_MICRO_H
@@ -213,7 +214,9 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
 /* st[j] = 2^(st[j] - base), and the sums over n keys. */
 V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vectors, vf *sum) {
     const unsigned before = v_flush_begin();
+    vf from[CPU_VECTORS];
     V_FOR(v, vectors) {
+        from[v] = base[v]; /* in registers: for all that gcc knows st may be there */
         sum[v] = (vf){0};
     }
     for (int32_t begin = 0; begin < n; begin += CPU_CHUNK) {
@@ -225,7 +228,7 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
         for (int32_t j = begin; j < end; j++) {
             V_FOR(v, vectors) {
                 float *s = st + (j * vectors + v) * CPU_LANES;
-                vf p = v_exp2_flushed(v_load(s), base[v]);
+                vf p = v_exp2_flushed(v_load(s), from[v]);
                 v_store(s, p);
                 part[v] += p;
             }
@@ -245,21 +248,21 @@ typedef void cpu_values_fn(const float *restrict st, const float *const *value,
 
 typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
 
+#define CPU_KERNEL static __attribute__((noinline, aligned(64)))
 #define CPU_SCORES(vectors, keys, name)                                                            \
-    static __attribute__((noinline)) void cpu_scores_##vectors##_##name(                           \
-        const float *restrict qt, const float *const *key, int32_t n, int64_t d,                   \
-        float *restrict st, vf *top) {                                                             \
+    CPU_KERNEL void cpu_scores_##vectors##_##name(const float *restrict qt,                        \
+                                                  const float *const *key, int32_t n, int64_t d,   \
+                                                  float *restrict st, vf *top) {                   \
         cpu_scores_body(qt, key, n, d, vectors, keys, st, top);                                    \
     }
 #define CPU_VALUES(vectors, dims, name)                                                            \
-    static __attribute__((noinline)) void cpu_values_##vectors##_##name(                           \
+    CPU_KERNEL void cpu_values_##vectors##_##name(                                                 \
         const float *restrict st, const float *const *value, const float *const *ahead, int32_t n, \
         int64_t first, const vf *alpha, float *restrict ot) {                                      \
         cpu_values_body(st, value, ahead, n, first, vectors, dims, alpha, ot);                     \
     }
 #define CPU_WEIGH(vectors)                                                                         \
-    static __attribute__((noinline)) void cpu_weigh_##vectors(float *st, int32_t n,                \
-                                                              const vf *base, vf *sum) {           \
+    CPU_KERNEL void cpu_weigh_##vectors(float *st, int32_t n, const vf *base, vf *sum) {           \
         cpu_weigh_body(st, n, base, vectors, sum);                                                 \
     }
 #define CPU_SHAPE(vectors)                                                                         \
@@ -390,8 +393,8 @@ static inline void cpu_values(const float *st, int vectors, const float *const *
         int64_t i = 0;
         for (int s = 0; s < 3; s++) {
             const int64_t dims = shape->values[s].dims;
-            const int64_t last = chunk - chunk / 4 * (dims / 4);           /* share */
-            const int64_t past = (d - i) % dims == 2 && dims == 6 ? 6 : 0; /* 8 dims: twice four */
+            const int64_t last = chunk - chunk / 4 * (dims / 4);        /* share */
+            const int64_t past = dims == 6 && (d - i) % 6 == 2 ? 6 : 0; /* 8 dims: twice four */
             for (; i + dims + past <= d; i += dims) {
                 const int64_t share = min_i64(i % 16 * chunk / 16, last);
                 shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,
