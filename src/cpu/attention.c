@@ -64,7 +64,8 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
     s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
     listed_take(c, p, &s->listed);
-    const int32_t keys = cpu_listed_fits(p) ? listed_keys(p) : CPU_KEYS;
+    const int32_t some = cpu_listed_fits(p) ? listed_keys(p) : 0;
+    const int32_t keys = some > CPU_KEYS ? some : CPU_KEYS;
     s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
@@ -121,8 +122,8 @@ struct item {
     int64_t tile;        /* number T, see lists.h */
     int64_t first, rows; /* the first query; rows of all heads together */
     int listed;          /* only listed pairs are computed */
-    int64_t left;        /* keys after this superblock */
-    struct cpu_soon soon;
+    int64_t left;        /* superblocks after this one, if all that may are whole */
+    struct cpu_soon *soon;
     int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
 #if defined(__AVX512BF16__)
     int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
@@ -163,7 +164,7 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     if (factor || mask)
         st_max(s->st, vectors, n, top);
     lanes_raise(m, vectors, factor || mask ? top : seen, base, alpha);
-    cpu_shapes[vectors - 1].weigh(s->st, n, base, sum);
+    cpu_shapes[vectors - 1].weigh(s->st, n, base, value, sum);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
     rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
@@ -240,7 +241,7 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
-    cpu_soon_put(&it->soon, it->left, v_row + keys->n);
+    cpu_soon_put(it->soon, it->left, v_row + keys->n);
     if (type != p->type) { /* for all groups at once */
         cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
         cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
@@ -413,11 +414,15 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         return;
     }
     const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
-    cpu_soon_find(&it.soon, args, number, &o, it.first, it.rows);
+    struct cpu_soon soon;
+    it.soon = &soon;
+    cpu_soon_find(&soon, args, number, &o, it.first, it.rows);
+    if (w.left >= CPU_NEAR && cpu_near(p->d_v) == CPU_NEAR)
+        w.most = CPU_KEYS;
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
-        if (done && done % cpu_fold(p->d_v) == 0)
+        if (done && done % (cpu_near(p->d_v) / w.most) == 0)
             item_fold(&it, 0);
-        it.left = w.left;
+        it.left = (w.left + w.most - 1) / w.most;
         superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {

@@ -109,7 +109,7 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
 
 /* A line that is read soon; where that was measured to pay. */
 V_INLINE void v_fetch(const float *p) {
-#if CPU_LANES == 16
+#if CPU_LANES >= 8
     __builtin_prefetch(p);
 #else
     (void)p;
