@@ -64,7 +64,8 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
     s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
     listed_take(c, p, &s->listed);
-    const int32_t keys = cpu_listed_fits(p) ? listed_keys(p) : CPU_KEYS;
+    const int32_t some = cpu_listed_fits(p) ? listed_keys(p) : 0;
+    const int32_t keys = some > CPU_KEYS ? some : CPU_KEYS;
     s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
     s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
@@ -116,14 +117,14 @@ static struct scratch thread_scratch(const struct job *job, int32_t thread) {
 struct item {
     const struct kernel_args *args;
     struct scratch s;
-    struct state state;
+    struct state out;    /* what its rows have seen, at last */
     int64_t b, h, heads; /* rows of heads h ... h + heads - 1, see cpu_row */
     int64_t tile;        /* number T, see lists.h */
     int64_t first, rows; /* the first query; rows of all heads together */
     int listed;          /* only listed pairs are computed */
-    int64_t left;        /* keys after this superblock */
-    struct cpu_soon soon;
-    int shifted, folded; /* some factor is not 1; the state holds something */
+    int64_t left;        /* superblocks after this one, if all that may are whole */
+    struct cpu_soon *soon;
+    int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
 #if defined(__AVX512BF16__)
     int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
     struct pairs_store store;
@@ -163,7 +164,7 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     if (factor || mask)
         st_max(s->st, vectors, n, top);
     lanes_raise(m, vectors, factor || mask ? top : seen, base, alpha);
-    cpu_shapes[vectors - 1].weigh(s->st, n, base, sum);
+    cpu_shapes[vectors - 1].weigh(s->st, n, base, value, sum);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
     rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
@@ -240,7 +241,7 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
-    cpu_soon_put(&it->soon, it->left, v_row + keys->n);
+    cpu_soon_put(it->soon, it->left, v_row + keys->n);
     if (type != p->type) { /* for all groups at once */
         cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
         cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
@@ -326,7 +327,7 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     it.listed &= !it.paired;
     it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
 #endif
-    it.state = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
+    it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.listed)
         item_load_rows(&it, &q);
     else
@@ -336,11 +337,11 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     return it;
 }
 
-static void item_fold(struct item *it) {
+static void item_fold(struct item *it, int last) {
     const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
+    const struct state *state = &it->s.state;
     item_flush(it);
-    near_fold(&it->state, it->s.low, &it->s.near, lanes, d, !it->folded);
-    it->folded = 1;
+    near_fold(last ? &it->out : state, state, it->s.low, &it->s.near, lanes, d, it->folded++, last);
 }
 
 /* An item that was never folded. */
@@ -380,7 +381,7 @@ static void listed_compute(const struct item *it, struct walk *w, const struct c
     struct listed_tile t = {.p = it->args->problem,
                             .s = &s->listed,
                             .near = s->near,
-                            .state = it->state,
+                            .state = it->out,
                             .low = s->low,
                             .q = s->qt,
                             .factor = s->factor,
@@ -413,21 +414,24 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         return;
     }
     const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
-    cpu_soon_find(&it.soon, args, number, &o, it.first, it.rows);
+    struct cpu_soon soon;
+    it.soon = &soon;
+    cpu_soon_find(&soon, args, number, &o, it.first, it.rows);
+    if (w.left >= CPU_NEAR && cpu_near(p->d_v) == CPU_NEAR)
+        w.most = CPU_KEYS;
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
-        if (done && done % cpu_fold(p->d_v) == 0)
-            item_fold(&it);
-        it.left = w.left;
+        if (done && done % (cpu_near(p->d_v) / w.most) == 0)
+            item_fold(&it, 0);
+        it.left = (w.left + w.most - 1) / w.most;
         superblock(&it, &keys, &k, &v);
     }
     if (work->parts == 1 && !it.folded) {
         item_finish(&it);
         return;
     }
-    item_fold(&it);
-    low_add(&it.state, it.s.low, cpu_lanes(it.rows) * p->d_v);
+    item_fold(&it, 1);
     if (work->parts == 1)
-        tile_finish(&it, &it.state, it.s.row);
+        tile_finish(&it, &it.out, it.s.row);
 }
 
 #if defined(__AVX512BF16__)
@@ -470,15 +474,13 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
                       .heads = args->stack,
                       .first = args->lists->tile_row[merge->tile]};
     it.rows = (args->lists->tile_row[merge->tile + 1] - it.first) * it.heads;
-    for (int32_t part = 0; part < merge->parts; part++) {
-        struct state state = slot_state(job, merge->first_slot + part);
-        if (part)
-            state_merge(&s.state, s.low, &state, cpu_lanes(it.rows), p->d_v);
-        else
-            state_take_part(&s.state, s.low, &state, cpu_lanes(it.rows), p->d_v);
+    const struct state sum = slot_state(job, merge->first_slot);
+    for (int32_t part = 1; part < merge->parts; part++) {
+        const struct state state = slot_state(job, merge->first_slot + part);
+        state_merge(&sum, &sum, s.low, &state, cpu_lanes(it.rows), p->d_v, part,
+                    part + 1 == merge->parts);
     }
-    low_add(&s.state, s.low, cpu_lanes(it.rows) * p->d_v);
-    tile_finish(&it, &s.state, s.row);
+    tile_finish(&it, &sum, s.row);
 }
 
 tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *error) {

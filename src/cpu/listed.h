@@ -44,9 +44,9 @@ _Static_assert(CPU_LISTED_DIMS % CPU_LANES == 0 && CPU_LISTED_MOST <= CPU_DIMS, 
 static inline int32_t listed_keys(const struct problem *p) {
     const int64_t bytes = p->type == TESS_F32 ? LISTED_BYTES : LISTED_BYTES_CONVERTED;
     const int64_t keys =
-        bytes / ((p->d_qk + p->d_v) * (int64_t)sizeof(float)) / CPU_KEYS * CPU_KEYS;
-    const int64_t most = CPU_KEYS * cpu_fold(p->d_v);
-    return (int32_t)(keys > most ? most : keys < CPU_KEYS ? CPU_KEYS : keys);
+        bytes / ((p->d_qk + p->d_v) * (int64_t)sizeof(float)) / CPU_KEYS_SHORT * CPU_KEYS_SHORT;
+    const int64_t most = cpu_near(p->d_v);
+    return (int32_t)(keys > most ? most : keys < CPU_KEYS_SHORT ? CPU_KEYS_SHORT : keys);
 }
 
 static inline void listed_take(struct carve *c, const struct problem *p, struct listed *s) {
@@ -101,7 +101,7 @@ static inline int64_t listed_alike(uint64_t ones, uint64_t twos, int64_t rows) {
  * all keys. */
 static inline int32_t listed_next(struct walk *w, const struct problem *p, int64_t rows,
                                   const struct listed *s, int64_t *set) {
-    const int32_t most = listed_keys(p) - CPU_KEYS;
+    const int32_t most = listed_keys(p) - CPU_KEYS_SHORT;
     const uint64_t all = UINT64_MAX >> (64 - rows);
     uint64_t ones = 0, twos = 0;
     struct cpu_keys keys;
@@ -172,7 +172,7 @@ static inline void listed_set(struct listed_tile *t, const struct cpu_few_shape 
     int32_t seen = 0; /* by the row that has seen most: sets may have had other sizes */
     for (int64_t i = r; i < r + rows; i++)
         seen = s->seen[i] > seen ? s->seen[i] : seen;
-    if (seen + n > CPU_KEYS * cpu_fold(t->p->d_v))
+    if (seen + n > cpu_near(t->p->d_v))
         listed_fold(t, r, rows);
     for (int64_t i = r; i < r + rows; i++)
         s->seen[i] += n;

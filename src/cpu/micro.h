@@ -8,7 +8,8 @@
  *     ot   [d_v][width]        outputs
  *
  * No sum runs far: dims and keys are summed a chunk at a time, chunks into the result. They are not
- * inlined, or their accumulators leave the registers.
+ * inlined, or their accumulators leave the registers, and begin with a line, or how fast their loops
+ * are depends on where they come to lie.
  */
 #ifndef TESSERA_CPU_MICRO_H
 #define TESSERA_CPU_MICRO_H
@@ -17,7 +18,8 @@
 
 #include <stddef.h>
 
-#define CPU_KEYS 128                          /* of a superblock */
+#define CPU_KEYS 256       /* of a superblock, at most */
+#define CPU_KEYS_SHORT 128 /* the same in a short list: more of them, for rows of soon.h */
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
 #define CPU_SPAN 128                          /* dims that chunks are added up over */
@@ -77,11 +79,12 @@ V_INLINE void cpu_scores_dims(const float *restrict qt, const float *const *k, i
         cpu_scores_dim(qt, k, i, vectors, keys, sum);
 }
 
-/* A few queries wait for their keys: the next step's dims i ... are fetched meanwhile. */
-V_INLINE void cpu_scores_fetch(const float *const *key, int64_t i, const int vectors,
+/* A few queries wait for their keys: the next step's dims i ... of d are fetched meanwhile. AVX2 has
+ * little time to spare for it, and does without where rows are short. */
+V_INLINE void cpu_scores_fetch(const float *const *key, int64_t i, int64_t d, const int vectors,
                                const int keys) {
     V_FOR(j, keys) {
-        if (vectors < 3)
+        if (vectors < 3 && (CPU_LANES == 16 || d > 4 * CPU_CHUNK))
             v_fetch(key[keys + j] + i);
     }
 }
@@ -99,10 +102,10 @@ V_INLINE void cpu_scores_step(const float *restrict qt, const float *const *key,
     do {
         const int64_t end = min_i64(d, begin + CPU_SPAN);
         int64_t i = begin;
-        cpu_scores_fetch(key, i, vectors, keys);
+        cpu_scores_fetch(key, i, d, vectors, keys);
         cpu_scores_dims(qt, k, i, min_i64(end, i + CPU_CHUNK), vectors, keys, total);
         while ((i += CPU_CHUNK) < end) {
-            cpu_scores_fetch(key, i, vectors, keys);
+            cpu_scores_fetch(key, i, d, vectors, keys);
             cpu_scores_dims(qt, k, i, min_i64(end, i + CPU_CHUNK), vectors, keys, sum);
             V_FOR(j, keys) {
                 V_FOR(v, vectors) {
@@ -210,10 +213,14 @@ V_INLINE void cpu_values_body(const float *restrict st, const float *const *valu
     }
 }
 
-/* st[j] = 2^(st[j] - base), and the sums over n keys. */
-V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vectors, vf *sum) {
+/* st[j] = 2^(st[j] - base), and the sums over n keys. A few queries wait for their values as well: of
+ * the first ones a line is fetched for each key. */
+V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const float *const *value,
+                             const int vectors, vf *sum) {
     const unsigned before = v_flush_begin();
+    vf from[CPU_VECTORS];
     V_FOR(v, vectors) {
+        from[v] = base[v]; /* in registers: for all that gcc knows st may be there */
         sum[v] = (vf){0};
     }
     for (int32_t begin = 0; begin < n; begin += CPU_CHUNK) {
@@ -223,9 +230,11 @@ V_INLINE void cpu_weigh_body(float *st, int32_t n, const vf *base, const int vec
             part[v] = (vf){0};
         }
         for (int32_t j = begin; j < end; j++) {
+            if (vectors < 3)
+                v_fetch(value[j / 4] + j % 4 * 16);
             V_FOR(v, vectors) {
                 float *s = st + (j * vectors + v) * CPU_LANES;
-                vf p = v_exp2_flushed(v_load(s), base[v]);
+                vf p = v_exp2_flushed(v_load(s), from[v]);
                 v_store(s, p);
                 part[v] += p;
             }
@@ -243,24 +252,25 @@ typedef void cpu_values_fn(const float *restrict st, const float *const *value,
                            const float *const *ahead, int32_t n, int64_t first, const vf *alpha,
                            float *restrict ot);
 
-typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, vf *sum);
+typedef void cpu_weigh_fn(float *st, int32_t n, const vf *base, const float *const *value, vf *sum);
 
+#define CPU_KERNEL static __attribute__((noinline, aligned(64)))
 #define CPU_SCORES(vectors, keys, name)                                                            \
-    static __attribute__((noinline)) void cpu_scores_##vectors##_##name(                           \
-        const float *restrict qt, const float *const *key, int32_t n, int64_t d,                   \
-        float *restrict st, vf *top) {                                                             \
+    CPU_KERNEL void cpu_scores_##vectors##_##name(const float *restrict qt,                        \
+                                                  const float *const *key, int32_t n, int64_t d,   \
+                                                  float *restrict st, vf *top) {                   \
         cpu_scores_body(qt, key, n, d, vectors, keys, st, top);                                    \
     }
 #define CPU_VALUES(vectors, dims, name)                                                            \
-    static __attribute__((noinline)) void cpu_values_##vectors##_##name(                           \
+    CPU_KERNEL void cpu_values_##vectors##_##name(                                                 \
         const float *restrict st, const float *const *value, const float *const *ahead, int32_t n, \
         int64_t first, const vf *alpha, float *restrict ot) {                                      \
         cpu_values_body(st, value, ahead, n, first, vectors, dims, alpha, ot);                     \
     }
 #define CPU_WEIGH(vectors)                                                                         \
-    static __attribute__((noinline)) void cpu_weigh_##vectors(float *st, int32_t n,                \
-                                                              const vf *base, vf *sum) {           \
-        cpu_weigh_body(st, n, base, vectors, sum);                                                 \
+    CPU_KERNEL void cpu_weigh_##vectors(float *st, int32_t n, const vf *base,                      \
+                                        const float *const *value, vf *sum) {                      \
+        cpu_weigh_body(st, n, base, value, vectors, sum);                                          \
     }
 #define CPU_SHAPE(vectors)                                                                         \
     CPU_SCORES(vectors, CPU_STEP_##vectors, step)                                                  \
@@ -370,11 +380,11 @@ static inline void cpu_multiply(float *st, int vectors, int32_t n, const float *
             v_store(st, v_load(st) * v_load(factor + v * CPU_LANES));
 }
 
-/* Superblocks whose outputs are added up before they are folded into a sum with compensation. Rows
- * of few dims are held tighter than others: SEMANTICS multiplies their error by 1 + 2 / sqrt(d). */
-#define CPU_FOLD 8 /* at most */
-static inline int cpu_fold(int64_t d) {
-    return d < 4 * CPU_CHUNK ? 1 : CPU_FOLD;
+/* Keys whose outputs are added up before they are folded into a sum with compensation. Rows of few
+ * dims are held tighter than others: SEMANTICS multiplies their error by 1 + 2 / sqrt(d). */
+#define CPU_NEAR 1024 /* at most */
+static inline int32_t cpu_near(int64_t d) {
+    return d < 4 * CPU_CHUNK ? CPU_KEYS_SHORT : CPU_NEAR;
 }
 
 /* ot = alpha * ot + st^T value, for n keys and d dims; alpha NULL: 1. Chunk by chunk, so that
@@ -382,7 +392,7 @@ static inline int cpu_fold(int64_t d) {
 static inline void cpu_values(const float *st, int vectors, const float *const *value, int32_t n,
                               int64_t d, const vf *alpha, float *ot) {
     const struct cpu_shape *shape = &cpu_shapes[vectors - 1];
-    const int32_t chunk = cpu_fold(d) == 1 ? CPU_CHUNK : 2 * CPU_CHUNK;
+    const int32_t chunk = cpu_near(d) < CPU_NEAR ? CPU_CHUNK : 2 * CPU_CHUNK;
 
     for (int32_t j = 0; j < n; j += chunk) {
         const int32_t keys = n - j < chunk ? n - j : chunk;
@@ -390,8 +400,8 @@ static inline void cpu_values(const float *st, int vectors, const float *const *
         int64_t i = 0;
         for (int s = 0; s < 3; s++) {
             const int64_t dims = shape->values[s].dims;
-            const int64_t last = chunk - chunk / 4 * (dims / 4);           /* share */
-            const int64_t past = (d - i) % dims == 2 && dims == 6 ? 6 : 0; /* 8 dims: twice four */
+            const int64_t last = chunk - chunk / 4 * (dims / 4);        /* share */
+            const int64_t past = dims == 6 && (d - i) % 6 == 2 ? 6 : 0; /* 8 dims: twice four */
             for (; i + dims + past <= d; i += dims) {
                 const int64_t share = min_i64(i % 16 * chunk / 16, last);
                 shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,

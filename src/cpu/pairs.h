@@ -25,8 +25,8 @@
 
 #include "tile.h"
 
-#define PAIRS_KEYS 32                     /* of a step */
-#define PAIRS_BATCH (CPU_FOLD * CPU_KEYS) /* keys whose values are multiplied at once, at most */
+#define PAIRS_KEYS 32        /* of a step */
+#define PAIRS_BATCH CPU_NEAR /* keys whose values are multiplied at once, at most */
 
 /* What bf16 in pairs needs of a thread's scratch. */
 struct pairs {

@@ -68,7 +68,7 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
             cpu_values(s->st, (int)(cpu_lanes(rows) / CPU_LANES), v_row, keys.keys.n, d, NULL,
                        near + lane * d);
         }
-        if (done % cpu_fold(d) == 0)
+        if (done % (cpu_near(d) / CPU_KEYS_SHORT) == 0)
             near_fold(total, low, near, panel);
     }
     near_fold(total, low, near, panel);

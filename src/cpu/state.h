@@ -44,55 +44,55 @@ static inline void state_clear(const struct state *s, float *low, int64_t lanes,
     memset(low, 0, (size_t)(lanes * d) * sizeof *low);
 }
 
-/* to + low = a part. */
-static inline void state_take_part(const struct state *to, float *low, const struct state *part,
-                                   int64_t lanes, int64_t d) {
-    memcpy(to->m, part->m, (size_t)lanes * sizeof *to->m);
-    memcpy(to->l, part->l, (size_t)lanes * sizeof *to->l);
-    memcpy(to->ot, part->ot, (size_t)(lanes * d) * sizeof *to->ot);
-    memset(low, 0, (size_t)(lanes * d) * sizeof *low);
-}
-
-/* to + low = to + low and a part together. */
-static inline void state_merge(const struct state *to, float *low, const struct state *part,
-                               int64_t lanes, int64_t d) {
-    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
-        vf m_to = v_load(to->m + lane), m_part = v_load(part->m + lane), top = v_max(m_part, m_to);
-        vf a = v_exp2(m_to - base_of(top)), a_part = v_exp2(m_part - base_of(top));
-        v_store(to->m + lane, top);
-        int64_t width;
-        float *o = cpu_column(to->ot, lanes, lane, d, &width);
-        float *rest = cpu_column(low, lanes, lane, d, &width);
-        const float *o_part = cpu_column(part->ot, lanes, lane, d, &width);
-        for (int64_t i = 0; i < d * width; i += width) {
-            vf x = a * v_load(o + i), y = a * v_load(rest + i) + a_part * v_load(o_part + i);
-            vf sum = x + y;
-            v_store(o + i, sum);
-            v_store(rest + i, y - (sum - x));
+/* Adds a part to those that are in `to`, `before` of them: none, and it may hold anything; one, and
+ * low may. Then out + low, which may be to + low, is their sum; after the last part out alone is. In
+ * the order of memory: tiles meet their parts seldom, far from the near caches. */
+static inline void state_merge(const struct state *out, const struct state *to, float *low,
+                               const struct state *part, int64_t lanes, int64_t d, int before,
+                               int last) {
+    if (!before) {
+        memcpy(out->m, part->m, (size_t)lanes * sizeof *out->m);
+        memcpy(out->l, part->l, (size_t)lanes * sizeof *out->l);
+        memcpy(out->ot, part->ot, (size_t)(lanes * d) * sizeof *out->ot);
+        return;
+    }
+    for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
+        const int64_t width = cpu_width(lanes, lane);
+        vf a[CPU_VECTORS], b[CPU_VECTORS];
+        for (int64_t v = 0; v < width; v += CPU_LANES) {
+            const vf m = v_load(to->m + lane + v), m_part = v_load(part->m + lane + v);
+            const vf top = v_max(m_part, m);
+            a[v / CPU_LANES] = v_exp2(m - base_of(top));
+            b[v / CPU_LANES] = v_exp2(m_part - base_of(top));
+            v_store(out->m + lane + v, top);
         }
-        for (int i = 0; i < CPU_LANES; i++)
-            to->l[lane + i] =
-                (double)a[i] * to->l[lane + i] + (double)a_part[i] * part->l[lane + i];
+        for (int64_t i = 0; i < width; i++)
+            out->l[lane + i] = (double)a[i / CPU_LANES][i % CPU_LANES] * to->l[lane + i] +
+                               (double)b[i / CPU_LANES][i % CPU_LANES] * part->l[lane + i];
+        for (int64_t i = lane * d; i < (lane + width) * d; i += width)
+            for (int64_t v = 0; v < width; v += CPU_LANES) {
+                const vf x = a[v / CPU_LANES] * v_load(to->ot + i + v);
+                vf y = b[v / CPU_LANES] * v_load(part->ot + i + v);
+                if (before > 1)
+                    y += a[v / CPU_LANES] * v_load(low + i + v);
+                const vf sum = x + y;
+                v_store(out->ot + i + v, sum);
+                if (!last)
+                    v_store(low + i + v, y - (sum - x));
+            }
     }
 }
 
-/* Moves what is near to the state, which holds something or, at first, nothing. */
-static inline void near_fold(const struct state *to, float *low, const struct near *near,
-                             int64_t lanes, int64_t d, int first) {
+/* The same of what is near, of which then nothing is. */
+static inline void near_fold(const struct state *out, const struct state *to, float *low,
+                             const struct near *near, int64_t lanes, int64_t d, int before,
+                             int last) {
     double l[CPU_TILE_ROWS];
     const struct state part = {near->m, near->ot, l};
     for (int64_t i = 0; i < lanes; i++)
         l[i] = (double)near->l[i];
-    if (first)
-        state_take_part(to, low, &part, lanes, d);
-    else
-        state_merge(to, low, &part, lanes, d);
+    state_merge(out, to, low, &part, lanes, d, before, last);
     near_leave(near, lanes);
-}
-
-static inline void low_add(const struct state *s, const float *low, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        s->ot[i] += low[i];
 }
 
 #endif

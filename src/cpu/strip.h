@@ -32,7 +32,7 @@ struct cpu_chunk {
  * - 1 were walked: those without a key are listed by no row of the chunk. */
 struct cpu_strip_keys {
     struct cpu_keys keys;
-    int64_t at[CPU_KEYS];
+    int64_t at[CPU_KEYS_SHORT];
     int64_t from, to;
 };
 
@@ -90,7 +90,7 @@ static inline void cpu_chunk_piece(struct cpu_chunk *c, struct cpu_strip_keys *o
         return;
     }
     n = m->n_kv - key < n ? m->n_kv - key : n;
-    n = CPU_KEYS - out->keys.n < n ? CPU_KEYS - out->keys.n : n;
+    n = CPU_KEYS_SHORT - out->keys.n < n ? CPU_KEYS_SHORT - out->keys.n : n;
     n = n > 64 ? 64 : n;
     cpu_chunk_masks(c, c->in_tile, (int)n, mask);
     for (int64_t i = 0; i < n; i++) {
@@ -110,7 +110,7 @@ static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_strip_keys *out
     out->keys.n = 0;
     out->keys.masked = 0;
     out->from = c->column;
-    while (out->keys.n < CPU_KEYS) {
+    while (out->keys.n < CPU_KEYS_SHORT) {
         if (c->in_tile == c->strip->m->block_kv) {
             if (!tile_walk_next(&c->walk, &c->tile))
                 break;
@@ -148,7 +148,7 @@ cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d, in
     s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
     s.side = carve_take_panel(c, lanes, (size_t)side, sizeof(float));
     s.st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    s.rows = carve_take(c, cpu_gather_size(args->problem->type, CPU_KEYS, d), sizeof(float));
+    s.rows = carve_take(c, cpu_gather_size(args->problem->type, CPU_KEYS_SHORT, d), sizeof(float));
     s.row = carve_take_panel(c, CPU_LANES, (size_t)d, sizeof(float));
     return s;
 }

@@ -17,6 +17,7 @@ struct walk {
     int64_t run, end; /* of this kind */
     int64_t at;       /* keys of the run that are behind */
     int64_t left;     /* keys still to come */
+    int32_t most;     /* keys of a superblock */
 };
 
 static inline int64_t run_count(const struct walk *w) {
@@ -53,7 +54,8 @@ static inline struct walk walk_begin(const struct lists *lists, int64_t tile, in
                      .kind = KIND_FULL,
                      .run = lists->full_ptr[tile],
                      .end = lists->full_ptr[tile + 1],
-                     .left = end};
+                     .left = end,
+                     .most = CPU_KEYS_SHORT};
     walk_settle(&w);
     walk_skip(&w, begin);
     return w;
@@ -91,7 +93,7 @@ static inline int walk_singles(const struct list_run *run) {
 static inline int32_t walk_short_runs(struct walk *w, struct cpu_keys *keys, int32_t n) {
     const struct list_run *run = w->lists->full + w->run;
     const struct list_run *const end = w->lists->full + w->end;
-    const int32_t before = n, most = least(w->left + n, CPU_KEYS, CPU_KEYS);
+    const int32_t before = n, most = least(w->left + n, w->most, w->most);
     while (end - run >= WALK_SINGLES && n + WALK_SINGLES <= most && walk_singles(run)) {
         for (int i = 0; i < WALK_SINGLES; i++)
             keys->key[n + i] = run[i].key;
@@ -110,15 +112,15 @@ static inline int32_t walk_short_runs(struct walk *w, struct cpu_keys *keys, int
 
 static inline void walk_next_full(struct walk *w, struct cpu_keys *keys) {
     int32_t n = 0;
-    while (w->run != w->end && n < CPU_KEYS && w->left > 0) {
+    while (w->run != w->end && n < w->most && w->left > 0) {
         const struct list_run *run = &w->lists->full[w->run];
         const int64_t at = w->at;
-        if (at == 0 && run->count <= CPU_KEYS_SLACK && n + run->count <= CPU_KEYS &&
+        if (at == 0 && run->count <= CPU_KEYS_SLACK && n + run->count <= w->most &&
             run->count <= w->left) {
             n = walk_short_runs(w, keys, n);
             continue;
         }
-        const int32_t take = least(run->count - at, w->left, CPU_KEYS - n);
+        const int32_t take = least(run->count - at, w->left, w->most - n);
         for (int32_t i = 0; i < take; i++)
             keys->key[n + i] = run->key + (int32_t)at + i;
         n += take;
@@ -142,10 +144,10 @@ static inline uint64_t mask_double(uint64_t x) {
 
 static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
     int32_t n = 0;
-    while (w->run != w->end && n < CPU_KEYS && w->left > 0) {
+    while (w->run != w->end && n < w->most && w->left > 0) {
         const struct list_masked *run = &w->lists->masked[w->run];
         const int64_t at = w->at;
-        const int32_t take = least(run->count - at, w->left, CPU_KEYS - n);
+        const int32_t take = least(run->count - at, w->left, w->most - n);
         for (int32_t i = 0; i < take; i++) {
             keys->key[n + i] = run->key + (int32_t)at + i;
             keys->mask[n + i] = key_mask(w, run, at + i);

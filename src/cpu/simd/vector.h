@@ -109,7 +109,7 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
 
 /* A line that is read soon; where that was measured to pay. */
 V_INLINE void v_fetch(const float *p) {
-#if CPU_LANES == 16
+#if CPU_LANES >= 8
     __builtin_prefetch(p);
 #else
     (void)p;
@@ -215,7 +215,7 @@ V_INLINE vf v_pick(uint32_t bits, vf a, vf b) {
 /* From here to v_flush_end, which is told the answer, what is smaller than 2^-126 becomes 0: so need
  * v_exp2_flushed's callers. */
 V_INLINE unsigned v_flush_begin(void) {
-#if CPU_LANES == 16
+#if CPU_LANES >= 8
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | _MM_FLUSH_ZERO_ON);
     __asm__ volatile("" ::: "memory"); /* loads stay behind it, and with them what they feed */
@@ -225,7 +225,7 @@ V_INLINE unsigned v_flush_begin(void) {
 #endif
 }
 V_INLINE void v_flush_end(unsigned before) {
-#if CPU_LANES == 16
+#if CPU_LANES >= 8
     __asm__ volatile("" ::: "memory");
     _mm_setcsr(before);
 #else
@@ -235,12 +235,15 @@ V_INLINE void v_flush_end(unsigned before) {
 
 /*
  * 2^x for x <= 0: 0 below -126 (and at -Inf), NaN for NaN, 1 at 0; the polynomials are minimax fits.
- * At most 1.84 ulp off on AVX-512, else 1.30, 1.02 with FMA: over every f32 from -1.5 to -2^-11.
+ * At most 1.84 ulp off on AVX-512, 1.16 on AVX2, else 1.30, 1.02 with FMA: over every f32 from -1.5 to
+ * -2^-11.
  *
  * AVX-512 takes x - floor(32 x) / 32 in one instruction, looks 2^(floor(32 x) mod 32 / 32) up in two
  * registers, by the low bits of x + 1.5 * 2^18 rounded down, and scales by 2^floor(x) in another.
  * Elsewhere adding 1.5 * 2^23 rounds x to an integer in the low bits of the sum, 127 more makes it
- * an exponent field: 2^r on [-1/2, 1/2].
+ * an exponent field: 2^r on [-1/2, 1/2]. AVX2 rounds to an eighth, 1.5 * 2^20, and looks 2^(i / 8) up
+ * by the sum's lowest three bits i, which it then adds to the exponent field with the others: so they
+ * have been taken off the table.
  */
 #if CPU_LANES == 16
 /* But for the scale, which is floor(x). */
@@ -260,11 +263,24 @@ V_INLINE __m512 v_exp2_part(vf x) {
     const vf more = r * v_fma(v_set(0.242652759f), r, v_set(0.6931234f));
     return (__m512)v_fma(y, more, y);
 }
+#elif CPU_LANES == 8
+/* For -127 <= x, but what is smaller than 2^-126 is anything smaller yet; 0 at -127. */
+V_INLINE vf v_exp2_part(vf x) {
+    const vu root = {0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
+                     0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
+    const vf magic = v_set(0x1.8p20f), t = x + magic, r = x - (t - magic);
+    const vf y = (vf)((vu)_mm256_permutevar8x32_epi32((__m256i)root, (__m256i)t) + ((vu)t << 20));
+    vf p = v_fma(v_set(0.0554962009f), r, v_set(0.240257621f));
+    p = v_fma(p, r, v_set(0.693147242f));
+    return v_fma(y, p * r, y);
+}
 #endif
 V_INLINE vf v_exp2(vf x) {
 #if CPU_LANES == 16
     const __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     return (vf)_mm512_maskz_scalef_ps(keep, v_exp2_part(x), (__m512)x);
+#elif CPU_LANES == 8
+    return (vf)((vi)v_exp2_part(v_max(v_set(-127.0f), x)) & ~(vi)(x < v_set(-126.0f)));
 #else
     const vf magic = v_set(12582912.0f + 127.0f);
     vf t = x + magic;
@@ -286,6 +302,9 @@ V_INLINE vf v_exp2_flushed(vf x, vf y) {
 #if CPU_LANES == 16
     const __m512 less = _mm512_fmsub_ps((__m512)x, _mm512_set1_ps(1.0f), (__m512)y);
     return (vf)_mm512_scalef_ps(v_exp2_part((vf)less), less);
+#elif CPU_LANES == 8
+    const __m256 less = _mm256_fmsub_ps((__m256)x, _mm256_set1_ps(1.0f), (__m256)y);
+    return v_exp2_part(v_max(v_set(-127.0f), (vf)less));
 #else
     return v_exp2(x - y);
 #endif
