@@ -45,12 +45,14 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         return no_memory(error, "the list of each stack of heads");
     for (int64_t i = 0; i < stacks; i++)
         list_of[i] = plan->list_of[i * stack];
+    const int32_t dealt = kernel->workers ? kernel->workers(&plan->target, rows) : 1;
+    const int64_t hands =
+        plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost =
             choose_key_cost(plan, kernel, choose_dims(plan, kernel), (double)(rows * stack)),
-        .workers =
-            plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS,
+        .workers = dealt > 1 && dealt < hands ? dealt : hands, /* two may share an item */
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan) / stack,
         .merge_cost = kernel->cost.merge};
@@ -61,7 +63,7 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .heads_q = plan->problem.heads_q,
         .heads_kv = plan->problem.heads_kv,
         .stack = stack,
-        .workers = kernel->workers ? kernel->workers(&plan->target, rows) : 1,
+        .workers = dealt,
         .n_kv = plan->problem.n_kv,
         .size = kernel->granule ? kernel->granule : GRANULE_MAX,
         .halves = kernel->halves,

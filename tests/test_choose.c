@@ -119,7 +119,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
-        tess_target target = cuda_target(80, 232448);
+        tess_target target = cuda_target(cases[i].type == TESS_F32 ? 90 : 100, 232448);
         tess_plan *plan = NULL;
         problem.type = cases[i].type;
         problem.d_qk = problem.d_v = cases[i].d, problem.tile_rows = cases[i].tile_rows;
@@ -127,6 +127,30 @@ static void cuda_low_tiles_are_weighed(void **state) {
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
         assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Work is split for as many workers as there are, of multiprocessors that share items half: each of
+ * 132 equal tiles is half of what one of 66 has to do, and stays whole. */
+static void cuda_pairs_are_workers(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d;
+        int32_t multiprocessors, workers;
+    } cases[] = {{1024, 132, 66}, {1024, 131, 65}, {1024, 1, 1}, {512, 132, 132}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make("dense", 8448, 128, 1, 1);
+        tess_problem problem = problem_make(8448);
+        tess_target target = cuda_target(90, 232448);
+        tess_plan *plan = NULL;
+        target.multiprocessors = cases[i].multiprocessors;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.batch = problem.heads_q = problem.heads_kv = 1;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_int_equal(plan->granules.workers, cases[i].workers);
+        assert_true(plan->schedule.n_slots == 0 || cases[i].workers != 66);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -292,21 +316,29 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
 /* Heights that stack heads are refused where they have nothing to share. */
 static void cuda_heights_of_stacked_heads(void **state) {
     (void)state;
-    tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, 64, 1, 1);
-    for (int64_t heads_kv = 1; heads_kv <= 8 && backend_get(TESS_CUDA); heads_kv *= 8) {
+    static const struct {
+        int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
+        const char *kernel;
+    } cases[] = {{128, 1, 64, "cuda_attention_bf16_sm90_d128"},
+                 {128, 8, 64, "cuda_attention_bf16_sm90_d128"},
+                 {512, 1, 32, "cuda_attention_bf16_sm90_d512"},
+                 {512, 8, 32, "cuda_attention_bf16_sm90_d512"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, cases[i].rows, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(90, 0);
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
-        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
-        problem.heads_q = 8, problem.heads_kv = heads_kv, problem.tile_rows = 64;
-        problem.kernel = "cuda_attention_bf16_sm90_d128";
+        const int shared = cases[i].heads_kv == 1;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.heads_q = 8, problem.heads_kv = cases[i].heads_kv;
+        problem.tile_rows = cases[i].rows, problem.kernel = cases[i].kernel;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
-                         heads_kv == 1 ? TESS_OK : TESS_UNSUPPORTED);
-        assert_true(heads_kv == 1 || strstr(error.message, "that share a list"));
+                         shared ? TESS_OK : TESS_UNSUPPORTED);
+        assert_true(shared ? plan->stack == 2 : strstr(error.message, "that share a list") != NULL);
         tess_plan_free(plan);
+        tess_pattern_free(pattern);
     }
-    tess_pattern_free(pattern);
 }
 
 /* Tiles of many rows are cheap for single keys only where the listed pairs alone can be computed, which
@@ -333,6 +365,7 @@ int main(void) {
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_low_tiles_are_weighed),
+        cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_scales_are_refused),

@@ -194,6 +194,8 @@ static void shared_inputs(void **state) {
         "b=2,h=3,n=300,nkv=500,d=128,dtype=f16,pattern=random(0.5,1),block=128x128,part=128",
         "b=2,h=4,hkv=2,n=200,nkv=500,d=128,dtype=bf16,pattern=random(0.5,1),block=64x64,lists=kv",
         "b=2,h=2,n=300,nkv=500,d=256,dtype=bf16,pattern=window(90,20),block=64x64",
+        "b=2,h=2,n=200,nkv=500,d=520,dtype=bf16,pattern=window(90,20),block=64x64",
+        "h=3,n=200,nkv=500,d=512,dtype=f16,pattern=random(0.5,1),block=16x16",
         "h=3,n=500,d=64,dtype=bf16,pattern=random(0.5,1),block=192x64",
         "h=3,n=300,d=64,dtype=bf16,pattern=random(0.4,1),block=128x1",
         "h=3,n=300,d=64,dtype=bf16,pattern=random(0.4,1),block=32x32",

@@ -209,6 +209,11 @@ static int32_t blocks_of_all(const tess_target *target, int32_t blocks, int64_t 
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
 
+/* The same of kernels of which two multiprocessors share an item. */
+static int32_t pairs_of_all(const tess_target *target) {
+    return target->multiprocessors < 2 ? 1 : target->multiprocessors / 2;
+}
+
 /* Rows of a query tile of fused kernels; of attention_low.cuh by heads' dims. */
 static const int32_t sm90_rows[] = {32, 64, 128, 0}, sm90_r192_rows[] = {192, 0};
 static const int32_t sm90_wide_rows[] = {32, 64, 0};
@@ -301,7 +306,7 @@ static const char *sm90_wide_refuses(const struct problem *problem, const tess_t
 #define WORKERS_sm90_v128(head, shared) WORKERS_sm90(head, shared)
 #define WORKERS_sm90_r192(head, shared) WORKERS_sm90(head, shared)
 #define WORKERS_sm90_wide(head, shared) WORKERS_sm90(head, shared)
-#define WORKERS_sm90_pair(head, shared) ((WORKERS_sm90(head, shared) + 1) / 2)
+#define WORKERS_sm90_pair(head, shared) pairs_of_all(target)
 #define WORKERS_mma(head, shared) blocks_of_all(target, ATTENTION_BLOCKS(head, rows), shared)
 #define WORKERS_mma_f32(head, shared)                                                              \
     blocks_of_all(target, ATTENTION_BLOCKS_F32(head, rows), shared)

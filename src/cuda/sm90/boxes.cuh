@@ -37,18 +37,17 @@ static __device__ __forceinline__ void sm90_box_scores(float (&s)[shape::SCORES]
 }
 
 /* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
- * 0. Each warp has every fourth piece of 8 columns. */
+ * 0. Each warp has every fourth piece of 8 columns of this warpgroup's panels. */
 template <class shape>
 static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
                                                        uint32_t keys) {
-    const uint32_t v = place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE +
-                       (uint32_t)(sm90_thread_here() / 32 * 16);
+    const uint32_t v = sm90_values_of<shape>(place, step) + (uint32_t)(sm90_thread_here() / 32 * 16);
 #pragma unroll
     for (int i = 0; i < shape::KEYS / 32; i++) {
         const int filled = (int)(keys >> i / 2 * 8 & 255);
         if (filled && i % 2 * 32 + warp_lane_here() >= filled)
 #pragma unroll
-            for (int j = 0; j < 2 * shape::V_PANELS; j++)
+            for (int j = 0; j < 2 * shape::V_PANELS / shape::SHARE; j++)
                 shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
                                                (32 * i + warp_lane_here()) * 128),
                                 {0, 0, 0, 0});
@@ -74,8 +73,8 @@ sm90_box_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 
 /* The words of the step at `place`, whose K is there, for this warp. */
 template <class shape>
 static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
-    const uint2 &words = sm90_masks_of<shape>(place.memory, place.step)
-                             .words[sm90_group_row<shape>(place.group) / 16 + sm90_thread_here() / 32];
+    const int warp = sm90_group_row<shape>(place.group) / 16 + sm90_thread_here() / 32;
+    const uint2 &words = sm90_masks_of<shape>(place.memory, place.step).words[warp];
     return {sm90_read(&words.x), sm90_read(&words.y)};
 }
 
@@ -281,42 +280,43 @@ static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, 
 
 /*
  * The steps of an item from the one at `place` on, not its first: those without masks, then the
- * others, of which those that are not this warpgroup's are passed over. Answers whether P V of the
- * last step is still to be done.
+ * others, of which those that are not this warpgroup's are passed over; where dims are divided, one
+ * product after another. Answers whether P V of the last step is still to be done.
  */
 template <class T, class shape>
 static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SM90_BOXES> &w,
                                                   sm90_place &place,
                                                   const struct attention_params &p, float scale) {
-    bool pending = true;
-    if constexpr (shape::SHARE > 1) { /* one stage each of K and V: products by turns */
+    if constexpr (shape::SHARE > 1) {
 #pragma unroll 1
         for (; place.at < place.steps; place.at++, place.step++) {
             sm90_values_alone<T>(w, place, place.at > 1);
             sm90_step_alone<T, false>(w, place, p, scale);
         }
+        return true;
+    } else {
+        bool pending = true;
+        if (shape::AHEAD && place.whole >= SM90_LONG)
+            sm90_steps_ahead<T>(w, place, scale);
+#pragma unroll 1
+        for (; place.at < place.whole; place.at++, place.step++)
+            sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
+#pragma unroll 1
+        for (; place.at < place.steps; place.at++, place.step++) {
+            if (sm90_skips<shape>(place)) {
+                if (pending)
+                    sm90_values_alone<T>(w, place, place.at > 1);
+                sm90_pass<shape>(place);
+                pending = false;
+            } else if (pending) {
+                sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
+            } else {
+                sm90_step_alone<T, false>(w, place, p, scale);
+                pending = true;
+            }
+        }
         return pending;
     }
-    if (shape::AHEAD && place.whole >= SM90_LONG)
-        sm90_steps_ahead<T>(w, place, scale);
-#pragma unroll 1
-    for (; place.at < place.whole; place.at++, place.step++)
-        sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
-#pragma unroll 1
-    for (; place.at < place.steps; place.at++, place.step++) {
-        if (sm90_skips<shape>(place)) {
-            if (pending)
-                sm90_values_alone<T>(w, place, place.at > 1);
-            sm90_pass<shape>(place);
-            pending = false;
-        } else if (pending) {
-            sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
-        } else {
-            sm90_step_alone<T, false>(w, place, p, scale);
-            pending = true;
-        }
-    }
-    return pending;
 }
 
 template <class T, class shape>

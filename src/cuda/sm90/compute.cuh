@@ -11,7 +11,7 @@
 struct sm90_place {
     char *memory;
     uint32_t shared;
-    int group;     /* 0, 1 ...: rows 64 group ... of the tile */
+    int group;     /* 0, 1 ...: rows 64 group ... of the tile, or a share of the dims */
     bool elected;  /* one thread of the warpgroup */
     uint32_t step; /* counted over all items */
     uint32_t job;  /* counted */
@@ -116,6 +116,7 @@ static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
 #pragma unroll
     for (int i = 0; i < shape::SCORES; i += 4)
         sm90_add_scores(s + i, from + i * 512);
+    product_pin(s); /* so they have been read when that is told */
     __syncwarp();
     if (warp_lane_here() == 0)
         barrier_arrive_there(there + shape::S_EMPTY);
@@ -154,16 +155,20 @@ static __device__ __forceinline__ void sm90_sum_shares(float (&s)[shape::SCORES]
         sm90_add_sent<shape>(s, place);
 }
 
+/* Where V of a step begins; where dims are divided, this warpgroup's panels of it. */
+template <class shape>
+static __device__ __forceinline__ uint32_t sm90_values_of(const sm90_place &place, uint32_t step) {
+    return place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE +
+           (uint32_t)(sm90_group_dim<shape>(place) / 64 * shape::PANEL);
+}
+
 /* o[64][D_V] (+)= weights[64][KEYS] v[KEYS][D_V] of step `step`, in the background; `wait` waits
  * for V. Where dims are divided, this warpgroup's. */
 template <class T, class shape, class waits>
 static __device__ __forceinline__ void
 sm90_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
             const sm90_place &place, uint32_t step, int add, const waits &wait) {
-    const uint64_t v = product_columns(
-        place.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE +
-            (uint32_t)(sm90_group_dim<shape>(place) / 64 * shape::PANEL),
-        shape::PANEL);
+    const uint64_t v = product_columns(sm90_values_of<shape>(place, step), shape::PANEL);
     wait();
     product_pin(o);
     product_pin(weights);
@@ -202,13 +207,13 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
         sm90_sums<shape>(place.memory, 64 * place.group + first + row + 8 * h) = sums;
     else if (h < 2 && row + 8 * h < of.rows && dim == 0)
         attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h, sums.x, sums.y);
-    if (shape::SHARE > 1) /* all have read their scores there */
+    if (shape::SHARE > 1 && whole) /* all have read their scores there */
         warpgroup_sync(1 + place.group);
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, place.shared + shape::O + (uint32_t)(place.group * shape::O_GROUP), item.batch, of,
             o, l, first, dim);
-    if (shape::SHARE > 1) /* all have stored theirs */
+    if (shape::SHARE > 1 && whole) /* all have stored theirs */
         warpgroup_sync(1 + place.group);
     if (sm90_hands_o<shape, SOURCE>()) {
         proxy_fence();

@@ -42,6 +42,9 @@
  *   s_full      the other block            its scores stand        all computing warpgroups
  *   s_empty     its warps                  ours have been read     the same, before the next go
  *
+ * and those by number: 1 ... GROUPS one warpgroup's own, 1 + GROUPS ... where the two take turns or
+ * exchange scores.
+ *
  * One item through a computing warpgroup; what stands in a line overlaps:
  *
  *   S(0)            with  P V of the last step of the item before
@@ -133,6 +136,7 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int LEAVE[3] = {SHARE > 1 ? 56 : 40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
     /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (cut.h). */
     static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
+    static_assert(BLOCKS <= SHARE && SHARE <= 2, "dims are divided by two, and again by two");
 };
 
 /* Whether warpgroups have turns. */

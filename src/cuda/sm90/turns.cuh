@@ -231,14 +231,16 @@ static __device__ __forceinline__ void sm90_turn_storing(struct sm90_work<shape,
 }
 
 /* The steps of an item from the one at `place` on, not its first: those without masks, then the
- * others. P V of the last one is still to be done. */
+ * others; where dims are divided, all as if they had masks, one product after another. P V of the last
+ * one is still to be done. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_turns_of_item(struct sm90_work<shape, SOURCE> &w,
                                                           sm90_own_place &place,
                                                           const struct attention_params &p,
                                                           float scale) {
 #pragma unroll 1
-    for (; shape::SHARE == 1 && place.at < place.whole; sm90_go_on<shape, SOURCE>(place))
+    for (; shape::SHARE == 1 && place.at < place.whole;
+         sm90_go_on<shape, SOURCE>(place))
         sm90_turn<T, false, false>(w, place.nth > 1, place, p, scale);
     if (place.at < place.steps)
         sm90_look_first(w, place, p);
