@@ -155,17 +155,17 @@ hard=(
     $fused,h=20,n=300,nkv=150,d={768,1024},dtype={f16,bf16,f32},pattern='random(0.03,1)',block=16x16,tile=8
     $fused,h=40,n=300,nkv=150,d=512,dtype={bf16,f32},pattern='random(0.03,1)',block=16x16,tile={8,16}
     $fused,h=1,n=20,nkv=20000,d={512,768,1024},pattern='random(0.5,1)',block=64x64,part={0,4096},fill=positive
-    $fused,h=2,n=300,nkv=900,d={512,768,1024},dtype={f16,bf16},block={64x64,16x16,128x1},pattern='random(0.4,1)&causal',part={0,256},fill=nanv
-    $fused,h=1,n=64,nkv=1000,d={512,768,1024},dtype={f16,bf16},pattern=dense,fill={cancel,top,nank}
-    $fused,h=4,hkv=2,n=301,nkv=999,d={576,776},dv={512,264},dtype=bf16,block={32x64,16x16},pattern='random(0.4,3)&causal',lists=kv,tile={32,64},part={0,256},fill=inf
-    $fused,h=2,n=200,nkv=7112,d={512,768,1024},dtype=bf16,block=64x508,pattern='random(0.5,1)',fill={nanv,nank}
-    $fused,h=2,n=300,nkv=900,d={512,1024},dtype={f16,bf16},block=64x64,pattern={'window(77,0)','random(0.4,1)&causal'},fill=nank
-    $fused,h=40,n=900,nkv=300,d={512,1024},dtype=bf16,block=64x64,pattern='random(0.1,1)'
+    $fused,h=2,n=150,nkv=500,d={512,768,1024},dtype=bf16,block={64x64,16x16,128x1},pattern='random(0.4,1)&causal',part={0,256},fill=nanv
+    $fused,h=1,n=64,nkv=500,d={512,1024},dtype={f16,bf16},pattern=dense,fill={cancel,top}
+    $fused,h=4,hkv=2,n=150,nkv=500,d={576,776},dv={512,264},dtype=bf16,block={32x64,16x16},pattern='random(0.4,3)&causal',lists=kv,tile={32,64},part=256,fill=inf
+    $fused,h=1,n=100,nkv=1524,d={512,768,1024},dtype=bf16,block=64x508,pattern='random(0.5,1)',fill={nanv,nank}
+    $fused,h=1,n=200,nkv=500,d={512,1024},dtype={f16,bf16},block=64x64,pattern={'window(77,0)','random(0.4,1)&causal'},fill=nank
+    $fused,h=20,n=300,nkv=150,d=1024,dtype=bf16,block=64x64,pattern='random(0.1,1)'
+    $fused,h=20,n=300,nkv=150,d={512,1024},dtype=bf16,block=16x16,pattern={'random(0.4,1)','random(0.03,1)'},tile=64
     $fused,h=1,n=70,nkv=300,d={64,520},dtype=bf16,block=64x64,pattern='random(0.6,1)',kernel=cuda_attention_bf16_sm90_d1024
     $fused,h=2,n=140,nkv=300,d=520,dv=600,dtype=f16,block={64x64,8x8},pattern='random(0.4,1)',layout=padded,align=16,fill=sink
-    $fused,h=40,n=900,nkv=150,d={512,1024},dtype=bf16,pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile=64
-    $fused,h=2,n=300,nkv=777,d={320,1000},dtype=bf16,block=64x64,pattern='window(77,9)',tile=64,scale={0.01,20}
-    $fused,h=1,n=20,nkv=20000,d={512,768,1024},dtype=bf16,pattern='random(0.5,1)',block=64x64,part={0,4096},fill=positive
+    $fused,h=1,n=200,nkv=500,d={320,1000},dtype=bf16,block=64x64,pattern='window(77,9)',tile=64,scale={0.01,20}
+    $fused,h=1,n=20,nkv=20000,d=1024,dtype=bf16,pattern='random(0.5,1)',block=64x64,part={0,4096},fill=positive
     $fused,h=40,n=2000,nkv=50,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32}
     $fused,h=40,n=900,nkv=150,d={128,256},pattern={'random(0.4,1)','random(0.03,1)'},block=16x16,tile={8,16}
     $fused,h=2,n=300,nkv=1777,d={64,128},dtype={bf16,f16,f32},block={8x8,64x64,1x1,37x41},pattern={'random(0.1,1)','random(0.4,2)&causal'},tile={64,128},fill=nanv
