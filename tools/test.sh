@@ -55,7 +55,7 @@ build() {
 
 if step 'build, warnings are errors' build ci; then
     step 'tests' ctest --preset ci
-    step 'verify against the oracle' build/ci/tessera verify
+    step 'verify against the oracle' build/release/tessera verify
 fi
 
 if command -v doxygen >/dev/null; then
