@@ -241,31 +241,21 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
         return "its scale is not within 2^-8 ... 2^8";
     return NULL;
 }
-static const char *sm90_tiles_refuse(const struct problem *problem, const tess_target *target) {
-    return has_rows(problem, sm90_rows) ? sm90_refuses(problem, target)
-                                        : "its query tiles have 32, 64 or 128 rows";
+static const char *sm90_rows_refuse(const struct problem *problem, const tess_target *target,
+                                    const int32_t *rows, const char *otherwise) {
+    return has_rows(problem, rows) ? sm90_refuses(problem, target) : otherwise;
 }
-static const char *sm90_r192_refuses(const struct problem *problem, const tess_target *target) {
-    return has_rows(problem, sm90_r192_rows) ? sm90_refuses(problem, target)
-                                             : "its query tiles have 192 rows";
-}
-static const char *sm90_v128_refuses(const struct problem *problem, const tess_target *target) {
-    return problem->d_v > 128 ? "its values have at most 128 dims"
-                              : sm90_tiles_refuse(problem, target);
-}
-static const char *sm90_pair_refuses(const struct problem *problem, const tess_target *target) {
-    return has_rows(problem, sm90_wide_rows) ? sm90_refuses(problem, target)
-                                             : "its query tiles have 32 or 64 rows";
-}
-static const char *sm90_wide_refuses(const struct problem *problem, const tess_target *target) {
-    return problem->d_v > 512 ? "its values have at most 512 dims"
-                              : sm90_pair_refuses(problem, target);
-}
-#define REFUSES_sm90(problem, target, head) sm90_tiles_refuse(problem, target)
-#define REFUSES_sm90_v128(problem, target, head) sm90_v128_refuses(problem, target)
-#define REFUSES_sm90_r192(problem, target, head) sm90_r192_refuses(problem, target)
-#define REFUSES_sm90_wide(problem, target, head) sm90_wide_refuses(problem, target)
-#define REFUSES_sm90_pair(problem, target, head) sm90_pair_refuses(problem, target)
+#define REFUSES_sm90(problem, target, head)                                                        \
+    sm90_rows_refuse(problem, target, sm90_rows, "its query tiles have 32, 64 or 128 rows")
+#define REFUSES_sm90_v128(problem, target, head)                                                   \
+    (problem)->d_v > 128 ? "its values have at most 128 dims" : REFUSES_sm90(problem, target, head)
+#define REFUSES_sm90_r192(problem, target, head)                                                   \
+    sm90_rows_refuse(problem, target, sm90_r192_rows, "its query tiles have 192 rows")
+#define REFUSES_sm90_pair(problem, target, head)                                                   \
+    sm90_rows_refuse(problem, target, sm90_wide_rows, "its query tiles have 32 or 64 rows")
+#define REFUSES_sm90_wide(problem, target, head)                                                   \
+    (problem)->d_v > 512 ? "its values have at most 512 dims"                                      \
+                         : REFUSES_sm90_pair(problem, target, head)
 #define REFUSES_mma(problem, target, head) NULL
 #define REFUSES_mma_f32(problem, target, head) NULL
 #define REFUSES_low(problem, target, head)                                                         \
