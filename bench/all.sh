@@ -2,7 +2,7 @@
 # Everything that README and docs tell numbers of, measured anew:
 #   bench/all.sh [FOLDER [SECONDS [NAME...]]]
 #
-# FOLDER is a build folder or what tools/gpu_stage.sh made of one (default build/release), SECONDS
+# FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), SECONDS
 # what it may take (default 450). NAME is a sweep of bench/sweeps; cpu_LEVEL, which is the sweep cpu
 # at that level; peers, floors and peers_cpu, PyTorch on the cases of bench/peers; or ncu. Without
 # names it is all that this machine has devices for. What is not here is named and passed by.
@@ -148,7 +148,7 @@ for name; do
     [[ $name != cpu_* ]] || figure=cpu
     if [ -e "bench/plots/$figure.gp" ] && [ -s "$out/$name.csv" ] && command -v gnuplot >/dev/null
     then
-        tools/plot.sh "$out/$name.json" || failed=1
+        tools/scripts/plot.sh "$out/$name.json" || failed=1
     fi
 done
 [ $failed -eq 0 ] || exit 1

@@ -6,10 +6,11 @@ if(NOT TESSERA_CMOCKA)
         "Without it, configure with -DTESSERA_BUILD_TESTS=OFF.")
 endif()
 
-# tessera_test(NAME [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/test_NAME.c and its helpers.
-function(tessera_test name)
+# tessera_test(FOLDER NAME [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/FOLDER/test_NAME.c and its
+# helpers.
+function(tessera_test folder name)
     cmake_parse_arguments(TEST "" "" "SOURCES;LINK;INCLUDES" ${ARGN})
-    add_executable(test_${name} tests/test_${name}.c ${TEST_SOURCES})
+    add_executable(test_${name} tests/${folder}/test_${name}.c ${TEST_SOURCES})
     target_include_directories(test_${name} PRIVATE tests ${TEST_INCLUDES})
     target_link_libraries(test_${name} PRIVATE tessera_warnings ${TEST_LINK} lab tessera_static
         OpenMP::OpenMP_C Threads::Threads ${TESSERA_CMOCKA} m)
@@ -18,42 +19,49 @@ function(tessera_test name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule granules choose plan api pattern pattern_check spec draw)
-    tessera_test(${name} INCLUDES src)
+foreach(name status lists schedule select plan api pattern validate spec random)
+    tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)
-    tessera_test(${name} INCLUDES src src/cpu)
+    tessera_test(kernels ${name} INCLUDES src src/cpu)
 endforeach()
+set(cuda_lists)
+if(NOT TESSERA_WITH_CUDA)
+    set(cuda_lists $<TARGET_OBJECTS:tessera_cuda_lists>)
+endif()
+tessera_test(unit granules SOURCES ${cuda_lists} INCLUDES src src/cuda)
 
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
-tessera_test(lab)
-tessera_test(oracle)
-tessera_test(output)
-tessera_test(files LINK tool_files)
-tessera_test(lists_file LINK tool_files)
-tessera_test(floor LINK bench)
-tessera_test(properties SOURCES tests/support.c)
-tessera_test(memory SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
-tessera_test(run_promises SOURCES tests/support.c tests/alloc.c LINK ${wrap_allocation})
+tessera_test(unit lab)
+tessera_test(unit oracle)
+tessera_test(unit output)
+tessera_test(files files LINK tool_files)
+tessera_test(files lists_file LINK tool_files)
+tessera_test(unit floor LINK bench)
+tessera_test(promises properties SOURCES tests/support/support.c)
+tessera_test(promises memory SOURCES tests/support/support.c tests/support/alloc.c
+    LINK ${wrap_allocation})
+tessera_test(promises run_promises SOURCES tests/support/support.c tests/support/alloc.c
+    LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
-tessera_test(cuda)
+tessera_test(kernels cuda)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.
 if(TARGET tessera_cpu_amx)
-    add_executable(avx512bf16 tests/pairs.c)
+    add_executable(avx512bf16 tests/kernels/bf16_pairs.c)
     target_compile_definitions(avx512bf16 PRIVATE LEVEL="avx512bf16")
     target_link_libraries(avx512bf16 PRIVATE tessera_warnings lab)
     add_test(NAME avx512bf16 COMMAND avx512bf16)
-    tessera_room(amx_emulated SOURCES src/cpu/attention.c INCLUDES include src src/cpu)
+    tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>
-        -include ${PROJECT_SOURCE_DIR}/tests/amx_emulated.h)
-    add_executable(amx tests/pairs.c src/cpu/kernels_cpu.c $<TARGET_OBJECTS:amx_emulated>)
+        -include ${PROJECT_SOURCE_DIR}/tests/kernels/amx_emulated.h)
+    add_executable(amx tests/kernels/bf16_pairs.c src/cpu/table.c $<TARGET_OBJECTS:amx_emulated>)
     target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED LEVEL="amx")
     target_include_directories(amx PRIVATE src src/cpu)
     target_link_libraries(amx PRIVATE tessera_warnings lab)
@@ -61,7 +69,7 @@ if(TARGET tessera_cpu_amx)
     foreach(level_ulp "avx512 1.84" "avx2 1.16")
         separate_arguments(level_ulp)
         list(POP_FRONT level_ulp level ulp)
-        add_executable(exponential_${level} tests/exponential.c)
+        add_executable(exponential_${level} tests/kernels/exponential.c)
         target_compile_options(exponential_${level} PRIVATE
             $<TARGET_PROPERTY:tessera_cpu_${level},COMPILE_OPTIONS>)
         target_compile_definitions(exponential_${level} PRIVATE ULP=${ulp})
@@ -75,34 +83,34 @@ endif()
 
 # The program, from the outside; make_files makes the files that it is given, read_files reads those
 # that it wrote, verify_fails and bench_fails are a verify and a bench that find faults.
-add_executable(make_files tests/make_files.c)
+add_executable(make_files tests/files/make_files.c)
 target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
-add_executable(read_files tests/read_files.c)
+add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
-add_executable(verify_fails tests/verify_fails.c tools/arguments.c tools/sweep.c tools/verify.c)
+add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/sweep.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
-add_executable(bench_fails tests/bench_fails.c)
+add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
     -Wl,--wrap=tess_run,--wrap=tess_spmm,--wrap=bench_softmax_naive)
-add_test(NAME bench COMMAND ${PROJECT_SOURCE_DIR}/tests/bench.sh $<TARGET_FILE:tessera_tool>)
-add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/tool.sh $<TARGET_FILE:tessera_tool>)
+add_test(NAME bench COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/bench.sh $<TARGET_FILE:tessera_tool>)
+add_test(NAME tool COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/tool.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(tool bench PROPERTIES TIMEOUT 300)
-add_test(NAME plots COMMAND ${PROJECT_SOURCE_DIR}/tests/plots.sh $<TARGET_FILE:tessera_tool>)
+add_test(NAME plots COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/plots.sh $<TARGET_FILE:tessera_tool>)
 set_tests_properties(plots PROPERTIES SKIP_RETURN_CODE 77)
 
-add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/manual.sh $<TARGET_FILE:tessera_tool>
+add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/manual.sh $<TARGET_FILE:tessera_tool>
     ${PROJECT_SOURCE_DIR}/docs/man/tessera.1)
 
 # Sizes, and the project as a whole: the same for every build type, so only one runs them.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    tessera_test(large SOURCES tests/support.c)
-    add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/neon.sh)
+    tessera_test(promises large SOURCES tests/support/support.c)
+    add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
-    add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/arrows.sh)
-    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/numbers.sh README.md docs/choosing.md)
-    add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/header.sh
+    add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
+    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh README.md docs/choosing.md)
+    add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
-    add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/symbols.sh $<TARGET_FILE:tessera>
+    add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>
         ${PROJECT_SOURCE_DIR}/include/tessera.h)
     add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)

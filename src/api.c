@@ -1,7 +1,7 @@
 /* The public run functions: check what a caller hands over, then forward. */
-#include "check.h"
-#include "plan.h"
-#include "status.h"
+#include "plan/problem.h"
+#include "plan/plan.h"
+#include "base/status.h"
 
 /* Which arguments a call uses. */
 enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_VALUES = 32 };

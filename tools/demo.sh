@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-. tools/packages.sh
+. tools/scripts/packages.sh
 packages_need gcc:cc libc6-dev make:make cmake:cmake pkg-config:pkg-config libpng-dev \
     libjansson-dev || exit
 

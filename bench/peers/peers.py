@@ -327,7 +327,7 @@ def measure(library, case, device, wanted, rounds):
 
 
 def commit_of(folder):
-    """Of the library in a build folder, or in one that tools/gpu_stage.sh made."""
+    """Of the library in a build folder, or in one that tools/scripts/gpu_stage.sh made."""
     for path in (folder / "commit", folder / "commit" / "commit.h"):
         if path.is_file():
             return path.read_text().split()[-1].strip('"')

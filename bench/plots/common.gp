@@ -1,4 +1,4 @@
-# What all figures share. tools/plot.sh has set the terminal; `csv`, the file of rows, whose cells it
+# What all figures share. tools/scripts/plot.sh has set the terminal; `csv`, the file of rows, whose cells it
 # has parted by tabs; `source`, the machine and commit that they are of; and the file's `name`.
 set datafile separator tab
 set datafile columnheaders

@@ -7,7 +7,7 @@
 #ifndef TESSERA_CPU_H
 #define TESSERA_CPU_H
 
-#include "kernels.h"
+#include "plan/kernels.h"
 
 /* Best first. */
 #if defined(__x86_64__)

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "seeded.h"
+#include "fuzz/seeded.h"
 #include "tessera.h"
 
 enum { KEYS = 64 }; /* more than any row lists here */

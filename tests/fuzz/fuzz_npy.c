@@ -1,8 +1,8 @@
 /* Any bytes as a .npy file: refused, or a tensor that lies within them. */
 #include <stdlib.h>
 
-#include "npy.h"
-#include "seeded.h"
+#include "io/npy.h"
+#include "fuzz/seeded.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct tensor tensor;

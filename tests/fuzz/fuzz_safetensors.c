@@ -1,9 +1,9 @@
 /* Any bytes as a .safetensors file, plain and as block lists: refused, or within bounds. */
 #include <stdlib.h>
 
-#include "lists_file.h"
-#include "safetensors.h"
-#include "seeded.h"
+#include "io/lists_file.h"
+#include "io/safetensors.h"
+#include "fuzz/seeded.h"
 
 static void check_tensors(const uint8_t *data, size_t size) {
     struct safetensors file;

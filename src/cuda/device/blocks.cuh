@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
-#include "launch.h"
+#include "host/staged.h"
 
 #include <cuda_runtime.h>
 

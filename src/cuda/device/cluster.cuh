@@ -5,7 +5,7 @@
 
 #include "device/architecture.cuh"
 #include "device/copy.cuh"
-#include "launch.h"
+#include "host/staged.h"
 
 #include <cuda_runtime.h>
 

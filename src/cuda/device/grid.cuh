@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_GRID_CUH
 #define TESSERA_CUDA_GRID_CUH
 
-#include "launch.h"
+#include "host/staged.h"
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-#include "sm90/attention_sm90.cuh"
+#include "forward/sm90/kernel.cuh"
 
 cudaError_t cuda_attention_bf16_sm90_d1024(const struct attention_params *p, cudaStream_t stream) {
     return attention_sm90_launch<__nv_bfloat16, sm90_shape<512, 512, 2, 2>>(p, stream);

@@ -1,4 +1,4 @@
-#include "attention_fma.cuh"
+#include "forward/fma/kernel.cuh"
 
 cudaError_t cuda_attention_bf16_wide(const struct attention_params *p, cudaStream_t stream) {
     return attention_fma_launch<__nv_bfloat16>(p, stream);

@@ -1,4 +1,4 @@
-#include "attention_mma.cuh"
+#include "forward/sm80/kernel.cuh"
 
 cudaError_t cuda_attention_f16_d128(const struct attention_params *p, cudaStream_t stream) {
     return attention_mma_launch<__half, 128>(p, stream);

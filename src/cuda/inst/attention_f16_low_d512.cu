@@ -1,4 +1,4 @@
-#include "attention_low.cuh"
+#include "forward/sm80_small_m/kernel.cuh"
 
 cudaError_t cuda_attention_f16_low_d512(const struct attention_params *p, cudaStream_t stream) {
     return attention_low_launch<__half, 512>(p, stream);

@@ -1,4 +1,4 @@
-#include "sm90/attention_sm90.cuh"
+#include "forward/sm90/kernel.cuh"
 
 cudaError_t cuda_attention_f16_sm90_d576_v512(const struct attention_params *p,
                                               cudaStream_t stream) {

@@ -1,4 +1,4 @@
-#include "attention_fma.cuh"
+#include "forward/fma/kernel.cuh"
 
 cudaError_t cuda_attention_f32(const struct attention_params *p, cudaStream_t stream) {
     return attention_fma_launch<float>(p, stream);

@@ -1,4 +1,4 @@
-#include "attention_low.cuh"
+#include "forward/sm80_small_m/kernel.cuh"
 
 cudaError_t cuda_attention_f32_low_d128(const struct attention_params *p, cudaStream_t stream) {
     return attention_low_launch<float, 128>(p, stream);

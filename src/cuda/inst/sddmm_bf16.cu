@@ -1,4 +1,4 @@
-#include "sddmm_mma.cuh"
+#include "staged/sddmm/mma.cuh"
 
 cudaError_t cuda_sddmm_bf16(const struct cuda_params *p, cudaStream_t stream) {
     const cudaError_t code = cuda_sddmm_bf16_sm90(p, stream);

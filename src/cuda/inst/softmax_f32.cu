@@ -1,4 +1,4 @@
-#include "softmax.cuh"
+#include "staged/softmax/rows.cuh"
 
 cudaError_t cuda_softmax_f32(const struct cuda_params *p, cudaStream_t stream) {
     const cudaError_t code = cuda_softmax_f32_sm90(p, stream);

@@ -1,4 +1,4 @@
-#include "spmm_mma.cuh"
+#include "staged/spmm/mma.cuh"
 
 cudaError_t cuda_spmm_f16(const struct cuda_params *p, cudaStream_t stream) {
     const cudaError_t code = cuda_spmm_f16_sm90(p, stream);

@@ -1,0 +1,27 @@
+/* Sparse attention on the CPU by products of whole blocks, each a call of OpenBLAS: what a library
+ * of dense products makes of block lists. f32. */
+#ifndef BENCH_BLOCKS_H
+#define BENCH_BLOCKS_H
+
+#include "measure/measure.h"
+#include "baselines/openblas.h"
+
+struct bench_blocks {
+    struct bench_openblas openblas;
+    const struct lab_case *c;
+    const struct bench_place *place;
+    tess_lists lists;
+    float *strips;      /* a block row's scores for each thread */
+    int64_t strip, row; /* floats of a strip, and of its rows */
+    int threads;
+};
+
+/* Answers NULL, or why not; needs its free in either case. */
+const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting *s,
+                              const struct bench_place *place);
+void bench_blocks_free(struct bench_blocks *b);
+
+/* A struct bench_blocks as work to be timed. */
+const char *bench_blocks_run(void *blocks, tess_stream stream);
+
+#endif

@@ -1,0 +1,80 @@
+/* One measurement: a case on one backend and pipeline, checked and timed. */
+#ifndef BENCH_MEASURE_H
+#define BENCH_MEASURE_H
+
+#include "lab/guard.h"
+#include "lab/mirror.h"
+#include "measure/floor.h"
+#include "run/options.h"
+
+/* What all measurements of a case share. */
+struct bench_setting {
+    struct lab_case c;
+    tess_pattern *pattern;
+    struct lab_tensor q, k, v, o, lse;
+    struct lab_tensor tokens, weights; /* layer: [n, d], and [3, d, d] for Q, K and V */
+    char asked[BENCH_ASKED_TEXT];
+};
+
+/* Answers 0, or -1 with the reason; bench_setting_free in either case. */
+int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
+                       const struct bench_manner *manner, char why[LAB_WHY]);
+void bench_setting_free(struct bench_setting *s);
+
+/* Before a run that is checked: o and lse become NaN and, where a layer is run, Q, K and V the
+ * tokens, so that what an earlier run left cannot pass for an answer. */
+void bench_setting_spoil(struct bench_setting *s, int layer);
+
+enum { BENCH_STAGES = 3 }; /* sddmm, softmax, spmm, in this order in arrays */
+
+/* A row of the results. Numbers that were not measured are NAN. */
+struct bench_result {
+    struct lab_case c; /* ours: backend and pipeline filled in */
+    const char *asked; /* the setting's */
+    const char *pipeline;
+    const char *timing;
+    char kernel[200]; /* staged: the three, joined by '+' */
+    char device[128];
+    char note[LAB_WHY];        /* why there are no times; "" when there are */
+    double ms, ms_min, ms_max; /* median, fastest, slowest of the runs */
+    double plan_ms, upload_ms; /* CUDA: upload_ms fills the image */
+    double predicted_ms;       /* by the plan; on the CPU of one thread, so known for that alone */
+    int64_t runs, pairs;
+    double tflops; /* 2 (d_qk + d_v) pairs over the median */
+    double stage_ms[BENCH_STAGES];
+    double projection_ms, layer_ms; /* projections alone; with the attention after them */
+    double over_floor, stage_over_floor[BENCH_STAGES];
+    double speedup, layer_speedup; /* a baseline's times over ours */
+    double copy_gbs, cache_gbs, matmul_tflops;
+    double peak_tflops; /* CPU: bench_peak_tflops of the kernel's level */
+    double host_us;     /* CUDA: bench_time_host */
+    double noise;       /* bench_times */
+    struct bench_throttle throttle;
+};
+void bench_result_make(struct bench_result *r, const struct bench_setting *s);
+void bench_result_take(struct bench_result *r, const struct bench_times *times);
+
+/* A setting's tensors in the memory of a backend, and what a plan's runs are handed. */
+struct bench_place {
+    struct lab_mirror tensors;
+    tess_tensor q, k, v, o, lse, tokens, weights;
+    void *workspace, *image;
+    float *values;
+    tess_arguments arguments;
+};
+
+/* plan NULL: the tensors alone; values: room for the BCSR values too. Answers NULL, or why not;
+ * bench_place_free in either case. */
+const char *bench_place_make(struct bench_place *p, const struct bench_setting *s,
+                             const tess_plan *plan, tess_backend backend, int values);
+void bench_place_free(struct bench_place *p);
+
+/* Measures what the manner asks for; limits are the CUDA device's. Answers BENCH_DONE; BENCH_BAD
+ * with the reason; BENCH_FAILED with the reason when the answer is wrong; or BENCH_REFUSED with the
+ * reason when the kernel that the case names does not do this. */
+enum { BENCH_REFUSED = -1 };
+int bench_measure(struct bench_result *result, struct bench_setting *s, tess_backend backend,
+                  tess_pipeline pipeline, const struct bench_manner *manner,
+                  const struct bench_limits *limits, char why[LAB_WHY]);
+
+#endif

@@ -1,0 +1,105 @@
+/* A case's tensors on the host, and in the memory of a backend. */
+#include <stdio.h>
+
+#include "lab/fill.h"
+#include "measure/layer.h"
+
+/* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
+ * fetched in twice as many sectors. Allocators do not place tensors so: only what asks for less gets
+ * less. */
+static int64_t bench_align(const struct lab_case *c) {
+    return c->align < 16 ? c->align : 64;
+}
+
+int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
+                       const struct bench_manner *manner, char why[LAB_WHY]) {
+    tess_error error = tess_error_init();
+    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
+    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv}, o[4] = {c->b, c->h, c->n, c->dv};
+    const int64_t lse[4] = {c->b, c->h, c->n, 1};
+    const int64_t align = bench_align(c), lse_align = align < 4 ? 4 : align;
+    memset(s, 0, sizeof *s);
+    s->c = *c;
+    bench_asked(s->asked, manner, c);
+    const char *refusal = manner->layer ? bench_layer_refuses(c) : NULL;
+    if (refusal) {
+        snprintf(why, LAB_WHY, "%s", refusal);
+        return -1;
+    }
+    if (lab_case_pattern(c, &s->pattern, &error) != TESS_OK) {
+        snprintf(why, LAB_WHY, "%s", error.message);
+        return -1;
+    }
+    int lacking = lab_tensor_make(&s->q, c->type, q, c->layout, align) ||
+                  lab_tensor_make(&s->k, c->type, k, c->layout, align) ||
+                  lab_tensor_make(&s->v, c->type, v, c->layout, align) ||
+                  lab_tensor_make(&s->o, c->type, o, c->layout, align) ||
+                  lab_tensor_make(&s->lse, TESS_F32, lse, c->layout, lse_align);
+    if (!lacking)
+        lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
+    if (!lacking && manner->layer)
+        lacking = bench_layer_make(s);
+    if (lacking)
+        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
+    return lacking ? -1 : 0;
+}
+
+void bench_setting_free(struct bench_setting *s) {
+    struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse, &s->tokens, &s->weights};
+    for (size_t t = 0; t < sizeof all / sizeof *all; t++)
+        lab_tensor_free(all[t]);
+    tess_pattern_free(s->pattern);
+    memset(s, 0, sizeof *s);
+}
+
+void bench_setting_spoil(struct bench_setting *s, int layer) {
+    struct lab_tensor *const projected[] = {&s->q, &s->k, &s->v};
+    lab_tensor_poison(&s->o);
+    lab_tensor_poison(&s->lse);
+    for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
+        memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
+}
+
+static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
+    return lab_mirror_tensor(&p->tensors, &s->q, &p->q) ||
+           lab_mirror_tensor(&p->tensors, &s->k, &p->k) ||
+           lab_mirror_tensor(&p->tensors, &s->v, &p->v) ||
+           lab_mirror_tensor(&p->tensors, &s->o, &p->o) ||
+           lab_mirror_tensor(&p->tensors, &s->lse, &p->lse) ||
+           (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
+                                      lab_mirror_tensor(&p->tensors, &s->weights, &p->weights)));
+}
+
+const char *bench_place_make(struct bench_place *p, const struct bench_setting *s,
+                             const tess_plan *plan, tess_backend backend, int values) {
+    tess_arguments a = tess_arguments_init();
+    memset(p, 0, sizeof *p);
+    lab_mirror_make(&p->tensors, backend);
+    if (place_tensors(p, s))
+        return p->tensors.why;
+    if (!plan)
+        return NULL;
+    a.workspace_size = tess_plan_workspace_size(plan), a.image_size = tess_plan_image_size(plan);
+    a.workspace = p->workspace = lab_device_alloc(backend, a.workspace_size);
+    if (!a.workspace)
+        return "out of memory for the workspace";
+    if (a.image_size)
+        a.image = p->image = lab_device_alloc(backend, a.image_size);
+    if (a.image_size && !a.image)
+        return "out of memory for the plan";
+    if (values)
+        p->values = lab_device_alloc(backend, (size_t)tess_plan_values_count(plan) * sizeof(float));
+    if (values && !p->values)
+        return "out of memory for the values";
+    a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
+    p->arguments = a;
+    return NULL;
+}
+
+void bench_place_free(struct bench_place *p) {
+    tess_backend backend = p->tensors.backend;
+    lab_device_free(backend, p->workspace);
+    lab_device_free(backend, p->image);
+    lab_device_free(backend, p->values);
+    lab_mirror_free(&p->tensors);
+}

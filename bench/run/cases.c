@@ -1,0 +1,146 @@
+/* Cases from the command line and from sweep files. */
+#define _POSIX_C_SOURCE 200809L
+#include "run/cases.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lab/guard.h"
+
+enum { LINE_TEXT = 2048, LINE_WORDS = 16 };
+#define BLANKS " \t"
+
+static const char no_memory[] = "out of memory";
+
+/* `where` begins the message: "" or "FILE:LINE: ". */
+static int add_case(struct bench_cases *all, const char *text, const struct bench_manner *manner,
+                    const char *where) {
+    char why[LAB_WHY];
+    if (all->count == all->room) {
+        int64_t room = all->room ? 2 * all->room : 16;
+        struct bench_case *more = realloc(all->at, (size_t)room * sizeof *more);
+        if (!more)
+            return bench_refuse("%s", no_memory);
+        all->at = more;
+        all->room = room;
+    }
+    struct bench_case *one = &all->at[all->count];
+    one->manner = *manner;
+    if (lab_case_parse(&one->c, text, why) || lab_memory_fits(&one->c, why) ||
+        lab_device_case(&one->c, why))
+        return bench_refuse("%s%s", where, why);
+    all->count++;
+    return BENCH_DONE;
+}
+
+/* One line without braces: options, then the case. */
+static int add_line(struct bench_cases *all, char *line, const struct bench_manner *given,
+                    const char *where) {
+    char *words[LINE_WORDS + 2]; /* [0] is the parser's, the last ends them */
+    char name[LAB_WHY + 20];
+    struct bench_manner manner = *given;
+    int count = 0;
+    while (strncmp(line, "--", 2) == 0) {
+        if (count == LINE_WORDS)
+            return bench_refuse("%smore than %d options", where, LINE_WORDS);
+        words[++count] = line;
+        line += strcspn(line, BLANKS);
+        if (*line)
+            *line++ = '\0';
+        line += strspn(line, BLANKS);
+    }
+    words[count + 1] = NULL;
+    snprintf(name, sizeof name, "tessera: bench: %.*s", (int)strlen(where) - 2, where);
+    if (count && bench_manner_parse(&manner, words + 1, count, name))
+        return BENCH_BAD;
+    return add_case(all, line, &manner, where);
+}
+
+/* The brace that closes the one at `open`; braces may hold braces. NULL: none does. */
+static char *closing(char *open) {
+    int depth = 0;
+    for (char *at = open; *at; at++) {
+        depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+        if (depth == 0)
+            return at;
+    }
+    return NULL;
+}
+
+/* Length of the alternative at `at`: up to a comma or the end, outside braces and parentheses. */
+static size_t alternative(const char *at, const char *end) {
+    int depth = 0;
+    const char *from = at;
+    for (; at < end && (*at != ',' || depth > 0); at++)
+        depth += *at == '{' || *at == '(' ? 1 : *at == '}' || *at == ')' ? -1 : 0;
+    return (size_t)(at - from);
+}
+
+/* A line for each alternative of its first braces, and so on for the braces after. */
+static int add_expanded(struct bench_cases *all, const char *text,
+                        const struct bench_manner *manner, const char *where) {
+    char line[LINE_TEXT], next[2 * LINE_TEXT];
+    size_t length = strlen(text);
+    if (length >= sizeof line)
+        return bench_refuse("%sa line of more than %d characters", where, LINE_TEXT - 1);
+    memcpy(line, text, length + 1);
+    char *open = strchr(line, '{');
+    if (!open)
+        return add_line(all, line, manner, where);
+    char *end = closing(open);
+    if (!end)
+        return bench_refuse("%sa '{' without its '}'", where);
+    int status = BENCH_DONE;
+    for (char *at = open + 1; at <= end && status == BENCH_DONE;) {
+        size_t taken = alternative(at, end);
+        snprintf(next, sizeof next, "%.*s%.*s%s", (int)(open - line), line, (int)taken, at,
+                 end + 1);
+        status = add_expanded(all, next, manner, where);
+        at += taken + 1;
+    }
+    return status;
+}
+
+static int read_sweep(struct bench_cases *all, const char *path,
+                      const struct bench_manner *manner) {
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    int status = BENCH_DONE;
+    if (!file)
+        return bench_refuse("cannot read '%s': %s", path, strerror(errno));
+    for (int64_t number = 1; status == BENCH_DONE && getline(&line, &room, file) >= 0; number++) {
+        char where[LAB_WHY];
+        line[strcspn(line, "#\r\n")] = '\0';
+        char *begin = line + strspn(line, BLANKS);
+        size_t length = strlen(begin);
+        while (length && strchr(BLANKS, begin[length - 1]))
+            begin[--length] = '\0';
+        snprintf(where, sizeof where, "%.200s:%lld: ", path, (long long)number);
+        if (*begin)
+            status = add_expanded(all, begin, manner, where);
+    }
+    if (status == BENCH_DONE && ferror(file))
+        status = bench_refuse("cannot read '%s': %s", path, strerror(errno));
+    free(line);
+    fclose(file);
+    return status;
+}
+
+int bench_cases_read(struct bench_cases *cases, const struct bench_options *options) {
+    int status = BENCH_DONE;
+    memset(cases, 0, sizeof *cases);
+    for (int64_t i = 0; i < options->n_cases && status == BENCH_DONE; i++)
+        status = add_case(cases, options->cases[i], &options->manner, "");
+    if (status == BENCH_DONE && options->sweep)
+        status = read_sweep(cases, options->sweep, &options->manner);
+    if (status == BENCH_DONE && cases->count == 0 && !options->resume)
+        status = bench_refuse("no cases: give some, or --sweep FILE");
+    return status;
+}
+
+void bench_cases_free(struct bench_cases *cases) {
+    free(cases->at);
+    memset(cases, 0, sizeof *cases);
+}

@@ -1,0 +1,343 @@
+/* Case strings: parsing, printing and what they mean as tess_ structs. A table holds the keys. */
+#include "lab/case.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MAX_TOKENS INT64_C(2147483647)
+
+enum kind { COUNT, NUMBER, SEED, WORD, TEXT, BLOCK, REAL };
+
+/* A key: where its value goes and what it may be. Words stand for 0, 1, ... or, where the field may
+ * be LAB_ANY, are looked up the same way. */
+struct key {
+    const char *name;
+    enum kind kind;
+    size_t offset, size;
+    int64_t max;
+    const char *const *words;
+};
+
+static const char *const type_words[] = {"f32", "f16", "bf16", NULL};
+static const char *const backend_words[] = {"cpu", "cuda", NULL};
+static const char *const pipeline_words[] = {"fused", "staged", NULL};
+static const char *const lists_words[] = {"q", "kv", "1", NULL};
+static const char *const source_words[] = {"spec", "mask", "topk", "lists", NULL};
+static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
+static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
+                                         "extreme", "sink",     "nank",  "nanv", "inf",
+                                         "tiny",    "cancel",   "top",   NULL};
+
+#define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
+static const struct key keys[] = {
+    {"b", COUNT, FIELD(b), MAX_TOKENS, NULL},
+    {"h", COUNT, FIELD(h), MAX_TOKENS, NULL},
+    {"hkv", COUNT, FIELD(hkv), MAX_TOKENS, NULL},
+    {"n", COUNT, FIELD(n), MAX_TOKENS, NULL},
+    {"nkv", COUNT, FIELD(nkv), MAX_TOKENS, NULL},
+    {"d", COUNT, FIELD(d), MAX_TOKENS, NULL},
+    {"dv", COUNT, FIELD(dv), MAX_TOKENS, NULL},
+    {"dtype", WORD, FIELD(type), 0, type_words},
+    {"block", BLOCK, FIELD(block_q), MAX_TOKENS, NULL},
+    {"pattern", TEXT, FIELD(pattern), 0, NULL},
+    {"backend", WORD, FIELD(backend), 0, backend_words},
+    {"pipeline", WORD, FIELD(pipeline), 0, pipeline_words},
+    {"kernel", TEXT, FIELD(kernel), 0, NULL},
+    {"lists", WORD, FIELD(lists), 0, lists_words},
+    {"seed", SEED, FIELD(seed), 0, NULL},
+    {"source", WORD, FIELD(source), 0, source_words},
+    {"layout", WORD, FIELD(layout), 0, layout_words},
+    {"fill", WORD, FIELD(fill), 0, fill_words},
+    {"align", COUNT, FIELD(align), 64, NULL},
+    {"threads", NUMBER, FIELD(threads), 4096, NULL},
+    {"scale", REAL, FIELD(scale), 0, NULL},
+    {"tile", NUMBER, FIELD(tile_rows), 256, NULL},
+    {"part", NUMBER, FIELD(part_keys), INT64_MAX, NULL},
+};
+#define N_KEYS (sizeof keys / sizeof keys[0])
+
+static int refuse(char why[LAB_WHY], const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int refuse(char why[LAB_WHY], const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, LAB_WHY, format, arguments);
+    va_end(arguments);
+    return -1;
+}
+
+struct lab_case lab_case_default(void) {
+    struct lab_case c;
+    memset(&c, 0, sizeof c);
+    c.b = 1, c.h = 8, c.hkv = 8, c.n = 4096, c.nkv = 4096, c.d = 64, c.dv = 64;
+    c.type = TESS_F32;
+    c.block_q = 64, c.block_kv = 64;
+    snprintf(c.pattern, sizeof c.pattern, "dense");
+    c.backend = LAB_ANY, c.pipeline = LAB_ANY;
+    c.align = 16;
+    return c;
+}
+
+/* A whole decimal number without sign, at most max, at *text, which it moves past. */
+static int read_number(const char **text, uint64_t max, uint64_t *out) {
+    uint64_t x = 0;
+    const char *at = *text;
+    if (*at < '0' || *at > '9')
+        return -1;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(x, 10, &x) ||
+            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x) || x > max)
+            return -1;
+    *text = at;
+    *out = x;
+    return 0;
+}
+
+static int read_word(const struct key *key, const char *value, void *field, char why[LAB_WHY]) {
+    char list[96] = "";
+    for (int w = 0; key->words[w]; w++) {
+        if (strcmp(value, key->words[w]) == 0) {
+            memcpy(field, &w, sizeof w);
+            return 0;
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", w ? ", " : "",
+                 key->words[w]);
+    }
+    return refuse(why, "%s=%.60s: one of %s is expected", key->name, value, list);
+}
+
+static int read_value(const struct key *key, const char *value, struct lab_case *c,
+                      char why[LAB_WHY]) {
+    char *field = (char *)c + key->offset;
+    const char *at = value;
+    uint64_t x, y;
+    char *end;
+    switch (key->kind) {
+    case COUNT:
+    case NUMBER:
+        if (read_number(&at, (uint64_t)key->max, &x) || *at || (key->kind == COUNT && x == 0))
+            return refuse(why, "%s=%.60s: a whole number from %d to %lld is expected", key->name,
+                          value, key->kind == COUNT, (long long)key->max);
+        memcpy(field, &(int64_t){(int64_t)x}, sizeof(int64_t));
+        return 0;
+    case SEED:
+        if (read_number(&at, UINT64_MAX, &x) || *at)
+            return refuse(why, "%s=%.60s: a whole number of at most 64 bits is expected", key->name,
+                          value);
+        memcpy(field, &x, sizeof x);
+        return 0;
+    case BLOCK:
+        if (read_number(&at, (uint64_t)key->max, &x) || *at++ != 'x' ||
+            read_number(&at, (uint64_t)key->max, &y) || *at || x == 0 || y == 0)
+            return refuse(why, "%s=%.60s: QUERIESxKEYS is expected, like 64x64", key->name, value);
+        c->block_q = (int64_t)x, c->block_kv = (int64_t)y;
+        return 0;
+    case TEXT:
+        if (strlen(value) >= key->size)
+            return refuse(why, "%s: longer than %zu characters", key->name, key->size - 1);
+        if (*value == '\0')
+            return refuse(why, "%s: a value is expected", key->name);
+        memcpy(field, value, strlen(value) + 1);
+        return 0;
+    case REAL:
+        errno = 0;
+        double d = strtod(value, &end);
+        if (end == value || *end || errno || !(d > -1e30 && d < 1e30))
+            return refuse(why, "%s=%.60s: a finite number is expected", key->name, value);
+        memcpy(field, &d, sizeof d);
+        return 0;
+    case WORD:
+        break;
+    }
+    return read_word(key, value, field, why);
+}
+
+/* Length of the item at text: up to the next comma outside parentheses. */
+static size_t item_length(const char *text) {
+    size_t i = 0;
+    int depth = 0;
+    for (; text[i] && (text[i] != ',' || depth > 0); i++)
+        depth += text[i] == '(' ? 1 : text[i] == ')' ? -(depth > 0) : 0;
+    return i;
+}
+
+static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[LAB_WHY]) {
+    char *equals = strchr(item, '=');
+    if (!equals)
+        return refuse(why, "'%.60s': KEY=VALUE is expected", item);
+    *equals = '\0';
+    for (size_t k = 0; k < N_KEYS; k++) {
+        if (strcmp(item, keys[k].name) != 0)
+            continue;
+        if (seen[k])
+            return refuse(why, "%s is given twice", item);
+        seen[k] = 1;
+        return read_value(&keys[k], equals + 1, c, why);
+    }
+    return refuse(why, "'%.60s' is no key of a case", item);
+}
+
+static int was_seen(const int seen[N_KEYS], const char *name) {
+    size_t k = 0;
+    while (strcmp(keys[k].name, name) != 0)
+        k++;
+    return seen[k];
+}
+
+/* Defaults that follow other keys, and rules between keys. */
+static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
+    if (!was_seen(seen, "hkv"))
+        c->hkv = c->h;
+    if (!was_seen(seen, "nkv"))
+        c->nkv = c->n;
+    if (!was_seen(seen, "dv"))
+        c->dv = c->d;
+    if (c->h % c->hkv != 0)
+        return refuse(why, "hkv=%lld does not divide h=%lld", (long long)c->hkv, (long long)c->h);
+    if (c->source == LAB_SOURCE_TOPK && (c->block_q != 1 || c->block_kv != 1))
+        return refuse(why, "source=topk needs block=1x1");
+    if ((c->align & (c->align - 1)) != 0 || c->align < (int64_t)tess_type_size(c->type))
+        return refuse(why, "align=%lld: a power of two, at least the size of an element",
+                      (long long)c->align);
+    int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
+    if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
+        __builtin_mul_overflow(all, d + 16, &all) || all > INT64_MAX / 8)
+        return refuse(why, "the tensors of this case do not fit 64 bits");
+    return 0;
+}
+
+int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]) {
+    int seen[N_KEYS] = {0};
+    char item[LAB_CASE_TEXT];
+    *c = lab_case_default();
+    for (;;) {
+        size_t length = item_length(text);
+        if (length == 0)
+            return refuse(why, "KEY=VALUE is expected where the case has nothing");
+        if (length >= sizeof item)
+            return refuse(why, "'%.60s...' is too long", text);
+        memcpy(item, text, length);
+        item[length] = '\0';
+        if (read_item(c, item, seen, why))
+            return -1;
+        if (text[length] == '\0')
+            return complete(c, seen, why);
+        text += length + 1;
+    }
+}
+
+struct printer {
+    char *text;
+    size_t used;
+};
+
+static void put(struct printer *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct printer *p, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(p->text + p->used, LAB_CASE_TEXT - p->used, format, arguments);
+    va_end(arguments);
+    if (n > 0)
+        p->used += (size_t)n;
+    if (p->used >= LAB_CASE_TEXT)
+        p->used = LAB_CASE_TEXT - 1;
+}
+
+void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
+    struct printer p = {text, 0};
+    put(&p, "b=%lld,h=%lld,hkv=%lld,n=%lld,nkv=%lld,d=%lld,dv=%lld,dtype=%s,block=%lldx%lld",
+        (long long)c->b, (long long)c->h, (long long)c->hkv, (long long)c->n, (long long)c->nkv,
+        (long long)c->d, (long long)c->dv, type_words[c->type], (long long)c->block_q,
+        (long long)c->block_kv);
+    put(&p, ",pattern=%s", c->pattern);
+    if (c->backend != LAB_ANY)
+        put(&p, ",backend=%s", backend_words[c->backend]);
+    if (c->pipeline != LAB_ANY)
+        put(&p, ",pipeline=%s", pipeline_words[c->pipeline]);
+    put(&p, ",lists=%s", lists_words[c->lists]);
+    if (c->kernel[0])
+        put(&p, ",kernel=%s", c->kernel);
+    put(&p, ",seed=%llu", (unsigned long long)c->seed);
+    if (c->source != LAB_SOURCE_SPEC)
+        put(&p, ",source=%s", source_words[c->source]);
+    if (c->layout != LAB_BHND)
+        put(&p, ",layout=%s", layout_words[c->layout]);
+    if (c->align != 16)
+        put(&p, ",align=%lld", (long long)c->align);
+    if (c->fill != LAB_FILL_NORMAL)
+        put(&p, ",fill=%s", fill_words[c->fill]);
+    if (c->threads != 0)
+        put(&p, ",threads=%lld", (long long)c->threads);
+    if (c->tile_rows != 0)
+        put(&p, ",tile=%lld", (long long)c->tile_rows);
+    if (c->part_keys != 0)
+        put(&p, ",part=%lld", (long long)c->part_keys);
+    if (c->scale < 0 || c->scale > 0)
+        put(&p, ",scale=%.17g", c->scale);
+}
+
+tess_pattern_shape lab_case_shape(const struct lab_case *c) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = c->n, shape.n_kv = c->nkv;
+    shape.block_q = c->block_q, shape.block_kv = c->block_kv;
+    shape.batch = c->lists == LAB_LISTS_1 ? 1 : c->b;
+    shape.heads = c->lists == LAB_LISTS_1 ? 1 : c->lists == LAB_LISTS_KV ? c->hkv : c->h;
+    return shape;
+}
+
+tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error) {
+    tess_pattern_shape shape = lab_case_shape(c);
+    return tess_pattern_from_spec(pattern, c->pattern, &shape, error);
+}
+
+void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]) {
+    int64_t dim = size[3], heads = size[1], n = size[2];
+    stride[3] = 1;
+    if (layout == LAB_BHND) {
+        stride[2] = dim;
+        stride[1] = n * dim;
+        stride[0] = heads * n * dim;
+        return;
+    }
+    if (layout == LAB_PADDED) /* 8 to 15 elements after each row, a head after each token ... */
+        dim = (dim + 7) / 8 * 8 + 8, heads += 1, n += 1;
+    stride[1] = dim;
+    stride[2] = heads * dim;
+    stride[0] = n * heads * dim;
+}
+
+tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) {
+    tess_problem p = tess_problem_init();
+    p.pipeline = pipeline;
+    p.type = c->type;
+    p.batch = c->b, p.heads_q = c->h, p.heads_kv = c->hkv;
+    p.n_q = c->n, p.n_kv = c->nkv;
+    p.d_qk = c->d, p.d_v = c->dv;
+    p.scale = c->scale;
+    p.threads = c->threads;
+    p.kernel = c->kernel[0] ? c->kernel : NULL;
+    if (pipeline == TESS_FUSED)
+        p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
+
+    const int64_t sizes[4][4] = {{c->b, c->h, c->n, c->d},
+                                 {c->b, c->hkv, c->nkv, c->d},
+                                 {c->b, c->hkv, c->nkv, c->dv},
+                                 {c->b, c->h, c->n, c->dv}};
+    uint64_t strides = (uint64_t)c->align;
+    for (int t = 0; t < 4; t++) {
+        int64_t stride[4];
+        lab_layout_strides(c->layout, sizes[t], stride);
+        strides |= (uint64_t)(stride[0] | stride[1] | stride[2]) * tess_type_size(c->type);
+    }
+    p.alignment = (int64_t)(strides & (~strides + 1));
+    return p;
+}
+
+const char *lab_pipeline_name(int pipeline) {
+    return pipeline_words[pipeline];
+}
+
+const char *lab_fill_name(enum lab_fill fill) {
+    return fill_words[fill];
+}

@@ -1,0 +1,271 @@
+/* One check: run a case between canaries and hold the answer against the oracle. */
+#include "lab/check.h"
+
+#include "lab/fill.h"
+#include "lab/run.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- what all runs of a case share ---- */
+
+static int make_tensors(struct lab_work *w) {
+    const struct lab_case *c = &w->c;
+    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
+    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv}, o[4] = {c->b, c->h, c->n, c->dv};
+    const int64_t lse[4] = {c->b, c->h, c->n, 1};
+    int clean = c->fill == LAB_FILL_NANK || c->fill == LAB_FILL_NANV;
+    const struct {
+        struct lab_tensor *tensor;
+        const int64_t *size;
+        tess_type type;
+    } all[] = {
+        {&w->q, q, c->type},       {&w->k, k, c->type},       {&w->v, v, c->type},
+        {&w->o, o, c->type},       {&w->o2, o, c->type},      {&w->lse, lse, TESS_F32},
+        {&w->lse2, lse, TESS_F32}, {&w->k_clean, k, c->type}, {&w->v_clean, v, c->type},
+    };
+    for (size_t t = 0; t < (clean ? 9 : 7); t++)
+        if (lab_tensor_make(all[t].tensor, all[t].type, all[t].size, c->layout,
+                            all[t].type == TESS_F32 && c->align < 4 ? 4 : c->align))
+            return -1;
+    if (clean) {
+        struct lab_case plain = *c;
+        plain.fill = LAB_FILL_NORMAL;
+        lab_fill(&plain, &w->q.view, &w->k_clean.view, &w->v_clean.view);
+    }
+    lab_fill(c, &w->q.view, &w->k.view, &w->v.view);
+    return 0;
+}
+
+int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY]) {
+    tess_error error = tess_error_init();
+    memset(w, 0, sizeof *w);
+    w->c = *c;
+    tess_status status = lab_case_spec(c, &w->spec, &error);
+    if (!status)
+        status = lab_case_pattern(c, &w->pattern, &error);
+    if (status) {
+        snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
+        return -1;
+    }
+    if (make_tensors(w) || lab_fill_poison(w->spec, c->h, &w->k.view, &w->v.view) ||
+        lab_oracle_run(&w->oracle, &w->q.view, &w->k.view, &w->v.view, w->spec, c->scale, NULL,
+                       0)) {
+        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
+        return -1;
+    }
+    return 0;
+}
+
+int lab_work_answer(struct lab_work *w) {
+    lab_oracle_free(&w->oracle);
+    return lab_oracle_run(&w->oracle, &w->q.view, &w->k.view, &w->v.view, w->spec, w->c.scale, NULL,
+                          0);
+}
+
+void lab_work_free(struct lab_work *w) {
+    struct lab_tensor *const all[] = {&w->q,  &w->k,    &w->v,       &w->o,      &w->lse,
+                                      &w->o2, &w->lse2, &w->k_clean, &w->v_clean};
+    for (size_t t = 0; t < sizeof all / sizeof all[0]; t++)
+        lab_tensor_free(all[t]);
+    lab_oracle_free(&w->oracle);
+    tess_pattern_free(w->spec);
+    tess_pattern_free(w->pattern);
+    memset(w, 0, sizeof *w);
+}
+
+/* ---- runs by name ---- */
+
+static int fail(struct lab_outcome *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static int fail(struct lab_outcome *out, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(out->message, LAB_WHY, format, arguments);
+    va_end(arguments);
+    out->verdict = LAB_FAILED;
+    return -1;
+}
+
+/* A run and its name in messages. */
+struct named_run {
+    struct lab_run run;
+    const char *name;
+};
+
+static int ran(struct lab_outcome *out, const struct named_run *r,
+               int (*way)(const struct lab_run *, char *)) {
+    char why[LAB_WHY];
+    return way(&r->run, why) ? fail(out, "%s: %.280s", r->name, why) : 0;
+}
+
+/* ---- what is asked of the runs ---- */
+
+/* Rows of a query tile at most. */
+static int64_t tile_reach(const tess_plan *plan) {
+    tess_plan_info info = tess_plan_info_init();
+    if (tess_plan_describe(plan, &info, NULL) != TESS_OK || info.tile_rows < 1 ||
+        info.tile_rows > 256)
+        return 256;
+    return info.tile_rows;
+}
+
+static int accurate(struct lab_outcome *out, const struct lab_work *w, const struct named_run *r) {
+    struct lab_report report;
+    lab_compare(&report, &w->oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
+                tile_reach(r->run.planned->plan));
+    if (report.worst > out->worst)
+        out->worst = report.worst;
+    return report.ok ? 0 : fail(out, "%s: %.280s", r->name, report.message);
+}
+
+static int same_bits(struct lab_outcome *out, const struct lab_work *w, const char *name) {
+    char why[LAB_WHY];
+    if (lab_tensor_same(&w->o.view, &w->o2.view, "o", why) ||
+        lab_tensor_same(&w->lse.view, &w->lse2.view, "lse", why))
+        return fail(out, "%s: %.280s", name, why);
+    return 0;
+}
+
+/* Rows in whose tiles no bad key stands have the same bits in o and o2, lse and lse2. */
+static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, const char *name,
+                         int64_t reach) {
+    size_t element = tess_type_size(w->c.type);
+    for (int64_t x = 0; x < w->oracle.rows; x++) {
+        const struct lab_place *at = &w->oracle.place[x];
+        if (lab_oracle_near(&w->oracle, x, reach, LAB_BAD_K | LAB_BAD_V))
+            continue;
+        size_t o = (size_t)lab_row(&w->o.view, at->b, at->h, at->i) * element;
+        size_t lse = (size_t)lab_row(&w->lse.view, at->b, at->h, at->i) * sizeof(float);
+        if (memcmp(w->o.buffer.data + o, w->o2.buffer.data + o, (size_t)w->c.dv * element) ||
+            memcmp(w->lse.buffer.data + lse, w->lse2.buffer.data + lse, sizeof(float)))
+            return fail(out,
+                        "%s: keys that its tile does not list changed batch %lld, head %lld, "
+                        "query %lld",
+                        name, (long long)at->b, (long long)at->h, (long long)at->i);
+    }
+    return 0;
+}
+
+/* Runs into o2 and lse2 that must give the bits of the first: the plan made again for other
+ * threads, stage by stage, and on a device the ways in which it can be given work. */
+static int same_again(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first,
+                      const struct lab_planned *again, tess_pipeline pipeline) {
+    int device = first->planned->backend != TESS_CPU;
+    const struct {
+        const char *name;
+        const struct lab_planned *planned;
+        enum lab_manner manner;
+        int asked, stages;
+    } ways[] = {
+        {device ? "repeated" : "with other threads", again, LAB_PLAIN, 1, 0},
+        {"stage by stage", first->planned, LAB_PLAIN, pipeline == TESS_STAGED, 1},
+        {"on another stream", first->planned, LAB_STREAM, device, 0},
+        {"replayed as a graph", first->planned, LAB_GRAPH, device, 0},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct named_run r = {*first, ways[i].name};
+        r.run.planned = ways[i].planned, r.run.manner = ways[i].manner;
+        r.run.o = &w->o2, r.run.lse = &w->lse2;
+        if (ways[i].asked && (ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
+                              same_bits(out, w, r.name)))
+            return -1;
+    }
+    return 0;
+}
+
+/* The runs, in order; any failure ends them. */
+static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
+                 const struct lab_planned *again, tess_pipeline pipeline) {
+    const struct lab_run first = {planned, &w->q, &w->k, &w->v, &w->o, &w->lse, LAB_PLAIN};
+    struct named_run r = {first, lab_pipeline_name((int)pipeline)};
+    if (ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
+        same_again(out, w, &first, again, pipeline))
+        return;
+    r.name = "with clean keys";
+    r.run.o = &w->o2, r.run.lse = &w->lse2;
+    if (w->k_clean.buffer.base) {
+        r.run.k = &w->k_clean, r.run.v = &w->v_clean;
+        if (ran(out, &r, lab_run_whole) || far_rows_same(out, w, r.name, tile_reach(planned->plan)))
+            return;
+    }
+    r.run.k = &w->k, r.run.v = &w->v, r.run.lse = NULL, r.name = "without an lse";
+    if (!ran(out, &r, lab_run_whole))
+        accurate(out, w, &r);
+}
+
+void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend,
+               tess_pipeline pipeline, const char *kernel) {
+    tess_error error = tess_error_init();
+    tess_target target = tess_target_init();
+    tess_problem problem = lab_case_problem(&w->c, pipeline);
+    struct lab_planned planned = {0}, again = {0};
+    memset(out, 0, sizeof *out);
+    if (kernel)
+        problem.kernel = kernel;
+    tess_status status = tess_target_query(&target, backend, 0, &error);
+    if (!status)
+        status = lab_planned_make(&planned, &problem, w->pattern, &target, &error);
+    problem.threads = problem.threads == 1 ? 3 : 1;
+    if (!status)
+        status = lab_planned_make(&again, &problem, w->pattern, &target, &error);
+    if (status) {
+        fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
+        if (status == TESS_UNSUPPORTED && problem.kernel)
+            out->verdict = LAB_REFUSED;
+    } else {
+        for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM; s++)
+            out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
+        hold(out, w, &planned, &again, pipeline);
+    }
+    lab_planned_free(&planned);
+    lab_planned_free(&again);
+}
+
+/* ---- inputs that heads and batches share ---- */
+
+/* The first batch's first head for all. */
+static int share(struct lab_tensor *tensor, const struct lab_case *c) {
+    const tess_tensor *all = &tensor->view;
+    const int64_t size[4] = {1, 1, all->size[2], all->size[3]};
+    const size_t element = tess_type_size(all->type), row = element * (size_t)size[3];
+    struct lab_tensor one;
+    if (lab_tensor_make(&one, all->type, size, LAB_BHND, c->align))
+        return -1;
+    for (int64_t i = 0; i < size[2]; i++)
+        memcpy(one.buffer.data + (size_t)i * row,
+               tensor->buffer.data + (size_t)lab_row(all, 0, 0, i) * element, row);
+    memcpy(one.view.size, all->size, sizeof all->size);
+    one.view.stride[0] = one.view.stride[1] = 0;
+    lab_tensor_free(tensor);
+    *tensor = one;
+    return 0;
+}
+
+void lab_check_shared(struct lab_outcome *out, const char *text, tess_backend backend,
+                      tess_pipeline pipeline) {
+    static const struct {
+        const char *name;
+        int q, k, v;
+    } inputs[] = {{"q", 1, 0, 0}, {"k", 0, 1, 0}, {"v", 0, 0, 1}, {"q, k and v", 1, 1, 1}};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        struct lab_work w = {0};
+        struct lab_case c;
+        char why[LAB_WHY] = "out of memory for the tensors of this case";
+        memset(out, 0, sizeof *out);
+        if (lab_case_parse(&c, text, why) || lab_work_make(&w, &c, why) ||
+            (inputs[i].q && share(&w.q, &c)) || (inputs[i].k && share(&w.k, &c)) ||
+            (inputs[i].v && share(&w.v, &c)) || lab_work_answer(&w))
+            fail(out, "%.280s", why);
+        else
+            lab_check(out, &w, backend, pipeline, NULL);
+        lab_work_free(&w);
+        if (out->verdict != LAB_PASSED) {
+            char message[LAB_WHY];
+            memcpy(message, out->message, sizeof message);
+            snprintf(out->message, LAB_WHY, "shared %s: %.280s", inputs[i].name, message);
+            return;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+/*
+ * One check: a case run through the public API on one backend, pipeline and kernel, between
+ * canaries and into poisoned memory, held against the oracle.
+ */
+#ifndef LAB_CHECK_H
+#define LAB_CHECK_H
+
+#include "lab/compare.h"
+#include "lab/guard.h"
+
+/* What all runs of a case share. */
+struct lab_work {
+    struct lab_case c;
+    tess_pattern *spec;    /* what the oracle reads */
+    tess_pattern *pattern; /* what is planned: the same rows, made through the case's source */
+    struct lab_tensor q, k, v, o, lse, o2, lse2;
+    struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
+    struct lab_oracle oracle;
+};
+
+/* Answers 0, or -1 with the reason (a spec that is refused, no memory). lab_work_free releases
+ * *work whichever it was. */
+int lab_work_make(struct lab_work *work, const struct lab_case *c, char why[LAB_WHY]);
+void lab_work_free(struct lab_work *work);
+
+/* The oracle's answer to what q, k, v and the case hold now. 0, or -1: no memory. */
+int lab_work_answer(struct lab_work *work);
+
+enum lab_verdict { LAB_PASSED, LAB_FAILED, LAB_REFUSED };
+
+struct lab_outcome {
+    enum lab_verdict verdict;
+    double worst;           /* largest error / bound */
+    const char *kernels[4]; /* by tess_stage: the kernels that ran, NULL where none */
+    char message[LAB_WHY];  /* why it failed or was refused */
+};
+
+/*
+ * Runs it: right within the bounds, no canary touched, no input and no image changed; the same bits
+ * again with another number of threads, (staged) stage by stage, and (CUDA) on another stream and
+ * replayed as a graph; right without an lse; and rows far from any NaN the same bits as without it.
+ * Refused means that the named kernel does not do this problem.
+ */
+void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
+               tess_pipeline pipeline, const char *kernel);
+
+/* The same of a case whose inputs have memory of one head alone, and strides of 0 for the rest: q, k and
+ * v by themselves, then all three. Ends with the first that does not pass, or is no case. */
+void lab_check_shared(struct lab_outcome *outcome, const char *text, tess_backend backend,
+                      tess_pipeline pipeline);
+
+#endif

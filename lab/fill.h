@@ -1,0 +1,33 @@
+/*
+ * What the tensors of a check hold.
+ *
+ *   normal     standard normal
+ *   large      normal, Q and K larger: scores to about 1e4 either way
+ *   huge       V to 1e30 (f16: 6e4) either way
+ *   subnormal  K subnormal and Q large (f16), or subnormals strewn over Q, K and V (f32, bf16)
+ *   extreme    Q and K so large that no score is near another: to 1e8 (f16) or 1e32 either way
+ *   sink       up to five keys outweigh the others by e^18, and their V is 0; other V large
+ *   nank       normal, with NaN or Inf in some K rows that are listed
+ *   nanv       normal, with NaN or Inf in some V rows that are listed
+ *   inf        Q positive; some K rows give -Inf scores, few +Inf
+ *   tiny       normal times 2^118 (Q) and 2^-118 (K and V); f16: 2^12 (Q), 2^-16 (K)
+ *   cancel     the second half of the dims takes from scores what the first gives, which is large
+ *   top        V the largest number of f16, or 1e30, and all scores 0
+ *
+ * In every fill, K and V rows that no query lists hold NaN.
+ */
+#ifndef LAB_FILL_H
+#define LAB_FILL_H
+
+#include "lab/case.h"
+
+/* The values of a fill, without the poison: q, k, v are views of the case's shapes. */
+void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor *k,
+              const tess_tensor *v);
+
+/* Puts NaN into every K and V row that no query of the heads reading it lists. Answers 0, or -1
+ * without memory. */
+int lab_fill_poison(const tess_pattern *pattern, int64_t heads_q, const tess_tensor *k,
+                    const tess_tensor *v);
+
+#endif

@@ -1,0 +1,198 @@
+/* The oracle: attention in double precision, straight from the definition. */
+#include "lab/oracle.h"
+
+#include "lab/half.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct inputs {
+    const tess_tensor *q, *k, *v;
+    const tess_pattern *pattern;
+    int64_t lists_batch, lists_heads;
+    double scale;
+};
+
+/* Scratch of one thread. */
+struct scratch {
+    int64_t *keys;   /* [n_kv] */
+    double *weights; /* [n_kv] scores, then weights */
+    double *q, *kv;  /* [d_qk], [max(d_qk, d_v)] */
+    double *squares; /* [d_v] sum of p^2 v^2 */
+};
+
+static int scratch_make(struct scratch *s, const struct inputs *in) {
+    size_t n = (size_t)in->k->size[2], d = (size_t)in->q->size[3], dv = (size_t)in->v->size[3];
+    s->keys = malloc(n * sizeof *s->keys);
+    s->weights = malloc(n * sizeof *s->weights);
+    s->q = malloc(d * sizeof *s->q);
+    s->kv = malloc((d > dv ? d : dv) * sizeof *s->kv);
+    s->squares = malloc(dv * sizeof *s->squares);
+    return s->keys && s->weights && s->q && s->kv && s->squares ? 0 : -1;
+}
+
+static void scratch_free(struct scratch *s) {
+    free(s->keys);
+    free(s->weights);
+    free(s->q);
+    free(s->kv);
+    free(s->squares);
+}
+
+static void load(double *out, const tess_tensor *t, int64_t b, int64_t h, int64_t i) {
+    lab_get_row(out, t->data, t->type, b * t->stride[0] + h * t->stride[1] + i * t->stride[2],
+                t->size[3]);
+}
+
+static int all_finite(const double *x, int64_t count) {
+    double sum = 0; /* x * 0 is 0, or NaN where x is not finite */
+    for (int64_t d = 0; d < count; d++)
+        sum += x[d] * 0;
+    return sum == 0; /* -ffast-math would break this; it is never used */
+}
+
+/* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets the
+ * row's size and whether it lists a bad K row. */
+static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
+                     int64_t hk) {
+    const struct lab_place *at = &out->place[x];
+    int64_t d_qk = in->q->size[3];
+    double top = -(double)INFINITY, largest = 0, longest = 0, q_square = 0;
+    int bad = 0;
+    for (int64_t d = 0; d < d_qk; d++)
+        q_square += s->q[d] * s->q[d];
+    for (int64_t e = 0; e < out->keys[x]; e++) {
+        double dot = 0, square = 0;
+        load(s->kv, in->k, at->b, hk, s->keys[e]);
+        for (int64_t d = 0; d < d_qk; d++) {
+            dot += s->q[d] * s->kv[d];
+            square += s->kv[d] * s->kv[d];
+        }
+        double score = s->weights[e] = in->scale * dot;
+        if (!all_finite(s->kv, d_qk))
+            out->lists_bad[x] |= LAB_BAD_K;
+        else if (square > longest)
+            longest = square;
+        if (isfinite(score) && fabs(score) > largest)
+            largest = fabs(score);
+        bad |= isnan(score) || score == (double)INFINITY;
+        top = score > top ? score : top;
+    }
+    double bound = 0.5 * fabs(in->scale) * sqrt(q_square) * sqrt(longest);
+    out->size[x] = isfinite(bound) && bound > largest ? bound : largest;
+    return bad ? (double)NAN : top;
+}
+
+static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
+    const struct lab_place *at = &out->place[x];
+    int64_t d_v = out->d_v, heads = in->q->size[1];
+    int64_t hk = at->h / (heads / in->k->size[1]), head = at->h / (heads / in->lists_heads);
+    double *o = out->o + x * d_v, sum = 0, spread = 0;
+    tess_pattern_row(in->pattern, in->lists_batch == 1 ? 0 : at->b, head, at->i, s->keys,
+                     in->k->size[2], &out->keys[x], NULL);
+    load(s->q, in->q, at->b, at->h, at->i);
+    double top = scores(out, x, in, s, hk);
+
+    for (int64_t d = 0; d < d_v; d++)
+        o[d] = s->squares[d] = 0;
+    int empty = top == -(double)INFINITY;
+    for (int64_t e = 0; e < out->keys[x]; e++)
+        sum += s->weights[e] = empty ? 0 : exp(s->weights[e] - top);
+    out->lse[x] = empty ? -(double)INFINITY : top + log(sum);
+    for (int64_t e = 0; e < out->keys[x]; e++) {
+        double p = empty ? 0 : s->weights[e] / sum;
+        load(s->kv, in->v, at->b, hk, s->keys[e]);
+        if (!all_finite(s->kv, d_v))
+            out->lists_bad[x] |= LAB_BAD_V;
+        for (int64_t d = 0; d < d_v && !empty; d++) {
+            double term = p * s->kv[d];
+            o[d] += term;
+            if (isfinite(term))
+                s->squares[d] += term * term;
+        }
+    }
+    for (int64_t d = 0; d < d_v; d++)
+        spread += s->squares[d];
+    out->spread[x] = sqrt(spread);
+}
+
+static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
+    size_t n = rows ? (size_t)rows : 1, bytes;
+    memset(out, 0, sizeof *out);
+    out->rows = rows;
+    out->d_v = d_v;
+    if (__builtin_mul_overflow(n, (size_t)d_v * sizeof *out->o, &bytes))
+        return -1;
+    out->place = calloc(n, sizeof *out->place);
+    out->o = malloc(bytes);
+    out->lse = calloc(n, sizeof *out->lse);
+    out->size = calloc(n, sizeof *out->size);
+    out->spread = calloc(n, sizeof *out->spread);
+    out->keys = calloc(n, sizeof *out->keys);
+    out->lists_bad = calloc(n, sizeof *out->lists_bad);
+    return out->place && out->o && out->lse && out->size && out->spread && out->keys &&
+                   out->lists_bad
+               ? 0
+               : -1;
+}
+
+int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tensor *k,
+                   const tess_tensor *v, const tess_pattern *pattern, double scale,
+                   const struct lab_place *places, int64_t n_places) {
+    tess_pattern_info info = tess_pattern_info_init();
+    int64_t heads = q->size[1], n_q = q->size[2];
+    int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
+    if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
+        return -1;
+    for (int64_t x = 0; x < out->rows; x++)
+        out->place[x] =
+            places ? places[x] : (struct lab_place){x / n_q / heads, x / n_q % heads, x % n_q};
+    const struct inputs in = {.q = q,
+                              .k = k,
+                              .v = v,
+                              .pattern = pattern,
+                              .lists_batch = info.batch,
+                              .lists_heads = info.heads,
+                              .scale =
+                                  scale < 0 || scale > 0 ? scale : 1 / sqrt((double)q->size[3])};
+#pragma omp parallel if (out->rows > 64)
+    {
+        struct scratch s;
+        int lacking = scratch_make(&s, &in);
+        if (lacking)
+#pragma omp atomic write
+            failed = 1;
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t x = 0; x < out->rows; x++)
+            if (!lacking)
+                row(out, x, &in, &s);
+        scratch_free(&s);
+    }
+    return failed ? -1 : 0;
+}
+
+void lab_oracle_free(struct lab_oracle *oracle) {
+    free(oracle->place);
+    free(oracle->o);
+    free(oracle->lse);
+    free(oracle->size);
+    free(oracle->spread);
+    free(oracle->keys);
+    free(oracle->lists_bad);
+    memset(oracle, 0, sizeof *oracle);
+}
+
+static int same_head(const struct lab_place *a, const struct lab_place *b, int64_t reach) {
+    return a->b == b->b && a->h == b->h && llabs(a->i - b->i) < reach;
+}
+
+int lab_oracle_near(const struct lab_oracle *oracle, int64_t x, int64_t reach, int bad) {
+    const struct lab_place *at = &oracle->place[x];
+    for (int64_t y = x; y >= 0 && same_head(&oracle->place[y], at, reach); y--)
+        if (oracle->lists_bad[y] & bad)
+            return 1;
+    for (int64_t y = x; y < oracle->rows && same_head(&oracle->place[y], at, reach); y++)
+        if (oracle->lists_bad[y] & bad)
+            return 1;
+    return 0;
+}

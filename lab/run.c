@@ -1,0 +1,205 @@
+/* One run of a plan. */
+#include "lab/run.h"
+
+#include "lab/device.h"
+
+#include <stdio.h>
+
+typedef tess_status call(const tess_plan *, const tess_arguments *, tess_error *, tess_stream);
+
+static int say(char why[LAB_WHY], const char *what, const char *reason) {
+    snprintf(why, LAB_WHY, "%.60s: %.250s", what, reason);
+    return -1;
+}
+
+/* ---- plans and their images ---- */
+
+static tess_status image_fill(struct lab_planned *p, tess_error *error) {
+    char why[LAB_WHY];
+    size_t size = tess_plan_image_size(p->plan);
+    if (size == 0)
+        return TESS_OK;
+    if (lab_buffer_make(&p->image, size, 64))
+        return TESS_OUT_OF_MEMORY;
+    p->place = lab_mirror_add(&p->home, &p->image);
+    if (!p->place) {
+        snprintf(error->message, sizeof error->message, "the image: %s", p->home.why);
+        return TESS_OUT_OF_MEMORY;
+    }
+    tess_status status = tess_plan_upload(p->plan, p->place, size, error, NULL);
+    const char *broken = status ? NULL : lab_mirror_fetch(&p->home);
+    if (!status && !broken && lab_buffer_check(&p->image, "the image", why))
+        broken = why;
+    p->hash = lab_buffer_hash(&p->image);
+    if (!broken)
+        return status;
+    snprintf(error->message, sizeof error->message, "the upload: %.200s", broken);
+    return TESS_CUDA_ERROR;
+}
+
+tess_status lab_planned_make(struct lab_planned *p, const tess_problem *problem,
+                             const tess_pattern *pattern, const tess_target *target,
+                             tess_error *error) {
+    memset(p, 0, sizeof *p);
+    p->backend = target->backend;
+    lab_mirror_make(&p->home, target->backend);
+    tess_status status = tess_plan_create(&p->plan, problem, pattern, target, error);
+    return status ? status : image_fill(p, error);
+}
+
+void lab_planned_free(struct lab_planned *p) {
+    tess_plan_free(p->plan);
+    lab_mirror_free(&p->home);
+    lab_buffer_free(&p->image);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- launching ---- */
+
+static const char *replay(call *function, const struct lab_run *run, const tess_arguments *a,
+                          tess_error *error, tess_stream stream) {
+    tess_backend backend = run->planned->backend;
+    void *graph;
+    const char *why = lab_device_graph_begin(backend, stream);
+    if (why)
+        return why;
+    tess_status status = function(run->planned->plan, a, error, stream);
+    why = lab_device_graph_end(backend, stream, &graph);
+    if (status)
+        why = error->message;
+    for (int i = 0; i < 2 && !why; i++)
+        why = lab_device_graph_launch(backend, graph, stream);
+    if (!why)
+        why = lab_device_synchronize(backend);
+    lab_device_graph_free(backend, graph);
+    return why;
+}
+
+static const char *launch(call *function, const struct lab_run *run, const tess_arguments *a,
+                          tess_error *error) {
+    tess_backend backend = run->planned->backend;
+    tess_stream stream = NULL;
+    const char *why = run->manner == LAB_PLAIN ? NULL : lab_device_stream_make(backend, &stream);
+    if (why)
+        return why;
+    if (run->manner == LAB_GRAPH)
+        why = replay(function, run, a, error, stream);
+    else if (function(run->planned->plan, a, error, stream) != TESS_OK)
+        why = error->message;
+    if (!why)
+        why = lab_device_synchronize(backend);
+    lab_device_stream_free(backend, stream);
+    return why;
+}
+
+/* ---- one call ---- */
+
+/* What a call is handed, as the backend sees it. */
+struct sight {
+    struct lab_mirror mirror;
+    tess_tensor q, k, v, o, lse;
+    tess_arguments arguments;
+};
+
+/* values NULL: none. */
+static int sight_make(struct sight *s, const struct lab_run *run,
+                      const struct lab_buffer *workspace, const struct lab_buffer *values) {
+    tess_arguments a = tess_arguments_init();
+    lab_mirror_make(&s->mirror, run->planned->backend);
+    if (lab_mirror_tensor(&s->mirror, run->q, &s->q) ||
+        lab_mirror_tensor(&s->mirror, run->k, &s->k) ||
+        lab_mirror_tensor(&s->mirror, run->v, &s->v) ||
+        lab_mirror_tensor(&s->mirror, run->o, &s->o) ||
+        (run->lse && lab_mirror_tensor(&s->mirror, run->lse, &s->lse)))
+        return -1;
+    a.q = &s->q, a.k = &s->k, a.v = &s->v, a.o = &s->o, a.lse = run->lse ? &s->lse : NULL;
+    a.workspace = lab_mirror_add(&s->mirror, workspace), a.workspace_size = workspace->size;
+    if (values)
+        a.values = lab_mirror_add(&s->mirror, values);
+    a.image = run->planned->place, a.image_size = run->planned->image.size;
+    s->arguments = a;
+    return a.workspace && (a.values || !values) ? 0 : -1;
+}
+
+static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
+                  const struct lab_buffer *values, char why[LAB_WHY]) {
+    const struct lab_planned *p = run->planned;
+    if (lab_tensor_check(run->q, "q", why) || lab_tensor_check(run->k, "k", why) ||
+        lab_tensor_check(run->v, "v", why) || lab_tensor_check(run->o, "o", why) ||
+        (run->lse && lab_tensor_check(run->lse, "lse", why)) ||
+        lab_buffer_check(workspace, "the workspace", why) ||
+        (values && lab_buffer_check(values, "values", why)) ||
+        (p->place && lab_buffer_check(&p->image, "the image", why)))
+        return -1;
+    if (p->place && lab_buffer_hash(&p->image) != p->hash)
+        return say(why, "the image", "it was written to");
+    return 0;
+}
+
+static int call_once(call *function, const struct lab_run *run, size_t workspace_size,
+                     const struct lab_buffer *values, const char *what, char why[LAB_WHY]) {
+    tess_error error = tess_error_init();
+    struct sight sight;
+    struct lab_buffer workspace;
+    const char *broken = NULL;
+    if (lab_buffer_make(&workspace, workspace_size, 64))
+        return say(why, what, "out of memory for the workspace");
+    if (sight_make(&sight, run, &workspace, values))
+        broken = sight.mirror.why;
+    if (!broken)
+        broken = launch(function, run, &sight.arguments, &error);
+    if (!broken)
+        broken = lab_mirror_fetch(&sight.mirror);
+    if (!broken)
+        broken = lab_mirror_fetch(&run->planned->home);
+    int failed = broken ? say(why, what, broken) : guards(run, &workspace, values, why);
+    lab_mirror_free(&sight.mirror);
+    lab_buffer_free(&workspace);
+    return failed;
+}
+
+/* ---- runs ---- */
+
+static uint64_t inputs_hash(const struct lab_run *run) {
+    return lab_buffer_hash(&run->q->buffer) ^ 3 * lab_buffer_hash(&run->k->buffer) ^
+           5 * lab_buffer_hash(&run->v->buffer);
+}
+
+static void poison_outputs(const struct lab_run *run) {
+    lab_tensor_poison(run->o);
+    if (run->lse)
+        lab_tensor_poison(run->lse);
+}
+
+int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]) {
+    uint64_t before = inputs_hash(run);
+    poison_outputs(run);
+    if (call_once(tess_run, run, tess_plan_workspace_size(run->planned->plan), NULL, "tess_run",
+                  why))
+        return -1;
+    return inputs_hash(run) == before ? 0 : say(why, "tess_run", "an input was written to");
+}
+
+int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]) {
+    static const struct {
+        tess_stage stage;
+        call *function;
+    } stages[] = {{TESS_STAGE_SDDMM, tess_sddmm},
+                  {TESS_STAGE_SOFTMAX, tess_softmax},
+                  {TESS_STAGE_SPMM, tess_spmm}};
+    const tess_plan *plan = run->planned->plan;
+    uint64_t before = inputs_hash(run);
+    struct lab_buffer values;
+    if (lab_buffer_make(&values, (size_t)tess_plan_values_count(plan) * sizeof(float), 64))
+        return say(why, "values", "out of memory");
+    poison_outputs(run);
+    int failed = 0;
+    for (int s = 0; s < 3 && !failed; s++)
+        failed = call_once(stages[s].function, run,
+                           tess_plan_stage_workspace_size(plan, stages[s].stage), &values,
+                           tess_stage_name(stages[s].stage), why);
+    if (!failed && inputs_hash(run) != before)
+        failed = say(why, "the stages", "an input was written to");
+    lab_buffer_free(&values);
+    return failed;
+}

@@ -1,0 +1,42 @@
+/*
+ * One run of a plan through the public API on its backend: between canaries, into poisoned memory,
+ * with everything back on the host afterwards.
+ */
+#ifndef LAB_RUN_H
+#define LAB_RUN_H
+
+#include "lab/mirror.h"
+
+/* A plan and its image, which lies between canaries where the plan's runs find it. */
+struct lab_planned {
+    tess_plan *plan;
+    tess_backend backend;
+    struct lab_buffer image; /* as it was filled */
+    struct lab_mirror home;
+    void *place; /* NULL: the plan has no image */
+    uint64_t hash;
+};
+
+/* Plans and fills the image. Not TESS_OK: error says why. lab_planned_free in either case. */
+tess_status lab_planned_make(struct lab_planned *planned, const tess_problem *problem,
+                             const tess_pattern *pattern, const tess_target *target,
+                             tess_error *error);
+void lab_planned_free(struct lab_planned *planned);
+
+/* On the default stream; on one that does not wait for it; recorded there as a graph and replayed
+ * twice. The CPU knows the first alone. */
+enum lab_manner { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
+
+struct lab_run {
+    const struct lab_planned *planned;
+    const struct lab_tensor *q, *k, *v;
+    struct lab_tensor *o, *lse; /* lse NULL: none wanted */
+    enum lab_manner manner;
+};
+
+/* tess_run, or the three stages by themselves over values of exactly the size asked for. 0 when it
+ * ran, no canary was touched and no input and no image was changed; else -1 and why. */
+int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);
+int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]);
+
+#endif

@@ -1,0 +1,176 @@
+/* Names of everything that has one, and the details of a failed call. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const struct {
+    const char *name, *text;
+} status_words[] = {
+    [TESS_OK] = {"TESS_OK", "success"},
+    [TESS_INVALID_ARGUMENT] = {"TESS_INVALID_ARGUMENT", "an argument is not valid"},
+    [TESS_INVALID_LIST] = {"TESS_INVALID_LIST", "block lists break a rule"},
+    [TESS_UNSUPPORTED] = {"TESS_UNSUPPORTED", "no kernel computes this"},
+    [TESS_OUT_OF_MEMORY] = {"TESS_OUT_OF_MEMORY", "an allocation failed"},
+    [TESS_WORKSPACE_TOO_SMALL] = {"TESS_WORKSPACE_TOO_SMALL", "the workspace is too small"},
+    [TESS_NO_CUDA] = {"TESS_NO_CUDA", "no CUDA in this build or on this machine"},
+    [TESS_CUDA_ERROR] = {"TESS_CUDA_ERROR", "the CUDA runtime reported an error"},
+};
+
+static const char *const fault_names[] = {
+    [TESS_FAULT_NONE] = "none",
+    [TESS_FAULT_NULL] = "null",
+    [TESS_FAULT_NOT_MONOTONE] = "not monotone",
+    [TESS_FAULT_NEGATIVE] = "negative",
+    [TESS_FAULT_OUT_OF_RANGE] = "out of range",
+    [TESS_FAULT_UNSORTED] = "unsorted",
+    [TESS_FAULT_DUPLICATE] = "duplicate",
+    [TESS_FAULT_OVERFLOW] = "overflow",
+};
+
+static const struct {
+    const char *name;
+    size_t size;
+} types[] = {
+    [TESS_F32] = {"f32", 4},
+    [TESS_F16] = {"f16", 2},
+    [TESS_BF16] = {"bf16", 2},
+};
+
+static const char *const backend_names[] = {[TESS_CPU] = "cpu", [TESS_CUDA] = "cuda"};
+
+static const char *const stage_names[] = {
+    [TESS_STAGE_ATTENTION] = "attention",
+    [TESS_STAGE_SDDMM] = "sddmm",
+    [TESS_STAGE_SOFTMAX] = "softmax",
+    [TESS_STAGE_SPMM] = "spmm",
+};
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+#define TEXT(number) TEXT_(number)
+#define TEXT_(number) #number
+
+const char *tess_version(void) {
+    return TEXT(TESS_VERSION_MAJOR) "." TEXT(TESS_VERSION_MINOR) "." TEXT(TESS_VERSION_PATCH);
+}
+
+const char *tess_status_name(tess_status status) {
+    return (size_t)status < COUNT(status_words) ? status_words[status].name : NULL;
+}
+
+const char *tess_status_text(tess_status status) {
+    return (size_t)status < COUNT(status_words) ? status_words[status].text : NULL;
+}
+
+const char *tess_list_fault_name(tess_list_fault fault) {
+    return (size_t)fault < COUNT(fault_names) ? fault_names[fault] : NULL;
+}
+
+const char *tess_type_name(tess_type type) {
+    return (size_t)type < COUNT(types) ? types[type].name : NULL;
+}
+
+size_t tess_type_size(tess_type type) {
+    return (size_t)type < COUNT(types) ? types[type].size : 0;
+}
+
+const char *tess_backend_name(tess_backend backend) {
+    return (size_t)backend < COUNT(backend_names) ? backend_names[backend] : NULL;
+}
+
+const char *tess_stage_name(tess_stage stage) {
+    return (size_t)stage < COUNT(stage_names) ? stage_names[stage] : NULL;
+}
+
+/* A struct_size of 0, a tess_error that was only zeroed, means the size in version 0.1. */
+#define ERROR_FIRST_SIZE (offsetof(tess_error, message) + 256)
+
+static void error_fill(tess_error *error, tess_error filled, const char *format, va_list words) {
+    if (!error)
+        return;
+    size_t given_size = error->struct_size;
+    vsnprintf(filled.message, sizeof filled.message, format, words);
+    if (!given_size)
+        error->struct_size = ERROR_FIRST_SIZE;
+    struct_give(error, &filled, sizeof filled);
+    error->struct_size = given_size;
+}
+
+/* Details without a place. */
+static tess_error error_of(tess_status status, const char *function, const char *argument) {
+    return (tess_error){.status = status,
+                        .function = function,
+                        .argument = argument,
+                        .batch = -1,
+                        .head = -1,
+                        .row = -1,
+                        .position = -1};
+}
+
+tess_status error_set(tess_error *error, tess_status status, const char *function,
+                      const char *argument, const char *format, ...) {
+    va_list words;
+    va_start(words, format);
+    error_fill(error, error_of(status, function, argument), format, words);
+    va_end(words);
+    return status;
+}
+
+tess_status error_set_at(tess_error *error, tess_status status, const char *function,
+                         const char *argument, int64_t position, const char *format, ...) {
+    tess_error filled = error_of(status, function, argument);
+    va_list words;
+    filled.position = position;
+    va_start(words, format);
+    error_fill(error, filled, format, words);
+    va_end(words);
+    return status;
+}
+
+tess_status error_set_list(tess_error *error, tess_list_fault fault, const char *function,
+                           const char *argument, int64_t batch, int64_t head, int64_t row,
+                           int64_t position, const char *format, ...) {
+    tess_error filled = error_of(TESS_INVALID_LIST, function, argument);
+    va_list words;
+    filled.fault = fault;
+    filled.batch = batch, filled.head = head, filled.row = row, filled.position = position;
+    va_start(words, format);
+    error_fill(error, filled, format, words);
+    va_end(words);
+    return TESS_INVALID_LIST;
+}
+
+tess_status error_set_memory(tess_error *error, const char *function, size_t bytes) {
+    return error_set(error, TESS_OUT_OF_MEMORY, function, NULL, "could not allocate %zu bytes",
+                     bytes);
+}
+
+/* A struct_size this far past any version's is a struct that nobody initialised. */
+#define STRUCT_SIZE_LIMIT 4096
+
+static int struct_size_is_set(size_t given_size) {
+    return given_size >= sizeof given_size && given_size <= STRUCT_SIZE_LIMIT;
+}
+
+const char *struct_take(void *known, size_t size, const void *given) {
+    size_t given_size;
+    memcpy(&given_size, given, sizeof given_size);
+    if (!struct_size_is_set(given_size))
+        return "struct_size is not set: start from its _init function";
+    for (size_t i = size; i < given_size; i++)
+        if (((const unsigned char *)given)[i])
+            return "fields are set that this version of the library does not know";
+    memset(known, 0, size);
+    memcpy(known, given, given_size < size ? given_size : size);
+    return NULL;
+}
+
+const char *struct_give(void *given, const void *known, size_t size) {
+    size_t given_size;
+    memcpy(&given_size, given, sizeof given_size);
+    if (!struct_size_is_set(given_size))
+        return "struct_size is not set: start from its _init function";
+    memcpy((char *)given + sizeof given_size, (const char *)known + sizeof given_size,
+           (given_size < size ? given_size : size) - sizeof given_size);
+    return NULL;
+}

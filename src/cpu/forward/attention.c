@@ -1,0 +1,500 @@
+/*
+ * Fused attention on the CPU: online softmax over a query tile's packed list. A work item is one
+ * tile, or one part of a tile whose list is split; parts leave their state in slots of the
+ * workspace, which a second pass merges in the order of the parts.
+ *
+ * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
+ * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
+ */
+#if defined(__AMX_BF16__)
+#include "isa/amx.h"
+#elif defined(__AVX512BF16__)
+#include "isa/dpbf16.h"
+#endif
+#include "forward/group.h"
+#include "forward/listed.h"
+#include "tile/parallel.h"
+#include "forward/prefetch.h"
+
+/* One thread's scratch. */
+struct scratch {
+    struct near near;
+    struct state state;
+    float *low;
+    float *qt, *factor, *st;
+    float *k, *v; /* rows converted to f32 */
+    float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct listed listed;
+#if defined(__AVX512BF16__)
+    struct pairs pairs;
+#endif
+};
+
+struct job {
+    const struct kernel_args *args;
+    char *slots, *scratch;
+    size_t slot_size, scratch_size;
+#if defined(__AVX512BF16__)
+    struct pairs_store store;
+#endif
+};
+
+/* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
+
+/* Rows of a tile, of all its heads. */
+static size_t tile_lanes(const struct kernel_args *args) {
+    return (size_t)cpu_lanes(args->stack * args->lists->tile_rows);
+}
+
+static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
+    const size_t lanes = tile_lanes(args);
+    s->m = carve_take(c, lanes, sizeof *s->m);
+    s->l = carve_take(c, lanes, sizeof *s->l);
+    s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
+}
+
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+    const struct problem *p = args->problem;
+    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
+    state_take(c, args, &s->state);
+    s->near.m = carve_take(c, lanes, sizeof(float));
+    s->near.l = carve_take(c, lanes, sizeof(float));
+    s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
+    s->low = carve_take_panel(c, lanes, d_v, sizeof(float));
+    s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
+    s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
+    listed_take(c, p, &s->listed);
+    const int32_t some = cpu_listed_fits(p) ? listed_keys(p) : 0;
+    const int32_t keys = some > CPU_KEYS ? some : CPU_KEYS;
+    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
+    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
+    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
+    s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
+#if defined(__AVX512BF16__)
+    pairs_take(c, p, lanes, &s->pairs);
+#endif
+}
+
+static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+    struct carve slot = {0}, one = {0};
+    struct scratch scratch;
+    struct state state;
+    job->args = args;
+    state_take(&slot, args, &state);
+    scratch_take(&one, args, &scratch);
+    c->overflow |= slot.overflow | one.overflow;
+    job->slot_size = slot.used;
+    job->scratch_size = one.used;
+    job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
+    job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
+#if defined(__AVX512BF16__)
+    pairs_store_take(c, args, &job->store);
+#endif
+}
+
+size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
+    struct carve c = {0};
+    struct job job;
+    job_take(&c, args, &job);
+    return c.overflow ? SIZE_MAX : c.used;
+}
+
+static struct state slot_state(const struct job *job, int64_t slot) {
+    struct carve c = {.base = job->slots + (size_t)slot * job->slot_size};
+    struct state s;
+    state_take(&c, job->args, &s);
+    return s;
+}
+
+static struct scratch thread_scratch(const struct job *job, int32_t thread) {
+    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
+    struct scratch s;
+    scratch_take(&c, job->args, &s);
+    return s;
+}
+
+/* An item under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    struct state out;    /* what its rows have seen, at last */
+    int64_t b, h, heads; /* rows of heads h ... h + heads - 1, see cpu_row */
+    int64_t tile;        /* number T, see lists.h */
+    int64_t first, rows; /* the first query; rows of all heads together */
+    int listed;          /* only listed pairs are computed */
+    int64_t left;        /* superblocks after this one, if all that may are whole */
+    struct cpu_soon *soon;
+    int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
+#if defined(__AVX512BF16__)
+    int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
+    struct pairs_store store;
+    struct pairs_batch batch;
+#endif
+};
+
+/* Adds what near has still to be given, before anything else is done to it. */
+static void item_flush(struct item *it) {
+#if defined(__AVX512BF16__)
+    if (it->batch.n)
+        unit_add_values(&it->s.pairs, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
+                        it->args->problem->d_v, it->s.near.ot);
+    it->batch.n = 0;
+#else
+    (void)it;
+#endif
+}
+
+/* ---- one superblock ---- */
+
+/* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
+ * factor NULL: all 1. */
+static void group_run(const struct problem *p, int64_t lane, int vectors, const float **key,
+                      const float **value, tess_type type, int32_t n, const uint64_t *mask,
+                      const float *factor, const struct scratch *s) {
+    float *m = s->near.m + lane, *l = s->near.l + lane;
+    vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
+    vf sum[CPU_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        top[v] = seen[v] = v_load(m + v * CPU_LANES);
+    rows_scores(s->qt + lane * p->d_qk, vectors, key, type, n, p->d_qk, s->k, s->st, seen);
+    if (factor)
+        cpu_multiply(s->st, vectors, n, factor);
+    if (mask)
+        st_mask(s->st, vectors, n, mask);
+    if (factor || mask)
+        st_max(s->st, vectors, n, top);
+    lanes_raise(m, vectors, factor || mask ? top : seen, base, alpha);
+    cpu_shapes[vectors - 1].weigh(s->st, n, base, value, sum);
+    for (int v = 0; v < vectors; v++)
+        v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
+    rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
+}
+
+#if defined(__AVX512BF16__)
+/* Takes maxima: what is subtracted from scores now. Where some lane's moves, all that was added is
+ * multiplied for it. */
+static void pairs_raise(struct item *it, int vectors, vf *top, vf *base) {
+    const struct near *near = &it->s.near;
+    vf alpha[CPU_VECTORS];
+    uint32_t moves = 0;
+    for (int i = 0; i < vectors; i++) {
+        const vf m = v_load(near->m + i * CPU_LANES);
+        top[i] = pairs_follow(top[i] * pairs_factor(it->args->problem), m);
+        base[i] = base_of(m);
+        moves |= _mm512_cmp_ps_mask((__m512)top[i], (__m512)m, _CMP_NEQ_UQ);
+    }
+    if (!moves)
+        return;
+    item_flush(it);
+    lanes_raise(near->m, vectors, top, base, alpha);
+    for (int i = 0; i < vectors; i++)
+        v_store(near->l + i * CPU_LANES, alpha[i] * v_load(near->l + i * CPU_LANES));
+    pairs_rescale(vectors, it->args->problem->d_v, alpha, near->ot);
+}
+
+/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
+static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+                     const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    struct pairs_values values;
+    const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
+    vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
+    if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
+        return 0;
+    for (int i = 0; i < vectors; i++)
+        top[i] = v_set(-INFINITY);
+    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) { /* a matrix unit works on meanwhile */
+        const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
+        float *st = s->st + j * vectors * CPU_LANES;
+        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        if (keys->masked)
+            st_mask(st, vectors, n, keys->mask + j);
+        st_max(st, vectors, n, top);
+    }
+    pairs_raise(it, vectors, top, base);
+    pairs_weigh(pairs_next(&s->pairs, &it->batch, vectors), s->st, keys->n, pairs_factor(p), base,
+                vectors, sum);
+    for (int i = 0; i < vectors; i++) {
+        float *l = s->near.l + i * CPU_LANES;
+        v_store(l, v_load(l) + sum[i]);
+    }
+    pairs_append(&it->batch, &values, keys->n);
+    if (values.packed) /* into scratch that the next superblock needs */
+        item_flush(it);
+    return 1;
+}
+#endif
+
+static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+                       const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int64_t lanes = cpu_lanes(it->rows);
+    const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
+    uint64_t mask[CPU_KEYS];
+#if defined(__AVX512BF16__)
+    if (it->paired && pairs_run(it, keys, k, v))
+        return;
+#endif
+    item_flush(it);
+    const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
+    cpu_rows(k_row, k, keys->key, keys->n);
+    cpu_rows(v_row, v, keys->key, keys->n);
+    cpu_soon_put(it->soon, it->left, v_row + keys->n);
+    if (type != p->type) { /* for all groups at once */
+        cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
+        cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
+    }
+    for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
+        const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
+        const float *factor = it->shifted ? s->factor + lane : NULL;
+        if (!keys->masked) {
+            group_run(p, lane, vectors, k_row, v_row, type, keys->n, NULL, factor, s);
+            continue;
+        }
+        int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask);
+        if (n)
+            group_run(p, lane, vectors, group_k, group_v, type, n, mask, factor, s);
+    }
+}
+
+/* ---- items and merges ---- */
+
+static float lse_of(float m, double l) {
+    return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
+}
+
+/* Where the lse of an item's row r goes, if it is wanted. */
+static float *item_lse(const struct item *it, int64_t r) {
+    const struct view *view = &it->args->lse;
+    const struct cpu_lse lse = cpu_lse(view, it->b, it->h, it->first);
+    return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
+}
+
+/* Divides by the sums and writes the rows. */
+static void tile_finish(const struct item *it, const struct state *s, float *row) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v, lanes = cpu_lanes(it->rows);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        int64_t width;
+        float *o = cpu_column(s->ot, lanes, lane, d, &width);
+        vf l;
+        for (int i = 0; i < CPU_LANES; i++)
+            l[i] = (float)(1 / s->l[lane + i]);
+        vi empty = (vi)(l == v_set(INFINITY));
+        for (int64_t i = 0; i < d * width; i += width)
+            v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
+    }
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
+    for (int64_t r = 0; args->lse.data && r < it->rows; r++)
+        *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
+}
+
+/* Queries as listed.h has them; rows that fill up the last set are 0. */
+static void item_load_rows(const struct item *it, const struct cpu_head *q) {
+    const struct problem *p = it->args->problem;
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+        float *row = it->s.qt + r * p->d_qk;
+        it->s.factor[r] = 1;
+        if (r < it->rows)
+            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
+                                                    p->scale * LOG2_E);
+        else
+            memset(row, 0, (size_t)p->d_qk * sizeof *row);
+    }
+}
+
+static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const int64_t head = work->batch_head * args->stack;
+    struct item it = {.args = args,
+                      .s = thread_scratch(job, thread),
+                      .b = head / p->heads_q,
+                      .h = head % p->heads_q,
+                      .heads = args->stack,
+                      .tile = args->list_of[head] * args->lists->tiles + work->tile,
+                      .first = args->lists->tile_row[work->tile]};
+    const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
+    it.rows = queries * it.heads;
+    struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
+    it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
+#if defined(__AVX512BF16__)
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    it.paired = pairs_load_queries(&it.s.pairs, &q, it.first, it.rows, p, it.s.row);
+    it.listed &= !it.paired;
+    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
+#endif
+    it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
+    if (it.listed)
+        item_load_rows(&it, &q);
+    else
+        it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
+                                      p->scale * LOG2_E, it.s.row);
+    near_clear(&it.s.near, cpu_lanes(it.rows), p->d_v);
+    return it;
+}
+
+static void item_fold(struct item *it, int last) {
+    const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
+    const struct state *state = &it->s.state;
+    item_flush(it);
+    near_fold(last ? &it->out : state, state, it->s.low, &it->s.near, lanes, d, it->folded++, last);
+}
+
+/* An item that was never folded. */
+static void item_finish(struct item *it) {
+    item_flush(it);
+    struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
+        seen.l[r] = (double)it->s.near.l[r];
+    tile_finish(it, &seen, it->s.row);
+}
+
+/* Rows of o and lse as they stand, from sums in f32 or double. */
+static void listed_finish(const struct item *it, const struct listed_tile *t) {
+    const struct kernel_args *args = it->args;
+    const int64_t d = args->problem->d_v;
+    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    for (int64_t r = 0; r < it->rows; r++) {
+        const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
+        const vf factor = v_set((float)(1 / l));
+        const vi empty = (vi)(factor == v_set(INFINITY));
+        float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
+        for (int64_t i = 0; i < d; i += CPU_LANES) {
+            vf x = v_load(row + i);
+            if (t->folded)
+                x += v_load(t->low + r * d + i);
+            v_store(row + i, v_select(empty, (vf){0}, x * factor));
+        }
+        cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
+        if (args->lse.data)
+            *item_lse(it, r) = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
+    }
+}
+
+static void listed_compute(const struct item *it, struct walk *w, const struct cpu_head *k,
+                           const struct cpu_head *v, int32_t parts) {
+    const struct scratch *s = &it->s;
+    struct listed_tile t = {.p = it->args->problem,
+                            .s = &s->listed,
+                            .near = s->near,
+                            .state = it->out,
+                            .low = s->low,
+                            .q = s->qt,
+                            .factor = s->factor,
+                            .rows = it->rows};
+    int64_t set;
+    memset(t.s->seen, 0, CPU_TILE_ROWS * sizeof *t.s->seen);
+    for (int32_t n; (n = listed_next(w, t.p, t.rows, t.s, &set)) > 0;)
+        listed_superblock(&t, n, set, k, v, s->k, s->v);
+    if (parts > 1) {
+        listed_leave(&t);
+        return;
+    }
+    if (t.folded)
+        listed_fold(&t, 0, t.rows);
+    listed_finish(it, &t);
+}
+
+static void item_compute(const struct job *job, int64_t number, int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const struct work_item *work = &args->schedule->items[number];
+    struct item it = item_begin(job, work, thread);
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
+    struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);
+    struct cpu_keys keys;
+    struct walk w = walk_begin(args->lists, it.tile, it.heads, work->part, work->parts);
+    if (it.listed) {
+        listed_compute(&it, &w, &k, &v, work->parts);
+        return;
+    }
+    const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
+    struct cpu_soon soon;
+    it.soon = &soon;
+    cpu_soon_find(&soon, args, number, &o, it.first, it.rows);
+    if (w.left >= CPU_NEAR && cpu_near(p->d_v) == CPU_NEAR)
+        w.most = CPU_KEYS;
+    for (int64_t done = 0; walk_next(&w, &keys); done++) {
+        if (done && done % (cpu_near(p->d_v) / w.most) == 0)
+            item_fold(&it, 0);
+        it.left = (w.left + w.most - 1) / w.most;
+        superblock(&it, &keys, &k, &v);
+    }
+    if (work->parts == 1 && !it.folded) {
+        item_finish(&it);
+        return;
+    }
+    item_fold(&it, 1);
+    if (work->parts == 1)
+        tile_finish(&it, &it.out, it.s.row);
+}
+
+#if defined(__AVX512BF16__)
+#define STORE_GROUPS 8 /* at a time */
+
+static void store_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct problem *p = job->args->problem;
+    const int64_t groups = job->store.groups;
+    const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
+    const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
+    struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
+    struct pairs_store store = pairs_store_of(&job->store, head, p->d_v);
+    (void)thread;
+    pairs_store_fill(&store, &v, first,
+                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v);
+}
+#endif
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+#if defined(__AVX512BF16__)
+    unit_begin();
+    item_compute(context, number, thread);
+    unit_end();
+#else
+    item_compute(context, number, thread);
+#endif
+}
+
+static void merge_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const struct merge_item *merge = &args->schedule->merges[number];
+    const int64_t head = merge->batch_head * args->stack;
+    struct scratch s = thread_scratch(job, thread);
+    struct item it = {.args = args,
+                      .b = head / p->heads_q,
+                      .h = head % p->heads_q,
+                      .heads = args->stack,
+                      .first = args->lists->tile_row[merge->tile]};
+    it.rows = (args->lists->tile_row[merge->tile + 1] - it.first) * it.heads;
+    const struct state sum = slot_state(job, merge->first_slot);
+    for (int32_t part = 1; part < merge->parts; part++) {
+        const struct state state = slot_state(job, merge->first_slot + part);
+        state_merge(&sum, &sum, s.low, &state, cpu_lanes(it.rows), p->d_v, part,
+                    part + 1 == merge->parts);
+    }
+    tile_finish(&it, &sum, s.row);
+}
+
+tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    struct carve c = {.base = args->workspace};
+    struct job job;
+    job_take(&c, args, &job);
+#if defined(__AVX512BF16__)
+    cpu_for_each(args->problem->threads,
+                 args->problem->batch * args->problem->heads_kv *
+                     ((job.store.groups + STORE_GROUPS - 1) / STORE_GROUPS),
+                 store_run, &job);
+#endif
+    cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &job);
+    cpu_for_each(args->problem->threads, args->schedule->n_merges, merge_run, &job);
+    return TESS_OK;
+}

@@ -1,0 +1,341 @@
+/*
+ * The CPU backend's tables: levels, kernels, and the one device.
+ *
+ * The best level that this machine has, and that pays on it, is used. The environment variable
+ * TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all that they have no kernel
+ * for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that plans
+ * are refused with the reason rather than made for another level.
+ */
+#define _DEFAULT_SOURCE /* syscall */
+#include "cpu.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* ---- levels, best first ---- */
+
+static int portable_present(void) {
+    return 1;
+}
+
+#if defined(__x86_64__)
+static int avx2_present(void) {
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static int avx512_present(void) {
+    return avx2_present() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+static int avx512bf16_present(void) {
+    return avx512_present() && __builtin_cpu_supports("avx512bf16");
+}
+
+enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* of arch_prctl */
+
+/* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. A
+ * test of the level (tests/kernels/bf16_pairs.c) has an emulated unit, which needs neither. */
+static int amx_unit(void) {
+#if defined(CPU_AMX_EMULATED)
+    return 1;
+#else
+    enum { BITS = 1 << 22 | 1 << 24 }; /* of cpuid: AMX-BF16, AMX-TILE */
+    unsigned a, b, c, d;
+    uint64_t supported = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BITS) == BITS &&
+           syscall(SYS_arch_prctl, AMX_SUPPORTED, &supported) == 0 &&
+           (supported >> AMX_TILE_DATA & 1);
+#endif
+}
+
+static int amx_permitted(void) {
+#if defined(CPU_AMX_EMULATED)
+    return 1;
+#else
+    return syscall(SYS_arch_prctl, AMX_REQUEST, AMX_TILE_DATA) == 0;
+#endif
+}
+
+static int amx_present(void) {
+    return avx512bf16_present() && amx_unit();
+}
+#elif defined(__aarch64__)
+static int neon_present(void) { /* every one of them has it */
+    return 1;
+}
+#endif
+
+enum level_number {
+#define LEVEL_NUMBER(level) LEVEL_##level,
+    CPU_LEVELS(LEVEL_NUMBER)
+};
+
+static const struct level {
+    const char *name;
+    int (*present)(void); /* whether this machine has the instructions */
+} levels[] = {
+#define LEVEL_ROW(level) {#level, level##_present},
+    CPU_LEVELS(LEVEL_ROW)};
+
+#define LEVELS ((int)(sizeof levels / sizeof levels[0]))
+
+/* The level that TESSERA_ISA names: -1 = not set, LEVELS = no such level. */
+static int level_forced(void) {
+    const char *name = getenv("TESSERA_ISA");
+    if (!name || !*name)
+        return -1;
+    int level = 0;
+    while (level < LEVELS && strcmp(name, levels[level].name))
+        level++;
+    return level;
+}
+
+/* The level that computes what this one has no kernel for. */
+static int level_rest(int level) {
+#if defined(__x86_64__)
+    if (level == LEVEL_amx || level == LEVEL_avx512bf16)
+        return LEVEL_avx512;
+#endif
+    return level;
+}
+
+/* Whether a level that is present is faster here than the next. */
+static int level_pays(int level) {
+#if defined(__x86_64__)
+    /* vdpbf16ps makes twice the products of a multiply-add of f32. AMD's processors take the same
+     * time for both, Intel's four times as long (docs/measured.md). */
+    if (level == LEVEL_avx512bf16)
+        return __builtin_cpu_is("amd");
+#endif
+    (void)level;
+    return 1;
+}
+
+static const char *level_unusable(int level) {
+    int forced = level_forced();
+    if (forced == LEVELS)
+        return "TESSERA_ISA names a level that this build does not have";
+    if (forced >= 0 && forced != level && level_rest(forced) != level)
+        return "TESSERA_ISA names another level";
+    if (!levels[level].present())
+        return "this machine lacks the instructions";
+    return forced >= 0 || level_pays(level) ? NULL : "slower here than the next level";
+}
+
+const char *cpu_isa(void) {
+    for (int level = 0; level < LEVELS; level++)
+        if (!level_unusable(level))
+            return levels[level].name;
+    return "none";
+}
+
+/* ---- kernels ---- */
+
+static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
+
+/* They compute every problem; a CPU to plan for is always this machine's. */
+#define LEVEL_REFUSES(level)                                                                       \
+    static const char *level##_unusable(void) {                                                    \
+        return level_unusable(LEVEL_##level);                                                      \
+    }                                                                                              \
+    static const char *level##_refuses(const struct problem *problem, const tess_target *target) { \
+        (void)problem;                                                                             \
+        (void)target;                                                                              \
+        return level_unusable(LEVEL_##level);                                                      \
+    }
+CPU_LEVELS(LEVEL_REFUSES)
+
+#if defined(__x86_64__)
+/* But for the levels that multiply bf16 in pairs, which have a kernel of one stem. */
+static const char *pairs_refuse(const struct problem *p) {
+    const double factor = fabs(p->scale) * 1.4426950408889634;
+    if (p->type != TESS_BF16)
+        return "it multiplies bf16";
+    if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
+        return "it needs d_qk in multiples of 32 and d_v of 16";
+    if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
+        return "it needs |scale| * log2(e) between 2^-6 and 2^30";
+    return NULL;
+}
+
+static const char *avx512bf16_attention_refuses(const struct problem *p,
+                                                const tess_target *target) {
+    const char *why = pairs_refuse(p);
+    return why ? why : avx512bf16_refuses(p, target);
+}
+
+static const char *amx_attention_refuses(const struct problem *p, const tess_target *target) {
+    const char *why = pairs_refuse(p);
+    if (!why)
+        why = amx_refuses(p, target);
+    if (!why && !amx_permitted()) /* asked last: a plan with AMX is about to be made */
+        return "Linux refuses this process the registers of AMX";
+    return why;
+}
+#endif
+
+#define KERNEL(level, stem, its_stage, heights, stacked, pairs, ...)                               \
+    {                                                                                              \
+        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
+        .stacked_rows = stacked, .listed = pairs, .cost = {__VA_ARGS__},                           \
+        .unusable = level##_unusable, .refuses = level##_refuses,                                  \
+        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
+    }
+
+/*
+ * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
+ * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
+ * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
+ * of 16 and 64 rows; the listed ones, and what is far, from tiles of 64 and of G rows for blocks of
+ * G = 1, 2 and 4, d = 64 and 128, whose K and V are 2 and 4 MiB (L2 is 2). amx: bf16, one thread of
+ * the 16-core Xeon of an H200's host, tiles of 1 ... 64 rows; avx512bf16: bf16, by hand, one of two
+ * cores of an AMD EPYC (family 26), where tiles of up to 16 rows take as long as one of 16.
+ */
+#define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, cpu_listed_fits,      \
+           .item = 1e-6, .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,       \
+           .far_dim = 0.03e-9, .near_size = 2 << 20, .masked_key = masked,                         \
+           .listed_row_dim = row_listed, .listed_key_dim = key_listed),                            \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, 0, NULL, .item = 2e-6,                        \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, 0, NULL, .item = 0.2e-6,                  \
+               .key_row_dim = softmax_row),                                                        \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, NULL, .item = 2e-6,                          \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
+#define KERNEL_PAIRS(level, row_dim, key)                                                          \
+    {                                                                                              \
+        .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tile_rows = tile_rows,    \
+        .stacked_rows = CPU_TILE_ROWS, .unusable = level##_unusable,                               \
+        .cost = {.item = 1e-6, .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9},      \
+        .refuses = level##_attention_refuses, .workspace = cpu_attention_workspace_##level,        \
+        .run = cpu_attention_##level                                                               \
+    }
+static const struct kernel kernels[] = {
+#if defined(__x86_64__)
+    KERNEL_PAIRS(amx, 0.0038e-9, 0.09e-9),
+    KERNEL_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9),
+    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9),
+    KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9),
+#elif defined(__aarch64__) /* never measured: as portable */
+    KERNELS(neon, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9),
+#endif
+    KERNELS(portable, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9),
+};
+
+/* ---- the device ---- */
+
+static int32_t device_count(void) {
+    return 1;
+}
+
+/* Device 0, or -1 for the one in use. */
+static tess_status device_check(int32_t device, const char *function, tess_error *error) {
+    if (device == 0 || device == -1)
+        return TESS_OK;
+    return error_set(error, TESS_INVALID_ARGUMENT, function, "device",
+                     "the CPU is device 0; there is no device %d", (int)device);
+}
+
+/* Threads that a run gets when the problem leaves it open. */
+static int32_t threads_offered(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+static int64_t cache_size(void) {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (size <= 0)
+        size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return size > 0 ? size : 0;
+#else
+    return 0;
+#endif
+}
+
+/* The processor's name as Linux tells it, else "CPU". */
+static void name_read(char *name, size_t size) {
+    snprintf(name, size, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file)
+        return;
+    char line[256];
+    while (fgets(line, (int)sizeof line, file)) {
+        const char *value = strstr(line, ": ");
+        if (strncmp(line, "model name", 10) || !value)
+            continue;
+        snprintf(name, size, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+        break;
+    }
+    fclose(file);
+}
+
+static tess_status device_describe(int32_t device, tess_device_info *info, tess_error *error) {
+    tess_status status = device_check(device, "tess_device_describe", error);
+    if (status)
+        return status;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    name_read(info->name, sizeof info->name);
+    info->multiprocessors = threads_offered();
+    info->memory_size = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+    info->cache_size = cache_size();
+    return TESS_OK;
+}
+
+static tess_status target_query(int32_t device, tess_target *target, tess_error *error) {
+    tess_status status = device_check(device, "tess_target_query", error);
+    if (status)
+        return status;
+    target->backend = TESS_CPU;
+    target->device = 0;
+    target->cache_size = cache_size();
+    return TESS_OK;
+}
+
+/* ---- memory and streams ---- */
+
+static void *allocate(size_t size) {
+    if (size > SIZE_MAX - CARVE_ALIGNMENT)
+        return NULL;
+    return aligned_alloc(CARVE_ALIGNMENT,
+                         (size + CARVE_ALIGNMENT - 1) / CARVE_ALIGNMENT * CARVE_ALIGNMENT);
+}
+
+static tess_status synchronize(tess_stream stream, tess_error *error) {
+    (void)stream;
+    (void)error;
+    return TESS_OK;
+}
+
+static const struct backend backend = {
+    .name = "cpu",
+    .kernels = kernels,
+    .n_kernels = sizeof kernels / sizeof kernels[0],
+    .device_count = device_count,
+    .device_describe = device_describe,
+    .target_query = target_query,
+    .allocate = allocate,
+    .release = free,
+    .synchronize = synchronize,
+};
+
+const struct backend *cpu_kernels(void) {
+    return &backend;
+}

@@ -1,0 +1,97 @@
+/* Fused attention: partial results and how they are merged, and the outputs of a tile. */
+#ifndef TESSERA_CUDA_ATTENTION_STORE_CUH
+#define TESSERA_CUDA_ATTENTION_STORE_CUH
+
+#include "host/forward.h"
+#include "device/convert.cuh"
+#include "device/warp.cuh"
+
+#include <cuda_runtime.h>
+
+#define ATTENTION_LN_2 0.69314718055994531f
+#define ATTENTION_MERGE_THREADS 128
+#define ATTENTION_MERGE_ROWS (ATTENTION_MERGE_THREADS / 32) /* at a time, of a block */
+
+/* A slot of the workspace (attention.h). */
+struct attention_slot {
+    float *o, *m, *l;
+};
+
+static __device__ __forceinline__ struct attention_slot
+attention_slot_of(const struct attention_params &p, int64_t slot) {
+    float *at = p.slots + slot * p.slot_floats;
+    float *m = at + (int64_t)p.tile_rows * p.slot_dims;
+    return {at, m, m + p.tile_rows};
+}
+
+/* The lse of row `row` of head (b, h), of a maximum and a sum in base 2. */
+static __device__ __forceinline__ void attention_store_lse(const struct attention_params &p,
+                                                           int32_t b, int32_t h, int32_t row,
+                                                           float m, float l) {
+    if (p.lse.data)
+        static_cast<float *>(p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] +
+                                         row * p.lse.stride[2]] =
+            l == 0 ? -INFINITY : (m + log2f(l)) * ATTENTION_LN_2;
+}
+
+/* 0 where a maximum is -Inf: nothing stands in for it. */
+static __device__ __forceinline__ float attention_base(float m) {
+    return m == -INFINITY ? 0.0f : m;
+}
+
+/* The parts of split tiles, in their order: blocks of one column a tile, a row for each warp. */
+template <class T>
+static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
+    attention_merge(const __grid_constant__ struct attention_params p) {
+    for (int64_t i = blockIdx.x; i < p.n_merges; i += gridDim.x) {
+        const struct granule_item merge = p.image.merges[i];
+        const int32_t b = merge.batch, h = merge.head;
+        T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];
+        for (int row = (int)(blockIdx.y * ATTENTION_MERGE_ROWS + threadIdx.x / 32);
+             row < merge.rows; row += (int)gridDim.y * ATTENTION_MERGE_ROWS) {
+            float m = -INFINITY, l = 0;
+            for (int part = 0; part < merge.parts; part++)
+                m = fmaxf(m, attention_slot_of(p, merge.slot + part).m[row]);
+            const float base = attention_base(m);
+            for (int part = 0; part < merge.parts; part++) {
+                const struct attention_slot s = attention_slot_of(p, merge.slot + part);
+                l += exp2f(s.m[row] - base) * s.l[row];
+            }
+            for (int d = warp_lane(); d < p.d_v; d += 32) {
+                float sum = 0;
+                for (int part = 0; part < merge.parts; part++) {
+                    const struct attention_slot s = attention_slot_of(p, merge.slot + part);
+                    sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
+                }
+                from_f32(&o[(merge.row + row) * p.o.stride[2] + d],
+                         l == 0 ? 0.0f : mean_in_range(sum / l, T()));
+            }
+            if (warp_lane() == 0)
+                attention_store_lse(p, b, h, merge.row + row, m, l);
+        }
+    }
+}
+
+/* Blocks of a launch over `items`: no more than a grid can have, as kernels step through their
+ * items by its size. */
+static inline unsigned attention_blocks(int64_t items) {
+    return (unsigned)(items < 1 << 30 ? items : 1 << 30);
+}
+
+static inline cudaError_t attention_launch(void (*kernel)(const struct attention_params),
+                                           dim3 blocks, int threads, size_t shared,
+                                           const struct attention_params *p, cudaStream_t stream) {
+    if (blocks.x == 0)
+        return cudaSuccess;
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), arguments, shared, stream);
+}
+
+template <class T>
+static cudaError_t attention_merge_launch(const struct attention_params *p, cudaStream_t stream) {
+    const unsigned high = (unsigned)(p->tile_rows + ATTENTION_MERGE_ROWS - 1) / ATTENTION_MERGE_ROWS;
+    return attention_launch(attention_merge<T>, dim3(attention_blocks(p->n_merges), high),
+                            ATTENTION_MERGE_THREADS, 0, p, stream);
+}
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * Fused attention: how listed keys get into shared memory. A step is KEYS places of a tile's
+ * granules; each warp gathers KEYS / WARPS rows of K and of V, whatever the granules are, and puts
+ * the row masks beside them where a granule of the step has one. Places that hold no key get zeros,
+ * and a mask without rows.
+ */
+#ifndef TESSERA_CUDA_ATTENTION_GATHER_CUH
+#define TESSERA_CUDA_ATTENTION_GATHER_CUH
+
+#include "host/forward.h"
+#include "device/convert.cuh"
+#include "device/copy.cuh"
+#include "device/swizzle.cuh"
+#include "device/warp.cuh"
+
+/* Where the rows of one (batch, head) of a tensor begin. */
+template <class T>
+static __device__ __forceinline__ char *attention_head(const struct view &view, int32_t b,
+                                                       int32_t h) {
+    return reinterpret_cast<char *>(static_cast<T *>(view.data) + b * view.stride[0] +
+                                    h * view.stride[1]);
+}
+
+/* 16 bytes of a row of elements that are not aligned, or not to be taken as they are. */
+template <class T>
+static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
+                                                          float scale) {
+    union {
+        T x[16 / sizeof(T)];
+        uint4 all;
+    } piece;
+    piece.all = {0, 0, 0, 0};
+    const T *elements = reinterpret_cast<const T *>(from);
+#pragma unroll
+    for (int i = 0; i < (int)(16 / sizeof(T)); i++)
+        if (i * (int)sizeof(T) < bytes)
+            from_f32(&piece.x[i], to_f32(elements[i]) * scale);
+    return piece.all;
+}
+
+/* How rows get from a tensor into a panel. */
+struct attention_manner {
+    int64_t stride; /* bytes from row to row */
+    uint32_t step;  /* the same, where rows are copied */
+    int32_t bytes;  /* of a row */
+    bool copied;    /* 16 bytes at a time; else element by element, times `scale` */
+    float scale;
+};
+
+template <class T>
+static __device__ __forceinline__ struct attention_manner
+attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
+                    float scale) {
+    return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
+            d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
+}
+
+/* Lanes that copy a row of DIMS elements, 16 bytes each, 128 at a time. */
+template <class T, int DIMS>
+static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
+    constexpr int LANES = DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
+    static_assert(8 % LANES == 0, "a warp's copies end with a row");
+    return LANES;
+}
+
+/* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
+ * names, in key[i], the one that goes to row 32 i + l of the panel, -1 for zeros. */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
+                    const int32_t (&key)[(ROWS + 31) / 32]) {
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    constexpr int LANES = attention_lanes<T, DIMS>();
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
+    from += 16 * piece;
+    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+#pragma unroll
+    for (int i = 0; i < ROWS; i += 32 / LANES) {
+        const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
+        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * manner.step;
+        const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
+                copy_16_of_line(at + 128 * s, row + 128 * s,
+                                k >= 0 && 128 * s + 16 * piece < manner.bytes);
+    }
+}
+
+/* The same for rows that follow one another, the first `count`, which need no looking up. from, to:
+ * where this lane's pieces of the first begin (attention_lane_*). */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
+                   int32_t count) {
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    constexpr int LANES = attention_lanes<T, DIMS>();
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += 32 / LANES) {
+        const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
+        const char *row = from + (uint64_t)manner.step * (uint32_t)i;
+#pragma unroll
+        for (int s = 0; s < SEGMENTS; s++)
+            if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
+                copy_16_of_line(at + 128 * s, row + 128 * s,
+                                i + sub < count && 128 * s + 16 * piece < manner.bytes);
+    }
+}
+
+/* This lane's pieces of rows: from the first row's begin, and of a panel. */
+template <int LANES>
+static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
+    return (uint64_t)(uint32_t)(first + warp_lane() / LANES) * step + 16 * (warp_lane() % LANES);
+}
+template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
+    const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
+    return (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+}
+
+/* The same element by element. */
+template <class T, int ROWS, int ROW>
+static __device__ __forceinline__ void
+attention_copy_elements(uint32_t to, const char *from, const struct attention_manner &manner,
+                        const int32_t (&key)[(ROWS + 31) / 32]) {
+    const int piece = warp_lane_here() % 8, sub = warp_lane_here() / 8;
+#pragma unroll 1
+    for (int row = sub; row < ROWS; row += 4) {
+        int32_t k = __shfl_sync(WARP_ALL, key[0], row % 32);
+#pragma unroll
+        for (int i = 1; i < (ROWS + 31) / 32; i++) {
+            const int32_t other = __shfl_sync(WARP_ALL, key[i], row % 32);
+            k = row / 32 == i ? other : k;
+        }
+#pragma unroll 1
+        for (int c = piece; c < ROW / 16; c += 8) {
+            const int32_t bytes = manner.bytes - 16 * c;
+            uint4 x = {0, 0, 0, 0};
+            if (k >= 0 && bytes > 0)
+                x = attention_load_16<T>(from + k * manner.stride + 16 * c, bytes, manner.scale);
+            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, c), x);
+        }
+    }
+}
+
+/* Rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart, done after
+ * copy_wait_all. */
+template <class T, int DIMS, int ROWS, int ROW>
+static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
+                                                        const struct attention_manner &manner,
+                                                        const int32_t (&key)[(ROWS + 31) / 32]) {
+    if (manner.copied)
+        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, key);
+    else
+        attention_copy_elements<T, ROWS, ROW>(to, from, manner, key);
+}
+
+/* Rows 64 w ... 64 w + 63 that list key c of a band. */
+static __device__ __forceinline__ uint64_t attention_band(const struct granule_mask &mask,
+                                                          int32_t c, int w) {
+    const int64_t first = (int64_t)c - mask.u.band.hi - 64 * w;
+    const int64_t last = (int64_t)c - mask.u.band.lo - 64 * w;
+    if (first > last || first > 63 || last < 0)
+        return 0;
+    return (~(uint64_t)0 << (first < 0 ? 0 : first)) &
+           (~(uint64_t)0 >> (last > 63 ? 0 : 63 - last));
+}
+
+/* ---- what is known of the keys of coming steps, in shared memory ---- */
+
+#define ATTENTION_JOBS 4 /* items in flight: being computed, filled and looked up, and the next */
+
+/* keys, masks: of the granules of a step, which stand there one step before the gather needs them.
+ * words: the row masks of a stage's places. */
+template <int KEYS, int WORDS> struct attention_lists {
+    struct granule_mask masks[2][KEYS];
+    uint64_t words[2][KEYS][WORDS];
+    struct granule_item jobs[ATTENTION_JOBS];
+    const char *k[ATTENTION_JOBS], *v[ATTENTION_JOBS]; /* of the jobs that are looked up */
+    int32_t keys[2][KEYS];
+};
+
+/* Fetches an item of the schedule. */
+static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
+                                                           const struct attention_params &p,
+                                                           int64_t item) {
+    const int at = (int)threadIdx.x;
+    if (at < (int)sizeof(struct granule_item) / 8)
+        copy_8(shared_address(&job) + 8 * at,
+               reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+}
+
+/* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
+template <class T, int D, int THREADS>
+static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
+                                                       const struct granule_item &item) {
+    const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
+    const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
+    const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
+    for (int row = (int)threadIdx.x; row < rows; row += THREADS)
+#pragma unroll
+        for (int at = 0; at < D * (int)sizeof(T); at += 128)
+            if (at < bytes)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
+}
+
+/* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
+template <int KEYS, int WORDS, int THREADS>
+static __device__ __forceinline__ void
+attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+               int slot, const struct granule_item &item, uint32_t first) {
+#pragma unroll
+    for (int i = 0; i < KEYS; i += THREADS) {
+        const uint32_t at = (uint32_t)i + threadIdx.x;
+        if (at >= KEYS >> p.granule_bits)
+            break;
+        if (first + at >= (uint32_t)item.count) {
+            lists.keys[slot][at] = -1;
+            continue;
+        }
+        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+        if (first + at >= (uint32_t)item.whole)
+            copy_16_of_line(shared_address(&lists.masks[slot][at]),
+                            p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
+    }
+}
+
+/* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
+ * where the step is `masked` its row mask, if it is to be kept, into a stage. */
+template <int KEYS, int WORDS>
+static __device__ __forceinline__ int32_t
+attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked,
+              bool keep) {
+    const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
+    const int32_t first = lists.keys[slot][at];
+    if (!masked)
+        return first + offset;
+    uint64_t(&words)[WORDS] = lists.words[slot][row];
+    const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
+    const struct granule_mask &mask = lists.masks[slot][at];
+    const bool none = first < 0 || (!whole && offset >= mask.count);
+    if (!keep)
+        return none ? -1 : first + offset;
+    if (none || whole || mask.kind == GRANULE_ALL) {
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            words[w] = none ? 0 : ~(uint64_t)0;
+    } else if (mask.kind == LIST_BAND) {
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            words[w] = attention_band(mask, offset, w);
+    } else {
+        const uint64_t *from =
+            p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+            copy_8(shared_address(&words[w]), from + w);
+    }
+    return none ? -1 : first + offset;
+}
+
+#endif

@@ -1,0 +1,341 @@
+/*
+ * Fused attention for f32 on tensor cores, what one warp computes: as in attention_tile.cuh, by
+ * products of 11-bit parts (device/fragment.cuh). Panels hold f32 as it stands; each warp splits
+ * the fragments that it loads. With g = lane / 4 and t = lane % 4 it has
+ *
+ *   scores  A: rows g, g + 8 of Q, B: key g; columns of 8 dims are dims t and t + 4 of them
+ *   values  A: weights of keys 2t, 2t + 1 as the scores left them, B: those keys' dim g
+ *
+ * No sum runs far: sums leave the tensor cores, which truncate, after 16 dims or keys, and each
+ * ATTENTION_FAR_KEYS keys O and l are put by in shared memory, and go on with what rounding took
+ * from those sums.
+ */
+#ifndef TESSERA_CUDA_ATTENTION_TILE_F32_CUH
+#define TESSERA_CUDA_ATTENTION_TILE_F32_CUH
+
+#include "forward/sm80/tile.cuh"
+#include "device/fragment.cuh"
+
+#define ATTENTION_FAR_KEYS 256
+
+template <int D, int R> struct attention_state<float, D, R> {
+    float o[R / 16][D / 8][4];
+    float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
+    uint32_t far;             /* this thread's first place for sums that are put by */
+    int keys;                 /* since that was done; more by ATTENTION_FAR_HOLDS once it was */
+};
+#define ATTENTION_FAR_HOLDS (1 << 20)
+
+/* Four sums stand together; threads stand side by side. */
+template <int D, int R>
+static __device__ __forceinline__ uint32_t
+attention_far_o(const struct attention_state<float, D, R> &state, int i, int d) {
+    return state.far + (uint32_t)(i * (D / 8) + d) * 16 * blockDim.x;
+}
+template <int D, int R>
+static __device__ __forceinline__ uint32_t
+attention_far_l(const struct attention_state<float, D, R> &state, int r) {
+    return attention_far_o(state, R / 16, r / 4) + (uint32_t)(4 * (r % 4));
+}
+
+template <int D, int R>
+static __device__ __forceinline__ void attention_place(struct attention_state<float, D, R> &state,
+                                                       uint32_t far) {
+    state.far = far + 16 * threadIdx.x;
+}
+
+/* far + near as a sum and what rounding takes from it (Knuth's two-sum). */
+static __device__ __forceinline__ uint32_t attention_two_sum(float &near, uint32_t far) {
+    const float a = __uint_as_float(far), sum = a + near, from = sum - a;
+    near = (a - (sum - from)) + (near - from);
+    return __float_as_uint(sum);
+}
+
+/* Puts O and l by. */
+template <int D, int R>
+static __device__ __forceinline__ void
+attention_put_by(struct attention_state<float, D, R> &state) {
+    const bool holds = state.keys >= ATTENTION_FAR_HOLDS;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const uint32_t at = attention_far_l(state, r);
+        shared_store_4(at, attention_two_sum(state.l[r], holds ? shared_load_4(at) : 0));
+    }
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const uint32_t at = attention_far_o(state, i, d);
+            uint4 far = {0, 0, 0, 0};
+            if (holds)
+                far = shared_load_16(at);
+            float(&o)[4] = state.o[i][d];
+            shared_store_16(at, {attention_two_sum(o[0], far.x), attention_two_sum(o[1], far.y),
+                                 attention_two_sum(o[2], far.z), attention_two_sum(o[3], far.w)});
+        }
+    state.keys = ATTENTION_FAR_HOLDS;
+}
+
+static __device__ __forceinline__ void attention_scale_far(uint32_t at, float factor) {
+    shared_store_4(at, __float_as_uint(__uint_as_float(shared_load_4(at)) * factor));
+}
+
+/* What was put by follows a row's maximum. */
+template <int D, int R>
+static __device__ __forceinline__ void
+attention_rescale_far(const struct attention_state<float, D, R> &state, int r, float factor) {
+    if (state.keys < ATTENTION_FAR_HOLDS)
+        return;
+    attention_scale_far(attention_far_l(state, r), factor);
+#pragma unroll 1
+    for (int d = 0; d < D / 8; d++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            attention_scale_far(attention_far_o(state, r / 2, d) + (uint32_t)(r % 2 * 8 + 4 * e),
+                                factor);
+}
+
+/* O and l as a whole. */
+template <int D, int R>
+static __device__ __forceinline__ void attention_total(struct attention_state<float, D, R> &state) {
+    if (state.keys < ATTENTION_FAR_HOLDS)
+        return;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++)
+        state.l[r] += __uint_as_float(shared_load_4(attention_far_l(state, r)));
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const uint4 far = shared_load_16(attention_far_o(state, i, d));
+            state.o[i][d][0] += __uint_as_float(far.x);
+            state.o[i][d][1] += __uint_as_float(far.y);
+            state.o[i][d][2] += __uint_as_float(far.z);
+            state.o[i][d][3] += __uint_as_float(far.w);
+        }
+}
+
+/* One score, in double: row `row` of a panel times row `key` of another. */
+template <int D, int ROW>
+static __device__ __forceinline__ float attention_score(uint32_t q, int row, uint32_t k, int key) {
+    double sum = 0;
+#pragma unroll 1
+    for (int d = 0; d < D; d++) {
+        const uint32_t x = q + (uint32_t)(row * ROW + d % 4 * 4) + panel_piece(row, d / 4);
+        const uint32_t y = k + (uint32_t)(key * ROW + d % 4 * 4) + panel_piece(key, d / 4);
+        sum += (double)__uint_as_float(shared_load_4(x)) * __uint_as_float(shared_load_4(y));
+    }
+    return (float)sum;
+}
+
+/* Scores that came out NaN, again, one by one: infinities have no parts that add up to them. */
+template <int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_mend_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                      const struct attention_groups &groups) {
+    const int row = warp_lane() / 4, column = warp_lane() % 4 * 2;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                bad |= isnan(s[i][j][e]);
+    if (!__any_sync(WARP_ALL, bad))
+        return;
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (isnan(s[i][j][e]))
+                    s[i][j][e] = attention_score<D, ROW>(
+                        q, 16 * i + 8 * (e / 2) + row, k,
+                        8 * attention_group<ALL>(groups, j) + column + e % 2);
+    __syncwarp(); /* tensor cores want all lanes together */
+}
+
+/* part = a b over 16 columns, by parts, the small ones first: ALL four products, or the three
+ * larger. part is 0 before. */
+template <bool ALL>
+static __device__ __forceinline__ void attention_products(float (&part)[4],
+                                                          const struct fragment<float, 4> (&a)[2],
+                                                          const struct fragment<float, 2> (&b)[2]) {
+    if (ALL) {
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            fragment_mma_tf32(part, a[n].low, b[n].low);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            part[e] *= 1 / FRAGMENT_LOW;
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        fragment_mma_tf32(part, a[n].high, b[n].low);
+        fragment_mma_tf32(part, a[n].low, b[n].high);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        part[e] *= 1 / FRAGMENT_LOW;
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        fragment_mma_tf32(part, a[n].high, b[n].high);
+}
+
+/* sum += a b */
+template <bool ALL>
+static __device__ __forceinline__ void attention_multiply(float (&sum)[4],
+                                                          const struct fragment<float, 4> (&a)[2],
+                                                          const struct fragment<float, 2> (&b)[2]) {
+    float part[4] = {};
+    attention_products<ALL>(part, a, b);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        sum[e] += part[e];
+}
+
+/* s[R][8 GROUPS] += q[R][16] k[groups][16]^T; rows, keys: where this lane's pieces of Q and of K
+ * stand. */
+template <int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_scores_16(float (&s)[R / 16][GROUPS][4], uint32_t rows, uint32_t keys,
+                    const struct attention_groups &groups) {
+    struct fragment<float, 4> a[R / 16][2];
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            uint32_t word[4];
+            mma_load(word, (rows ^ (uint32_t)(32 * n)) + (uint32_t)(16 * i * ROW));
+            a[i][n] = fragment_of(word, 0.0f);
+        }
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        if (!ALL && j >= groups.n) /* masked whatever it is */
+            break;
+        uint32_t word[4];
+        mma_load(word, keys + (uint32_t)(8 * ROW * attention_group<ALL>(groups, j)));
+        const struct fragment<float, 2> b[2] = {fragment_of({word[0], word[1]}, 0.0f),
+                                                fragment_of({word[2], word[3]}, 0.0f)};
+#pragma unroll
+        for (int i = 0; i < R / 16; i++)
+            attention_multiply<true>(s[i][j], a[i], b);
+    }
+}
+
+/* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
+template <int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                 const struct attention_groups &groups, float) {
+    const int lane = warp_lane();
+    uint32_t rows = q + (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
+    uint32_t keys = k + (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8);
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[i][j][e] = 0;
+#pragma unroll 1
+    for (int d = 0; d < ROW; d += 128, rows += 128, keys += 128)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            attention_scores_16<R, GROUPS, ROW, ALL>(s, rows ^ (uint32_t)(64 * half),
+                                                     keys ^ (uint32_t)(64 * half), groups);
+    attention_mend_scores<D, R, GROUPS, ROW, ALL>(s, q, k, groups);
+}
+
+/* o[R][D] += x[R][8 GROUPS] v[groups][D], by the three larger products of parts. */
+template <int GROUPS, int ROW, bool ALL, int D, int R>
+static __device__ __forceinline__ void
+attention_values(struct attention_state<float, D, R> &state, const float (&x)[R / 16][GROUPS][4],
+                 uint32_t v, const struct attention_groups &groups) {
+    const int g = warp_lane() / 4, t = warp_lane() % 4;
+    v += (uint32_t)(2 * t * ROW + g % 4 * 4) + panel_piece(2 * t, g / 4);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j += 2) {
+        if (!ALL && j >= groups.n)
+            break;
+        uint32_t group[2]; /* where two groups stand, from v on */
+        struct fragment<float, 4> a[R / 16][2];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            group[n] = (uint32_t)(8 * ROW * attention_group<ALL>(groups, j + n));
+#pragma unroll
+            for (int i = 0; i < R / 16; i++) {
+                const float(&w)[4] = x[i][j + n];
+                a[i][n] = fragment_of({__float_as_uint(w[0]), __float_as_uint(w[2]),
+                                       __float_as_uint(w[1]), __float_as_uint(w[3])},
+                                      0.0f);
+            }
+        }
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            struct fragment<float, 2> b[2];
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                b[n] = fragment_of({shared_load_4(panel_piece_after(v, d) + group[n]),
+                                    shared_load_4(panel_piece_after(v ^ 16, d) + ROW + group[n])},
+                                   0.0f);
+#pragma unroll
+            for (int i = 0; i < R / 16; i++)
+                attention_multiply<false>(state.o[i][d], a[i], b);
+        }
+    }
+}
+
+/* So many keys are added. */
+template <int D, int R>
+static __device__ __forceinline__ void attention_count(struct attention_state<float, D, R> &state,
+                                                       int keys) {
+    state.keys += keys;
+    if (state.keys % ATTENTION_FAR_HOLDS >= ATTENTION_FAR_KEYS)
+        attention_put_by(state);
+}
+
+template <int GROUPS, int ROW, bool ALL, int D, int R>
+static __device__ __forceinline__ void
+attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4],
+              uint32_t v, float scale, const struct attention_groups &groups) {
+    attention_softmax<float, D, R, GROUPS, false>(s, state, scale);
+    attention_values<GROUPS, ROW, ALL>(state, s, v, groups);
+    attention_count(state, 8 * GROUPS);
+}
+
+/* This warp's rows of O. WHOLE: they can be stored two elements at a time. */
+template <bool WHOLE, int D, int R>
+static __device__ __forceinline__ void
+attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
+                  const struct attention_state<float, D, R> &state) {
+    const int lane = warp_lane_here();
+    float *const o =
+        reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head)) + lane % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const float factor = state.l[r] == 0 ? 0.0f : 1 / state.l[r];
+        const int row = first + lane / 4 + 8 * r;
+        float *const to = o + (item.row + row) * p.o.stride[2];
+        if (row >= item.rows)
+            continue;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const float *x = state.o[r / 2][d] + r % 2 * 2;
+            const float2 two = {x[0] * factor, x[1] * factor};
+            const int left = p.d_v - (8 * d + lane % 4 * 2);
+            if (WHOLE) {
+                *reinterpret_cast<float2 *>(to + 8 * d) = two;
+                continue;
+            }
+            if (left > 0)
+                to[8 * d] = two.x;
+            if (left > 1)
+                to[8 * d + 1] = two.y;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,216 @@
+/*
+ * Fused attention on tensor cores, what one warp computes of a stage of keys. Where a key of the
+ * stage has a mask, it passes over those groups of 8 keys that none of its rows lists: it computes
+ * with the groups that are left, wherever they stand.
+ */
+#ifndef TESSERA_CUDA_ATTENTION_STEP_CUH
+#define TESSERA_CUDA_ATTENTION_STEP_CUH
+
+#include "forward/sm80/tile_f32.cuh"
+
+/* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
+ * listed, and beside tall and wide sums of f32 what registers allow. */
+template <class T, int D, int R>
+static __host__ __device__ __forceinline__ constexpr int attention_masked_groups(void) {
+    return sizeof(T) == 4 && R * D > 1024 ? 2 : 4;
+}
+
+/* O times a power of two. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_scale_o(struct attention_state<T, D, R> &state,
+                                                         float factor) {
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                state.o[i][d][e] *= factor;
+}
+
+/* Adds the small ones of the weights x, and takes them out of the fragments. They are raised, and O
+ * with them, by what no number of it feels, as f32 has room for both: rows without small weights
+ * keep their bits. */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_values_small(struct attention_state<T, D, R> &state,
+                       uint32_t (&weights)[R / 16][GROUPS][2],
+                       const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                       const struct attention_groups &groups) {
+    uint32_t small[R / 16][GROUPS][2];
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
+                const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
+                small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
+                                          b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
+                weights[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
+            }
+    attention_scale_o(state, ATTENTION_SMALL_RAISE);
+    attention_values<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
+    attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
+}
+
+/* What GROUPS groups of 8 keys add to the state, once their scores are known. */
+template <int GROUPS, int ROW, bool ALL, class T, int D, int R>
+static __device__ __forceinline__ void
+attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
+              float scale, const struct attention_groups &groups) {
+    uint32_t weights[R / 16][GROUPS][2];
+    const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                weights[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    if (small)
+        attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, weights, s, v, groups);
+    attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
+}
+
+/* The next groups of a step whose bits, BITS of each, are set; takes them out. */
+template <int GROUPS, int BITS>
+static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
+    struct attention_groups groups = {0, 0};
+    uint32_t group = 0;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        if (left) {
+            group = (uint32_t)(__ffs((int)left) - 1) / BITS;
+            groups.n = j + 1;
+        }
+        left &= left - 1;
+        groups.at |= group << 4 * j;
+    }
+    return groups;
+}
+
+/* Each of a step's groups of 8 keys has so many bits of 32, of which the first stands for it. */
+template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
+    return KEYS < 32 ? 8 : 256 / KEYS;
+}
+
+/* The groups of 8 keys that a row of this warp lists: the first of each one's bits is set. `whole`:
+ * all rows list all keys; `part`, with PARTS: likewise bits, of those of which that is not so. */
+template <int R, int KEYS, int STRIDE, bool PARTS>
+static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t &part,
+                                                            uint32_t masks, int shift) {
+    constexpr int EACH = KEYS < 32 ? 1 : KEYS / 32;
+    constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
+    constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
+    uint32_t any = 0, all = ~0u;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int key = EACH * warp_lane() + i;
+        if (key < KEYS) {
+            const uint32_t word = shared_load_4(masks + (uint32_t)(key * STRIDE));
+            any |= word;
+            all &= word;
+        }
+    }
+    whole = __all_sync(WARP_ALL, (all >> shift & ROWS) == ROWS);
+    uint32_t lanes = __ballot_sync(WARP_ALL, (any >> shift & ROWS) != 0);
+    part = PARTS ? __ballot_sync(WARP_ALL, (all >> shift & ROWS) != ROWS) : 0;
+#pragma unroll
+    for (int i = 1; i < 8 / EACH; i *= 2) {
+        lanes |= lanes >> i;
+        part |= part >> i;
+    }
+    part &= GROUP;
+    return lanes & GROUP;
+}
+
+/* What is left to gather of the step after the one that is computed: this warp's rows of K and of V
+ * from key `first` on, or nothing where that is -1. k, v: where, in shared memory, it stands where
+ * the heads begin; to: where this lane's pieces go, but for the panel. */
+struct attention_rest {
+    int32_t first;
+    uint32_t to;
+    const char *const *k, *const *v;
+};
+
+/* One of the PARTS of it: a multiprocessor takes copies in one by one, and a warp that hands in
+ * many waits for the last before it goes on. */
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void attention_rest_part(const struct attention_params &p,
+                                                           const struct attention_rest &rest,
+                                                           int part) {
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    if (rest.first < 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < shape::EIGHTS / shape::PARTS; i++) {
+        const int eight = part * (shape::EIGHTS / shape::PARTS) + i;
+        const bool of_k = shape::APART ? (int)threadIdx.x / 32 < WARPS / 2
+                                       : eight < shape::EIGHTS / 2;
+        const int row = 8 * (shape::APART || of_k ? eight : eight - shape::EIGHTS / 2);
+        const struct attention_manner manner =
+            attention_manner_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
+        attention_copy_run<T, D, 8, shape::ROW>(
+            rest.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
+            *(of_k ? rest.k : rest.v) +
+                attention_lane_from<attention_lanes<T, D>()>(rest.first + row, manner.step),
+            manner, 8);
+    }
+}
+
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void attention_rest_all(const struct attention_params &p,
+                                                          const struct attention_rest &rest) {
+#pragma unroll
+    for (int part = 0; part < attention_shape<T, D, R, WARPS, KEYS>::PARTS; part++)
+        attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, part);
+}
+
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
+ * where all rows list all keys; rest: what is gathered meanwhile. */
+template <class T, int D, int R, int WARPS, int KEYS>
+static __device__ __forceinline__ void
+attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
+               uint32_t masks, const struct attention_params &p,
+               const struct attention_rest &rest) {
+    using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
+    const float scale = p.score_scale;
+    const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
+    const uint32_t words = masks + (uint32_t)(first / 32 * 4);
+    constexpr bool SKIPS = !attention_has_small(T()); /* masks, where no register is missing */
+    bool whole = true;
+    uint32_t part = 0;
+    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift) : 0;
+    if (whole) {
+        constexpr int GROUPS = shape::GROUPS;
+        const struct attention_groups all = {0, GROUPS};
+#pragma unroll 1
+        for (int i = 0; i < shape::TIMES; i++) {
+            const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
+            float s[R / 16][GROUPS][4];
+            attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
+            if (shape::MEANWHILE && i < shape::PARTS)
+                attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, i);
+            attention_add<GROUPS, ROW, true>(state, s, v + at, scale, all);
+        }
+        return;
+    }
+    constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
+    if (shape::MEANWHILE)
+        attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
+#pragma unroll 1
+    while (left) {
+        float s[R / 16][GROUPS][4];
+        const uint32_t before = left;
+        const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
+        attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
+        if (!SKIPS || part & (before ^ left) || groups.n < GROUPS)
+            attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
+        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);
+    }
+}
+
+#endif

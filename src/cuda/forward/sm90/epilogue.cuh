@@ -1,0 +1,227 @@
+/*
+ * Fused attention on Hopper: what goes out. Computing warps leave O in shared memory, rounded;
+ * where boxes fetch, two warps that have no part in that store it from there, one for each
+ * warpgroup, so that computing goes on; else each warp stores its own rows.
+ */
+#ifndef TESSERA_CUDA_SM90_STORE_CUH
+#define TESSERA_CUDA_SM90_STORE_CUH
+
+#include "forward/sm90/softmax.cuh"
+#include "device/sm90/wgmma.cuh"
+
+#define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
+
+/* Whether other warps store O: all of it stands in shared memory then. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
+    return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
+}
+
+/* Whether they store lse, too. Heads of 64 dims are 1 % slower so; of 32 it has not been tried. */
+template <class shape, int SOURCE>
+static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
+    return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
+}
+
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
+ * all rows of a tile, whether or not they are there; dims from `begin` on. */
+template <class T, class shape>
+static __device__ __forceinline__ void
+sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
+                const float (&m)[2], const float (&l)[2], int row, int begin) {
+    const struct attention_slot slot = attention_slot_of(p, number);
+    const float lower = sm90_exp2(-sm90_raise(T()));
+    const int column = warp_lane_here() % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + begin + 2 * column;
+        if (column == 0 && begin == 0) {
+            slot.m[row + 8 * h] = m[h];
+            slot.l[row + 8 * h] = l[h] * lower;
+        }
+#pragma unroll
+        for (int j = 0; j < shape::OUTPUTS / 4; j++)
+            if (begin + 8 * j < p.slot_dims)
+                *reinterpret_cast<float2 *>(to + 8 * j) = {o[4 * j + 2 * h] * lower,
+                                                           o[4 * j + 2 * h + 1] * lower};
+    }
+}
+
+/* Of `rows` rows of 64 PANELS columns of O, which stand in `staged` and go to `to`, 16 bytes to a
+ * lane, as far as there are `pieces` of them in a row. */
+template <class T, int PANELS>
+static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
+                                                         int rows, int pieces) {
+    constexpr int PIECES = 8 * PANELS, AT_ONCE = 32 / PIECES; /* rows */
+    const int lane = warp_lane_here(), piece = lane % PIECES;
+    to += lane / PIECES * step + 16 * piece;
+    staged += (uint32_t)(piece / 8 * SM90_O_PANEL);
+#pragma unroll 8
+    for (int r = lane / PIECES; r < rows; r += AT_ONCE, to += AT_ONCE * step)
+        if (piece < pieces)
+            *reinterpret_cast<uint4 *>(to) =
+                shared_load_16(staged + (uint32_t)(r * 128 + (piece % 8 ^ r % 8) * 16));
+}
+
+/* Where the rows of an item's O begin. */
+template <class T>
+static __device__ __forceinline__ char *sm90_rows_o(const struct attention_params &p, int32_t batch,
+                                                    int32_t head, int64_t row) {
+    return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
+}
+
+/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, dims from
+ * `begin` on, into that one's part of shared memory; and out, O_PANELS panels at a time, unless
+ * others do that. O is used up. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void
+sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
+                const struct sm90_queries &of, float (&o)[shape::OUTPUTS], const float (&l)[2],
+                int first, int begin) {
+    constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
+    const uint32_t lane = (uint32_t)warp_lane_here();
+    const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
+                             l[1] == 0 ? 0 : __fdividef(1, l[1])};
+    /* Of a row that lists nothing O may be anything, as others' values are, times 0. */
+    if (__any_sync(WARP_ALL, l[0] == 0 || l[1] == 0))
+#pragma unroll
+        for (int i = 0; i < shape::OUTPUTS; i++)
+            o[i] = l[i / 2 % 2] == 0 ? 0 : o[i];
+    staged += (uint32_t)(first * 128);
+    const uint32_t into = staged + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+    for (int d = 0; d < 2 * shape::OUTPUTS; d += COLUMNS) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j += 2) { /* lanes 16 ... 31 name columns 8 (j + 1) ... */
+            uint32_t x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float *at = o + d / 2 + 4 * j + 2 * e;
+                x[e] = mma_pack(mean_in_range(at[0] * factor[e % 2], T()),
+                                mean_in_range(at[1] * factor[e % 2], T()), T());
+            }
+            matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
+        }
+        if (sm90_hands_o<shape, SOURCE>())
+            continue;
+        __syncwarp();
+        sm90_store_pieces<T, shape::O_PANELS>(
+            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
+            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16),
+            (p.d_v - begin - d) / 8);
+        __syncwarp();
+    }
+}
+
+/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
+static __device__ __forceinline__ struct granule_item
+sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
+    struct granule_item item;
+    item.count = -1;
+    if (first + warp_lane() < end)
+        item = p.image.items[first + warp_lane()];
+    return item;
+}
+
+static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
+    return __shfl_sync(WARP_ALL, x, lane);
+}
+
+/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
+ * which this is one. */
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
+                                                        int64_t begin, int64_t end, int warp,
+                                                        int warps) {
+    const int pieces = p.d_v / 8;
+#pragma unroll 1
+    for (int64_t first = begin; first < end; first += 32) {
+        const struct granule_item items = sm90_look_at_items(p, first, end);
+        uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
+#pragma unroll 1
+        for (; empty; empty &= empty - 1) {
+            const int lane = __ffs((int)empty) - 1;
+            const int32_t batch = sm90_of_lane(items.batch, lane);
+            const int32_t row = sm90_of_lane(items.row, lane);
+            const int32_t rows = sm90_of_lane(items.rows, lane);
+            const int32_t head = sm90_of_lane(items.head, lane);
+            for (int32_t h = head; h < head + sm90_stack<shape>(p); h++) {
+                char *o = sm90_rows_o<T>(p, batch, h, row);
+#pragma unroll 1
+                for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
+                    attention_store_lse(p, batch, h, row + i, -INFINITY, 0);
+                for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
+                    *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 +
+                                               i % pieces * 16) = uint4{0, 0, 0, 0};
+            }
+        }
+    }
+}
+
+/* O of the rows of warpgroup `group` of an item, which stand in `staged`, by boxes of all its rows of
+ * a head, where they are there; and lse, if it is left to this warp. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void
+sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
+                uint32_t staged, int group, int32_t batch, int32_t head, int32_t row,
+                int32_t rows) {
+    const int each = min(64, p.tile_rows);
+#pragma unroll 1
+    for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * group + at);
+        if (!maps.stores || of.rows < each) {
+            sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
+                                                  p.o.stride[2] * (int64_t)sizeof(T), staged,
+                                                  min(of.rows, each), p.d_v / 8);
+        } else if (warp_lane() == 0) {
+#pragma unroll
+            for (int i = 0; i < shape::V_PANELS; i++)
+                box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
+        }
+        const int listed = sm90_hands_sums<shape, SOURCE>() ? min(of.rows, each) : 0;
+#pragma unroll 1
+        for (int r = warp_lane(); r < listed; r += 32) {
+            const float2 sums = sm90_sums<shape>(memory, 64 * group + at + r);
+            attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
+        }
+    }
+    if (warp_lane() == 0) {
+        bulk_store_batch();
+        bulk_store_wait<0>();
+    }
+    __syncwarp();
+}
+
+/* Those of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void
+sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
+                 uint32_t shared, int group, int64_t begin, int64_t end) {
+    uint32_t job = 0;
+#pragma unroll 1
+    for (int64_t first = begin; first < end; first += 32) {
+        const struct granule_item items = sm90_look_at_items(p, first, end);
+        uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
+#pragma unroll 1
+        for (; left; left &= left - 1, job++) {
+            const int lane = __ffs((int)left) - 1;
+            const int32_t batch = sm90_of_lane(items.batch, lane);
+            const int32_t head = sm90_of_lane(items.head, lane);
+            const int32_t row = sm90_of_lane(items.row, lane);
+            const int32_t rows = sm90_of_lane(items.rows, lane);
+            const int32_t parts = sm90_of_lane(items.parts, lane);
+            barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
+            if (parts == 1)
+                sm90_store_item<T, shape, SOURCE>(
+                    memory, p, maps,
+                    shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
+                    batch, head, row, rows);
+            barrier_arrive(shared + shape::O_EMPTY + 8 * group);
+        }
+    }
+}
+
+#endif

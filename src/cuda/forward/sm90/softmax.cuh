@@ -1,0 +1,223 @@
+/* Fused attention on Hopper: softmax of a thread's scores, N floats, which are two rows, g and g +
+ * 8 of its warp's 16, by N / 2 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+#ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
+#define TESSERA_CUDA_SM90_SOFTMAX_CUH
+
+#include "device/mma.cuh"
+#include "forward/sm90/config.cuh"
+
+/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling), so
+ * that O is seldom multiplied. Weights are exp2(s - m) times 2^raise, which O and l share: f16 has
+ * little room above 1, and less below. */
+static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
+    return 7.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__nv_bfloat16) {
+    return 0.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_lag(__half) {
+    return 1.0f;
+}
+static __device__ __forceinline__ constexpr float sm90_raise(__half) {
+    return 14.0f;
+}
+
+/* Rows whose maximum is past this have their scores scaled first and subtracted then, not fused: the
+ * largest would not be 0 then, but the rounding of one product. */
+#define SM90_FAR 0x1p14f
+
+/* Two rows of a thread: maximum in base 2, what is subtracted from scaled scores, and sum of this
+ * thread's columns. far: any row of the warp. */
+struct sm90_state {
+    float m[2], base[2], l[2];
+    bool far;
+};
+
+/* Nothing has been seen yet. */
+static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
+    state.m[0] = state.m[1] = -INFINITY;
+    state.base[0] = state.base[1] = 0;
+    state.l[0] = state.l[1] = 0;
+    state.far = false;
+}
+
+static __device__ __forceinline__ float sm90_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The largest of the four lanes that share a row; NaN is passed over. */
+static __device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
+}
+static __device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(WARP_ALL, x, 1);
+    return x + __shfl_xor_sync(WARP_ALL, x, 2);
+}
+
+/* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
+template <class T>
+static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float (&factor)[2],
+                                                 const float (&top)[2]) {
+    bool far = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float before = state.m[h];
+        /* By their difference, which is exact: a sum with the lag would be rounded. */
+        state.m[h] = top[h] - before > sm90_lag(T()) ? top[h] : before;
+        const float now = attention_base(state.m[h]);
+        factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
+        state.base[h] = now - sm90_raise(T());
+        state.l[h] *= factor[h];
+        far |= fabsf(now) > SM90_FAR;
+    }
+    state.far = __any_sync(WARP_ALL, far);
+}
+
+/* Which of a thread's scores count: bit 2 j + h of x[e] is of row g + 8 h and column 8 j + 2 t + e.
+ * any: those of all lanes of the warp. */
+struct sm90_listed_scores {
+    uint32_t x[2], any;
+};
+
+/* The same number, whose bits are tested anew: else each test is remembered for those that follow,
+ * more numbers than there are predicates. */
+static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
+    asm volatile("" : "+r"(bits));
+    return bits;
+}
+
+/* The largest of a thread's scores of each row that count. What no lane of the warp lists is passed
+ * over, 8 columns at a time: of small blocks' unions that is most. */
+template <int N>
+static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&largest)[2],
+                                                    const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
+    largest[0] = largest[1] = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < N / 4; j++)
+        if (any >> 2 * j & 3)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = s[4 * j + i];
+                x = listed.x[i % 2] >> (2 * j + i / 2) & 1 ? x : -INFINITY;
+                largest[i / 2] = fmaxf(largest[i / 2], x);
+            }
+}
+
+/* Weights of those that are not passed over. */
+template <int N>
+static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_state &state,
+                                                  const float (&base)[2], float scale,
+                                                  const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < N / 4; j++)
+        if (any >> 2 * j & 3)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = s[4 * j + i];
+                x = sm90_exp2(fmaf(x, scale, -base[i / 2]));
+                sum[i / 2] += x;
+            }
+    state.l[0] += sum[0];
+    state.l[1] += sum[1];
+}
+
+/* Scores to weights, not rounded; maxima and sums move on. LISTED: only some count. Answers whether
+ * a maximum of the warp has moved: only then is factor set, by which earlier products are to be
+ * multiplied. */
+template <class T, bool LISTED, int N>
+static __device__ __forceinline__ bool
+sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale,
+             const struct sm90_listed_scores &listed) {
+    float top[2], base[2];
+    if (LISTED) {
+        sm90_largest(s, top, listed);
+        top[0] = __fmul_rn(quad_max(top[0]), scale);
+        top[1] = __fmul_rn(quad_max(top[1]), scale);
+    }
+#pragma unroll
+    for (int h = 0; !LISTED && h < 2; h++) {
+        float a = s[2 * h], b = s[2 * h + 1];
+#pragma unroll
+        for (int j = 1; j < N / 4; j++) {
+            a = fmaxf(a, s[4 * j + 2 * h]);
+            b = fmaxf(b, s[4 * j + 2 * h + 1]);
+        }
+        top[h] = __fmul_rn(quad_max(fmaxf(a, b)), scale);
+    }
+    const bool moved = __any_sync(WARP_ALL, top[0] - state.m[0] > sm90_lag(T()) ||
+                                                top[1] - state.m[1] > sm90_lag(T()));
+    base[0] = state.base[0];
+    base[1] = state.base[1];
+    if (moved || state.far) {
+        if (moved)
+            sm90_move<T>(state, factor, top);
+        base[0] = state.base[0];
+        base[1] = state.base[1];
+        if (state.far) { /* row by row: no row's bits follow from what others hold */
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float m = attention_base(state.m[h]);
+                const bool far = fabsf(m) > SM90_FAR;
+                const float before = far ? scale : 1, within = far ? 1 : scale;
+                const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
+#pragma unroll
+                for (int j = 0; j < N / 2; j++) {
+                    float &x = s[4 * (j / 2) + 2 * h + j % 2];
+                    x = __fadd_rn(fmaf(__fmul_rn(x, before), within, -less), more);
+                }
+                base[h] = 0;
+            }
+            scale = 1;
+        }
+    }
+    if (LISTED)
+        sm90_weigh(s, state, base, scale, listed);
+#pragma unroll
+    for (int h = 0; !LISTED && h < 2; h++) {
+        float a = 0, b = 0;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
+            x = sm90_exp2(fmaf(x, scale, -base[h]));
+            y = sm90_exp2(fmaf(y, scale, -base[h]));
+            a += x;
+            b += y;
+        }
+        state.l[h] += a + b;
+    }
+    return moved;
+}
+
+/* Weights as an operand, rounded in pairs. */
+template <class T, int N>
+static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
+}
+
+/* Those that were passed over are 0. */
+template <class T, int N>
+static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N],
+                                                  const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_again(listed.any);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        weights[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
+}
+
+/* What was summed before a maximum moved. */
+template <int N>
+static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= factor[i / 2 % 2];
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* The host's side of fused attention on CUDA: a plan's image, the workspace, what kernels get. */
+#include "host/forward.h"
+#include "host/staged.h"
+
+#include <math.h>
+
+static const struct granules *granules_of(const struct kernel_args *args) {
+    return &args->prepared->granules;
+}
+
+/* ---- the image ---- */
+
+static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
+    const struct granules *g = granules_of(args);
+    struct attention_image i;
+    i.keys = carve_take(c, (size_t)g->n, sizeof *i.keys);
+    i.masks = carve_take(c, (size_t)g->n_masks, sizeof *i.masks);
+    i.words = carve_take(c, (size_t)args->lists->n_words, sizeof *i.words);
+    i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
+    i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
+    i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
+    i.halves = carve_take(c, (size_t)(g->halves ? g->n_items : 0), sizeof *i.halves);
+    i.score_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.score_bits);
+    return i;
+}
+
+size_t attention_image_size(const struct kernel_args *args) {
+    struct carve carve = {0};
+    image_take(&carve, args);
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error) {
+    const struct granules *g = granules_of(args);
+    struct carve carve = {.base = image};
+    const struct attention_image to = image_take(&carve, args);
+    const struct cuda_part parts[] = {
+        {to.keys, g->keys, g->n, sizeof *to.keys},
+        {to.masks, g->masks, g->n_masks, sizeof *to.masks},
+        {to.words, args->lists->words_of_rows, args->lists->n_words, sizeof *to.words},
+        {to.items, g->items, g->n_items, sizeof *to.items},
+        {to.merges, g->merges, g->n_merges, sizeof *to.merges},
+        {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
+        {to.halves, g->halves, g->halves ? g->n_items : 0, sizeof *to.halves},
+        {to.score_bits, g->score_bits, g->n_bits, sizeof *to.score_bits},
+    };
+    return cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
+}
+
+/* ---- runs ---- */
+
+/* A slot's rows of o are whole eights of floats, as attention_low_rows.cuh stores them. */
+static int32_t slot_dims(const struct kernel_args *args) {
+    return (int32_t)((args->problem->d_v + 7) / 8 * 8);
+}
+
+static int64_t slot_floats(const struct kernel_args *args) {
+    return (int64_t)args->lists->tile_rows * (slot_dims(args) + 2);
+}
+
+size_t attention_workspace(const struct kernel_args *args) {
+    struct carve carve = {0};
+    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->stack),
+                     (size_t)slot_floats(args), sizeof(float));
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. */
+static bool rows_copied(const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
+    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2]};
+    bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
+    for (int i = 0; i < 3; i++)
+        copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
+    return copied;
+}
+
+struct attention_params attention_params_of(const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    struct carve carve = {.base = (char *)(uintptr_t)args->image};
+    const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
+    return (struct attention_params){
+        .image = image_take(&carve, args),
+        .q = args->q,
+        .k = args->k,
+        .v = args->v,
+        .o = args->o,
+        .lse = args->lse,
+        .slots = args->workspace,
+        .n_items = granules_of(args)->n_items,
+        .n_merges = granules_of(args)->n_merges,
+        .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
+        .tile_rows = args->lists->tile_rows,
+        .slot_dims = slot_dims(args),
+        .slot_floats = slot_floats(args),
+        .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
+        .workers = granules_of(args)->workers,
+        .batch = (int32_t)p->batch,
+        .heads_q = (int32_t)p->heads_q,
+        .heads_kv = (int32_t)p->heads_kv,
+        .n_q = (int32_t)p->n_q,
+        .n_kv = (int32_t)p->n_kv,
+        .d_qk = (int32_t)p->d_qk,
+        .d_v = (int32_t)p->d_v,
+        .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
+        .copied = rows_copied(args),
+        .q_scale = (float)q_scale,
+        .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
+        .filled = granules_of(args)->filled,
+        .turns = granules_of(args)->turns,
+    };
+}

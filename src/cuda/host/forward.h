@@ -1,0 +1,129 @@
+/* What the host hands to fused kernels: a plan's image in device memory, and plain numbers. */
+#ifndef TESSERA_CUDA_ATTENTION_H
+#define TESSERA_CUDA_ATTENTION_H
+
+#include "lists/prepare.h"
+#include "plan/kernels.h"
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+/* The image: arrays of struct granules, and the row masks of struct lists. */
+struct attention_image {
+    int32_t *keys;
+    struct granule_mask *masks;
+    uint64_t *words;
+    struct granule_item *items, *merges;
+    int64_t *worker_ptr;
+    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
+    uint32_t *score_bits;
+};
+
+/*
+ * Slots of the workspace, one for each part of a split tile:
+ *
+ *   | slot 0: o[tile_rows][slot_dims] m[tile_rows] l[tile_rows] | slot 1 | ...      floats
+ */
+struct attention_params {
+    struct attention_image image;
+    struct view q, k, v, o, lse;
+    float *slots;
+    int64_t n_items, n_merges;
+    int32_t granule_bits; /* log2 of the granule's size */
+    int32_t tile_rows, slot_dims;
+    int64_t slot_floats; /* of a slot */
+    int32_t workers;
+    bool thin; /* most granules have a mask: few rows of a tile share a key */
+    int32_t batch, heads_q, heads_kv, n_q, n_kv;
+    int32_t d_qk, d_v;
+    int32_t alignment; /* bytes, of rows of q, k, v and o */
+    bool copied;       /* rows of q, k and v can be copied 16 bytes at a time */
+    /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
+     * negative where the scale is, so that maxima stay maxima. */
+    float q_scale, score_scale;
+    bool filled; /* as granules have it: no places without a key but past the last */
+    bool turns;  /* likewise: many chunks are such that one half of a tile's rows alone lists */
+};
+
+/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
+ * share a multiprocessor: what registers and an H200's shared memory allow. */
+#define ATTENTION_BLOCKS(head, rows)                                                               \
+    ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
+     : (head) > 64 ? ((rows) > 32   ? 2                                                            \
+                      : (rows) > 16 ? 3                                                            \
+                                    : 5)                                                           \
+     : (rows) > 64 ? 2                                                                             \
+     : (rows) > 32 ? 3                                                                             \
+     : (rows) > 16 ? 5                                                                             \
+                   : 10)
+
+/* The same for f32, of which shared memory allows fewer still. */
+#define ATTENTION_BLOCKS_F32(head, rows)                                                           \
+    ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
+
+/* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
+ * multiprocessor: what registers and an H200's shared memory allow. */
+#define ATTENTION_WARPS_LOW(head, rows)                                                            \
+    ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
+     : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
+     : (head) > 256 || (rows) > 16 ? 4                                                             \
+     : (head) > 128 || (rows) > 8  ? 2                                                             \
+                                   : 1)
+#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
+    ((head) > 512   ? ((head) > 768 || (rows) > 8 ? 1 : 2)                                         \
+     : (head) > 256 ? ((rows) > 8 ? 2 : 3)                                                         \
+     : (rows) > 16  ? 2                                                                            \
+     : (rows) > 8   ? 4                                                                            \
+     : (head) > 128 ? 6                                                                            \
+     : (head) > 64  ? 12                                                                           \
+                    : 16)
+
+/* The same for 16 bits. */
+#define ATTENTION_WARPS_LOW_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
+#define ATTENTION_BLOCKS_LOW_16BIT(head, rows)                                                     \
+    ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
+
+/* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
+ * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
+ * registers; and, of up to 64 dims, for THIN lists (attention_params), of which 32 rows have less in
+ * common. A low tile takes short steps: it is a warp that waits, and the more of them fit a
+ * multiprocessor the better. Of f32, whose keys take long, all steps are short, and a low tile's
+ * half as long: eight and four blocks then fit a multiprocessor of an H200, where steps of 32 keys
+ * let it have five and two. */
+#define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
+#define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
+#define ATTENTION_WARP(head, rows, thin)                                                           \
+    ((rows) > 64 && (head) <= 128 && ((head) > 64 || !(thin)) ? 32 : 16)
+#define ATTENTION_WARP_F32(head, rows) ((rows) > 64 && (head) <= 64 ? 32 : 16)
+
+/* Keys of a granule of these kernels at most: a step of their lowest tiles, which in f32 is shorter,
+ * as shared memory holds so few blocks of a warp each. */
+#define ATTENTION_GRANULE 32
+#define ATTENTION_GRANULE_F32 16
+#define ATTENTION_GRANULE_LOW 16
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* For each fused kernel a launch function, cuda_NAME, and cuda_NAME_shared: the bytes of shared
+ * memory that a block takes for tiles of `rows` rows. */
+#define CUDA_ATTENTION(name, ...)                                                                  \
+    cudaError_t cuda_##name(const struct attention_params *p, cudaStream_t stream);                \
+    int64_t cuda_##name##_shared(int32_t rows);
+#define CUDA_KERNEL(...)
+#include "instances.def"
+#undef CUDA_KERNEL
+#undef CUDA_ATTENTION
+
+/* What the table asks of every fused kernel (attention_cuda.c). */
+size_t attention_image_size(const struct kernel_args *args);
+tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
+size_t attention_workspace(const struct kernel_args *args);
+struct attention_params attention_params_of(const struct kernel_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

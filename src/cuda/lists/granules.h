@@ -1,0 +1,126 @@
+/*
+ * Granules: packed lists cut into pieces of equal size, which is how kernels that gather keys into
+ * shared memory walk them. A granule is up to `size` consecutive keys, a power of two chosen for
+ * the whole plan: blocks of 64 keys need one number for 64 keys, single columns one for each.
+ *
+ *   tile T    whole granules        granules with a mask
+ *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
+ *                                   mask mask ...            mask[mask_ptr[T]] ...
+ *
+ * cut.h and balance.h say in which order they stand; for kernels that ask, score_bits.h adds their
+ * masks as threads need them.
+ *
+ * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
+ * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
+ * nothing that stands there shows in a result. Plain arrays, copied to the device as they are.
+ */
+#ifndef TESSERA_GRANULES_H
+#define TESSERA_GRANULES_H
+
+#include "lists/lists.h"
+#include "plan/schedule.h"
+
+#define GRANULE_MAX 64 /* keys; parts of a tile begin at multiples of SCHEDULE_CHUNK places */
+
+/* The kinds of masks: those of masked runs, and all rows. */
+enum { GRANULE_ALL = LIST_MASKED_KINDS };
+
+struct granule_mask {
+    int16_t count; /* keys */
+    int16_t kind;
+    union {
+        struct {
+            int32_t lo, hi; /* row r lists key c of the granule when lo <= c - r <= hi */
+        } band;
+        int64_t word; /* members: its mask in words_of_rows; bits: that of its first key */
+    } u;
+};
+
+/* One piece of work: a work_item with all that a kernel has to look up for it. */
+struct granule_item {
+    int64_t first;                /* its first granule */
+    int64_t mask;                 /* mask of its first granule that has one */
+    int64_t slot;                 /* place of the partial result, -1 where the tile is one item */
+    int32_t count;                /* granules */
+    int32_t whole;                /* of these, those without a mask, which come first */
+    int32_t batch, head, head_kv; /* head: the first of those that are stacked */
+    int32_t row, rows;            /* queries row ... row + rows - 1 */
+    int32_t parts;                /* partial results in a row, where this stands for their merge */
+};
+
+/* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (cut.h): from
+ * `begin` on those of both in turns, the first half's first; from `end` to `alone_end` those of half
+ * `alone`. begin may be negative: the item begins among them. */
+struct granule_turns {
+    int32_t begin, end, alone_end, alone;
+};
+
+/* The half that alone lists keys of a chunk; -1: none is known of. */
+static inline int granule_turn(const struct granule_turns *turns, int64_t chunk) {
+    if (chunk < turns->begin || chunk >= turns->alone_end)
+        return -1;
+    return chunk < turns->end ? (int)(chunk - turns->begin) % 2 : turns->alone;
+}
+
+/* What kernels that ask know of an item besides. */
+struct granule_halves {
+    struct granule_turns turns;
+    int64_t bits; /* its first word of score_bits */
+    int32_t even; /* granules: the whole and the even ones, which come first */
+};
+
+struct granules {
+    int32_t size;
+    int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
+    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (cut.h) */
+    int64_t tiles; /* of all lists */
+    int64_t n, n_masks;
+    int64_t *ptr, *mask_ptr; /* [tiles + 1] */
+    int32_t *keys;           /* [n] */
+    struct granule_mask *masks;
+    int64_t n_items, n_merges;
+    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_halves *halves; /* [n_items], where the rules ask */
+    int64_t n_bits;
+    uint32_t *score_bits;        /* [n_bits], likewise */
+    struct granule_item *merges; /* slot: the first of `parts` */
+    int32_t workers;
+    int64_t *worker_ptr; /* [workers + 1] */
+};
+
+/* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
+ * rows lists; keys 0: granules stand as cut.h says. */
+struct granule_step {
+    int32_t keys, rows;
+};
+
+/*
+ * How heads read lists, keys and values, and among how many the items are dealt. `stack` query
+ * heads in a row share their list, keys and values, and make one item of the schedule: its part k
+ * of P leaves head s's result in slot `slot` + s P of its own rows, where `slot` is that of head 0,
+ * so that each head has its merge, of P slots in a row.
+ */
+struct granule_rules {
+    const int64_t *list_of; /* [batch * heads_q / stack] */
+    int64_t heads_q, heads_kv;
+    int64_t stack;
+    int32_t workers; /* 1: all stand in the order of the schedule */
+    int64_t n_kv;    /* keys of each head */
+    int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
+    int turns;       /* 1: chunks of one half's alone have turns (cut.h) */
+    struct granule_step step; /* without halves: those with masks stand as balance.h says */
+};
+
+/* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases
+ * whether or not it succeeded. */
+tess_status granules_make(struct granules *out, const struct lists *lists,
+                          const struct schedule *schedule, const struct granule_rules *rules,
+                          tess_error *error);
+void granules_free(struct granules *granules);
+
+/* How much more the worker with the most has been dealt than all have in the mean, 1 at least. */
+double granules_unevenness(const struct granules *granules);
+size_t granules_memory(const struct granules *granules);
+
+#endif

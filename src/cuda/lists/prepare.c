@@ -1,0 +1,45 @@
+/* From packed lists and a schedule to granules, as the kernel's tiling asks. */
+#include "lists/prepare.h"
+
+#include "base/status.h"
+
+#include <stdlib.h>
+
+tess_status prepare_lists(struct prepared **out, const struct work *work, tess_error *error) {
+    const struct kernel *kernel = work->kernel;
+    const struct granule_rules rules = {.list_of = work->list_of,
+                                        .heads_q = work->problem->heads_q,
+                                        .heads_kv = work->problem->heads_kv,
+                                        .stack = work->stack,
+                                        .workers = work->workers,
+                                        .n_kv = work->problem->n_kv,
+                                        .size = kernel->tiling->granule,
+                                        .halves = kernel->tiling->halves,
+                                        .turns = kernel->turns,
+                                        .step = kernel->tiling->step(work->lists->tile_rows)};
+    struct prepared *prepared = calloc(1, sizeof *prepared);
+    if (!prepared)
+        return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
+                         "out of memory for the lists of the device");
+    const tess_status status =
+        granules_make(&prepared->granules, work->lists, work->schedule, &rules, error);
+    if (status) {
+        prepare_free(prepared);
+        return status;
+    }
+    *out = prepared;
+    return TESS_OK;
+}
+
+void prepare_free(struct prepared *prepared) {
+    granules_free(&prepared->granules);
+    free(prepared);
+}
+
+size_t prepare_memory(const struct prepared *prepared) {
+    return sizeof *prepared + granules_memory(&prepared->granules);
+}
+
+double prepare_unevenness(const struct prepared *prepared) {
+    return granules_unevenness(&prepared->granules);
+}

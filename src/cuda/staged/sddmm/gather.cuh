@@ -1,0 +1,383 @@
+/*
+ * Stage 1: values = scale * q k^T on the listed tiles, -Inf on masked elements and past the keys:
+ * f32 at every height of block rows, 16-bit types where a block row has 8 queries at most.
+ *
+ * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
+ * nothing is staged: a warp takes 32 columns by 8 TILES rows, fetches the keys from L2 right into
+ * the registers that the tensor cores read, 16 bytes a lane, the next dims while it multiplies
+ * these, and finds the queries in L1. Keys are the 16 rows of the tensor core's tile and queries
+ * its 8 columns, so that 8 x 8 blocks fill it.
+ *
+ * A unit is a part of a strip by 8 TILES rows, computed by one block, whose warps take turns at the
+ * columns. Each score depends on its own query and key alone, so keys that no row lists may
+ * be read: what they give is not selected.
+ */
+#ifndef TESSERA_CUDA_SDDMM_CUH
+#define TESSERA_CUDA_SDDMM_CUH
+
+#include "device/architecture.cuh"
+#include "device/blocks.cuh"
+#include "device/fragment.cuh"
+#include "device/grid.cuh"
+#include "device/words.cuh"
+#include "staged/sddmm/narrow.cuh"
+#include "staged/strip_share.cuh"
+
+#define SDDMM_THREADS 128
+#define SDDMM_COLUMNS 32 /* of a warp */
+#define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
+#define SDDMM_SPAN_MAX 16
+#define SDDMM_RUN 8 /* chunks of 16 bits that a block takes in a row at most */
+#define SDDMM_FEW 8 /* warps of a multiprocessor that are few: as many as an instance for them has
+                     * registers for */
+
+/* ---- units ---- */
+
+/* Chunks of a unit, as a power of two: many, so that queries stay in L1 and blocks that run at one
+ * time sweep the keys together, unless units become few. */
+static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct cuda_params &p) {
+    int log2 = 0;
+    while ((2 << log2) <= SDDMM_SPAN_MAX &&
+           p.columns / CUDA_CHUNK + p.n_items > (int64_t)SDDMM_UNITS << (log2 + 1))
+        log2++;
+    return log2;
+}
+
+/* Items stand one after the other in places, one for each span of the item at least. */
+static __device__ __forceinline__ int64_t sddmm_place(const struct cuda_params &p, int64_t item,
+                                                      int span_log2) {
+    return item + (p.image.chunks[item] >> span_log2);
+}
+
+/* The item that holds a place, by all lanes of a warp: see warp_find. */
+static __device__ __forceinline__ int64_t sddmm_item(const struct cuda_params &p, int64_t place,
+                                                     int span_log2) {
+    int64_t low = 0, count = p.n_items;
+    while (count > 1) {
+        const int64_t step = (count + 31) / 32, at = warp_lane() * step;
+        const unsigned below = __ballot_sync(
+            WARP_ALL, at < count && sddmm_place(p, low + at, span_log2) <= place);
+        const int64_t skipped = (__popc(below) - 1) * step;
+        low += skipped;
+        count = count - skipped < step ? count - skipped : step;
+    }
+    return low;
+}
+
+/* ---- shares: chunks of blocks that stay for many ---- */
+
+/* What a block computes: M rows from `row` on of `count` chunks, by `rounds` runs of which it takes
+ * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
+ * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys
+ * are `panels` of 64 dims. */
+struct sddmm_share {
+    int64_t row, first, stride, longer;
+    int each, rounds, more, count, panels;
+};
+
+/* Blocks that units of M rows share stand together. */
+template <int M>
+static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct cuda_params &p) {
+    const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
+    const int64_t chunks = p.image.chunks[p.n_items];
+    struct sddmm_share share;
+    share.row = (int64_t)(blockIdx.x % row_units) * M;
+    share.first = blockIdx.x / row_units;
+    share.stride = gridDim.x / row_units;
+    const int64_t most = share.stride * SDDMM_RUN;
+    share.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
+    const int64_t runs = share.stride * share.rounds;
+    share.each = (int)(chunks / runs);
+    share.longer = chunks - runs * share.each;
+    share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
+    share.count = share.rounds * share.each + share.more;
+    share.panels = (p.d_qk + 63) / 64;
+    return share;
+}
+
+/* ---- a warp's 32 columns ---- */
+
+/* Lane (g, t) = (lane / 4, lane % 4) fetches pieces t, t + 4, ... of the rows of keys g + 8 i and
+ * of queries g + 8 j; sum[i][j][e] is of key 16 i + g + 8 (e / 2), query 8 j + 2 t + e % 2. */
+template <class T> struct sddmm_rows {
+    const T *k[4];
+    const T *q; /* query g, or the last */
+    int64_t q_stride;
+    int64_t q_left; /* queries after it */
+    int32_t d;
+};
+
+template <class T>
+static __device__ __forceinline__ head_view<T> sddmm_q(const struct cuda_params &p,
+                                                       const struct strip &s) {
+    return head_of<T>(p, p.q, s.b, s.h, p.d_qk);
+}
+template <class T>
+static __device__ __forceinline__ head_view<T> sddmm_k(const struct cuda_params &p,
+                                                       const struct strip &s) {
+    return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
+}
+
+/* Queries times q_scale; 0 past their end, where `there` is false. */
+static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scale, bool there,
+                                                     float) {
+    scale = there ? scale : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w.x[i] = __float_as_uint(__uint_as_float(w.x[i]) * scale);
+}
+static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scale, bool there,
+                                                     __nv_bfloat16) {
+    scale = there ? scale : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float low = __uint_as_float(w.x[i] << 16) * scale;
+        const float high = __uint_as_float(w.x[i] & 0xffff0000u) * scale;
+        const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+        w.x[i] = *reinterpret_cast<const uint32_t *>(&both);
+    }
+}
+/* f16 sums cannot leave the range, and small f16 elements would lose bits: scaled afterwards. */
+static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float, bool there, __half) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        w.x[i] = there ? w.x[i] : 0;
+}
+static __device__ __forceinline__ float sddmm_scale(const struct cuda_params &p, __half) {
+    return p.q_scale * p.score_scale;
+}
+template <class T>
+static __device__ __forceinline__ float sddmm_scale(const struct cuda_params &p, T) {
+    return p.score_scale;
+}
+
+/* sum += the products of one piece of each key and the like pieces of the queries. */
+template <class T, int TILES, bool WHOLE>
+static __device__ __forceinline__ void
+sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2],
+               const struct sddmm_rows<T> &rows, int32_t at, float q_scale) {
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        const T *row = rows.q + min((int64_t)(8 * j), rows.q_left) * rows.q_stride;
+        struct words q = words_load<T, WHOLE>(row, rows.d, at, true);
+        sddmm_scale_q(q, q_scale, at < rows.d, T());
+        const struct fragment<T, 2> b[2] = {fragment_of({q.x[0], q.x[1]}, T()),
+                                            fragment_of({q.x[2], q.x[3]}, T())};
+        fragment_multiply<true>(sum[0][j], a[0], b);
+        fragment_multiply<true>(sum[1][j], a[1], b);
+    }
+}
+
+/* The first AHEAD pieces of each key. */
+template <class T, int AHEAD, bool WHOLE>
+static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
+                                                   const struct sddmm_rows<T> &rows) {
+    constexpr int N = words_elements<T>();
+#pragma unroll
+    for (int n = 0; n < AHEAD; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            k[n][i] = words_load<T, WHOLE>(rows.k[i], rows.d, (warp_lane() % 4 + 4 * n) * N,
+                                           AHEAD == 1);
+}
+
+/* What those begin: AHEAD pieces of each key are on their way. */
+template <class T, int TILES, int AHEAD, bool WHOLE>
+static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
+                                                    struct words (&k)[AHEAD][4],
+                                                    const struct sddmm_rows<T> &rows,
+                                                    float q_scale) {
+    constexpr int STEP = 4 * words_elements<T>();
+#pragma unroll 1
+    for (int32_t d = 0; d < rows.d; d += AHEAD * STEP) {
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            const int32_t at = d + n * STEP + warp_lane() % 4 * words_elements<T>();
+            struct fragment<T, 4> a[2][2];
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int s = 0; s < 2; s++)
+                    a[i][s] = fragment_of({k[n][2 * i].x[2 * s], k[n][2 * i + 1].x[2 * s],
+                                           k[n][2 * i].x[2 * s + 1], k[n][2 * i + 1].x[2 * s + 1]},
+                                          T());
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (d + (n + AHEAD) * STEP < rows.d)
+                    k[n][i] =
+                        words_load<T, WHOLE>(rows.k[i], rows.d, at + AHEAD * STEP, AHEAD == 1);
+            sddmm_multiply<T, TILES, WHOLE>(sum, a, rows, at, q_scale);
+        }
+    }
+}
+
+/* The keys of columns x ...; where there is none, another. */
+template <class T>
+static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
+                                                  const struct cuda_params &p,
+                                                  const struct strip &s, const head_view<T> &k,
+                                                  uint32_t x, uint32_t end) {
+    x += warp_lane();
+    const int32_t key = x < end ? max(column_of(p, s, x).key, 0) : 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        rows.k[i] = row_of(k, __shfl_sync(WARP_ALL, key, warp_lane() / 4 + 8 * i)).data;
+}
+
+/* From column x of the strip on, rows row ... . Answers whether a lane stored NaN. */
+template <int TILES>
+static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][4],
+                                                   const struct cuda_params &p,
+                                                   const struct strip &s, int64_t row, uint32_t x,
+                                                   uint32_t end, float scale) {
+    bool bad = false;
+    row += warp_lane() % 4 * 2;
+    x += warp_lane() / 4;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if (x + 8 * c >= end)
+            break;
+        const struct column column = column_of(p, s, x + 8 * c);
+        float *to = s.values + row * s.width + x + 8 * c;
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int64_t r = row + 8 * j + e;
+                if (r >= s.rows)
+                    continue;
+                const float score = column_lists(p, column.first, column.last, column.bit, r)
+                                        ? sum[c / 2][j][c % 2 * 2 + e] * scale
+                                        : -INFINITY;
+                bad |= isnan(score);
+                __stcs(&to[(8 * j + e) * s.width], score); /* L2 is for keys */
+            }
+    }
+    return bad;
+}
+
+/* Scores that came out NaN are computed again, one by one: infinities have no parts that add up to
+ * them (device/fragment.cuh), nor give 0 where they meet what is 0 past the last dim. A lane looks
+ * at the scores that it has stored. */
+template <class T, int TILES>
+static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
+                                                  const struct strip &s, int64_t row, uint32_t x,
+                                                  uint32_t end) {
+    const int g = warp_lane() / 4, t = warp_lane() % 4;
+#pragma unroll 1
+    for (int c = 0; c < 4 * 2 * TILES; c++) {
+        const int64_t r = row + c / 8 * 8 + 2 * t + c % 2, column = x + g + 8 * (c / 2 % 4);
+        if (r >= s.rows || column >= end)
+            continue;
+        float *to = s.values + r * s.width + column;
+        if (!isnan(*to))
+            continue;
+        const row_view<T> query = row_of(sddmm_q<T>(p, s), s.first + r);
+        const row_view<T> key = row_of(sddmm_k<T>(p, s), column_of(p, s, column).key);
+        double sum = 0;
+#pragma unroll 1
+        for (int32_t d = 0; d < query.d; d++)
+            sum += (double)to_f32(query.data[d]) * to_f32(key.data[d]);
+        *to = (float)(sum * p.q_scale * p.score_scale);
+    }
+}
+
+/* ---- the kernel ---- */
+
+/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
+ * fetch more at a time, as far as registers allow. */
+template <class T, int TILES, bool WHOLE, bool FEW>
+static __global__ void
+__launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_AFTER ? 2 : 3)
+    sddmm_gather(const __grid_constant__ struct cuda_params p) {
+    constexpr int ROWS = 8 * TILES, AHEAD = FEW && ARCHITECTURE_FITTED ? 4 : TILES == 1 ? 2 : 1;
+    const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
+    __shared__ struct strip strips[SDDMM_THREADS / 32];
+    struct strip &s = strips[warp];
+    const int64_t row_units = (p.height + ROWS - 1) / ROWS;
+    const int64_t place = blocks_unit() / row_units;
+    const int64_t row = (blocks_unit() - place * row_units) * ROWS;
+    const int span_log2 = sddmm_span_log2(p);
+    if (place >= sddmm_place(p, p.n_items, span_log2))
+        return;
+    const int64_t item = sddmm_item(p, place, span_log2);
+    const int64_t span = place - sddmm_place(p, item, span_log2);
+    strip_share(s, strip_of(p, item));
+    if (row >= s.rows)
+        return;
+    /* A strip is narrower than 2^32. */
+    const uint32_t end = (uint32_t)min(((span + 1) * CUDA_CHUNK) << span_log2, s.width);
+    uint32_t x = (uint32_t)((span * CUDA_CHUNK) << span_log2) + SDDMM_COLUMNS * warp;
+    if (x >= end)
+        return;
+    const int64_t query = min(row + lane / 4, s.rows - 1);
+    struct sddmm_rows<T> rows;
+    rows.d = p.d_qk;
+    rows.q = row_of(sddmm_q<T>(p, s), s.first + query).data;
+    rows.q_stride = p.q.stride[2];
+    rows.q_left = s.rows - 1 - query;
+    const head_view<T> k = sddmm_k<T>(p, s);
+    struct words ahead[AHEAD][4];
+    sddmm_keys(rows, p, s, k, x, end);
+    sddmm_begin<T, AHEAD, WHOLE>(ahead, rows);
+    while (x < end) {
+        const uint32_t at = x;
+        float sum[2][TILES][4] = {};
+        sddmm_scores<T, TILES, AHEAD, WHOLE>(sum, ahead, rows, p.q_scale);
+        x += SDDMM_COLUMNS * (blockDim.x / 32);
+        if (x < end) {
+            sddmm_keys(rows, p, s, k, x, end);
+            sddmm_begin<T, AHEAD, WHOLE>(ahead, rows);
+        }
+        if (sddmm_store<TILES>(sum, p, s, row, at, end, sddmm_scale(p, T())))
+            sddmm_mend<T, TILES>(p, s, row, at, end);
+        __syncwarp(); /* tensor cores want all lanes together */
+    }
+}
+
+/* ---- launching ---- */
+
+template <class T, int TILES>
+static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+    const int64_t row_units = (p->height + 8 * TILES - 1) / (8 * TILES);
+    const int64_t places =
+        p->n_items + ((p->columns / CUDA_CHUNK + p->n_items) >> sddmm_span_log2(*p));
+    const int64_t width = p->columns / p->n_items; /* of a strip on average */
+    const int warps = width <= SDDMM_COLUMNS ? 1 : width <= 2 * SDDMM_COLUMNS ? 2 : 4;
+    const bool few = p->n_items * row_units * warps <= SDDMM_FEW * p->multiprocessors;
+    return blocks_launch(!words_whole<T>(p->alignment, p->d_qk)
+                             ? sddmm_gather<T, TILES, false, false>
+                         : few ? sddmm_gather<T, TILES, true, (TILES < 4)>
+                               : sddmm_gather<T, TILES, true, false>,
+                         places * row_units, 32 * warps, p, stream);
+}
+
+/*
+ * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_sddmm by
+ * events, median of 3; N, keep): height 1, row 7.4 ms, gather 11.1 ms (16384, .05); height 2,
+ * gather 4.3 ms, row 7.5 ms (32768, .01). Above, an instance has the tiles that its rows fill:
+ * 5.0 ms at 8, 3.7 ms at 32 (32768, .05).
+ */
+
+/* The mappings that every type has for low block rows. */
+template <class T>
+static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct blocks_mapping mappings[] = {
+        {1, sddmm_single_launch<T>},
+        {INT64_MAX, sddmm_gather_launch<T, 1>},
+    };
+    return blocks_launch_of(mappings, p, stream);
+}
+
+template <class T>
+static cudaError_t sddmm_launch(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct blocks_mapping mappings[] = {
+        {1, sddmm_single_launch<T>},
+        {8, sddmm_gather_launch<T, 1>},
+        {16, sddmm_gather_launch<T, 2>},
+        {INT64_MAX, sddmm_gather_launch<T, 4>},
+    };
+    return blocks_launch_of(mappings, p, stream);
+}
+
+#endif

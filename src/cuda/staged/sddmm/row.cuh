@@ -1,0 +1,176 @@
+/*
+ * Stage 1 where block rows have one query, whose keys no other row shares: a warp computes
+ * CUDA_CHUNK columns of a row; each 8 lanes take a key, 16 bytes a lane. Rows of few keys are those
+ * of sddmm_narrow.cuh.
+ *
+ * What bounds it is fetching from the L2 cache, or where rows have few keys, the fetches that a
+ * warp makes one after the other before that of its keys: so there are as many warps as registers
+ * allow, and what is likely is fetched before it is known. On an H200 (8 heads, d = 64, f32, 16
+ * keys for each query, warm replays) 24 warps, each with twice the fetches under way, took 1.07
+ * times as long as 32.
+ */
+#ifndef TESSERA_CUDA_SDDMM_ROW_CUH
+#define TESSERA_CUDA_SDDMM_ROW_CUH
+
+#include "device/architecture.cuh"
+#include "device/blocks.cuh"
+#include "device/words.cuh"
+#include "staged/strip.cuh"
+
+#define SDDMM_ROW_WARPS 4
+#define SDDMM_ROW_BLOCKS 8 /* of a multiprocessor, where there are many */
+#define SDDMM_ROW_FEW 4    /* ... and where there are so few that each has registers for more */
+#define SDDMM_ROW_DIMS 128 /* past which a key is several fetches, one after the other */
+
+/* ---- which columns ---- */
+
+/* Parts that a chunk is cut into, as a power of two: where rows are wide and have many dims a warp
+ * would fetch a chunk's keys one after the other for longer than all the others take. */
+static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct cuda_params &p) {
+    if (p.d_qk <= SDDMM_ROW_DIMS) /* first: a division costs where rows are short */
+        return 0;
+    const int64_t mean = p.columns / p.n_items;
+    return mean <= 16 ? 0 : mean <= 48 ? 1 : 2;
+}
+
+/* Units of the launch, each a warp's: no fewer than there are parts of chunks. */
+static inline int64_t sddmm_row_units(const struct cuda_params &p) {
+    return chunks_at_most(p) << sddmm_row_parts_log2(p);
+}
+
+/* A chunk: its item, -1 where there is none, and its first column. */
+struct sddmm_row_chunk {
+    int64_t item;
+    uint32_t column; /* a strip is narrower than 2^32 */
+    struct strip_place at;
+};
+
+/* Chunk `number` of all. Where strips are about as wide its item is near its share of them: looked
+ * for there, while what would be its strip is on its way, then everywhere. */
+static __device__ __forceinline__ struct sddmm_row_chunk
+sddmm_row_find(const struct cuda_params &p, int64_t number) {
+    const int64_t share = (uint32_t)number / (uint32_t)p.strip_chunks; /* a guess: any will do */
+    const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
+    const int64_t begin = p.image.chunks[min(low + warp_lane(), p.n_items)];
+    const int64_t chunks = p.image.chunks[p.n_items];
+    struct sddmm_row_chunk to = {-1, 0, strip_place_at(p.image.strips + min(share, p.n_items - 1))};
+    if (number >= chunks)
+        return to;
+    const unsigned before = __ballot_sync(WARP_ALL, begin <= number);
+    const bool near = before && before != WARP_ALL;
+    const int last = max(__popc(before) - 1, 0);
+    to.item = near ? low + last : warp_find(p.image.chunks, p.n_items, number);
+    const int64_t first = near ? __shfl_sync(WARP_ALL, begin, last) : p.image.chunks[to.item];
+    to.column = (uint32_t)((number - first) * CUDA_CHUNK);
+    if (to.item != share)
+        to.at = strip_place_at(p.image.strips + to.item);
+    return to;
+}
+
+/* ---- scores ---- */
+
+/* What each 8 lanes have of four sums, added up: the lanes from 2 j on get sum j. */
+static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
+    const bool second = warp_lane() & 4, odd = warp_lane() & 2;
+    float even_sum = second ? sum[2] : sum[0], odd_sum = second ? sum[3] : sum[1];
+    even_sum += __shfl_xor_sync(WARP_ALL, second ? sum[0] : sum[2], 4);
+    odd_sum += __shfl_xor_sync(WARP_ALL, second ? sum[1] : sum[3], 4);
+    float total = odd ? odd_sum : even_sum;
+    total += __shfl_xor_sync(WARP_ALL, odd ? even_sum : odd_sum, 2);
+    return total + __shfl_xor_sync(WARP_ALL, total, 1);
+}
+
+/* The scores of 16 keys, to whose rows lane `from + i` has a pointer for number i, to the same
+ * lanes; others keep theirs. Of each AHEAD pieces are under way at a time. */
+template <class T, bool WHOLE, int AHEAD>
+static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *key_row, int32_t dims,
+                                                         int from, float q_scale, float score) {
+    constexpr int N = words_elements<T>();
+    const int lane = warp_lane();
+    const T *row[4];
+    float sum[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        row[j] = warp_pointer(key_row, from + 4 * j + lane / 8);
+#pragma unroll 1
+    for (int32_t d = lane % 8 * N; d - lane % 8 * N < dims; d += AHEAD * 8 * N) {
+        struct words x[AHEAD], y[AHEAD][4];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            if (n > 0 && d - lane % 8 * N + n * 8 * N >= dims)
+                break;
+            x[n] = words_load<T, WHOLE>(q, dims, d + n * 8 * N, true);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                y[n][j] = words_load<T, WHOLE>(row[j], dims, d + n * 8 * N, true);
+        }
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+            if (d + n * 8 * N < dims)
+#pragma unroll
+                for (int e = 0; e < N; e++) {
+                    const float of_q = words_element(x[n], e, T()) * q_scale;
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        sum[j] = fmaf(of_q, words_element(y[n][j], e, T()), sum[j]);
+                }
+    }
+    const int i = lane - from;
+    const float mine = __shfl_sync(WARP_ALL, sddmm_row_total(sum), i % 4 * 8 + i / 4 * 2);
+    return i >= 0 && i < 16 ? mine : score;
+}
+
+/* The key of column x of a strip of one row; -1 where the row does not list it, or from `end` on. */
+static __device__ __forceinline__ int32_t sddmm_row_key(const struct cuda_params &p,
+                                                        const struct strip &s, uint32_t x,
+                                                        uint32_t end) {
+    if (x >= end)
+        return -1;
+    const struct column c = column_of(p, s, x);
+    return column_lists(p, c.first, c.last, c.bit, 0) ? c.key : -1;
+}
+
+/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
+ * fetch more at a time. */
+template <class T, bool WHOLE, bool FEW>
+static __global__ void
+__launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
+    sddmm_row(const __grid_constant__ struct cuda_params p) {
+    constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
+    const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
+    const int64_t number = blocks_unit() * SDDMM_ROW_WARPS + threadIdx.x / 32;
+    struct sddmm_row_chunk chunk = sddmm_row_find(p, number >> log2);
+    if (chunk.item < 0)
+        return;
+    chunk.column += (uint32_t)(number & ((1 << log2) - 1)) * part_width;
+    const struct strip s = strip_at(p, chunk.at);
+    const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
+    const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
+    const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
+    for (uint32_t from = chunk.column; from < end; from += 32) {
+        const uint32_t x = from + warp_lane();
+        const int32_t key = sddmm_row_key(p, s, x, end);
+        /* Where there is no key, another is read: what it gives is not stored. */
+        const T *row = k.data + max(key, 0) * k.stride;
+        float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f);
+        if (from + 16 < end)
+            score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 16, p.q_scale, score);
+        if (x < end)
+            s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
+    }
+}
+
+template <class T>
+static cudaError_t sddmm_row_launch(const struct cuda_params *p, cudaStream_t stream) {
+    if (p->n_items == 0)
+        return cudaSuccess;
+    const int64_t blocks = (sddmm_row_units(*p) + SDDMM_ROW_WARPS - 1) / SDDMM_ROW_WARPS;
+    const bool few =
+        p->d_qk > SDDMM_ROW_DIMS && blocks <= (int64_t)SDDMM_ROW_FEW * p->multiprocessors;
+    return blocks_launch(!words_whole<T>(p->alignment, p->d_qk) ? sddmm_row<T, false, false>
+                         : few                                  ? sddmm_row<T, true, true>
+                                                                : sddmm_row<T, true, false>,
+                         blocks, 32 * SDDMM_ROW_WARPS, p, stream);
+}
+
+#endif

@@ -1,0 +1,377 @@
+/*
+ * Stage 1 for 16-bit types on Hopper, where boxes fetch keys (strips.cuh). One block a
+ * multiprocessor goes through runs of chunks of CUDA_CHUNK columns, whatever strip they are of, for
+ * M rows of it. Keys are the rows of a product, so that low block rows fill it:
+ *
+ *   score[64 keys, M] = k[64 keys, d] q[M, d]^T        twice for a chunk
+ *
+ * Warps have roles. Some scout: they find out where chunks are and write that down, ahead, a run
+ * each, since every look-up waits for the one before. Two fetch: a chunk's keys into a ring of
+ * stages, a strip's queries into one of two slots. Two warpgroups compute, every other chunk each,
+ * and store: a warp's 32 keys by way of its part of shared memory, as rows of 128 bytes.
+ *
+ * Barriers:     filled by         phase ends when          waited for by
+ *   entry_full  a scout           the chunk is described   who fetches; its warpgroup
+ *   entry_empty                   it has been read         whose run has it next
+ *   k_full      boxes             K stands                 the warpgroup whose chunk it is
+ *   k_empty                       that has its scores      who fetches
+ *   q_full      boxes             Q stands                 the warpgroups
+ *
+ * That a slot of queries is free again is seen by k_empty of the last chunks that were multiplied
+ * by them.
+ */
+#ifndef TESSERA_CUDA_SM90_SDDMM_BOXES_CUH
+#define TESSERA_CUDA_SM90_SDDMM_BOXES_CUH
+
+#include "staged/sddmm/gather.cuh"
+#include "staged/strip_tma.cuh"
+
+#define SDDMM_BOX_FETCHERS 2 /* warps */
+#define SDDMM_BOX_ENTRIES 32 /* chunks that are described at a time */
+#define SDDMM_BOX_PITCH 36   /* floats from row to row of scores: 8 keys of 4 rows meet all banks */
+#define SDDMM_BOX_ROWS 16    /* of scores that a warp stores at a time */
+#define SDDMM_BOX_WARPS 8    /* that compute */
+
+/* A chunk, as the scout describes it. */
+struct sddmm_box_entry {
+    float *to;     /* its first column in the first of the tile's rows */
+    int64_t width; /* from row to row */
+    int32_t rows, columns;
+    int32_t strip; /* counted by who fetches: two after each other differ by one */
+    int64_t item;
+    int32_t batch, head, head_kv, query;
+    int32_t key[STRIP_CHUNK_BOXES];
+};
+
+/* PANELS: of 64 dims. */
+template <int M, int PANELS> struct sddmm_box_shape {
+    static constexpr int Q_PANEL = M * 128, Q_TILE = PANELS * Q_PANEL;
+    static constexpr int K_PANEL = CUDA_CHUNK * 128, K_TILE = PANELS * K_PANEL;
+    static constexpr int SCOUTS = M > 64 ? 2 : 3; /* warps; each has every SCOUTS-th run */
+    static constexpr int THREADS = 32 * (SDDMM_BOX_WARPS + SCOUTS + SDDMM_BOX_FETCHERS);
+    static_assert(SCOUTS * SDDMM_RUN <= SDDMM_BOX_ENTRIES,
+                  "no scout comes so far ahead that it could not tell phases of entries apart");
+    static constexpr int SPACE = SDDMM_BOX_ROWS * SDDMM_BOX_PITCH * 4; /* of a warp */
+    static constexpr int BESIDE = 2 * Q_TILE + SDDMM_BOX_WARPS * SPACE + 2048;
+    static constexpr int ROOM = (STRIP_SHARED - BESIDE) / K_TILE;
+    /* Even, so that a stage is always the same warpgroup's: of another's, it could not tell a phase
+     * from the next but one. */
+    static constexpr int STAGES = ROOM < 8 ? ROOM / 2 * 2 : 8;
+    static constexpr int Q = 0, K = 2 * Q_TILE, SPACES = K + STAGES * K_TILE;
+    static constexpr int ENTRIES = SPACES + SDDMM_BOX_WARPS * SPACE;
+    static constexpr int ENTRY_FULL =
+        ENTRIES + SDDMM_BOX_ENTRIES * (int)sizeof(struct sddmm_box_entry);
+    static constexpr int ENTRY_EMPTY = ENTRY_FULL + 8 * SDDMM_BOX_ENTRIES;
+    static constexpr int K_FULL = ENTRY_EMPTY + 8 * SDDMM_BOX_ENTRIES;
+    static constexpr int K_EMPTY = K_FULL + 8 * STAGES, Q_FULL = K_EMPTY + 8 * STAGES;
+    static constexpr int BYTES = Q_FULL + 2 * 8;
+    static_assert(STAGES >= 4 && BYTES <= STRIP_SHARED, "what a block of Hopper can have");
+};
+
+/* ---- scouts ---- */
+
+/* Describes `count` chunks from column x of the strip on as those from `number` on: lanes look up
+ * a box each, one writes. */
+template <class shape>
+static __device__ __forceinline__ void
+sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_params &p,
+                   const struct strip &strip, int64_t item, int64_t row, int64_t x, int number,
+                   int count) {
+    const int32_t key = strip_box_key(p, strip.entry, x, strip.width);
+    const int lane = warp_lane();
+#pragma unroll 1
+    for (int i = 0; i < count; i++, number++, x += CUDA_CHUNK) {
+        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
+        struct sddmm_box_entry &entry =
+            reinterpret_cast<struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
+        barrier_wait(shared + shape::ENTRY_EMPTY + 8 * at,
+                     strip_parity<SDDMM_BOX_ENTRIES>(number) ^ 1);
+        int32_t keys[STRIP_CHUNK_BOXES];
+#pragma unroll
+        for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
+            keys[j] = __shfl_sync(WARP_ALL, key, STRIP_CHUNK_BOXES * i + j);
+        if (lane == 0) {
+            entry.to = strip.values + row * strip.width + x;
+            entry.width = strip.width;
+            entry.rows = (int32_t)(strip.rows - row);
+            entry.columns = (int32_t)min(strip.width - x, (int64_t)CUDA_CHUNK);
+            entry.item = item;
+            entry.batch = strip.b;
+            entry.head = strip.h;
+            entry.head_kv = head_kv_of(p, strip);
+            entry.query = (int32_t)(strip.first + row);
+#pragma unroll
+            for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
+                entry.key[j] = keys[j];
+            barrier_arrive(shared + shape::ENTRY_FULL + 8 * at);
+        }
+        __syncwarp();
+    }
+}
+
+/* Scout `scout` of a block: a run's chunks are numbered from those of the runs before on. */
+template <class shape>
+static __device__ __forceinline__ void sddmm_box_scout(unsigned char *memory, uint32_t shared,
+                                                       const struct cuda_params &p,
+                                                       const struct sddmm_share &share,
+                                                       int scout) {
+#pragma unroll 1
+    for (int round = scout; round < share.rounds; round += shape::SCOUTS) {
+        const int64_t run = share.first + round * share.stride;
+        const int64_t chunk = run * share.each + min(run, share.longer);
+        int left = share.each + (run < share.longer);
+        int number = round * share.each + min(round, share.more);
+        if (left == 0)
+            break;
+        int64_t item = warp_find(p.image.chunks, p.n_items, chunk);
+        int64_t x = (chunk - p.image.chunks[item]) * CUDA_CHUNK;
+        struct strip strip = strip_of(p, item);
+#pragma unroll 1
+        while (left > 0) {
+            const struct strip next = strip_of(p, min(item + 1, p.n_items - 1)); /* under way */
+#pragma unroll 1
+            while (left > 0 && x < strip.width) {
+                const int64_t to_end = (strip.width - x + CUDA_CHUNK - 1) / CUDA_CHUNK;
+                const int count = (int)min(min((int64_t)left, to_end),
+                                           (int64_t)(32 / STRIP_CHUNK_BOXES));
+                sddmm_box_describe<shape>(memory, shared, p, strip, item, share.row, x, number,
+                                          count);
+                number += count;
+                left -= count;
+                x += count * CUDA_CHUNK;
+            }
+            item++;
+            strip = next;
+            x = 0;
+        }
+    }
+}
+
+/* ---- the fetching warps ---- */
+
+/* One lane of warp `fetcher`, which fetches every SDDMM_BOX_FETCHERS-th box; of the first also the
+ * queries, of which it counts the strips. */
+template <int M, int PANELS>
+static __device__ __forceinline__ void sddmm_box_fetch(unsigned char *memory, uint32_t shared,
+                                                       const CUtensorMap *map_q,
+                                                       const CUtensorMap *map_k, int count,
+                                                       int fetcher) {
+    typedef sddmm_box_shape<M, PANELS> shape;
+    constexpr int EACH = PANELS * STRIP_CHUNK_BOXES / SDDMM_BOX_FETCHERS;
+    int64_t item = -1;
+    int strip = -1, before = -1; /* the last chunk of the strip before */
+#pragma unroll 1
+    for (int number = 0; number < count; number++) {
+        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
+        const int stage = strip_stage<shape::STAGES>(number);
+        struct sddmm_box_entry &entry =
+            reinterpret_cast<struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
+        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, strip_parity<SDDMM_BOX_ENTRIES>(number));
+        barrier_wait(shared + shape::K_EMPTY + 8 * stage, strip_parity<shape::STAGES>(number) ^ 1);
+        const int h = entry.head_kv, b = entry.batch;
+        if (fetcher == 0 && entry.item != item) {
+            item = entry.item;
+            strip++;
+            /* Each warpgroup goes at its own pace: both must have done with the slot. */
+            for (int done = before - 1; done <= before; done++)
+                if (done > number - shape::STAGES && done >= 0)
+                    barrier_wait(shared + shape::K_EMPTY + 8 * strip_stage<shape::STAGES>(done),
+                                 strip_parity<shape::STAGES>(done));
+            before = number - 1;
+            const uint32_t full = shared + shape::Q_FULL + 8 * (strip & 1);
+            barrier_arrive_expect(full, shape::Q_TILE);
+            box_load_panels(shared + shape::Q + (strip & 1) * shape::Q_TILE, map_q, full, 0,
+                            entry.query, entry.head, b, BOX_ONCE);
+        }
+        const int boxes = entry.columns / STRIP_BOX;
+        const uint32_t full = shared + shape::K_FULL + 8 * stage;
+        const uint32_t k = shared + shape::K + stage * shape::K_TILE;
+        if (fetcher == 0)
+            entry.strip = strip;
+        const int mine = PANELS == SDDMM_BOX_FETCHERS
+                             ? boxes
+                             : (boxes + SDDMM_BOX_FETCHERS - 1 - fetcher) / SDDMM_BOX_FETCHERS;
+        int32_t key[EACH]; /* before it arrives: then the entry may be given back */
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            key[i] = entry.key[(i * SDDMM_BOX_FETCHERS + fetcher) / PANELS];
+        barrier_arrive_expect(full, mine * STRIP_BOX * 128);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int n = i * SDDMM_BOX_FETCHERS + fetcher, j = n / PANELS, panel = n % PANELS;
+            if (j < boxes)
+                box_load_panels(k + panel * shape::K_PANEL + j * STRIP_BOX * 128, map_k, full,
+                                panel, key[i], h, b, BOX_AGAIN);
+        }
+    }
+}
+
+/* ---- computing ---- */
+
+/* Scores of 2 x 64 keys: groups of 8 keys of a chunk are of the one and of the other in turns, so
+ * that a warp's 2 x 16 are 32 keys side by side. */
+template <class T, int M, int PANELS>
+static __device__ __forceinline__ void sddmm_box_multiply(float (&s)[2][M / 2], uint32_t k,
+                                                          uint32_t q) {
+    typedef sddmm_box_shape<M, PANELS> shape;
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < PANELS; i++)
+#pragma unroll
+        for (int d = 0; d < 4; d++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                product_rows_of(s[half],
+                                product_rows(k + i * shape::K_PANEL + half * 1024 + d * 32, 2048),
+                                product_rows(q + i * shape::Q_PANEL + d * 32), i + d > 0, T());
+    product_group();
+    product_wait<0>();
+    product_pin(s[0]);
+    product_pin(s[1]);
+}
+
+/* A warp's 32 keys of a chunk by M rows, by way of `space`; -Inf from key `there` on. */
+template <int M>
+static __device__ __forceinline__ void sddmm_box_store(const float (&s)[2][M / 2], float *space,
+                                                       float *to, int64_t width, int rows,
+                                                       int there, float scale) {
+    const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
+    const int row = lane / 8, key = lane % 8 * 4;
+    to += row * width + key;
+#pragma unroll
+    for (int first = 0; first < M; first += SDDMM_BOX_ROWS) {
+#pragma unroll
+        for (int j = 0; j < SDDMM_BOX_ROWS / 8; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    space[(8 * j + 2 * t + e % 2) * SDDMM_BOX_PITCH + 16 * (e / 2) + 8 * half + g] =
+                        s[half][first / 2 + 4 * j + e] * scale;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < SDDMM_BOX_ROWS; i += 4, to += 4 * width) {
+            float4 x = *reinterpret_cast<const float4 *>(
+                &space[(i + row) * SDDMM_BOX_PITCH + key]);
+            if (there < STRIP_BOX) {
+                x.x = key < there ? x.x : -INFINITY;
+                x.y = key + 1 < there ? x.y : -INFINITY;
+                x.z = key + 2 < there ? x.z : -INFINITY;
+                x.w = key + 3 < there ? x.w : -INFINITY;
+            }
+            if (first + i + row < rows)
+                __stcs(reinterpret_cast<float4 *>(to), x);
+        }
+        __syncwarp();
+    }
+}
+
+template <class T, int M, int PANELS>
+static __device__ __forceinline__ void sddmm_box_compute(unsigned char *memory, uint32_t shared,
+                                                         const struct cuda_params &p, int count) {
+    typedef sddmm_box_shape<M, PANELS> shape;
+    const int warp = sm90_uniform((int)threadIdx.x / 32), of_group = warp % 4;
+    float *space = reinterpret_cast<float *>(memory + shape::SPACES + warp * shape::SPACE);
+    const float scale = sddmm_scale(p, T());
+#pragma unroll 1
+    for (int number = warp / 4; number < count; number += 2) {
+        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
+        const int stage = strip_stage<shape::STAGES>(number);
+        const struct sddmm_box_entry &entry =
+            reinterpret_cast<const struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
+        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, strip_parity<SDDMM_BOX_ENTRIES>(number));
+        barrier_wait(shared + shape::K_FULL + 8 * stage, strip_parity<shape::STAGES>(number));
+        const int strip = entry.strip, slot = strip & 1; /* which stands as K does */
+        barrier_wait(shared + shape::Q_FULL + 8 * slot, (uint32_t)(strip / 2 & 1));
+        float s[2][M / 2];
+        sddmm_box_multiply<T, M, PANELS>(s, shared + shape::K + stage * shape::K_TILE,
+                                         shared + shape::Q + slot * shape::Q_TILE);
+        if (warp_lane() == 0)
+            barrier_arrive(shared + shape::K_EMPTY + 8 * stage);
+        float *to = entry.to + of_group * STRIP_BOX;
+        const int64_t width = entry.width;
+        const int rows = entry.rows, left = entry.columns - of_group * STRIP_BOX;
+        const int there = (int)p.n_kv - entry.key[of_group];
+        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read it */
+        if (left > 0)
+            sddmm_box_store<M>(s, space, to, width, rows, there, scale);
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <class T, int M, int PANELS>
+static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
+    sddmm_boxes(const __grid_constant__ struct cuda_params p,
+                const __grid_constant__ CUtensorMap map_q,
+                const __grid_constant__ CUtensorMap map_k) {
+    typedef sddmm_box_shape<M, PANELS> shape;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t shared = shared_address(memory);
+    const int warp = sm90_uniform((int)threadIdx.x / 32);
+    if (threadIdx.x == 0) {
+        box_prefetch_map(&map_q);
+        box_prefetch_map(&map_k);
+        for (int i = 0; i < SDDMM_BOX_ENTRIES; i++) {
+            barrier_make(shared + shape::ENTRY_FULL + 8 * i, 1);
+            barrier_make(shared + shape::ENTRY_EMPTY + 8 * i, 32 * SDDMM_BOX_WARPS / 2);
+        }
+        for (int i = 0; i < shape::STAGES; i++) {
+            barrier_make(shared + shape::K_FULL + 8 * i, SDDMM_BOX_FETCHERS);
+            barrier_make(shared + shape::K_EMPTY + 8 * i, SDDMM_BOX_WARPS / 2);
+        }
+        for (int i = 0; i < 2; i++)
+            barrier_make(shared + shape::Q_FULL + 8 * i, 1);
+        barrier_made();
+    }
+    __syncthreads();
+    const struct sddmm_share share = sddmm_share_of<M>(p);
+    const int scout = warp - SDDMM_BOX_WARPS, fetcher = scout - shape::SCOUTS;
+    if (warp < SDDMM_BOX_WARPS)
+        sddmm_box_compute<T, M, PANELS>(memory, shared, p, share.count);
+    else if (fetcher < 0)
+        sddmm_box_scout<shape>(memory, shared, p, share, scout);
+    else if (warp_lane() == 0)
+        sddmm_box_fetch<M, PANELS>(memory, shared, &map_q, &map_k, share.count, fetcher);
+}
+
+template <class T, int M, int PANELS>
+static cudaError_t sddmm_boxes_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
+    typedef sddmm_box_shape<M, PANELS> shape;
+    CUtensorMap map_q, map_k;
+    if (!strips_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T()) ||
+        !strips_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk, STRIP_BOX,
+                    1, T()))
+        return cudaErrorNotSupported;
+    const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
+    const int64_t held = p->multiprocessors / row_units < 1 ? 1 : p->multiprocessors / row_units;
+    const int64_t blocks = (held < chunks ? held : chunks) * row_units;
+    if (blocks == 0)
+        return cudaSuccess;
+    if (blocks > INT32_MAX)
+        return cudaErrorInvalidConfiguration;
+    void (*kernel)(const struct cuda_params, const CUtensorMap, const CUtensorMap) =
+        sddmm_boxes<T, M, PANELS>;
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    void *arguments[] = {(void *)p, &map_q, &map_k};
+    return code ? code
+                : cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),
+                                   dim3(shape::THREADS), arguments, shape::BYTES, stream);
+}
+
+/* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+template <class T>
+static cudaError_t sddmm_boxes_launch(const struct cuda_params *p, cudaStream_t stream) {
+    static cudaError_t (*const launch[2][3])(const struct cuda_params *, cudaStream_t) = {
+        {sddmm_boxes_launch_tile<T, 32, 1>, sddmm_boxes_launch_tile<T, 64, 1>,
+         sddmm_boxes_launch_tile<T, 128, 1>},
+        {sddmm_boxes_launch_tile<T, 32, 2>, sddmm_boxes_launch_tile<T, 64, 2>,
+         sddmm_boxes_launch_tile<T, 128, 2>},
+    };
+    if (!strips_boxed(p) || p->height <= 16 || p->d_qk > 128 || p->q_scale != 1)
+        return cudaErrorNotSupported;
+    return launch[p->d_qk > 64][p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2](p, stream);
+}
+
+#endif

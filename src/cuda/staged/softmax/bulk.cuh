@@ -1,0 +1,280 @@
+/*
+ * Stage 2 on Hopper where rows have up to 4 SOFTMAX_BULK_HELD keys, are about as wide, and there
+ * are many of them. Rows that lie side by side are fetched as one piece of memory, by a bulk copy
+ * to shared memory, and go back by another: pieces of rows of their own would be parts of sectors,
+ * which L2 takes one by one (rows of 30 keys kept it at 79 % of its peak, memory at 56 %).
+ *
+ * Each warp has a ring of SOFTMAX_BULK_STAGES tiles of 32 / LANES rows for itself: it fetches
+ * SOFTMAX_BULK_AHEAD tiles ahead, computes a tile in registers, LANES lanes a row, and writes it to
+ * where it stood. What of a tile's begin and end is not a whole piece of 16 bytes is copied by
+ * itself. Tiles whose rows are wider than most, or do not lie side by side, are not fetched: their
+ * rows are computed where they are, one after the other.
+ */
+#ifndef TESSERA_CUDA_SOFTMAX_BULK_CUH
+#define TESSERA_CUDA_SOFTMAX_BULK_CUH
+
+#include "device/grid.cuh"
+#include "device/sm90/tma.cuh"
+#include "staged/softmax/group.cuh"
+#include "staged/softmax/place.cuh"
+
+#define SOFTMAX_BULK_WARPS 16
+#define SOFTMAX_BULK_STAGES 3
+#define SOFTMAX_BULK_AHEAD 2
+#define SOFTMAX_BULK_HELD 32   /* elements of a lane at most */
+#define SOFTMAX_BULK_TILE 1024 /* elements of a tile at most */
+#define SOFTMAX_BULK_TIMES 2   /* tiles of a warp at least */
+
+/* A warp's; a tile begins as far behind a multiple of 16 bytes as in memory. */
+struct softmax_bulk_ring {
+    float tile[SOFTMAX_BULK_STAGES][SOFTMAX_BULK_TILE + 8];
+    uint64_t full[SOFTMAX_BULK_STAGES];
+    uint64_t unused;
+};
+
+/* A tile under way, as a lane sees it. */
+struct softmax_bulk_tile {
+    float *data;      /* its first element, which others follow */
+    int count;        /* elements; 0: it is not fetched */
+    int start, width; /* of the lane's row, in the tile; -1: there is nothing to compute */
+    int32_t batch_head, query;
+};
+
+/* Elements before the whole pieces of a tile, and whole pieces. */
+static __device__ __forceinline__ int softmax_bulk_head(const struct softmax_bulk_tile &tile) {
+    return min((int)(-(uintptr_t)tile.data / sizeof(float) % 4), tile.count);
+}
+static __device__ __forceinline__ int softmax_bulk_pieces(const struct softmax_bulk_tile &tile) {
+    return (tile.count - softmax_bulk_head(tile)) / 4;
+}
+
+/* The element that lane `lane` copies by itself, -1: none. At most three stand before the whole
+ * pieces and three behind. */
+static __device__ __forceinline__ int softmax_bulk_edge(const struct softmax_bulk_tile &tile,
+                                                        int lane) {
+    const int head = softmax_bulk_head(tile), after = head + 4 * softmax_bulk_pieces(tile);
+    if (lane < head)
+        return lane;
+    return lane >= 3 && lane < 6 && after + lane - 3 < tile.count ? after + lane - 3 : -1;
+}
+
+/* Where element 0 of a tile stands in its stage. */
+static __device__ __forceinline__ int softmax_bulk_shift(const struct softmax_bulk_tile &tile) {
+    return (int)((uintptr_t)tile.data / sizeof(float) % 4);
+}
+
+/* ---- rows by themselves ---- */
+
+/* NaN where a weight that is not 0 meets a factor that is NaN. */
+static __device__ __forceinline__ float softmax_bulk_scaled(float weight, float factor) {
+    return isnan(factor) ? softmax_spoilt(weight) : weight * factor;
+}
+
+/* A row where it is, by a warp; seldom, so not where it stands. */
+static __device__ __noinline__ void softmax_bulk_alone(const struct cuda_params &p, float *data,
+                                                       int width, int32_t batch_head,
+                                                       int32_t query) {
+    const int lane = warp_lane();
+    float top = -INFINITY;
+    double sum = 0;
+    for (int e = lane; e < width; e += 32)
+        top = fmaxf(top, data[e]);
+    top = warp_max(top);
+    const float base = softmax_base(top);
+    for (int e = lane; e < width; e += 32)
+        sum += softmax_weight(data[e], base);
+    sum = warp_sum(sum);
+    const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
+    for (int e = lane; e < width; e += 32)
+        data[e] = softmax_bulk_scaled(softmax_weight(data[e], base), factor);
+    if (lane == 0 && p.lse.data)
+        *softmax_lse_at(p, batch_head, query) = softmax_lse(top, sum);
+}
+
+/* ---- fetching ---- */
+
+/* Begins to fetch the tile whose rows are at `place`, each LANES lanes' own, to a stage. */
+template <int LANES>
+static __device__ __forceinline__ struct softmax_bulk_tile
+softmax_bulk_fetch(const struct cuda_params &p, const struct softmax_place &place, float *stage,
+                   uint32_t full) {
+    const int lane = warp_lane();
+    const int64_t query = place.block_row * p.block_q + place.r;
+    const bool inside = place.item < p.n_items;
+    const int width = inside ? place.tiles * (int)p.block_kv : 0;
+    const int64_t begin = place.values + (int64_t)place.r * width;
+    const int64_t first = __shfl_sync(WARP_ALL, begin, 0);
+    const int64_t after = __shfl_down_sync(WARP_ALL, begin, LANES);
+    const bool follows = __shfl_down_sync(WARP_ALL, inside, LANES) && lane + LANES < 32;
+    const int64_t end = begin + width - first;
+    const bool fits = !inside || (width <= SOFTMAX_BULK_HELD * LANES && end >= 0 &&
+                                  end <= SOFTMAX_BULK_TILE && (!follows || after == begin + width));
+    struct softmax_bulk_tile tile;
+    tile.data = p.values + first;
+    tile.count = 0;
+    tile.start = (int)(begin - first);
+    tile.width = -1;
+    tile.batch_head = place.batch_head;
+    tile.query = (int32_t)query;
+    if (__all_sync(WARP_ALL, fits)) {
+        tile.count = (int)__reduce_max_sync(WARP_ALL, inside ? (unsigned)end : 0u);
+        tile.width = inside ? width : -1;
+    } else {
+        for (int from = 0; from < 32; from += LANES) {
+            float *data = p.values + __shfl_sync(WARP_ALL, begin, from);
+            const int count = __shfl_sync(WARP_ALL, width, from);
+            const int32_t batch_head = __shfl_sync(WARP_ALL, place.batch_head, from);
+            const int32_t row = __shfl_sync(WARP_ALL, (int32_t)query, from);
+            if (__shfl_sync(WARP_ALL, inside, from))
+                softmax_bulk_alone(p, data, count, batch_head, row);
+        }
+    }
+    const int head = softmax_bulk_head(tile), edge = softmax_bulk_edge(tile, lane);
+    const uint32_t to = shared_address(stage + softmax_bulk_shift(tile));
+    if (lane == 0) {
+        const uint32_t bytes = 16 * softmax_bulk_pieces(tile);
+        barrier_arrive_expect(full, bytes);
+        if (bytes > 0)
+            bulk_load(to + 4 * head, tile.data + head, bytes, full);
+    }
+    if (edge >= 0)
+        copy_4(to + 4 * edge, tile.data + edge, true);
+    barrier_arrive_copied(full);
+    return tile;
+}
+
+/* ---- computing ---- */
+
+/* Lanes t, t + LANES ... of a row have its elements in turns, each row beginning at another of them
+ * where that spares bank conflicts; a tile of 32 / LANES rows of as many elements has none. */
+template <int LANES>
+static __device__ __forceinline__ void softmax_bulk_compute(const struct cuda_params &p,
+                                                            const struct softmax_bulk_tile &tile,
+                                                            float *stage) {
+    constexpr int HELD = SOFTMAX_BULK_HELD;
+    const int lane = warp_lane(), t = lane % LANES;
+    const int turn = tile.width / LANES % 2 ? 0 : lane / LANES;
+    const int mine = (tile.width - t + LANES - 1) / LANES; /* elements */
+    float *row = stage + softmax_bulk_shift(tile) + tile.start + t;
+    float x[HELD], top = -INFINITY, part[4] = {};
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const int e = (i + turn) % HELD;
+        x[i] = e < mine ? row[e * LANES] : -INFINITY;
+        top = fmaxf(top, x[i]);
+    }
+    top = softmax_max_lanes<LANES>(top);
+    const float base = softmax_base(top);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        x[i] = softmax_weight(x[i], base);
+        part[i % 4] += x[i];
+    }
+    const double sum = softmax_sum_lanes<LANES>((part[0] + part[1]) + (part[2] + part[3]));
+    float factor = sum == 0 ? 0.0f : (float)(1 / sum);
+    if (isnan(factor)) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            x[i] = softmax_spoilt(x[i]);
+        factor = 1;
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const int e = (i + turn) % HELD;
+        if (e < mine)
+            row[e * LANES] = x[i] * factor;
+    }
+    if (t == 0 && tile.width >= 0 && p.lse.data)
+        *softmax_lse_at(p, tile.batch_head, tile.query) = softmax_lse(top, sum);
+}
+
+/* Begins to write a tile to where it stood. */
+static __device__ __forceinline__ void softmax_bulk_store(const struct softmax_bulk_tile &tile,
+                                                          const float *stage) {
+    const int lane = warp_lane(), head = softmax_bulk_head(tile);
+    const int pieces = softmax_bulk_pieces(tile), edge = softmax_bulk_edge(tile, lane);
+    const float *from = stage + softmax_bulk_shift(tile);
+    proxy_fence();
+    __syncwarp();
+    if (edge >= 0)
+        tile.data[edge] = from[edge];
+    if (lane == 0) {
+        if (pieces > 0)
+            bulk_store(tile.data + head, shared_address(from + head), 16 * pieces);
+        bulk_store_batch();
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <int LANES>
+static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
+    softmax_bulk(const __grid_constant__ struct cuda_params p) {
+    constexpr int ROWS = 32 / LANES, STAGES = SOFTMAX_BULK_STAGES, AHEAD = SOFTMAX_BULK_AHEAD;
+    static_assert(STAGES == AHEAD + 1 && AHEAD == 2, "two tiles are known, one is computed");
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int warp = (int)threadIdx.x / 32, lane = warp_lane();
+    struct softmax_bulk_ring &ring = reinterpret_cast<struct softmax_bulk_ring *>(memory)[warp];
+    const uint32_t full = shared_address(ring.full);
+    if (lane == 0) {
+        for (int i = 0; i < STAGES; i++)
+            barrier_make(full + 8 * i, 1 + 32);
+        barrier_made();
+    }
+    __syncwarp();
+    const int64_t rows = p.n_items * p.height, warps = (int64_t)gridDim.x * SOFTMAX_BULK_WARPS;
+    const int64_t begin = ((int64_t)blockIdx.x * SOFTMAX_BULK_WARPS + warp) * ROWS;
+    const int times = (int)((rows - begin + warps * ROWS - 1) / (warps * ROWS));
+    const int64_t row = begin + lane / LANES, step = warps * ROWS;
+    const struct softmax_stride stride = {(int32_t)(step / p.height), (int32_t)(step % p.height)};
+    struct softmax_place place = {row / p.height, (int32_t)(row % p.height)};
+    struct softmax_bulk_tile now = {}, next = {};
+    softmax_look_up(place, p, true);
+#pragma unroll 1
+    for (int i = -AHEAD; i < times; i++) {
+        if (i >= 0) {
+            float *stage = ring.tile[i % STAGES];
+            barrier_wait(full + 8 * (i % STAGES), i / STAGES & 1);
+            softmax_bulk_compute<LANES>(p, now, stage);
+            softmax_bulk_store(now, stage);
+        }
+        now = next;
+        if (i + AHEAD < times) {
+            const int free = (i + AHEAD) % STAGES;
+            if (lane == 0)
+                bulk_store_wait<1>(); /* of the tile that was there before */
+            __syncwarp();
+            next = softmax_bulk_fetch<LANES>(p, place, ring.tile[free], full + 8 * free);
+            softmax_advance(place, stride, p, true);
+        }
+    }
+    if (lane == 0)
+        bulk_store_wait<0>();
+}
+
+/* ---- launching ---- */
+
+template <int LANES>
+static cudaError_t softmax_bulk_launch_lanes(const struct cuda_params *p, cudaStream_t stream) {
+    constexpr int BYTES = SOFTMAX_BULK_WARPS * (int)sizeof(struct softmax_bulk_ring);
+    static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
+    const int64_t least = (int64_t)SOFTMAX_BULK_TIMES * SOFTMAX_BULK_WARPS * 32 / LANES;
+    if (p->n_items * p->height < least * p->multiprocessors)
+        return cudaErrorNotSupported;
+    return grid_launch_units(softmax_bulk<LANES>, p->multiprocessors, 32 * SOFTMAX_BULK_WARPS,
+                             BYTES, p, stream);
+}
+
+/* cudaErrorNotSupported: nothing is launched, for rows are wide, or too few. */
+static inline cudaError_t softmax_bulk_launch(const struct cuda_params *p, cudaStream_t stream) {
+    static cudaError_t (*const launch[])(const struct cuda_params *, cudaStream_t) = {
+        softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>, softmax_bulk_launch_lanes<4>};
+    int log2 = 0;
+    while (log2 < 3 && p->widest > (int64_t)SOFTMAX_BULK_HELD << log2)
+        log2++;
+    if (p->architecture != 90 || !p->even || log2 == 3 || p->n_q % p->block_q != 0)
+        return cudaErrorNotSupported;
+    return launch[log2](p, stream);
+}
+
+#endif

@@ -1,0 +1,324 @@
+/*
+ * Stage 2: softmax of every row of the values, in place. A row is contiguous, whatever the block.
+ *
+ * The limit is memory, so a row is read once, held in registers and written once, by a group of
+ * threads: part of a warp, some warps of a block, or all blocks of a cluster. What is held is what
+ * a multiprocessor has under way. Groups are of the size that the mean row needs and an eighth
+ * more, as many as the device holds, and take rows in turn; of wider rows the rest is read twice.
+ *
+ * Rows that are about as wide and share sectors with the one before and the next are taken as they
+ * stand in memory: of 30 keys, 79 MB, those of one width, whose items stand so, took 1.7 times the
+ * floor, and those drawn key by key, whose items stand by width, 2.8 (H200, cold). Others are taken
+ * longest first, as items stand: 107 MB of blocks of 64 and 128 keys take 59 and 60 us so, 62 and
+ * 65 as they stand in memory.
+ *
+ * Groups run in step, and memory rests while they compute: so what counts beside the bytes is how
+ * few instructions a row takes. A row is whole pieces of 16 bytes, which are held, and its edges,
+ * at most 3 elements before them and after them.
+ *
+ * Nothing stands in for -Inf: where the maximum is -Inf, 0 is subtracted, and all weights are
+ * exactly 0. Each thread sums what it holds in f32, and sums go on in double.
+ */
+#ifndef TESSERA_CUDA_SOFTMAX_CUH
+#define TESSERA_CUDA_SOFTMAX_CUH
+
+#include "staged/softmax/group.cuh"
+#include "staged/softmax/place.cuh"
+
+#define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
+
+/* The elements that a group holds at least: no row has more than all blocks of keys. */
+static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cuda_params &p) {
+    const int64_t mean = p.columns / p.n_items, wide = mean + mean / 8;
+    const int64_t most = (p.n_kv + p.block_kv - 1) / p.block_kv * p.block_kv;
+    return wide < most ? wide : most;
+}
+
+/* ---- rows ---- */
+
+/* What a thread sees of a row. (A row has as many elements as there are keys, rounded up to whole
+ * blocks: 2^31 at most.) */
+template <int LANES> struct softmax_row {
+    static constexpr int EDGES = (6 + LANES - 1) / LANES;
+    float *data;     /* its first whole piece */
+    int pieces;      /* whole ones */
+    int first;       /* this thread's first piece; the next is LANES further on */
+    int left;        /* of the block's pieces, from that on */
+    int edge[EDGES]; /* elements before and after the pieces, from `data`; INT32_MAX: none */
+    float *lse;      /* NULL: not wanted, or another thread's */
+};
+
+template <int HELD, int LANES>
+static __device__ __forceinline__ struct softmax_row<LANES>
+softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
+               const struct cuda_params &p) {
+    const int64_t query = at.block_row * p.block_q + at.r;
+    const bool there = at.item < p.n_items && query < p.n_q;
+    const int width = there ? at.tiles * (int)p.block_kv : 0;
+    float *begin = p.values + at.values + (there ? (int64_t)at.r * width : 0);
+    const int head = min((int)(-(uintptr_t)begin / sizeof(float) % 4), width);
+    struct softmax_row<LANES> row;
+    row.data = begin + head;
+    row.pieces = (width - head) / 4;
+    const int each = blocks == 1 ? row.pieces
+                                 : min((row.pieces + blocks - 1) / blocks, HELD * LANES);
+    row.first = rank * each + lane;
+    row.left = min(row.pieces - rank * each, each) - lane;
+#pragma unroll
+    for (int i = 0; i < row.EDGES; i++) {
+        const int e = lane + i * LANES, after = 4 * row.pieces + e - 3;
+        row.edge[i] = INT32_MAX;
+        if (rank == 0 && e < head)
+            row.edge[i] = e - head;
+        if (rank == 0 && e >= 3 && after < width - head)
+            row.edge[i] = after;
+    }
+    row.lse = nullptr;
+    if (there && rank == 0 && lane == 0 && p.lse.data)
+        row.lse = softmax_lse_at(p, at.batch_head, query);
+    return row;
+}
+
+/* ---- what a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
+
+static __device__ __forceinline__ void softmax_load_rest(float4 (&x)[SOFTMAX_REST],
+                                                         const float *data, int from, int step,
+                                                         int pieces) {
+#pragma unroll
+    for (int i = 0; i < SOFTMAX_REST; i++) {
+        x[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        if (from + i * step < pieces)
+            x[i] = reinterpret_cast<const float4 *>(data)[from + i * step];
+    }
+}
+
+/* The maximum of `top` and of them, and into *sum the sum of their weights under it. */
+static __device__ __forceinline__ float softmax_rest(const float *data, int from, int step,
+                                                     int pieces, float top, double *sum) {
+    double total = 0;
+#pragma unroll 1
+    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
+        float4 x[SOFTMAX_REST];
+        float higher = top, part = 0;
+        softmax_load_rest(x, data, at, step, pieces);
+#pragma unroll
+        for (int i = 0; i < SOFTMAX_REST; i++)
+            higher = fmaxf(higher, softmax_max4(x[i]));
+        if (higher > top)
+            total *= softmax_weight(top, higher);
+        top = higher;
+#pragma unroll
+        for (int i = 0; i < SOFTMAX_REST; i++)
+            part += softmax_sum4(softmax_weights(x[i], softmax_base(top)));
+        total += part;
+    }
+    *sum = total;
+    return top;
+}
+
+/* The same pieces once more: their weights, times `factor`. */
+static __device__ __forceinline__ void softmax_store_rest(float *data, int from, int step,
+                                                          int pieces, float base, float factor) {
+#pragma unroll 1
+    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
+        float4 x[SOFTMAX_REST];
+        softmax_load_rest(x, data, at, step, pieces);
+#pragma unroll
+        for (int i = 0; i < SOFTMAX_REST; i++) {
+            float4 w = softmax_weights(x[i], base);
+            w = isnan(factor) ? float4{softmax_spoilt(w.x), softmax_spoilt(w.y),
+                                       softmax_spoilt(w.z), softmax_spoilt(w.w)}
+                              : softmax_scaled4(w, factor);
+            if (at + i * step < pieces)
+                reinterpret_cast<float4 *>(data)[at + i * step] = w;
+        }
+    }
+}
+
+/* ---- a row by a group ---- */
+
+template <int HELD, int LANES> struct softmax_held {
+    float4 piece[HELD];
+    float edge[softmax_row<LANES>::EDGES];
+};
+
+/* Pieces that a thread does not have are -Inf, whose weights are 0. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LANES> &to,
+                                                    const struct softmax_row<LANES> &row) {
+    const float4 *from = reinterpret_cast<const float4 *>(row.data) + row.first;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        to.piece[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        if (i * LANES < row.left)
+            to.piece[i] = from[i * LANES];
+
+    }
+#pragma unroll
+    for (int i = 0; i < row.EDGES; i++)
+        to.edge[i] = row.edge[i] == INT32_MAX ? -INFINITY : row.data[row.edge[i]];
+}
+
+template <int HELD, int LANES>
+static __device__ __forceinline__ float
+softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
+    float top = held.edge[0];
+#pragma unroll
+    for (int i = 1; i < softmax_row<LANES>::EDGES; i++)
+        top = fmaxf(top, held.edge[i]);
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        top = fmaxf(top, softmax_max4(held.piece[i]));
+    return top;
+}
+
+/* Answers their sum. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ float softmax_weigh(struct softmax_held<HELD, LANES> &held,
+                                                      float base) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < softmax_row<LANES>::EDGES; i++) {
+        held.edge[i] = softmax_weight(held.edge[i], base);
+        sum += held.edge[i];
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        held.piece[i] = softmax_weights(held.piece[i], base);
+        sum += softmax_sum4(held.piece[i]);
+    }
+    return sum;
+}
+
+/* Where the factor is NaN, zeros stay zero nonetheless, and the others are NaN. Answers the factor
+ * that is left. */
+template <int HELD, int LANES>
+static __device__ __forceinline__ float softmax_spoil(struct softmax_held<HELD, LANES> &held,
+                                                      float factor) {
+    if (!isnan(factor))
+        return factor;
+#pragma unroll
+    for (int i = 0; i < softmax_row<LANES>::EDGES; i++)
+        held.edge[i] = softmax_spoilt(held.edge[i]);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        float4 &x = held.piece[i];
+        x = {softmax_spoilt(x.x), softmax_spoilt(x.y), softmax_spoilt(x.z), softmax_spoilt(x.w)};
+    }
+    return 1;
+}
+
+template <int HELD, int LANES>
+static __device__ __forceinline__ void softmax_store(const struct softmax_held<HELD, LANES> &held,
+                                                     const struct softmax_row<LANES> &row,
+                                                     float factor) {
+    float4 *to = reinterpret_cast<float4 *>(row.data) + row.first;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (i * LANES < row.left)
+            to[i * LANES] = softmax_scaled4(held.piece[i], factor);
+#pragma unroll
+    for (int i = 0; i < row.EDGES; i++)
+        if (row.edge[i] != INT32_MAX)
+            row.data[row.edge[i]] = held.edge[i] * factor;
+}
+
+/* Blocks of a multiprocessor, of BLOCKS for 9.0: one fewer where threads that hold little take more
+ * registers than there. */
+static __host__ __device__ constexpr int softmax_blocks(int held, int blocks, bool fitted) {
+    return blocks - (held == 4 && !fitted);
+}
+
+/* All groups go on together: they exchange by warp, or by cluster. */
+template <int HELD, int LANES, int BLOCKS>
+static __global__ void
+__launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
+    softmax_rows(const __grid_constant__ struct cuda_params p) {
+    constexpr int OF_BLOCK = SOFTMAX_THREADS / LANES;
+    constexpr bool CLUSTERS = LANES == SOFTMAX_THREADS;
+    __shared__ struct softmax_shared shared;
+    const int blocks = CLUSTERS ? cluster_size() : 1, rank = CLUSTERS ? cluster_rank() : 0;
+    const int lane = (int)threadIdx.x % LANES;
+    const int64_t groups = gridDim.x / blocks * OF_BLOCK;
+    const int64_t first = blockIdx.x / blocks * OF_BLOCK + threadIdx.x / LANES;
+    const int times = (int)((p.n_items * p.height + groups - 1) / groups);
+    const struct softmax_stride stride = {(int32_t)(groups / p.height),
+                                          (int32_t)(groups % p.height)};
+    struct softmax_place place = {first / p.height, (int32_t)(first % p.height)};
+    softmax_look_up(place, p, p.in_order);
+#pragma unroll 1
+    for (int i = 0; i < times; i++) {
+        const struct softmax_row<LANES> row =
+            softmax_row_of<HELD, LANES>(place, lane, rank, blocks, p);
+        const int held_of_all = blocks * HELD * LANES, from = held_of_all + rank * LANES + lane;
+        struct softmax_held<HELD, LANES> held;
+        double sum = 0;
+        softmax_load(held, row);
+        softmax_advance(place, stride, p, p.in_order);
+        float mine = softmax_max_held(held);
+        if (row.pieces > held_of_all)
+            mine = softmax_rest(row.data, from, blocks * LANES, row.pieces, mine, &sum);
+        const float top = softmax_max<LANES>(shared, blocks, mine), base = softmax_base(top);
+        if (sum != 0)
+            sum *= softmax_weight(mine, base);
+        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_weigh(held, base));
+        const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
+        softmax_store(held, row, softmax_spoil(held, factor));
+        if (row.pieces > held_of_all)
+            softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
+        if (row.lse) /* last: a logarithm takes registers */
+            *row.lse = softmax_lse(top, sum);
+    }
+    if (blocks > 1)
+        cluster_wait(); /* until the others have read this one's sum */
+}
+
+/* ---- launching ---- */
+
+template <int HELD, int LANES, int BLOCKS>
+static cudaError_t softmax_launch_held(const struct cuda_params *p, int cluster,
+                                       cudaStream_t stream) {
+    const int64_t of_block = SOFTMAX_THREADS / LANES, rows = p->n_items * p->height;
+    const int64_t wanted = (rows + of_block - 1) / of_block;
+    const int64_t held = (int64_t)p->multiprocessors *
+                         softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
+    return cluster > 1 ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
+                                             SOFTMAX_THREADS, 0, p, stream)
+                       : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>,
+                                        wanted < held ? wanted : held, 1, SOFTMAX_THREADS, 0, p,
+                                        stream);
+}
+
+/* What holds rows of up to `width` elements: a group of each block of a cluster. */
+struct softmax_mapping {
+    int64_t width;
+    int cluster;
+    cudaError_t (*launch)(const struct cuda_params *p, int cluster, cudaStream_t stream);
+};
+
+/* As few threads as hold a row, with as few pieces each as that takes; the widest rows are of
+ * several blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes
+ * 1.13 to 1.17 times the floor at blocks of 1 to 128. */
+#define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
+    { 4 * (held) * (lanes) * (cluster), cluster, softmax_launch_held<held, lanes, blocks> }
+static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct softmax_mapping mappings[] = {
+        SOFTMAX_HOLDS(4, 2, 3, 1),    SOFTMAX_HOLDS(6, 2, 3, 1),    SOFTMAX_HOLDS(4, 4, 4, 1),
+        SOFTMAX_HOLDS(4, 8, 4, 1),    SOFTMAX_HOLDS(4, 16, 4, 1),   SOFTMAX_HOLDS(4, 32, 4, 1),
+        SOFTMAX_HOLDS(8, 32, 3, 1),   SOFTMAX_HOLDS(16, 32, 2, 1),  SOFTMAX_HOLDS(16, 64, 2, 1),
+        SOFTMAX_HOLDS(16, 128, 2, 1), SOFTMAX_HOLDS(16, 256, 2, 1), SOFTMAX_HOLDS(16, 256, 2, 2),
+        SOFTMAX_HOLDS(16, 256, 2, 4), SOFTMAX_HOLDS(16, 256, 2, 8),
+    };
+    if (p->n_items == 0)
+        return cudaSuccess;
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? CLUSTER_MAX : 1;
+    const int64_t width = softmax_width(*p);
+    int last = sizeof mappings / sizeof *mappings - 1, i = 0;
+    while (mappings[last].cluster > most)
+        last--;
+    while (i < last && mappings[i].width < width)
+        i++;
+    return mappings[i].launch(p, mappings[i].cluster, stream);
+}
+
+#endif

@@ -1,0 +1,405 @@
+/*
+ * Stage 3: o = values v: f32 at every height of block rows, 16-bit types where a block row has 8
+ * queries at most. A key that none of a unit's rows lists is not read, whatever it holds. Sums over
+ * 16 keys leave the tensor cores, are added up over a chunk of keys, and those to the result, which
+ * keeps long rows accurate.
+ *
+ * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
+ * nothing is staged: a warp fetches values from L2 right into the registers that the tensor cores
+ * read, 16 bytes of 4 keys a lane. Dims are the 16 rows of the tensor core's tile and queries its 8
+ * columns, so that 8 x 8 blocks fill it.
+ *
+ * A unit is 8 TILES rows of a strip by the dims of a few warps, computed by one block, or by those
+ * of a cluster where there are few units; where it has more warps, they take turns at the keys and
+ * are added up in order. Units of the same dims stand together: a slice of V for all keys is what
+ * L2 holds, not V.
+ */
+#ifndef TESSERA_CUDA_SPMM_CUH
+#define TESSERA_CUDA_SPMM_CUH
+
+#include "device/blocks.cuh"
+#include "device/cluster.cuh"
+#include "device/fragment.cuh"
+#include "device/grid.cuh"
+#include "device/words.cuh"
+#include "staged/spmm/row.cuh"
+#include "staged/spmm/scale.cuh"
+#include "staged/spmm/short.cuh"
+#include "staged/strip_share.cuh"
+
+#define SPMM_THREADS 128
+#define SPMM_TURNS 4    /* of a warp at least before more blocks share a unit's keys */
+#define SPMM_COLUMNS 32 /* that a warp takes at a time: two products of 16 keys */
+
+/* 16-byte pieces of a key for every 4 lanes: two are worth their registers where they hold few dims
+ * of few rows. */
+template <class T, int TILES> static __host__ __device__ constexpr int spmm_pieces(void) {
+    return TILES == 1 && sizeof(T) == 4 ? 2 : 1;
+}
+
+/* Dims of a warp. */
+template <class T, int TILES> static __host__ __device__ constexpr int spmm_warp_dims(void) {
+    return spmm_pieces<T, TILES>() * 8 * words_elements<T>();
+}
+
+/* Warps side by side: as many as there are dims for, or as take 128 dims of f32. */
+template <class T, int TILES>
+static __host__ __device__ __forceinline__ int spmm_dim_warps(int32_t d_v) {
+    int warps = 1;
+    while (warps < 4 / spmm_pieces<T, TILES>() && warps * spmm_warp_dims<T, TILES>() < d_v)
+        warps *= 2;
+    return warps;
+}
+
+/* of[n][m][j][e]: with g = lane / 4, t = lane % 4 and N elements in a piece, dim (8 n + g) N + 2 m
+ * + e / 2 of the warp's and row 8 j + 2 t + e % 2. */
+template <class T, int TILES> struct spmm_sums {
+    float of[spmm_pieces<T, TILES>()][8 / sizeof(T)][TILES][4];
+};
+
+/* What a block keeps: its warps' strip, sums over whole chunks, for which registers are too scarce,
+ * and what spmm_sweep answers. */
+template <class T, int TILES> struct spmm_shared {
+    static constexpr int count = sizeof(struct spmm_sums<T, TILES>) / sizeof(float);
+    struct strip strip[SPMM_THREADS / 32];
+    float sum[SPMM_THREADS / 32][count][32];
+    float weighty[SPMM_THREADS / 32][32]; /* its bits */
+};
+
+/* ---- weights ---- */
+
+/* 4 weights; 0 where fewer are left. `whole`: they are aligned, and none or 4 are left. */
+static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t left, bool whole) {
+    float4 w = {0, 0, 0, 0};
+    if (whole) {
+        if (left > 0)
+            w = __ldcs(reinterpret_cast<const float4 *>(from)); /* L2 is for V */
+        return w;
+    }
+    w.x = left > 0 ? from[0] : 0.0f;
+    w.y = left > 1 ? from[1] : 0.0f;
+    w.z = left > 2 ? from[2] : 0.0f;
+    w.w = left > 3 ? from[3] : 0.0f;
+    return w;
+}
+
+/* As operands: keys 4 t ... 4 t + 3 are columns of two products for f32, of one for 16 bits. */
+static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w) {
+    b[0] = fragment_of({__float_as_uint(w.x), __float_as_uint(w.y)}, 0.0f);
+    b[1] = fragment_of({__float_as_uint(w.z), __float_as_uint(w.w)}, 0.0f);
+}
+template <class T>
+static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w) {
+    struct {
+        T x, y;
+    } low, high;
+    from_f32(&low.x, w.x * spmm_scale(T()));
+    from_f32(&low.y, w.y * spmm_scale(T()));
+    from_f32(&high.x, w.z * spmm_scale(T()));
+    from_f32(&high.y, w.w * spmm_scale(T()));
+    b[0].word[0] = *reinterpret_cast<const uint32_t *>(&low);
+    b[0].word[1] = *reinterpret_cast<const uint32_t *>(&high);
+}
+
+/* ---- values ---- */
+
+/* Word m of the same piece of 4 keys, as operands. */
+static __device__ __forceinline__ void spmm_operands(struct fragment<float, 4> (&a)[2],
+                                                     const struct words (&v)[4], int m) {
+#pragma unroll
+    for (int s = 0; s < 2; s++)
+        a[s] = fragment_of({v[2 * s].x[2 * m], v[2 * s].x[2 * m + 1], v[2 * s + 1].x[2 * m],
+                            v[2 * s + 1].x[2 * m + 1]},
+                           0.0f);
+}
+template <class T>
+static __device__ __forceinline__ void spmm_operands(struct fragment<T, 4> (&a)[1],
+                                                     const struct words (&v)[4], int m) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) { /* the even and the odd dims of two keys */
+        a[0].word[2 * s] = __byte_perm(v[2 * s].x[m], v[2 * s + 1].x[m], 0x5410);
+        a[0].word[2 * s + 1] = __byte_perm(v[2 * s].x[m], v[2 * s + 1].x[m], 0x7632);
+    }
+}
+
+/* The pieces from dim on of 4 of the 16 keys that lanes first ... first + 15 hold. */
+template <class T, int PIECES, bool WHOLE>
+static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
+                                                 const head_view<T> &v, int32_t dim, int32_t key,
+                                                 int first) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int32_t mine = __shfl_sync(WARP_ALL, key, first + warp_lane() % 4 * 4 + i);
+        const T *row = v.data + mine * v.stride;
+#pragma unroll
+        for (int n = 0; n < PIECES; n++)
+            to[n][i] = words_load<T, WHOLE>(row, v.d, dim + n * 8 * words_elements<T>(), true);
+    }
+}
+
+/* ---- 16 keys ---- */
+
+template <class T, int TILES>
+static __device__ __forceinline__ void
+spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
+              const float4 (&weights)[TILES]) {
+    constexpr int PRODUCTS = sizeof(T) == 4 ? 2 : 1;
+    struct fragment<T, 2> b[TILES][PRODUCTS];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+        spmm_operands(b[j], weights[j]);
+#pragma unroll
+    for (int n = 0; n < spmm_pieces<T, TILES>(); n++)
+#pragma unroll
+        for (int m = 0; m < 8 / (int)sizeof(T); m++) {
+            struct fragment<T, 4> a[PRODUCTS];
+            spmm_operands(a, v[n], m);
+#pragma unroll
+            for (int j = 0; j < TILES; j++)
+                fragment_multiply<false>(sum.of[n][m][j], a, b[j]);
+        }
+}
+
+/* The key of each lane's column, from x on. A column without a key that one of rows row ... row +
+ * rows - 1 lists gets another's, whose value its weight of 0 meets; -1 where none has one. */
+static __device__ __forceinline__ int32_t spmm_keys_of(const struct cuda_params &p,
+                                                       const struct strip &s, uint32_t x,
+                                                       uint32_t width, int64_t row, int rows) {
+    int32_t key = -1;
+    if (x + warp_lane() < width) {
+        const struct column c = column_of(p, s, x + warp_lane());
+        key = column_lists_any(p, c, row, rows) ? c.key : -1;
+    }
+    const unsigned listed = __ballot_sync(WARP_ALL, key >= 0);
+    const int32_t other = __shfl_sync(WARP_ALL, key, __ffs(listed) - 1);
+    return key >= 0 || !listed ? key : other;
+}
+
+/* Moves a chunk's sums to the warp's sums of whole chunks: each lane to its own. */
+template <class T, int TILES>
+static __device__ __forceinline__ void spmm_flush(float (*to)[32],
+                                                  struct spmm_sums<T, TILES> &part, bool first) {
+    float *from = &part.of[0][0][0][0];
+#pragma unroll
+    for (int i = 0; i < spmm_shared<T, TILES>::count; i++) {
+        float &sum = to[i][warp_lane()];
+        sum = first ? from[i] : sum + from[i];
+    }
+    part = {};
+}
+
+/* A lane's weights of 16 columns, of which row g's are at `from`, and `left` columns the strip has
+ * from there on. Bit j of the answer: row 8 j + g has one that is not 0. */
+template <int TILES>
+static __device__ __forceinline__ unsigned
+spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left, int rows,
+             bool whole) {
+    unsigned weighty = 0;
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
+        weighty |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+    }
+    return weighty;
+}
+
+/* What the keys of the warp's turns give: every `turns`-th 32 columns, from 32 * turn on. The keys
+ * of the next turn and the values of the next 16 keys are on their way. Bit j of the answer: row
+ * 8 j + lane / 4 has a weight that is not 0. */
+template <class T, int TILES, bool WHOLE>
+static __device__ __forceinline__ unsigned
+spmm_sweep(float (*sum)[32], const struct cuda_params &p, const struct strip &s,
+           const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
+    constexpr int PIECES = spmm_pieces<T, TILES>();
+    const int g = warp_lane() / 4, t = warp_lane() % 4;
+    const int rows = (int)min((int64_t)(8 * TILES), s.rows - row);
+    const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
+    const uint32_t step = SPMM_COLUMNS * turns;
+    const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.values % sizeof(float4) == 0;
+    struct spmm_sums<T, TILES> part = {};
+    unsigned weighty = 0;
+    int turn_of = 0;
+    uint32_t x = SPMM_COLUMNS * turn;
+    int32_t next = spmm_keys_of(p, s, x, width, row, rows);
+    for (; x < width; x += step) {
+        const int32_t key = next;
+        next = spmm_keys_of(p, s, x + step, width, row, rows);
+        const int columns = key < 0 ? 0 : (int)min(width - x, (uint32_t)SPMM_COLUMNS);
+#pragma unroll 1
+        for (int from = 0; from < columns; from += 16) {
+            struct words values[PIECES][4];
+            float4 w[TILES];
+            spmm_load<T, PIECES, WHOLE>(values, v, dim, key, from);
+            weighty |= spmm_weights<TILES>(w, s.values + (row + g) * s.width + 4 * t + x + from,
+                                           s.width, (int32_t)(width - x) - from - 4 * t, rows - g,
+                                           fours);
+            spmm_multiply<T, TILES>(part, values, w);
+        }
+        if (++turn_of % (CUDA_CHUNK / SPMM_COLUMNS) == 0)
+            spmm_flush(sum, part, turn_of == CUDA_CHUNK / SPMM_COLUMNS);
+    }
+    spmm_flush(sum, part, turn_of < CUDA_CHUNK / SPMM_COLUMNS);
+    weighty |= __shfl_xor_sync(WARP_ALL, weighty, 1);
+    return weighty | __shfl_xor_sync(WARP_ALL, weighty, 2);
+}
+
+/* ---- results ---- */
+
+/* The sums of the warps that share this one's dims, those of the cluster's other blocks among them,
+ * lane by lane, in their order. */
+template <class T, int TILES>
+static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES> &sum,
+                                                      const struct spmm_shared<T, TILES> &shared,
+                                                      int dim_warps) {
+    const int lane = warp_lane();
+    float *to = &sum.of[0][0][0][0];
+    unsigned weighty = 0;
+#pragma unroll 1
+    for (int block = 0; block < cluster_size(); block++)
+#pragma unroll 1
+        for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
+            weighty |= __float_as_uint(cluster_load(&shared.weighty[w][lane], block));
+#pragma unroll
+            for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
+                to[i] += cluster_load(&shared.sum[w][i][lane], block);
+        }
+    return weighty;
+}
+
+/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
+template <class T, int TILES>
+static __device__ __forceinline__ void
+spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct cuda_params &p,
+             const struct strip &s, int64_t row, int32_t dim) {
+    constexpr int N = words_elements<T>();
+    const bool whole = words_whole<T>(p.alignment, p.d_v);
+    const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int r = warp_lane() % 4 * 2 + e;
+            const bool empty = !(__shfl_sync(WARP_ALL, weighty, 4 * r) >> j & 1);
+            if (row + 8 * j + r >= s.rows)
+                continue;
+            T *out = o.data + (s.first + row + 8 * j + r) * o.stride + dim;
+#pragma unroll
+            for (int n = 0; n < spmm_pieces<T, TILES>(); n++) {
+                float x[N];
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    x[i] = empty ? 0.0f
+                                 : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
+                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
+            }
+        }
+}
+
+/* ---- the kernel ---- */
+
+/* Units of all strips, for one slice of dims; and slices. */
+template <int TILES>
+static __host__ __device__ __forceinline__ int64_t spmm_row_units(const struct cuda_params &p) {
+    return (p.height + 8 * TILES - 1) / (8 * TILES);
+}
+template <class T, int TILES>
+static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda_params &p) {
+    const int dims = spmm_dim_warps<T, TILES>(p.d_v) * spmm_warp_dims<T, TILES>();
+    return (p.d_v + dims - 1) / dims;
+}
+
+template <class T, int TILES, bool WHOLE>
+static __global__ void
+__launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
+    spmm_gather(const __grid_constant__ struct cuda_params p) {
+    __shared__ struct spmm_shared<T, TILES> shared;
+    const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
+    const int turns = (int)blockDim.x / 32 / dim_warps;
+    struct strip &s = shared.strip[warp];
+    const int64_t row_units = spmm_row_units<TILES>(p), of_slice = p.n_items * row_units;
+    const int64_t unit = blocks_unit() / cluster_size();
+    const int64_t slice = unit / of_slice, at = unit - slice * of_slice;
+    const int64_t item = at / row_units, row = (at - item * row_units) * (8 * TILES);
+    if (slice >= spmm_slices<T, TILES>(p))
+        return;
+    strip_share(s, strip_of(p, item));
+    if (row >= s.rows)
+        return;
+    const int32_t dim =
+        ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
+        warp_lane() / 4 * words_elements<T>();
+    const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
+    shared.weighty[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
+        shared.sum[warp], p, s, v, dim, row, cluster_rank() * turns + warp / dim_warps,
+        cluster_size() * turns));
+    __syncthreads();
+    if (cluster_size() > 1)
+        cluster_wait();
+    if (warp < dim_warps && cluster_rank() == 0) {
+        struct spmm_sums<T, TILES> sum = {};
+        const unsigned weighty = spmm_merge(sum, shared, dim_warps);
+        spmm_results<T, TILES>(sum, weighty, p, s, row, dim);
+    }
+    if (cluster_size() > 1)
+        cluster_wait(); /* until the first has read this one's sums */
+}
+
+/* ---- launching ---- */
+
+template <class T, int TILES>
+static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+    if (p->n_items == 0)
+        return cudaSuccess;
+    const int64_t units = p->n_items * spmm_row_units<TILES>(*p) * spmm_slices<T, TILES>(*p);
+    const int64_t turns = (p->columns / p->n_items + SPMM_COLUMNS - 1) / SPMM_COLUMNS;
+    const int dim_warps = spmm_dim_warps<T, TILES>(p->d_v);
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? CLUSTER_MAX : 1;
+    int warps = dim_warps, cluster = 1;
+    while (2 * warps <= SPMM_THREADS / 32 && turns * dim_warps > warps)
+        warps *= 2;
+    while (cluster < most && cluster * units < p->multiprocessors &&
+           turns * dim_warps >= SPMM_TURNS * cluster * warps)
+        cluster *= 2;
+    const bool whole = words_whole<T>(p->alignment, p->d_v);
+    if (cluster > 1)
+        return cluster_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
+                              units * cluster, cluster, 32 * warps, 0, p, stream);
+    return blocks_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>, units,
+                         32 * warps, p, stream);
+}
+
+/*
+ * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_spmm by
+ * events, median of 3; N, keep): height 1, row 7.6 ms, gather 9.6 ms (16384, .05); height 2, gather
+ * 3.6 ms, row 7.2 ms (32768, .01). Above, an instance has the tiles that its rows fill: 3.8 ms at
+ * 8, 2.7 ms at 32 (32768, .05).
+ */
+
+/* The mappings that every type has for low block rows. */
+template <class T>
+static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct blocks_mapping mappings[] = {
+        {1, spmm_row_launch<T>},
+        {INT64_MAX, spmm_gather_launch<T, 1>},
+    };
+    return blocks_launch_of(mappings, p, stream);
+}
+
+/* f32 of more rows, which multiply-adds serve where there is little to add up. */
+template <int TILES>
+static cudaError_t spmm_launch_high(const struct cuda_params *p, cudaStream_t stream) {
+    return spmm_short_takes(p) ? spmm_short_launch(p, stream)
+                               : spmm_gather_launch<float, TILES>(p, stream);
+}
+
+static inline cudaError_t spmm_launch_f32(const struct cuda_params *p, cudaStream_t stream) {
+    static const struct blocks_mapping mappings[] = {
+        {1, spmm_row_launch<float>},
+        {8, spmm_gather_launch<float, 1>},
+        {16, spmm_launch_high<2>},
+        {INT64_MAX, spmm_launch_high<4>},
+    };
+    return blocks_launch_of(mappings, p, stream);
+}
+
+#endif

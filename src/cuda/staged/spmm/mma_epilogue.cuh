@@ -1,0 +1,100 @@
+/* Stage 3 for 16-bit types: how many blocks share a strip, their sums, and what goes out. A `shape`
+ * says which ROWS and DIMS a warp has, as 16 x 8 tiles of `sums`, how many THREADS compute, and the
+ * bytes of a block's PANELS. */
+#ifndef TESSERA_CUDA_SPMM_MMA_STORE_CUH
+#define TESSERA_CUDA_SPMM_MMA_STORE_CUH
+
+#include "device/cluster.cuh"
+#include "staged/panel_16bit.cuh"
+#include "staged/spmm/scale.cuh"
+
+#define SPMM_MMA_CLUSTER 4 /* blocks that share a strip's keys at most */
+
+/* Blocks that share a unit's keys, where there are too few units for the device, which holds
+ * `blocks` on each multiprocessor. With one head of spmm_mma_launch_tiles's case, clusters of 1, 2
+ * and 4 took 61, 54 and 92 us at blocks of 128, 62, 58 and 92 us at 64. */
+static inline int spmm_mma_cluster(const struct cuda_params *p, int64_t units, int blocks) {
+    const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
+    int cluster = 1;
+    while (cluster < most && 2 * cluster * units < 3 * held && chunks >= 4 * cluster * p->n_items)
+        cluster *= 2;
+    return cluster;
+}
+
+/* Two outputs side by side. */
+template <class T>
+static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x,
+                                                          float y) {
+    if (pairs && left > 1) {
+        *reinterpret_cast<uint32_t *>(to) = mma_pack(x, y, T());
+        return;
+    }
+    if (left > 0)
+        from_f32(to, x);
+    if (left > 1)
+        from_f32(to + 1, y);
+}
+
+/* A warp's outputs; row and dim are its first. */
+template <class T, class shape>
+static __device__ __forceinline__ void
+spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struct strip &s,
+               const head_view<T> &o, int64_t row, int32_t dim) {
+    constexpr float scale = 1 / spmm_scale(T());
+    const int lane = warp_lane();
+#pragma unroll
+    for (int i = 0; i < shape::ROWS / 8; i++) {
+        uint32_t weights = any[i];
+        weights |= __shfl_xor_sync(WARP_ALL, weights, 1);
+        weights |= __shfl_xor_sync(WARP_ALL, weights, 2);
+        const int64_t at = row + 8 * i + lane / 4;
+        if (at >= s.rows)
+            continue;
+        T *out = o.data + (s.first + at) * o.stride;
+#pragma unroll
+        for (int j = 0; j < shape::DIMS / 8; j++) {
+            const int32_t d = dim + 8 * j + lane % 4 * 2;
+            const float *two = sum[i / 2][j] + i % 2 * 2;
+            spmm_mma_store_two(out + d, o.d - d, o.vector,
+                               weights ? mean_in_range(two[0] * scale, T()) : 0.0f,
+                               weights ? mean_in_range(two[1] * scale, T()) : 0.0f);
+        }
+    }
+}
+
+/* The sums of the cluster's blocks to the first, by way of `space`, where this one's panels have
+ * been. Answers whether this is the first. */
+template <class shape>
+static __device__ __forceinline__ bool spmm_mma_merge(typename shape::sums &sum, uint32_t *any,
+                                                      float *space) {
+    constexpr int SUMS = shape::ROWS / 16 * shape::DIMS / 8 * 4, BITS = shape::ROWS / 8;
+    static_assert((SUMS + BITS) * shape::THREADS * (int)sizeof(float) <= shape::PANELS,
+                  "a block's sums have room where its panels have been");
+    const int rank = cluster_rank();
+    float *from = &sum[0][0][0];
+    space += threadIdx.x;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        if (rank > 0)
+            space[i * shape::THREADS] = from[i];
+#pragma unroll
+    for (int i = 0; i < BITS; i++)
+        if (rank > 0)
+            space[(SUMS + i) * shape::THREADS] = __uint_as_float(any[i]);
+    cluster_wait();
+#pragma unroll 1
+    for (int other = 1; rank == 0 && other < cluster_size(); other++) {
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            from[i] += cluster_load(&space[i * shape::THREADS], other);
+#pragma unroll
+        for (int i = 0; i < BITS; i++)
+            any[i] |= __float_as_uint(cluster_load(&space[(SUMS + i) * shape::THREADS], other));
+    }
+    cluster_wait();
+    return rank == 0;
+}
+
+#endif

@@ -1,0 +1,168 @@
+/*
+ * A strip: the tiles of one block row side by side, as the BCSR values hold them (tessera.h,
+ * section 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
+ */
+#ifndef TESSERA_CUDA_STRIP_CUH
+#define TESSERA_CUDA_STRIP_CUH
+
+#include "device/convert.cuh"
+#include "device/warp.cuh"
+#include "host/staged.h"
+
+struct strip {
+    int32_t b, h;
+    int64_t entry; /* its first tile */
+    int64_t first; /* its first query */
+    int64_t rows;
+    int64_t width;
+    float *values;
+};
+
+/* n / number. */
+static __device__ __forceinline__ uint32_t divided(uint32_t n, const struct cuda_divisor &by) {
+    const uint32_t high = __umulhi(by.factor, n);
+    return (high + ((n - high) >> by.halve)) >> by.shift;
+}
+
+/* All of it under way at once, where loads of members would wait for one another's use. */
+static __device__ __forceinline__ struct strip_place strip_place_at(const struct strip_place *of) {
+    static_assert(sizeof(struct strip_place) == 2 * sizeof(uint4), "two pieces");
+    const uint4 *from = reinterpret_cast<const uint4 *>(of);
+    union {
+        uint4 piece[2];
+        struct strip_place place;
+    } at;
+    at.piece[0] = from[0];
+    at.piece[1] = from[1];
+    return at.place;
+}
+
+static __device__ __forceinline__ struct strip strip_at(const struct cuda_params &p,
+                                                        const struct strip_place &at) {
+    struct strip s;
+    s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
+    s.h = at.batch_head - s.b * p.heads_q;
+    s.entry = at.entry;
+    s.first = at.row * p.block_q;
+    s.rows = p.n_q - s.first < p.block_q ? p.n_q - s.first : p.block_q;
+    s.width = at.tiles * p.block_kv;
+    s.values = p.values + at.values;
+    return s;
+}
+
+static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
+                                                        int64_t number) {
+    return strip_at(p, strip_place_at(p.image.strips + number));
+}
+
+/* Whether all rows of a strip begin and end on multiples of 16 bytes. */
+static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
+    return s.width % 4 == 0 && (uintptr_t)s.values % 16 == 0;
+}
+
+/* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there
+ * is a bitmask, bit + r * block_kv of it is set. */
+struct column {
+    int32_t key; /* -1: past the last key, listed by no row */
+    int32_t first, last;
+    int64_t bit; /* -1: no bitmask */
+};
+
+static __device__ __forceinline__ int32_t clamp_row(int64_t row) {
+    return row < -1 ? -1 : row > INT32_MAX ? INT32_MAX : (int32_t)row;
+}
+
+/* Where column x of the strip that begins with tile `first` stands: its tile, and number c in it. A
+ * strip is narrower than 2^32. */
+struct column_place {
+    int64_t entry;
+    uint32_t c;
+};
+
+static __device__ __forceinline__ struct column_place
+column_place_of(const struct cuda_params &p, int64_t first, int64_t x) {
+    const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
+    return {first + tile, n - tile * (uint32_t)p.block_kv};
+}
+
+/* The column there, of block column `block`. */
+static __device__ __forceinline__ struct column
+column_at(const struct cuda_params &p, const struct column_place &at, int32_t block) {
+    const uint32_t c = at.c;
+    const int64_t key = block * p.block_kv + c;
+    struct column out = {(int32_t)key, 0, INT32_MAX, -1};
+    if (key >= p.n_kv) {
+        out.key = out.last = -1;
+    } else if (p.image.partial) {
+        const int64_t kind = p.image.partial[at.entry];
+        if (kind > 0) {
+            out.first = clamp_row((int64_t)c - p.image.band[2 * (kind - 1) + 1]);
+            out.last = clamp_row((int64_t)c - p.image.band[2 * (kind - 1)]);
+        } else if (kind < 0) {
+            out.bit = (-1 - kind) * p.block_q * p.block_kv + c;
+        }
+    }
+    return out;
+}
+
+static __device__ __forceinline__ struct column column_of(const struct cuda_params &p,
+                                                          const struct strip &s, int64_t x) {
+    const struct column_place at = column_place_of(p, s.entry, x);
+    return column_at(p, at, p.image.col_idx[at.entry]);
+}
+
+static __device__ __forceinline__ bool column_lists(const struct cuda_params &p, int32_t first,
+                                                    int32_t last, int64_t bit, int64_t row) {
+    if (row < first || row > last)
+        return false;
+    if (bit < 0)
+        return true;
+    const int64_t at = bit + row * p.block_kv;
+    return p.image.bits[at >> 6] >> (at & 63) & 1;
+}
+
+/* Whether any of rows row ... row + rows - 1 lists the column. */
+static __device__ __forceinline__ bool column_lists_any(const struct cuda_params &p,
+                                                        const struct column &c, int64_t row,
+                                                        int64_t rows) {
+    if (c.bit < 0)
+        return row <= c.last && row + rows > c.first;
+    bool any = false;
+    for (int64_t r = row; r < row + rows; r++)
+        any |= column_lists(p, c.first, c.last, c.bit, r);
+    return any;
+}
+
+/* Chunks of all strips at most: each may end in one that is not whole. */
+static inline int64_t chunks_at_most(const struct cuda_params &p) {
+    return p.n_items + p.columns / CUDA_CHUNK;
+}
+
+/* The head of K and V that a strip's queries meet. */
+static __device__ __forceinline__ int32_t head_kv_of(const struct cuda_params &p,
+                                                     const struct strip &s) {
+    return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
+}
+
+/* The rows of one (batch, head) of a tensor. */
+template <class T> struct head_view {
+    T *data;
+    int64_t stride;
+    int32_t d;
+    bool vector;
+};
+
+template <class T>
+static __device__ __forceinline__ head_view<T> head_of(const struct cuda_params &p,
+                                                       const struct view &view, int32_t b,
+                                                       int32_t h, int32_t d) {
+    return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
+            d, p.alignment >= 4 * (int32_t)sizeof(T)};
+}
+
+template <class T>
+static __device__ __forceinline__ row_view<T> row_of(const head_view<T> &head, int64_t row) {
+    return {head.data + row * head.stride, head.d, head.vector};
+}
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * What SDDMM and SpMM of 16 bits share on Hopper, where boxes fetch keys: boxes are of STRIP_BOX
+ * consecutive keys. Blocks of keys are whole boxes then, and all their pairs are listed, so that no
+ * mask has to be looked at; what lies past the last key is zeros.
+ */
+#ifndef TESSERA_CUDA_SM90_STRIPS_CUH
+#define TESSERA_CUDA_SM90_STRIPS_CUH
+
+#include "device/copy.cuh"
+#include "staged/panel_16bit.cuh"
+#include "device/sm90/tma.cuh"
+#include "device/sm90/tensor_map.cuh"
+#include "device/sm90/wgmma.cuh"
+
+#define STRIP_BOX 32              /* keys of a box */
+#define STRIP_SHARED (227 * 1024) /* what a block of Hopper can have */
+#define STRIP_CHUNK_BOXES (CUDA_CHUNK / STRIP_BOX)
+
+/* Whether boxes may fetch the keys of all strips. */
+static inline bool strips_boxed(const struct cuda_params *p) {
+    return p->architecture == 90 && p->alignment == 16 && p->block_kv % STRIP_BOX == 0 &&
+           p->n_bands + p->n_bitmasks == 0 && (uintptr_t)p->values % 16 == 0;
+}
+
+/* A map for boxes of `rows` rows and `box_panels` panels of Q, or of K or V, with `heads` heads of
+ * `n` rows of `d` dims: [b][h][panel][n][64]. False where boxes cannot reach it; past one panel's
+ * dims whole panels are needed. */
+template <class T>
+static bool strips_map(CUtensorMap *map, const struct cuda_params *p, const struct view &view,
+                       int64_t heads, int64_t n, int64_t d, int rows, int box_panels, T) {
+    const sm90_encode encode = sm90_encode_find();
+    const cuuint64_t panels = d > 64 ? d / 64 : 1;
+    const cuuint64_t size[5] = {d > 64 ? 64 : (cuuint64_t)d, (cuuint64_t)n, panels,
+                                (cuuint64_t)heads, (cuuint64_t)p->batch};
+    const int64_t stride[4] = {view.stride[2], 64, view.stride[1], view.stride[0]};
+    const cuuint32_t box[5] = {64, (cuuint32_t)rows, (cuuint32_t)box_panels, 1, 1};
+    const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+    cuuint64_t bytes[4];
+    for (int i = 0; i < 4; i++) /* of a dimension of size 1 the stride is 0, which maps refuse */
+        bytes[i] = size[i + 1] == 1 ? 16 : (cuuint64_t)stride[i] * sizeof(T);
+    return encode && (d <= 64 || d % 64 == 0) &&
+           encode(map, sm90_map_type(T()), 5, view.data, size, bytes, box, step,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* The key that box `lane` begins with of those of columns x ... end - 1 of the strip whose first
+ * tile is `entry`; past the end, one past the last key, which fetches zeros. By all lanes. */
+static __device__ __forceinline__ int32_t strip_box_key(const struct cuda_params &p, int64_t entry,
+                                                        int64_t x, int64_t end) {
+    x += warp_lane() * STRIP_BOX;
+    if (x >= end)
+        return (int32_t)p.n_kv;
+    const struct column_place at = column_place_of(p, entry, x);
+    return p.image.col_idx[at.entry] * (int32_t)p.block_kv + (int32_t)at.c;
+}
+
+/* Stages of a ring: which one use `index` has, and the parity of that phase of its barriers. */
+template <int STAGES> static __device__ __forceinline__ int strip_stage(int index) {
+    return index % STAGES;
+}
+template <int STAGES> static __device__ __forceinline__ uint32_t strip_parity(int index) {
+    return (uint32_t)(index / STAGES & 1);
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* What there is: devices, targets, kernels, and what a plan chose. */
+#include "plan/plan.h"
+#include "base/status.h"
+
+static const tess_backend backends[] = {TESS_CPU, TESS_CUDA};
+#define BACKENDS (sizeof backends / sizeof *backends)
+
+static tess_status no_backend(tess_backend backend, const char *function, tess_error *error) {
+    if (tess_backend_name(backend))
+        return error_set(error, TESS_NO_CUDA, function, "backend",
+                         "this library was built without CUDA");
+    return error_set(error, TESS_INVALID_ARGUMENT, function, "backend",
+                     "backend is not TESS_CPU or TESS_CUDA");
+}
+
+static tess_status give(void *out, const void *known, size_t size, const char *function,
+                        const char *argument, tess_error *error) {
+    const char *wrong = out ? struct_give(out, known, size) : "it is NULL";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, argument, "%s: %s", argument,
+                         wrong);
+    return TESS_OK;
+}
+
+int32_t tess_device_count(tess_backend backend) {
+    const struct backend *b = backend_get(backend);
+    return b ? b->device_count() : 0;
+}
+
+tess_status tess_device_describe(tess_backend backend, int32_t device, tess_device_info *info,
+                                 tess_error *error) {
+    const struct backend *b = backend_get(backend);
+    tess_device_info known = tess_device_info_init();
+    if (!b)
+        return no_backend(backend, __func__, error);
+    tess_status status = b->device_describe(device, &known, error);
+    return status ? status : give(info, &known, sizeof known, __func__, "info", error);
+}
+
+tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t device,
+                              tess_error *error) {
+    const struct backend *b = backend_get(backend);
+    tess_target known = tess_target_init();
+    if (!b)
+        return no_backend(backend, __func__, error);
+    tess_status status = b->target_query(device, &known, error);
+    return status ? status : give(target, &known, sizeof known, __func__, "target", error);
+}
+
+int64_t tess_kernel_count(void) {
+    int64_t n = 0;
+    for (size_t i = 0; i < BACKENDS; i++) {
+        const struct backend *b = backend_get(backends[i]);
+        n += b ? b->n_kernels : 0;
+    }
+    return n;
+}
+
+tess_status tess_kernel_describe(int64_t number, tess_kernel_info *info, tess_error *error) {
+    int64_t left = number;
+    for (size_t i = 0; i < BACKENDS && left >= 0; i++) {
+        const struct backend *b = backend_get(backends[i]);
+        int64_t n = b ? b->n_kernels : 0;
+        if (left < n) {
+            const struct kernel *kernel = &b->kernels[left];
+            tess_kernel_info known = tess_kernel_info_init();
+            known.name = kernel->name;
+            known.backend = backends[i];
+            known.stage = kernel->stage;
+            known.unusable = kernel->unusable();
+            return give(info, &known, sizeof known, __func__, "info", error);
+        }
+        left -= n;
+    }
+    return error_set(error, TESS_INVALID_ARGUMENT, __func__, "number",
+                     "there is no kernel %lld, only 0 ... %lld", (long long)number,
+                     (long long)tess_kernel_count() - 1);
+}
+
+const char *tess_cpu_isa(void) {
+    return cpu_isa();
+}
+
+/* ---- plans ---- */
+
+size_t tess_plan_workspace_size(const tess_plan *plan) {
+    return plan ? plan->workspace : 0;
+}
+
+size_t tess_plan_image_size(const tess_plan *plan) {
+    return plan ? plan->image : 0;
+}
+
+int64_t tess_plan_values_count(const tess_plan *plan) {
+    return plan ? plan->values_count : 0;
+}
+
+size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage) {
+    return plan && (unsigned)stage < PLAN_STAGES ? plan->stage_workspace[stage] : 0;
+}
+
+const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage) {
+    if (!plan || (unsigned)stage >= PLAN_STAGES || !plan->kernels[stage])
+        return NULL;
+    return plan->kernels[stage]->name;
+}
+
+tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess_error *error) {
+    if (!plan)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
+    int fused = plan->problem.pipeline == TESS_FUSED;
+    size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
+    tess_plan_info known = tess_plan_info_init();
+    known.tile_rows = fused ? plan->lists.tile_rows : plan->block_q;
+    known.query_tiles =
+        fused ? plan->lists.n_lists * plan->lists.tiles : plan->n_lists * plan->bcsr.rows;
+    if (fused)
+        for (int64_t T = 0; T < known.query_tiles; T++)
+            known.packed_keys += plan->lists.keys[T];
+    else
+        known.packed_keys = plan->n_tiles * plan->block_kv;
+    known.pairs = plan->pairs;
+    known.stacked_heads = fused ? plan->stack : 1;
+    known.work_items = plan->schedule.n_items;
+    known.split_tiles = plan->schedule.n_merges;
+    known.memory_size =
+        (int64_t)(sizeof *plan + lists_memory(&plan->lists) +
+                  (plan->prepared ? plan->backend->prepared_memory(plan->prepared) : 0) +
+                  (fused ? 0 : bcsr_memory(&plan->bcsr)) + schedule_memory(&plan->schedule) +
+                  batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
+    known.predicted_seconds = plan->predicted_seconds;
+    return give(info, &known, sizeof known, __func__, "info", error);
+}

@@ -1,0 +1,222 @@
+/* Packed lists: two parallel walks over the query tiles, one that counts and one that fills. */
+#include "lists/lists.h"
+
+#include "lists/pack.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+
+/* Rows of a tile's members: of a block row, or of a piece of one where tiles are not whole block rows
+ * but whole pieces of 64 rows, which groups of warps compute by themselves. */
+static int64_t member_rows(const struct bcsr *m, int32_t tile_rows) {
+    return m->block_q < tile_rows && tile_rows % m->block_q && m->block_q % 64 == 0 &&
+                   tile_rows % 64 == 0
+               ? 64
+               : m->block_q;
+}
+
+/* Where the query tiles begin, one past the last at the end; NULL when memory ran out. */
+static int64_t *tile_rows_make(const struct bcsr *m, int32_t tile_rows, int64_t *tiles) {
+    int64_t step = tile_rows; /* rows of a tile that is not cut short */
+    if (m->block_q < tile_rows)
+        step = tile_rows / member_rows(m, tile_rows) * member_rows(m, tile_rows);
+    int64_t period = m->block_q < tile_rows ? m->n_q : m->block_q; /* tiles restart here */
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n_q; i += period)
+        n += ((m->n_q - i < period ? m->n_q - i : period) + step - 1) / step;
+
+    int64_t *row = malloc(((size_t)n + 1) * sizeof *row);
+    if (!row)
+        return NULL;
+    int64_t t = 0;
+    for (int64_t i = 0; i < m->n_q; i += period)
+        for (int64_t r = 0; r < period && i + r < m->n_q; r += step)
+            row[t++] = i + r;
+    row[t] = m->n_q;
+    *tiles = n;
+    return row;
+}
+
+/* Zero, or -1 when memory ran out; packer_free in either case. */
+static int packer_make(struct packer *p, int64_t **tile_row, const struct bcsr *m,
+                       int32_t tile_rows) {
+    *p = (struct packer){.m = m,
+                         .tile_rows = tile_rows,
+                         .words = (tile_rows + 63) / 64,
+                         .member_rows = member_rows(m, tile_rows),
+                         .members = 1};
+    if (m->block_q < tile_rows)
+        p->members = (int32_t)(tile_rows / p->member_rows);
+    *tile_row = tile_rows_make(m, tile_rows, &p->tiles);
+    p->tile_row = *tile_row;
+    return *tile_row ? 0 : -1;
+}
+
+/*
+ * Packs every tile: the first walk only counts, into keys[T] and at [T + 1] of each pointer array
+ * (kind k at [3 T + k + 1]); the second, when those hold places, fills.
+ */
+static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_ptr, int fill) {
+    int64_t n = out->n_lists * p->tiles, full = 0, masked = 0, even = 0, groups = 0, halves = 0;
+    int failed = 0;
+#pragma omp parallel reduction(+ : full, masked, even, groups, halves) reduction(| : failed)
+    {
+        struct pack_scratch scratch;
+        int ready = !pack_scratch_make(&scratch, p);
+        failed |= !ready;
+#pragma omp for schedule(dynamic, 16)
+        for (int64_t T = 0; T < n; T++) {
+            if (!ready)
+                continue;
+            int64_t *masked_ptr = out->masked_ptr + LIST_MASKED_KINDS * T;
+            struct pack_sink sink;
+            pack_sink_reset(&sink);
+            if (fill) {
+                sink.full = out->full + out->full_ptr[T];
+                for (int k = 0; k < LIST_MASKED_KINDS; k++)
+                    sink.masked[k] = out->masked + masked_ptr[k];
+                sink.first_word = word_ptr[T];
+                sink.words = out->words_of_rows + word_ptr[T];
+            }
+            pack_tile(p, T / p->tiles, T % p->tiles, &scratch, &sink);
+            if (!fill) {
+                out->keys[T] = sink.full_keys + sink.masked_keys;
+                out->full_ptr[T + 1] = sink.n_full;
+                for (int k = 0; k < LIST_MASKED_KINDS; k++)
+                    masked_ptr[k + 1] = sink.n_masked[k];
+                word_ptr[T + 1] = sink.n_words;
+            }
+            full += sink.full_keys;
+            masked += sink.masked_keys;
+            even += sink.even_keys;
+            groups += sink.masked_groups;
+            halves += sink.masked_halves;
+        }
+        pack_scratch_free(&scratch);
+    }
+    out->full_keys = full;
+    out->masked_keys = masked;
+    out->even_keys = even;
+    out->masked_groups = groups;
+    out->masked_halves = halves;
+    return failed ? -1 : 0;
+}
+
+static int64_t prefix_sum(int64_t *ptr, int64_t n) {
+    ptr[0] = 0;
+    for (int64_t i = 0; i < n; i++)
+        ptr[i + 1] += ptr[i];
+    return ptr[n];
+}
+
+/* An array of at least one element, so that NULL always means that memory ran out. */
+static void *array_make(int64_t count, size_t size) {
+    return calloc((size_t)count + 1, size);
+}
+
+static int lists_build(const struct packer *p, struct lists *out, int64_t *word_ptr) {
+    int64_t n = out->n_lists * p->tiles;
+    out->keys = array_make(n, sizeof *out->keys);
+    out->full_ptr = array_make(n, sizeof *out->full_ptr);
+    out->masked_ptr = array_make(LIST_MASKED_KINDS * n, sizeof *out->masked_ptr);
+    if (!out->keys || !out->full_ptr || !out->masked_ptr || lists_walk(p, out, word_ptr, 0))
+        return -1;
+    out->n_full = prefix_sum(out->full_ptr, n);
+    out->n_masked = prefix_sum(out->masked_ptr, LIST_MASKED_KINDS * n);
+    out->n_words = prefix_sum(word_ptr, n);
+    out->full = array_make(out->n_full, sizeof *out->full);
+    out->masked = array_make(out->n_masked, sizeof *out->masked);
+    out->words_of_rows = array_make(out->n_words, sizeof *out->words_of_rows);
+    if (!out->full || !out->masked || !out->words_of_rows)
+        return -1;
+    return lists_walk(p, out, word_ptr, 1);
+}
+
+tess_status lists_pack(struct lists *out, const struct bcsr *m, int32_t tile_rows,
+                       tess_error *error) {
+    struct packer packer;
+    *out = (struct lists){
+        .n_lists = m->batch * m->heads, .tile_rows = tile_rows, .words = (tile_rows + 63) / 64};
+    int failed = packer_make(&packer, &out->tile_row, m, tile_rows);
+    if (!failed) {
+        out->tiles = packer.tiles;
+        int64_t *word_ptr = array_make(out->n_lists * packer.tiles, sizeof *word_ptr);
+        failed = !word_ptr || lists_build(&packer, out, word_ptr);
+        free(word_ptr);
+    }
+    if (failed)
+        return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
+                         "out of memory while packing %lld tiles for query tiles of %d rows",
+                         (long long)m->n_tiles, (int)tile_rows);
+    return TESS_OK;
+}
+
+void lists_free(struct lists *lists) {
+    free(lists->tile_row);
+    free(lists->keys);
+    free(lists->full_ptr);
+    free(lists->full);
+    free(lists->masked_ptr);
+    free(lists->masked);
+    free(lists->words_of_rows);
+    *lists = (struct lists){0};
+}
+
+size_t lists_memory(const struct lists *l) {
+    size_t tiles = (size_t)(l->n_lists * l->tiles);
+    return ((size_t)l->tiles + 1) * sizeof *l->tile_row +
+           (tiles + 1) * (sizeof *l->keys + sizeof *l->full_ptr) +
+           (LIST_MASKED_KINDS * tiles + 1) * sizeof *l->masked_ptr +
+           (size_t)l->n_full * sizeof *l->full + (size_t)l->n_masked * sizeof *l->masked +
+           (size_t)l->n_words * sizeof *l->words_of_rows;
+}
+
+void lists_sum(struct lists_sums *out, const struct lists *lists) {
+    out->tiles = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+        out->tiles += lists->keys[T] > 0;
+    out->full_keys = (double)lists->full_keys;
+    out->masked_keys = (double)lists->masked_keys;
+    out->even_keys = (double)lists->even_keys;
+    out->masked_groups = (double)lists->masked_groups;
+    out->masked_halves = (double)lists->masked_halves;
+}
+
+tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
+                           int64_t samples, tess_error *error) {
+    struct packer packer;
+    struct pack_scratch scratch = {.member = NULL};
+    int64_t *tile_row;
+    *out = (struct lists_sums){0};
+    if (packer_make(&packer, &tile_row, m, tile_rows) || pack_scratch_make(&scratch, &packer)) {
+        pack_scratch_free(&scratch);
+        free(tile_row);
+        return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
+                         "out of memory while weighing query tiles of %d rows", (int)tile_rows);
+    }
+    int64_t n = m->batch * m->heads * packer.tiles;
+    int64_t taken = n < samples ? n : samples;
+    for (int64_t s = 0; s < taken; s++) {
+        /* The middle of each of `taken` equal stretches. */
+        int64_t T = (int64_t)(((double)s + 0.5) * (double)n / (double)taken);
+        struct pack_sink sink;
+        pack_sink_reset(&sink);
+        pack_tile(&packer, T / packer.tiles, T % packer.tiles, &scratch, &sink);
+        out->tiles += sink.full_keys + sink.masked_keys > 0;
+        out->full_keys += (double)sink.full_keys;
+        out->masked_keys += (double)sink.masked_keys;
+        out->even_keys += (double)sink.even_keys;
+        out->masked_groups += (double)sink.masked_groups;
+        out->masked_halves += (double)sink.masked_halves;
+    }
+    double scale = (double)n / (double)taken;
+    out->tiles *= scale;
+    out->full_keys *= scale;
+    out->masked_keys *= scale;
+    out->even_keys *= scale;
+    out->masked_groups *= scale;
+    out->masked_halves *= scale;
+    pack_scratch_free(&scratch);
+    free(tile_row);
+    return TESS_OK;
+}

@@ -1,0 +1,89 @@
+/*
+ * Packed lists: BCSR turned into what a kernel walks. A query tile is up to tile_rows consecutive
+ * queries; its list names every key that any of its rows lists, each key once, as runs of
+ * consecutive keys:
+ *
+ *   full      every row of the tile lists every key of the run
+ *   band      row r lists the run's key c when lo <= c - r <= hi (r, c from 0 within tile and run)
+ *   members   one row mask for all keys of the run: block rows shorter than the tile share it, and
+ *             those that list the block have their rows' bits set
+ *   bits      one row mask for each key of the run
+ *
+ * A row mask is `words` 64-bit words; bit r % 64 of word r / 64 is row r of the tile. Masks are
+ * never all zero: a key that no row lists is in no run. Bits of rows past the tile's end are clear.
+ * Keys that all rows list may stand in masked runs too, where a full run would be short.
+ * Plain arrays, so that a planner on the device can fill them one day.
+ */
+#ifndef TESSERA_LISTS_H
+#define TESSERA_LISTS_H
+
+#include "pattern/pattern.h"
+
+/* Rows that kernels pass over together where none of them lists a key. */
+#define LISTS_GROUP 16
+#define LISTS_HALF 64
+
+struct list_run {
+    int32_t key, count;
+};
+
+struct list_masked {
+    int32_t key, count;
+    union {
+        struct {
+            int32_t lo, hi;
+        } band;
+        int64_t word; /* members, bits: first mask word in words[] */
+    } u;
+};
+
+/* The kinds of masked runs. Key positions within a tile (schedule_part) count through its full
+ * runs, then through its band, members and bits runs. */
+enum { LIST_BAND, LIST_MEMBERS, LIST_BITS, LIST_MASKED_KINDS };
+
+/*
+ * Query tile t (0 ... tiles - 1) of list l is number T = l * tiles + t and has queries
+ * tile_row[t] ... tile_row[t + 1] - 1. A tile is a part of one block row (block_q >= tile_rows), or
+ * whole ones (block_q < tile_rows); or, where those would not fill it, pieces of 64 rows of them.
+ */
+struct lists {
+    int64_t n_lists, tiles;
+    int32_t tile_rows; /* M */
+    int32_t words;     /* ceil(M / 64) */
+    int64_t *tile_row; /* [tiles + 1] */
+    int64_t *keys;     /* [n_lists * tiles] keys of the tile, all runs together */
+
+    int64_t n_full, n_masked, n_words;
+    int64_t full_keys, masked_keys, even_keys, masked_groups, masked_halves; /* see lists_sums */
+    int64_t *full_ptr;     /* [n_lists * tiles + 1] */
+    struct list_run *full; /* [n_full] */
+    int64_t
+        *masked_ptr; /* [LIST_MASKED_KINDS * n_lists * tiles + 1], kind k of tile T at 3 T + k */
+    struct list_masked *masked; /* [n_masked] */
+    uint64_t *words_of_rows;    /* [n_words] row masks */
+};
+
+/* Packs m for query tiles of tile_rows (1 ... 256) rows. Allocates *out, which lists_free releases
+ * whether or not packing succeeded. */
+tess_status lists_pack(struct lists *out, const struct bcsr *m, int32_t tile_rows,
+                       tess_error *error);
+void lists_free(struct lists *lists);
+size_t lists_memory(const struct lists *lists);
+
+/* Sums over the query tiles of all lists. */
+struct lists_sums {
+    double tiles;       /* that list any key */
+    double full_keys;   /* keys in full runs */
+    double masked_keys; /* keys in the other runs */
+    double even_keys;   /* of these, those that are listed as their neighbours are: LIST_MEMBERS */
+    double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
+    double masked_halves; /* likewise of LISTS_HALF rows */
+};
+void lists_sum(struct lists_sums *out, const struct lists *lists);
+
+/* What packing with tile_rows would give, measured on at most `samples` evenly spread tiles (all of
+ * them when there are fewer) without building the lists, and scaled up to all tiles. */
+tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
+                           int64_t samples, tess_error *error);
+
+#endif

@@ -1,0 +1,355 @@
+/* Patterns: the walk over tiles, builders that need no checking of lists, and what a pattern tells.
+ */
+#include "pattern/pattern.h"
+
+#include "pattern/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The first place in ascending a[n] that holds at least v. */
+static int64_t lower_bound(const int64_t *a, int64_t n, int64_t v) {
+    int64_t first = 0;
+    while (first < n) {
+        int64_t middle = first + (n - first) / 2;
+        if (a[middle] < v)
+            first = middle + 1;
+        else
+            n = middle;
+    }
+    return first;
+}
+
+void tile_walk_begin(struct tile_walk *w, const struct bcsr *m, int64_t list, int64_t row) {
+    w->m = m;
+    w->entry = bcsr_row_begin(m, list, row);
+    w->end = bcsr_row_end(m, list, row);
+    w->band = lower_bound(m->band_entry, m->n_bands, w->entry);
+    w->bitmask = lower_bound(m->bitmask_entry, m->n_bitmasks, w->entry);
+}
+
+void tile_at(const struct bcsr *m, int64_t entry, struct tile *t) {
+    struct tile_walk w = {.m = m, .entry = entry, .end = entry + 1};
+    w.band = lower_bound(m->band_entry, m->n_bands, entry);
+    w.bitmask = lower_bound(m->bitmask_entry, m->n_bitmasks, entry);
+    tile_walk_next(&w, t);
+}
+
+void bcsr_free(struct bcsr *m) {
+    free(m->row_ptr);
+    free(m->col_idx);
+    free(m->band_entry);
+    free(m->band);
+    free(m->bitmask_entry);
+    free(m->bits);
+}
+
+size_t bcsr_memory(const struct bcsr *m) {
+    return (size_t)(m->batch * m->heads * (m->rows + 1)) * sizeof *m->row_ptr +
+           (size_t)m->n_tiles * sizeof *m->col_idx +
+           (size_t)m->n_bands * (sizeof *m->band_entry + 2 * sizeof *m->band) +
+           (size_t)m->n_bitmasks * sizeof *m->bitmask_entry +
+           (size_t)bcsr_words(m) * sizeof *m->bits;
+}
+
+void tess_pattern_free(tess_pattern *pattern) {
+    if (!pattern)
+        return;
+    bcsr_free(&pattern->lists);
+    free(pattern);
+}
+
+/* ---- from a mask, from top-k indices --------------------------------------------------------- */
+
+/* What every builder begins with: *pattern = NULL, the shape taken and resolved. */
+static tess_status shape_take(struct bcsr *sizes, tess_pattern **pattern,
+                              const tess_pattern_shape *given, int64_t default_block,
+                              const char *function, tess_error *error) {
+    tess_pattern_shape shape;
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    *pattern = NULL;
+    const char *wrong = given ? struct_take(&shape, sizeof shape, given) : "is NULL";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape", "shape %s", wrong);
+    if (!shape.block_q)
+        shape.block_q = default_block;
+    if (!shape.block_kv)
+        shape.block_kv = default_block;
+    return build_sizes(sizes, &shape, function, "shape", error);
+}
+
+/* Can an array of batch * heads * n_q * inner elements exist? */
+static int array_fits(const struct bcsr *m, int64_t inner, int64_t size) {
+    int64_t n;
+    return !__builtin_mul_overflow(m->batch * m->heads, m->n_q, &n) &&
+           !__builtin_mul_overflow(n, inner, &n) && !__builtin_mul_overflow(n, size, &n);
+}
+
+tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_t *mask,
+                                   const tess_pattern_shape *shape, tess_error *error) {
+    static const char function[] = "tess_pattern_from_mask";
+    struct bcsr sizes;
+    tess_status status = shape_take(&sizes, pattern, shape, 64, function, error);
+    if (status != TESS_OK)
+        return status;
+    if (!mask)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "mask", "mask is NULL");
+    if (!array_fits(&sizes, sizes.n_kv, 1))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape",
+                         "batch * heads * n_q * n_kv bytes do not fit 64 bits");
+    struct source source = {.kind = &source_mask, .child = -1, .next = -1, .u.mask = mask};
+    return pattern_build(pattern, &sizes, &source, 1, function, error);
+}
+
+/* The columns of one query. */
+static int topk_fill(struct build_row *b, const struct source *s, struct cursor *c) {
+    int64_t k = s->u.columns.of.topk.k;
+    const int32_t *index = s->u.columns.of.topk.indices + (b->list * b->m->n_q + b->row) * k;
+    int32_t *columns = build_scratch(c, k * (int64_t)sizeof *columns);
+    if (!columns)
+        return -1;
+    for (int64_t i = 0; i < k; i++)
+        if (index[i] >= 0)
+            columns[c->n++] = index[i];
+    return columns_sort(b, c);
+}
+
+tess_status tess_pattern_from_topk(tess_pattern **pattern, const int32_t *indices, int64_t k,
+                                   const tess_pattern_shape *shape, tess_error *error) {
+    static const char function[] = "tess_pattern_from_topk";
+    struct bcsr m;
+    tess_status status = shape_take(&m, pattern, shape, 1, function, error);
+    if (status != TESS_OK)
+        return status;
+    if (m.block_q != 1 || m.block_kv != 1)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape",
+                         "blocks are %lldx%lld, but top-k patterns have blocks of 1x1",
+                         (long long)m.block_q, (long long)m.block_kv);
+    if (k < 1 || !array_fits(&m, k, sizeof *indices))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "k",
+                         "k is %lld, but must be at least 1 and fit memory", (long long)k);
+    if (!indices)
+        return error_set_list(error, TESS_FAULT_NULL, function, "indices", -1, -1, -1, -1,
+                              "indices is NULL");
+    int64_t total = m.batch * m.heads * m.n_q * k;
+    for (int64_t i = 0; i < total; i++) {
+        if (indices[i] >= -1 && indices[i] < m.n_kv)
+            continue;
+        int64_t query = i / k, list = query / m.n_q;
+        return error_set_list(error, indices[i] < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OUT_OF_RANGE,
+                              function, "indices", list / m.heads, list % m.heads, query % m.n_q,
+                              i % k, "index %d is not -1 (padding) or 0 ... %lld", indices[i],
+                              (long long)m.n_kv - 1);
+    }
+    struct source source = {.kind = &source_columns, .child = -1, .next = -1};
+    source.u.columns.fill = topk_fill;
+    source.u.columns.of.topk.indices = indices;
+    source.u.columns.of.topk.k = k;
+    return pattern_build(pattern, &m, &source, 1, function, error);
+}
+
+/* ---- set operations, transposition ----------------------------------------------------------- */
+
+static tess_status combine(tess_pattern **pattern, const tess_pattern *a, const tess_pattern *b,
+                           const struct source_kind *kind, const char *function,
+                           tess_error *error) {
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    *pattern = NULL;
+    if (!a || !b)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, a ? "b" : "a", "%s is NULL",
+                         a ? "b" : "a");
+    const struct bcsr *x = &a->lists, *y = &b->lists;
+    const struct {
+        const char *name;
+        int64_t of_a, of_b;
+        int one_serves_all;
+    } sizes[] = {{"n_q", x->n_q, y->n_q, 0},
+                 {"n_kv", x->n_kv, y->n_kv, 0},
+                 {"block_q", x->block_q, y->block_q, 0},
+                 {"block_kv", x->block_kv, y->block_kv, 0},
+                 {"batch", x->batch, y->batch, 1},
+                 {"heads", x->heads, y->heads, 1}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].of_a != sizes[i].of_b &&
+            !(sizes[i].one_serves_all && (sizes[i].of_a == 1 || sizes[i].of_b == 1)))
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "b",
+                             "%s is %lld in a, but %lld in b", sizes[i].name,
+                             (long long)sizes[i].of_a, (long long)sizes[i].of_b);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = x->n_q, shape.n_kv = x->n_kv;
+    shape.block_q = x->block_q, shape.block_kv = x->block_kv;
+    shape.batch = max_i64(x->batch, y->batch), shape.heads = max_i64(x->heads, y->heads);
+    struct bcsr m;
+    tess_status status = build_sizes(&m, &shape, function, "b", error);
+    if (status != TESS_OK)
+        return status;
+    struct source sources[] = {
+        {.kind = &source_pattern, .child = -1, .next = 1, .u.pattern = x},
+        {.kind = &source_pattern, .child = -1, .next = -1, .u.pattern = y},
+        {.kind = kind, .child = 0, .next = -1},
+    };
+    return pattern_build(pattern, &m, sources, 3, function, error);
+}
+
+tess_status tess_pattern_union(tess_pattern **pattern, const tess_pattern *a, const tess_pattern *b,
+                               tess_error *error) {
+    return combine(pattern, a, b, &source_union, "tess_pattern_union", error);
+}
+
+tess_status tess_pattern_intersection(tess_pattern **pattern, const tess_pattern *a,
+                                      const tess_pattern *b, tess_error *error) {
+    return combine(pattern, a, b, &source_intersection, "tess_pattern_intersection", error);
+}
+
+/* The tiles of m in the order list, column, row: a counting sort. */
+static void sort_by_column(const struct bcsr *m, int64_t *ptr, int64_t *entry, int32_t *row) {
+    int64_t lists = m->batch * m->heads, wide = m->cols + 1;
+    memset(ptr, 0, (size_t)(lists * wide) * sizeof *ptr);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t l = 0; l < lists; l++) {
+        int64_t *of = ptr + l * wide, at = bcsr_row_begin(m, l, 0);
+        for (int64_t e = at; e < bcsr_row_end(m, l, m->rows - 1); e++)
+            of[m->col_idx[e] + 1]++;
+        for (int64_t j = 0; j <= m->cols; j++)
+            at = of[j] += at;
+        /* of[j] moves from the first tile of column j to the first of column j + 1 ... */
+        for (int64_t i = 0; i < m->rows; i++) {
+            for (int64_t e = bcsr_row_begin(m, l, i); e < bcsr_row_end(m, l, i); e++) {
+                int64_t place = of[m->col_idx[e]]++;
+                entry[place] = e;
+                row[place] = (int32_t)i;
+            }
+        }
+        /* ... and back */
+        for (int64_t j = m->cols; j > 0; j--)
+            of[j] = of[j - 1];
+        of[0] = bcsr_row_begin(m, l, 0);
+    }
+}
+
+tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a,
+                                   tess_error *error) {
+    static const char function[] = "tess_pattern_transpose";
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    *pattern = NULL;
+    if (!a)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "a", "a is NULL");
+    const struct bcsr *m = &a->lists;
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = m->n_kv, shape.n_kv = m->n_q;
+    shape.block_q = m->block_kv, shape.block_kv = m->block_q;
+    shape.batch = m->batch, shape.heads = m->heads;
+    struct bcsr sizes;
+    tess_status status = build_sizes(&sizes, &shape, function, "a", error);
+    if (status != TESS_OK)
+        return status;
+    int64_t ptrs = m->batch * m->heads * (m->cols + 1);
+    int64_t *ptr = malloc((size_t)ptrs * sizeof *ptr);
+    int64_t *entry = malloc((size_t)max_i64(m->n_tiles, 1) * sizeof *entry);
+    int32_t *row = malloc((size_t)max_i64(m->n_tiles, 1) * sizeof *row);
+    if (ptr && entry && row) {
+        sort_by_column(m, ptr, entry, row);
+        struct source source = {.kind = &source_transposed, .child = -1, .next = -1};
+        source.u.transposed.m = m;
+        source.u.transposed.ptr = ptr;
+        source.u.transposed.entry = entry;
+        source.u.transposed.row = row;
+        status = pattern_build(pattern, &sizes, &source, 1, function, error);
+    } else {
+        status = error_set_memory(error, function, (size_t)m->n_tiles * sizeof *entry);
+    }
+    free(ptr);
+    free(entry);
+    free(row);
+    return status;
+}
+
+/* ---- what a pattern tells -------------------------------------------------------------------- */
+
+tess_status tess_pattern_lists(const tess_pattern *pattern, tess_lists *lists, tess_error *error) {
+    static const char function[] = "tess_pattern_lists";
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    const struct bcsr *m = &pattern->lists;
+    tess_lists known = tess_lists_init();
+    known.n_q = m->n_q, known.n_kv = m->n_kv;
+    known.block_q = m->block_q, known.block_kv = m->block_kv;
+    known.batch = m->batch, known.heads = m->heads;
+    known.n_tiles = m->n_tiles, known.n_bands = m->n_bands, known.n_bitmasks = m->n_bitmasks;
+    known.row_ptr = m->row_ptr;
+    known.col_idx = m->col_idx;
+    known.band_entry = m->band_entry;
+    known.band = m->band;
+    known.bitmask_entry = m->bitmask_entry;
+    known.bits = m->bits;
+    const char *wrong = lists ? struct_give(lists, &known, sizeof known) : "is NULL";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "lists", "lists %s", wrong);
+    return TESS_OK;
+}
+
+tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t head,
+                             int64_t query, int64_t *keys, int64_t capacity, int64_t *count,
+                             tess_error *error) {
+    static const char function[] = "tess_pattern_row";
+    if (!pattern || !count)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, pattern ? "count" : "pattern",
+                         "%s is NULL", pattern ? "count" : "pattern");
+    if (capacity < 0 || (capacity > 0 && !keys))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "keys",
+                         "no keys array for a capacity of %lld", (long long)capacity);
+    const struct bcsr *m = &pattern->lists;
+    const struct {
+        const char *name;
+        int64_t value, size;
+    } places[] = {{"batch", batch, m->batch == 1 ? INT64_MAX : m->batch},
+                  {"head", head, m->heads == 1 ? INT64_MAX : m->heads},
+                  {"query", query, m->n_q}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i].value < 0 || places[i].value >= places[i].size)
+            return error_set(error, TESS_INVALID_ARGUMENT, function, places[i].name,
+                             "%s is %lld, but the pattern has 0 ... %lld", places[i].name,
+                             (long long)places[i].value, (long long)places[i].size - 1);
+    struct tile_walk w;
+    struct tile t;
+    int64_t n = 0, r = query % m->block_q;
+    int64_t list = (m->batch == 1 ? 0 : batch) * m->heads + (m->heads == 1 ? 0 : head);
+    tile_walk_begin(&w, m, list, query / m->block_q);
+    while (tile_walk_next(&w, &t)) {
+        int64_t cols = bcsr_col_width(m, t.col), first = t.col * m->block_kv;
+        for (int64_t c = 0; c < cols; c += 64) {
+            uint64_t v = tile_row_bits(m, &t, r, c, (int)min_i64(64, cols - c));
+            int64_t more = __builtin_popcountll(v);
+            for (int64_t i = n; v && i < capacity; v &= v - 1)
+                keys[i++] = first + c + __builtin_ctzll(v);
+            n += more;
+        }
+    }
+    *count = n;
+    return TESS_OK;
+}
+
+tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info *info,
+                                  tess_error *error) {
+    static const char function[] = "tess_pattern_describe";
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    const struct bcsr *m = &pattern->lists;
+    tess_pattern_info known = tess_pattern_info_init();
+    known.n_q = m->n_q, known.n_kv = m->n_kv;
+    known.block_q = m->block_q, known.block_kv = m->block_kv;
+    known.batch = m->batch, known.heads = m->heads;
+    known.full_tiles = m->n_tiles - m->n_bands - m->n_bitmasks;
+    known.band_tiles = m->n_bands;
+    known.bitmask_tiles = m->n_bitmasks;
+    known.pairs = pattern->pairs;
+    known.empty_rows = pattern->empty_rows;
+    known.memory_size = (int64_t)(sizeof *pattern + bcsr_memory(m));
+    const char *wrong = info ? struct_give(info, &known, sizeof known) : "is NULL";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "info", "info %s", wrong);
+    return TESS_OK;
+}

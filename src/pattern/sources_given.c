@@ -1,0 +1,193 @@
+/*
+ * The sources of build.h that a caller gave: other patterns, as they are or transposed, and masks
+ * of bytes.
+ */
+#include "pattern/build.h"
+
+#include <string.h>
+
+/* ---- pattern: what another pattern lists ----------------------------------------------------- */
+
+static int pattern_begin(struct build_row *b, int64_t source) {
+    const struct bcsr *m = b->sources[source].u.pattern;
+    int64_t batch = b->list / b->m->heads, head = b->list % b->m->heads;
+    int64_t list = (m->batch == 1 ? 0 : batch) * m->heads + (m->heads == 1 ? 0 : head);
+    tile_walk_begin(&b->cursors[source].walk, m, list, b->row);
+    return 0;
+}
+
+/* Jumps to the first tile at or after column j. */
+static void walk_seek(struct tile_walk *w, int64_t j) {
+    const struct bcsr *m = w->m;
+    int64_t first = w->entry, last = w->end;
+    if (first == last || m->col_idx[first] >= j)
+        return;
+    while (first < last) {
+        int64_t middle = first + (last - first) / 2;
+        if (m->col_idx[middle] < j)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    w->entry = first;
+    while (w->band < m->n_bands && m->band_entry[w->band] < first)
+        w->band++;
+    while (w->bitmask < m->n_bitmasks && m->bitmask_entry[w->bitmask] < first)
+        w->bitmask++;
+}
+
+/* Makes the source's answer what tile t of m lists: 1, 0 when that is nothing, -1: no memory. */
+static int answer_copy(struct build_row *b, int64_t source, const struct bcsr *m,
+                       const struct tile *t) {
+    struct build_tile *answer = build_answer(b, source, t->col);
+    if (t->kind == TILE_FULL)
+        return 1;
+    if (t->kind == TILE_BAND)
+        return tile_set_band(b, answer, t->lo, t->hi);
+    answer = build_answer_bits(b, source, t->col);
+    if (!answer)
+        return -1;
+    int64_t cols = bcsr_col_width(m, t->col);
+    for (int64_t r = 0; r < b->rows; r++) {
+        for (int64_t c = 0; c < cols; c += 64) {
+            int n = (int)min_i64(64, cols - c);
+            bits_put(answer->bits, r * m->block_kv + c, tile_row_bits(m, t, r, c, n), n);
+        }
+    }
+    return tile_set_bits(b, answer);
+}
+
+static int pattern_seek(struct build_row *b, int64_t source, int64_t j) {
+    struct tile_walk *w = &b->cursors[source].walk;
+    struct tile t;
+    walk_seek(w, j);
+    while (tile_walk_next(w, &t)) {
+        int listed = answer_copy(b, source, w->m, &t);
+        if (listed)
+            return listed < 0 ? -1 : 0;
+    }
+    return build_answer_none(b, source);
+}
+
+const struct source_kind source_pattern = {pattern_begin, pattern_seek};
+
+/* ---- transposed: what another pattern lists, queries and keys exchanged ---------------------- */
+
+static int transposed_begin(struct build_row *b, int64_t source) {
+    const struct bcsr *m = b->sources[source].u.transposed.m;
+    const int64_t *ptr = b->sources[source].u.transposed.ptr + b->list * (m->cols + 1) + b->row;
+    b->cursors[source].at = ptr[0];
+    b->cursors[source].n = ptr[1];
+    return 0;
+}
+
+static int transposed_seek(struct build_row *b, int64_t source, int64_t j) {
+    const struct source *s = &b->sources[source];
+    const struct bcsr *m = s->u.transposed.m;
+    struct cursor *c = &b->cursors[source];
+    while (c->at < c->n && s->u.transposed.row[c->at] < j)
+        c->at++;
+    if (c->at == c->n)
+        return build_answer_none(b, source);
+    int32_t row = s->u.transposed.row[c->at];
+    struct tile old;
+    tile_at(m, s->u.transposed.entry[c->at], &old);
+    struct build_tile *t = build_answer(b, source, row);
+    if (old.kind == TILE_BAND)
+        tile_set_band(b, t, -(int64_t)old.hi, -(int64_t)old.lo);
+    if (old.kind != TILE_BITMASK)
+        return 0;
+    t = build_answer_bits(b, source, row);
+    if (!t)
+        return -1;
+    int64_t height = bcsr_row_height(m, row);
+    for (int64_t r = 0; r < height; r++) {
+        for (int64_t k = 0; k < b->rows; k += 64) {
+            uint64_t v = tile_row_bits(m, &old, r, k, (int)min_i64(64, b->rows - k));
+            for (; v; v &= v - 1)
+                bits_put(t->bits, (k + __builtin_ctzll(v)) * b->m->block_kv + r, 1, 1);
+        }
+    }
+    tile_set_bits(b, t);
+    return 0;
+}
+
+const struct source_kind source_transposed = {transposed_begin, transposed_seek};
+
+/* ---- mask: one byte for each query and key --------------------------------------------------- */
+
+/* Eight bytes of a mask as a number, the first lowest. */
+static uint64_t bytes_get(const uint8_t *bytes) {
+    uint64_t v;
+    memcpy(&v, bytes, sizeof v);
+    return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? __builtin_bswap64(v) : v;
+}
+
+/* n (<= 64) bytes as bits, nonzero = 1. */
+static uint64_t mask_bits(const uint8_t *bytes, int n) {
+    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t bits = 0;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t v = bytes_get(bytes + i);
+        v = (((v & low) + low) | v) & ~low; /* the top bit of each byte that is not zero */
+        /* the product brings bit 8 k to bit 56 + k, without a carry */
+        bits |= ((v >> 7) * UINT64_C(0x0102040810204080) >> 56) << i;
+    }
+    for (; i < n; i++)
+        bits |= (uint64_t)(bytes[i] != 0) << i;
+    return bits;
+}
+
+/* The first nonzero of bytes[x ... n - 1], or n. */
+static int64_t mask_next(const uint8_t *bytes, int64_t x, int64_t n) {
+    while (x + 8 <= n && bytes_get(bytes + x) == 0)
+        x += 8;
+    while (x < n && !bytes[x])
+        x++;
+    return x;
+}
+
+/* Scratch: for each query of the block row, a key at or before which nothing more is listed. */
+static int mask_begin(struct build_row *b, int64_t source) {
+    int64_t *next = build_scratch(&b->cursors[source], b->rows * (int64_t)sizeof *next);
+    if (!next)
+        return -1;
+    for (int64_t r = 0; r < b->rows; r++)
+        next[r] = -1;
+    return 0;
+}
+
+static int mask_seek(struct build_row *b, int64_t source, int64_t j) {
+    const struct bcsr *m = b->m;
+    const uint8_t *mask =
+        b->sources[source].u.mask + (b->list * m->n_q + b->row * m->block_q) * m->n_kv;
+    int64_t *next = b->cursors[source].scratch, key = m->n_kv, from = j * m->block_kv;
+    for (int64_t r = 0; r < b->rows; r++) {
+        if (next[r] < from)
+            next[r] = mask_next(mask + r * m->n_kv, from, m->n_kv);
+        key = min_i64(key, next[r]);
+    }
+    if (key == m->n_kv)
+        return build_answer_none(b, source);
+    int64_t col = key / m->block_kv, begin = col * m->block_kv, cols = bcsr_col_width(m, col);
+    if (build_single_element(b, col)) {
+        build_answer(b, source, col);
+        return 0;
+    }
+    struct build_tile *t = build_answer_bits(b, source, col);
+    if (!t)
+        return -1;
+    for (int64_t r = 0; r < b->rows; r++) {
+        if (next[r] >= begin + cols)
+            continue;
+        for (int64_t c = 0; c < cols; c += 64) {
+            int n = (int)min_i64(64, cols - c);
+            bits_put(t->bits, r * m->block_kv + c, mask_bits(mask + r * m->n_kv + begin + c, n), n);
+        }
+    }
+    tile_set_bits(b, t);
+    return 0;
+}
+
+const struct source_kind source_mask = {mask_begin, mask_seek};

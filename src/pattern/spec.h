@@ -1,0 +1,50 @@
+/*
+ * What the reader of specs (spec.c) and the terms it knows (terms.c) share.
+ */
+#ifndef TESSERA_SPEC_H
+#define TESSERA_SPEC_H
+
+#include "pattern/build.h"
+
+struct number {
+    double value;
+    uint64_t integer; /* of a whole value; UINT64_MAX for one that is too large */
+    int whole, too_large;
+    int64_t offset; /* in the spec */
+};
+
+struct parser {
+    const char *spec;
+    int64_t at;
+    int depth;
+    int draws; /* a random term was seen */
+    const struct bcsr *sizes;
+    struct source *sources; /* children first, see build.h */
+    int64_t n, room;
+    struct number *numbers; /* of the term at hand */
+    int64_t n_numbers, numbers_room;
+    tess_status status;
+    tess_error *error;
+};
+
+/* Functions that make a source answer its number, or SPEC_FAILED with status and error set. */
+#define SPEC_FAILED INT64_C(-1)
+
+/* One letter for each number: t tokens, p tokens but not 0, f a fraction 0 ... 1, s a seed;
+ * "t*" is one t or more. */
+struct term {
+    const char *name, *numbers;
+    int64_t (*add)(struct parser *p, const struct number *a);
+};
+
+/* NULL when there is no such term. */
+const struct term *term_find(const char *name, int64_t length);
+
+/* What is wrong at an offset; the message goes on with ", at offset N". */
+int64_t spec_fail(struct parser *p, int64_t offset, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+int64_t spec_fail_memory(struct parser *p);
+
+int64_t spec_add(struct parser *p, struct source source);
+
+#endif

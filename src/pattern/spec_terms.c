@@ -1,0 +1,262 @@
+/*
+ * The terms of a spec, as sources. Adding one is a function and a row of the table at the end. Two
+ * random terms of one kind with the same seed draw the same blocks.
+ */
+#include "pattern/spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t add_join(struct parser *p, const struct source_kind *kind, int64_t a, int64_t b) {
+    if (a < 0 || b < 0)
+        return SPEC_FAILED;
+    p->sources[a].next = b;
+    return spec_add(p, (struct source){.kind = kind, .child = a, .next = -1});
+}
+
+static int64_t add_band(struct parser *p, int64_t lo, int64_t hi) {
+    struct source s = {.kind = &source_band, .child = -1, .next = -1};
+    s.u.band.lo = lo, s.u.band.hi = hi;
+    return spec_add(p, s);
+}
+
+typedef int64_t range_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
+                            int64_t *b);
+
+static int64_t add_ranges(struct parser *p, range_piece *piece, int64_t n) {
+    struct source s = {.kind = &source_ranges, .child = -1, .next = -1};
+    s.u.ranges.piece = piece, s.u.ranges.n = n;
+    return spec_add(p, s);
+}
+
+typedef int64_t steps_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x);
+
+static int64_t add_steps(struct parser *p, steps_next *next, int64_t width, int64_t step) {
+    struct source s = {.kind = &source_steps, .child = -1, .next = -1};
+    s.u.steps.next = next, s.u.steps.width = width, s.u.steps.step = step;
+    return spec_add(p, s);
+}
+
+typedef int columns_fill(struct build_row *b, const struct source *s, struct cursor *c);
+
+static int64_t add_draw(struct parser *p, columns_fill *fill, struct draw_rule rule) {
+    struct source s = {.kind = &source_columns, .child = -1, .next = -1};
+    s.u.columns.fill = fill;
+    s.u.columns.of.draw = rule;
+    p->draws = 1;
+    return spec_add(p, s);
+}
+
+/* Number i of a term as a count of tokens: nothing changes past BUILD_FAR. */
+static int64_t tokens(const struct number *a) {
+    return a->integer < (uint64_t)BUILD_FAR ? (int64_t)a->integer : BUILD_FAR;
+}
+
+static int64_t add_dense(struct parser *p, const struct number *a) {
+    (void)a;
+    return add_band(p, -BUILD_FAR, BUILD_FAR);
+}
+
+static int64_t add_causal(struct parser *p, const struct number *a) {
+    (void)a;
+    return add_band(p, -BUILD_FAR, 0);
+}
+
+static int64_t add_window(struct parser *p, const struct number *a) {
+    return add_band(p, -tokens(&a[0]), tokens(&a[1]));
+}
+
+static int64_t block_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
+                           int64_t *b) {
+    (void)n_kv;
+    int64_t w = s->u.ranges.n, k = p / w;
+    k -= k * w > p; /* towards minus infinity */
+    *a = k * w;
+    *b = *a + w;
+    return *b;
+}
+
+static int64_t add_blockdiag(struct parser *p, const struct number *a) {
+    return add_ranges(p, block_piece, tokens(&a[0]));
+}
+
+static int64_t dilated_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
+    (void)n_kv;
+    int64_t step = s->u.steps.step, reach = s->u.steps.width * step;
+    if (x <= p - reach)
+        return p - reach;
+    /* the first p + t * step >= x, division rounding up */
+    int64_t t = x >= p ? (x - p + step - 1) / step : -((p - x) / step);
+    return t * step <= reach ? p + t * step : BUILD_FAR;
+}
+
+/* Beyond 2^32 tokens from a query there are no keys: shorter reaches keep products in 64 bits. */
+static int64_t add_dilated(struct parser *p, const struct number *a) {
+    const int64_t reach = INT64_C(1) << 32;
+    int64_t step = min_i64(tokens(&a[1]), reach);
+    int64_t width = min_i64(tokens(&a[0]), reach / step);
+    return step == 1 ? add_band(p, -width, width) : add_steps(p, dilated_next, width, step);
+}
+
+static int64_t global_keys_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
+                                 int64_t *b) {
+    (void)n_kv;
+    (void)p;
+    *a = 0;
+    *b = s->u.ranges.n;
+    return BUILD_FAR;
+}
+
+static int64_t global_queries_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
+                                    int64_t *b) {
+    *a = 0;
+    *b = p >= 0 && p < s->u.ranges.n ? n_kv : 0;
+    return p < 0 ? 0 : p < s->u.ranges.n ? s->u.ranges.n : BUILD_FAR;
+}
+
+static int64_t add_global(struct parser *p, const struct number *a) {
+    int64_t n = tokens(&a[0]);
+    int64_t keys = add_ranges(p, global_keys_piece, n);
+    int64_t queries = add_ranges(p, global_queries_piece, n);
+    return add_join(p, &source_union, keys, queries);
+}
+
+/* The smallest floor(k * n_kv / n) >= x, for 0 <= x; at least n_kv when there is none. */
+static int64_t grid_token(int64_t n, int64_t n_kv, int64_t x) {
+    if (x >= n_kv)
+        return BUILD_FAR;
+    int64_t k = (x * n + n_kv - 1) / n_kv; /* k * n_kv / n >= x */
+    return k < n ? k * n_kv / n : BUILD_FAR;
+}
+
+static int64_t grid_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
+    (void)p;
+    return grid_token(s->u.steps.width, n_kv, x);
+}
+
+static int64_t grid_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a, int64_t *b) {
+    int64_t token = p < 0 ? 0 : grid_token(s->u.ranges.n, n_kv, p);
+    *a = 0;
+    *b = token == p ? n_kv : 0;
+    return token == p ? p + 1 : token;
+}
+
+static int64_t add_global_grid(struct parser *p, const struct number *a) {
+    int64_t n = tokens(&a[0]), n_kv = p->sizes->n_kv;
+    if (n >= n_kv)
+        return add_band(p, -BUILD_FAR, BUILD_FAR);
+    int64_t keys = add_steps(p, grid_next, n, 0);
+    if (keys >= 0)
+        p->sources[keys].u.steps.same_for_all = 1;
+    int64_t queries = add_ranges(p, grid_piece, n);
+    return add_join(p, &source_union, keys, queries);
+}
+
+static int64_t strided_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
+    (void)n_kv;
+    int64_t step = s->u.steps.step, key = x + step - 1 - x % step;
+    return key <= p ? key : BUILD_FAR;
+}
+
+static int64_t add_strided(struct parser *p, const struct number *a) {
+    int64_t stride = tokens(&a[1]);
+    if (stride == 1)
+        return add_band(p, -BUILD_FAR, 0);
+    int64_t local = add_band(p, 1 - tokens(&a[0]), 0);
+    int64_t far = add_steps(p, strided_next, 0, stride);
+    return add_join(p, &source_union, local, far);
+}
+
+static int64_t segment_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
+                             int64_t *b) {
+    const int64_t *ends = s->u.ranges.ends;
+    int64_t n = s->u.ranges.n, first = 0, last = n;
+    (void)n_kv;
+    *a = *b = 0;
+    if (p < 0)
+        return 0;
+    while (first < last) { /* the first document that ends after p */
+        int64_t middle = first + (last - first) / 2;
+        if (ends[middle] <= p)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    if (first == n)
+        return BUILD_FAR;
+    *a = first ? ends[first - 1] : 0;
+    *b = ends[first];
+    return *b;
+}
+
+static int64_t add_segments(struct parser *p, const struct number *a) {
+    int64_t n = p->n_numbers, end = 0, source = add_ranges(p, segment_piece, n);
+    if (source < 0)
+        return source;
+    int64_t *ends = malloc((size_t)n * sizeof *ends);
+    p->sources[source].u.ranges.ends = ends;
+    if (!ends)
+        return spec_fail_memory(p);
+    for (int64_t i = 0; i < n; i++) {
+        end += tokens(&a[i]);
+        if (end > p->sizes->n_kv)
+            return spec_fail(p, a[i].offset, "segments take %lld tokens or more, but n_kv is %lld",
+                             (long long)end, (long long)p->sizes->n_kv);
+        ends[i] = end;
+    }
+    return source;
+}
+
+static int64_t add_longformer(struct parser *p, const struct number *a) {
+    int64_t half = tokens(&a[0]) / 2;
+    int64_t window = add_band(p, -half, half);
+    int64_t global = window < 0 ? window : add_global(p, a + 1);
+    return add_join(p, &source_union, window, global);
+}
+
+static int64_t add_bigbird(struct parser *p, const struct number *a) {
+    struct draw_rule rule = {.count = tokens(&a[2]), .seed = a[3].integer};
+    int64_t fixed = add_longformer(p, a);
+    int64_t random = fixed < 0 ? fixed : add_draw(p, draw_count, rule);
+    return add_join(p, &source_union, fixed, random);
+}
+
+static int64_t add_random(struct parser *p, const struct number *a) {
+    return add_draw(p, draw_random, (struct draw_rule){.keep = a[0].value, .seed = a[1].integer});
+}
+
+static int64_t add_random_row(struct parser *p, const struct number *a) {
+    return add_draw(p, draw_random_row,
+                    (struct draw_rule){.keep = a[0].value, .seed = a[1].integer});
+}
+
+static int64_t add_shared_random(struct parser *p, const struct number *a) {
+    return add_draw(
+        p, draw_shared_random,
+        (struct draw_rule){.keep = a[0].value, .share = a[1].value, .seed = a[2].integer});
+}
+
+static const struct term terms[] = {
+    {"dense", "", add_dense},
+    {"causal", "", add_causal},
+    {"window", "tt", add_window},
+    {"blockdiag", "p", add_blockdiag},
+    {"dilated", "tp", add_dilated},
+    {"global", "t", add_global},
+    {"global_grid", "p", add_global_grid},
+    {"strided", "tp", add_strided},
+    {"segments", "t*", add_segments},
+    {"longformer", "tt", add_longformer},
+    {"bigbird", "ttts", add_bigbird},
+    {"random", "fs", add_random},
+    {"random_row", "fs", add_random_row},
+    {"shared_random", "ffs", add_shared_random},
+};
+
+const struct term *term_find(const char *name, int64_t length) {
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
+        if ((int64_t)strlen(terms[i].name) == length &&
+            memcmp(terms[i].name, name, (size_t)length) == 0)
+            return &terms[i];
+    return NULL;
+}

@@ -1,0 +1,186 @@
+/*
+ * THE CONTRACT between the hall and the backends.
+ *
+ * Glossary, used everywhere:
+ *   b batch   h query head   i query or query block   j key or key block   e list entry   d dim
+ *   T query tile over all lists   M rows of a query tile   r row in a tile   c column in a tile
+ *   S scores   P weights   O output   m running maximum   l running sum (both in base 2)
+ *
+ * A kernel is a row of its backend's table: a name, the stage it computes, why it would refuse a
+ * problem, how much workspace it takes, and the function. The plan picks from the table; tests and
+ * `tessera verify` find new kernels by walking it. To add one: write it, add its row.
+ */
+#ifndef TESSERA_KERNELS_H
+#define TESSERA_KERNELS_H
+
+#include "base/carve.h"
+#include "lists/lists.h"
+#include "pattern/pattern.h"
+#include "plan/schedule.h"
+#include "tessera.h"
+
+/* A tess_problem with every default resolved and every rule checked. */
+struct problem {
+    tess_pipeline pipeline;
+    tess_type type;
+    int64_t batch, heads_q, heads_kv;
+    int64_t n_q, n_kv, d_qk, d_v;
+    double scale;
+    int64_t alignment;
+    int32_t threads;
+    int32_t tile_rows; /* 0: the plan chooses */
+    int64_t part_keys;
+};
+
+/* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
+#define KERNEL_TILE_KEYS 64
+
+/* What a backend makes of a plan's packed lists for its kernels, and how it does it for a kernel: both
+ * are known to the backend alone. */
+struct prepared;
+struct tiling;
+
+/* A tensor whose sizes the problem knows: element (b, h, n, d) is at
+ * b * stride[0] + h * stride[1] + n * stride[2] + d, in elements. data NULL = not wanted. */
+struct view {
+    void *data;
+    int64_t stride[3];
+};
+
+/* What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
+ * staged one bcsr and values; both find a schedule, whose tiles are query tiles for the one and
+ * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
+ * time (SEMANTICS: unlisted keys). */
+struct kernel_args {
+    const char *function; /* that the caller called, for errors */
+    const struct problem *problem;
+    const tess_target *target;
+    struct view q, k, v, o, lse;
+    float *values;
+    const struct bcsr *bcsr;
+    const struct lists *lists;
+    const struct prepared *prepared; /* fused, of backends that prepare their lists */
+    const struct schedule *schedule;
+    int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
+    const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
+    const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
+    void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
+    const void *image;            /* CUDA: what image_upload has filled */
+    tess_stream stream;
+};
+
+/* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
+ * Measured: src/cuda/instances.def and src/cpu/table.c say where. */
+struct kernel_cost {
+    double item;        /* any work item */
+    double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
+    double key_dim;     /* one key times one dim: fetching it */
+    double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
+    double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
+    double near_size;
+    double copied_dim;  /* the same where blocks are not whole quarters of KERNEL_TILE_KEYS */
+    double masked_key;  /* one row mask applied, per row */
+    double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
+    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an
+     * item takes more, and a masked key times one dim; and one row mask of blocks of fewer than 4
+     * rows. */
+    double turned_item, turned_dim, masked_thin;
+    double value; /* staged: one value between the stages, written or read */
+    /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
+     * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
+    double listed_row_dim, listed_key_dim;
+    double launch; /* from the call until all workers are at work, once */
+    double merge;  /* merging parts, once; 0: known to pay for long tiles alone (schedule.h) */
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
+     * masked key. */
+    int skips;
+};
+
+struct kernel {
+    const char *name; /* stem and level, e.g. "cpu_attention_portable" */
+    tess_stage stage;
+    const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
+    struct kernel_cost cost;
+    /* Attention: a tile of fewer rows than this has those of several heads, which share their list,
+     * keys and values: as many (a power of two) as there are and it has room for, or stacked_whole,
+     * as make it up, without which the kernel does not take that height. 0: tiles have rows of one
+     * head. */
+    int32_t stacked_rows;
+    int stacked_whole;
+    /* Attention: whether of this problem it can compute listed pairs alone; NULL: never. */
+    int (*listed)(const struct problem *problem);
+    /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
+    int32_t padded_head;
+    /* Attention: halves of tiles have steps of their own, so that each computes only the masked keys
+     * that it lists. */
+    int turns;
+    /* Attention: how this backend cuts and orders lists for it; the backend's own. */
+    const struct tiling *tiling;
+    /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
+     * that does not refuse, and takes the cheapest. Without it the first is taken. */
+    int weighed;
+    /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
+     * whoever is free takes the next. */
+    int32_t (*workers)(const tess_target *target, int32_t rows);
+    /* Attention on a device: bytes of shared memory that a block takes for tiles of `rows` rows;
+     * NULL: none. */
+    int64_t (*shared)(int32_t rows);
+    /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
+     * another machine. */
+    const char *(*unusable)(void);
+    /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
+     * not looked at: see choose_refuses. */
+    const char *(*refuses)(const struct problem *problem, const tess_target *target);
+    /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
+     * what the plan knows is set in the arguments. */
+    size_t (*workspace)(const struct kernel_args *args);
+    tess_status (*run)(const struct kernel_args *args, tess_error *error);
+};
+
+/* What a backend prepares: the packed lists of a fused plan, and their schedule. */
+struct work {
+    const struct problem *problem;
+    const struct kernel *kernel;
+    const struct lists *lists;
+    const struct schedule *schedule;
+    const int64_t *list_of; /* [batch * heads_q / stack] */
+    int64_t stack;          /* heads to a tile */
+    int32_t workers;        /* among whom the items are dealt; 1: whoever is free takes the next */
+};
+
+struct backend {
+    const char *name;
+    const struct kernel
+        *kernels; /* best first: the first that does not refuse, unless it is weighed */
+    int64_t n_kernels;
+    int32_t (*device_count)(void);
+    tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);
+    tess_status (*target_query)(int32_t device, tess_target *target, tess_error *error);
+    /* Turns lists into what this backend's kernels walk. Allocates *out, which prepared_free releases;
+     * NULL when it fails. NULL: kernels walk the lists themselves. */
+    tess_status (*prepare)(struct prepared **out, const struct work *work, tess_error *error);
+    void (*prepared_free)(struct prepared *prepared);
+    size_t (*prepared_memory)(const struct prepared *prepared);
+    /* The largest load of a worker over the mean load, 1 at least. */
+    double (*unevenness)(const struct prepared *prepared);
+    /* The plan's image on the device: its size, and filling it from what the plan knows (the
+     * arguments hold no tensors). NULL where kernels read the plan itself. */
+    size_t (*image_size)(const struct kernel_args *args);
+    tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
+    /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
+     * NULL; and waiting for a stream. */
+    void *(*allocate)(size_t size);
+    void (*release)(void *memory);
+    tess_status (*synchronize)(tess_stream stream, tess_error *error);
+};
+
+/* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one
+ * place that knows, and answers NULL for a backend that was not built. */
+const struct backend *cpu_kernels(void);
+const struct backend *cuda_kernels(void);
+const struct backend *backend_get(tess_backend backend);
+
+/* The CPU level in use (src/cpu). */
+const char *cpu_isa(void);
+
+#endif

@@ -1,0 +1,260 @@
+/* From problem and pattern to plan: lists, schedule, what the backend prepares, workspace. */
+#include "plan/plan.h"
+
+#include "plan/select.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
+ * it. */
+#define PLAN_CPU_WORKERS 64
+
+static const tess_stage fused_stages[] = {TESS_STAGE_ATTENTION};
+static const tess_stage staged_stages[] = {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM};
+
+int plan_stages(tess_pipeline pipeline, const tess_stage **stages) {
+    *stages = pipeline == TESS_FUSED ? fused_stages : staged_stages;
+    return pipeline == TESS_FUSED ? 1 : 3;
+}
+
+static tess_status no_memory(tess_error *error, const char *what) {
+    return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
+                     what);
+}
+
+static int64_t heads_per_group(const tess_plan *plan) {
+    const struct problem *p = &plan->problem;
+    int64_t all = p->batch * p->heads_q;
+    double head = (double)p->n_kv * (double)(p->d_qk + p->d_v) * (double)tess_type_size(p->type);
+    /* Half of the cache for K and V. Query heads of one key/value head stay together. */
+    double fit = (double)plan->target.cache_size / 2 / head;
+    if (plan->target.cache_size <= 0 || fit * (double)(p->heads_q / p->heads_kv) >= (double)all)
+        return all;
+    return (fit < 1 ? 1 : (int64_t)fit) * (p->heads_q / p->heads_kv);
+}
+
+/* Schedule of a plan whose lists are packed, and what its backend prepares of both. */
+static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *error) {
+    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+    const int64_t stack = plan->stack;
+    const int64_t stacks = plan->problem.batch * plan->problem.heads_q / stack;
+    int64_t *list_of = malloc((size_t)stacks * sizeof *list_of);
+    if (!list_of)
+        return no_memory(error, "the list of each stack of heads");
+    for (int64_t i = 0; i < stacks; i++)
+        list_of[i] = plan->list_of[i * stack];
+    const int32_t dealt = kernel->workers ? kernel->workers(&plan->target, rows) : 1;
+    const int64_t hands =
+        plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
+    struct schedule_rules rules = {
+        .item_cost = kernel->cost.item,
+        .key_cost =
+            choose_key_cost(plan, kernel, choose_dims(plan, kernel), (double)(rows * stack)),
+        .workers = dealt > 1 && dealt < hands ? dealt : hands, /* two may share an item */
+        .min_part_keys = plan->problem.part_keys,
+        .heads_per_group = heads_per_group(plan) / stack,
+        .merge_cost = kernel->cost.merge};
+    tess_status status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles,
+                                       list_of, stacks, &rules, error);
+    const struct work work = {.problem = &plan->problem,
+                              .kernel = kernel,
+                              .lists = &plan->lists,
+                              .schedule = &plan->schedule,
+                              .list_of = list_of,
+                              .stack = stack,
+                              .workers = dealt};
+    if (!status && plan->backend->prepare)
+        status = plan->backend->prepare(&plan->prepared, &work, error);
+    free(list_of);
+    return status;
+}
+
+static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
+                              tess_error *error) {
+    int32_t rows = 0;
+    tess_status status = choose_height(plan, m, heads, forced, &rows, error);
+    if (!status)
+        status = lists_pack(&plan->lists, m, rows, error);
+    if (status)
+        return status;
+    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+    struct lists_sums sums;
+    lists_sum(&sums, &plan->lists);
+    plan->stack = choose_stack(plan, kernel, rows);
+    status = fused_schedule(plan, rows, error);
+    if (status)
+        return status;
+    const double uneven = plan->prepared ? plan->backend->unevenness(plan->prepared) : 1;
+    plan->predicted_seconds =
+        kernel->cost.launch + (plan->schedule.n_merges ? kernel->cost.merge : 0) +
+        choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) * uneven;
+    return TESS_OK;
+}
+
+/* Copies `count` elements; NULL when memory ran out. */
+static void *array_copy(const void *from, int64_t count, size_t size) {
+    void *to = malloc(((size_t)count + 1) * size);
+    return to && count ? memcpy(to, from, (size_t)count * size) : to;
+}
+
+/* Zero, or -1 when memory ran out; bcsr_free in either case. */
+static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
+    *to = *m;
+    to->row_ptr = array_copy(m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *m->row_ptr);
+    to->col_idx = array_copy(m->col_idx, m->n_tiles, sizeof *m->col_idx);
+    to->band_entry = array_copy(m->band_entry, m->n_bands, sizeof *m->band_entry);
+    to->band = array_copy(m->band, 2 * m->n_bands, sizeof *m->band);
+    to->bitmask_entry = array_copy(m->bitmask_entry, m->n_bitmasks, sizeof *m->bitmask_entry);
+    to->bits = array_copy(m->bits, bcsr_words(m), sizeof *m->bits);
+    return to->row_ptr && to->col_idx && to->band_entry && to->band && to->bitmask_entry && to->bits
+               ? 0
+               : -1;
+}
+
+/* Where each head's values begin. Zero, or -1 when the sum does not fit. */
+static int values_place(tess_plan *plan) {
+    const struct bcsr *m = &plan->bcsr;
+    int64_t sum = 0;
+    for (int64_t bh = 0; bh < plan->problem.batch * plan->problem.heads_q; bh++) {
+        int64_t list = plan->list_of[bh], count;
+        int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
+        plan->values_offset[bh] = sum;
+        if (__builtin_mul_overflow(tiles, m->block_q, &count) ||
+            __builtin_mul_overflow(count, m->block_kv, &count) ||
+            __builtin_add_overflow(sum, count, &sum) || sum > INT64_MAX / 8)
+            return -1;
+    }
+    plan->values_count = sum;
+    return 0;
+}
+
+static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double heads,
+                               tess_error *error) {
+    int64_t batch_heads = plan->problem.batch * plan->problem.heads_q;
+    plan->values_offset = calloc((size_t)batch_heads, sizeof *plan->values_offset);
+    int64_t rows = m->batch * m->heads * m->rows;
+    int64_t *keys = malloc(((size_t)rows + 1) * sizeof *keys);
+    if (!plan->values_offset || !keys || bcsr_copy(&plan->bcsr, m)) {
+        free(keys);
+        return no_memory(error, "the block lists");
+    }
+    tess_status status = TESS_OK;
+    if (values_place(plan))
+        status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
+                           "the BCSR values of %lld tiles of %lld x %lld do not fit 64 bits",
+                           (long long)m->n_tiles, (long long)m->block_q, (long long)m->block_kv);
+    if (!status) {
+        for (int64_t l = 0; l < m->batch * m->heads; l++)
+            for (int64_t i = 0; i < m->rows; i++)
+                keys[l * m->rows + i] =
+                    (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
+        plan->predicted_seconds = choose_staged_cost(plan, heads);
+        struct schedule_rules rules = {.item_cost = 1,
+                                       .key_cost = 1,
+                                       .workers = 1,
+                                       .min_part_keys = INT64_MAX,
+                                       .heads_per_group = heads_per_group(plan)};
+        status = schedule_make(&plan->schedule, keys, m->rows, plan->list_of, batch_heads, &rules,
+                               error);
+    }
+    free(keys);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+struct kernel_args plan_args(const tess_plan *plan) {
+    return (struct kernel_args){.problem = &plan->problem,
+                                .target = &plan->target,
+                                .bcsr = &plan->bcsr,
+                                .lists = &plan->lists,
+                                .prepared = plan->prepared,
+                                .schedule = &plan->schedule,
+                                .stack = plan->stack,
+                                .list_of = plan->list_of,
+                                .values_offset = plan->values_offset};
+}
+
+void plan_carve(const tess_plan *plan, struct carve *carve, float **values, void **stage) {
+    size_t largest = 0;
+    for (int s = 0; s < PLAN_STAGES; s++)
+        largest = plan->stage_workspace[s] > largest ? plan->stage_workspace[s] : largest;
+    *values = carve_take(carve, (size_t)plan->values_count, sizeof(float));
+    *stage = carve_take(carve, largest, 1);
+}
+
+static tess_status workspace_size(tess_plan *plan, tess_error *error) {
+    struct kernel_args args = plan_args(plan);
+    struct carve whole = {0};
+    float *values;
+    void *stage;
+    for (int s = 0; s < PLAN_STAGES; s++)
+        plan->stage_workspace[s] = plan->kernels[s] ? plan->kernels[s]->workspace(&args) : 0;
+    plan_carve(plan, &whole, &values, &stage);
+    if (whole.overflow)
+        return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
+                         "the workspace of this problem does not fit the address space");
+    plan->workspace = whole.used;
+    plan->image = plan->backend->image_size ? plan->backend->image_size(&args) : 0;
+    if (plan->image == SIZE_MAX)
+        return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
+                         "the image of this plan does not fit the address space");
+    return TESS_OK;
+}
+
+tess_status plan_make(tess_plan **out, const struct problem *problem, const char *kernel,
+                      const tess_pattern *pattern, const tess_target *target,
+                      const struct backend *backend, tess_error *error) {
+    const struct bcsr *m = &pattern->lists;
+    int64_t batch_heads = problem->batch * problem->heads_q;
+    tess_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return no_memory(error, "the plan");
+    plan->problem = *problem;
+    plan->target = *target;
+    plan->backend = backend;
+    plan->block_q = m->block_q;
+    plan->block_kv = m->block_kv;
+    plan->n_lists = m->batch * m->heads;
+    plan->n_tiles = m->n_tiles;
+    plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
+
+    double heads = (double)batch_heads / (double)plan->n_lists;
+    tess_status status = plan->list_of ? TESS_OK : no_memory(error, "the list of each head");
+    if (!status) {
+        for (int64_t bh = 0; bh < batch_heads; bh++)
+            plan->list_of[bh] =
+                bcsr_list(m, bh / problem->heads_q, bh % problem->heads_q, problem->heads_q);
+        if (__builtin_mul_overflow(pattern->pairs, batch_heads / plan->n_lists, &plan->pairs))
+            status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
+                               "the listed query-key pairs of all heads do not fit 64 bits");
+    }
+    if (!status)
+        status = choose_kernels(plan, kernel, error);
+    if (!status)
+        status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, kernel != NULL, error)
+                                                 : staged_make(plan, m, heads, error);
+    if (!status)
+        status = workspace_size(plan, error);
+    if (status) {
+        tess_plan_free(plan);
+        return status;
+    }
+    *out = plan;
+    return TESS_OK;
+}
+
+void tess_plan_free(tess_plan *plan) {
+    if (!plan)
+        return;
+    bcsr_free(&plan->bcsr);
+    lists_free(&plan->lists);
+    if (plan->prepared)
+        plan->backend->prepared_free(plan->prepared);
+    schedule_free(&plan->schedule);
+    free(plan->list_of);
+    free(plan->values_offset);
+    free(plan);
+}

@@ -1,0 +1,108 @@
+/* A plan in words. */
+#include "plan/select.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* Text that may be longer than the room for it; `length` counts all of it. */
+struct text {
+    char *room;
+    size_t size, length;
+};
+
+static void say(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct text *t, const char *format, ...) {
+    size_t at = t->length < t->size ? t->length : t->size;
+    va_list words;
+    va_start(words, format);
+    int n = vsnprintf(t->size ? t->room + at : NULL, t->size - at, format, words);
+    va_end(words);
+    t->length += n > 0 ? (size_t)n : 0;
+}
+
+static const char *plural(int64_t n) {
+    return n == 1 ? "" : "s";
+}
+
+static void say_problem(struct text *t, const tess_plan *plan) {
+    const struct problem *p = &plan->problem;
+    say(t, "%s attention on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
+        plan->backend->name);
+    say(t, "  problem   b=%lld h=%lld hkv=%lld n=%lld nkv=%lld d=%lld dv=%lld %s scale=%.9g\n",
+        (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
+        (long long)p->n_kv, (long long)p->d_qk, (long long)p->d_v, tess_type_name(p->type),
+        p->scale);
+    double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
+    say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
+        (long long)plan->n_lists, plural(plan->n_lists), (long long)plan->block_q,
+        (long long)plan->block_kv, (long long)plan->n_tiles, (double)plan->pairs / all);
+}
+
+/* The kernel of each stage, and the other kernels of that stage with why they were not taken. */
+static void say_kernels(struct text *t, const tess_plan *plan) {
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        if (!plan->kernels[s])
+            continue;
+        say(t, "  kernel    %s: %s\n", tess_stage_name((tess_stage)s), plan->kernels[s]->name);
+        for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
+            const struct kernel *other = &plan->backend->kernels[k];
+            if (other == plan->kernels[s] || other->stage != (tess_stage)s)
+                continue;
+            const char *why = choose_refuses(plan, other);
+            if (!why)
+                why = other < plan->kernels[s]
+                          ? "predicted to take longer, or not the one asked for"
+                          : "comes after it";
+            say(t, "            not %s: %s\n", other->name, why);
+        }
+    }
+}
+
+static void say_lists(struct text *t, const tess_plan *plan) {
+    const struct lists *l = &plan->lists;
+    struct lists_sums sums;
+    say(t, "  tile      %d rows", (int)l->tile_rows);
+    if (plan->stack > 1)
+        say(t, " of each of %d heads", (int)plan->stack);
+    for (int i = 0; plan->heights[i].rows; i++)
+        say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)plan->heights[i].rows,
+            plan->heights[i].seconds * 1e3);
+    lists_sum(&sums, l);
+    double keys = sums.full_keys + sums.masked_keys;
+    say(t,
+        "\n  lists     %.0f query tiles, %.0f packed keys: %.0f in %lld full runs, %.0f masked "
+        "in %lld runs\n",
+        sums.tiles, keys, sums.full_keys, (long long)l->n_full, sums.masked_keys,
+        (long long)l->n_masked);
+    double rows = (double)l->n_lists * (double)plan->problem.n_q;
+    double pairs = (double)plan->pairs * (double)plan->n_lists /
+                   (double)(plan->problem.batch * plan->problem.heads_q);
+    if (keys > 0)
+        say(t, "  use       %.1f %% of the computed pairs are listed ones\n",
+            100 * pairs / (keys * rows / sums.tiles));
+}
+
+size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
+    struct text t = {room, room ? size : 0, 0};
+    if (t.size)
+        t.room[0] = 0;
+    if (!plan)
+        return 0;
+    say_problem(&t, plan);
+    say_kernels(&t, plan);
+    if (plan->problem.pipeline == TESS_FUSED)
+        say_lists(&t, plan);
+    else
+        say(&t, "  values    %lld floats between the stages\n", (long long)plan->values_count);
+    say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)plan->schedule.n_items,
+        plural(plan->schedule.n_items), (long long)plan->schedule.n_merges,
+        plural(plan->schedule.n_merges));
+    say(&t, "  memory    workspace %zu bytes", plan->workspace);
+    if (plan->target.backend == TESS_CPU)
+        say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));
+    else
+        say(&t, ", image %zu bytes\n", plan->image);
+    say(&t, "  predicted %.4g ms%s\n", plan->predicted_seconds * 1e3,
+        plan->target.backend == TESS_CPU ? " on one thread" : "");
+    return t.length;
+}

@@ -1,0 +1,192 @@
+/* Rejecting callers: problems, tensors, and patterns that do not fit a problem. */
+#include "plan/problem.h"
+
+#include "base/status.h"
+
+#include <float.h>
+#include <math.h>
+#include <omp.h>
+
+/* The fewest keys of a part of a split tile, unless the problem says otherwise. */
+#define DEFAULT_PART_KEYS 1024
+
+static const char *const size_names[4] = {"batches", "heads", "rows", "dims"};
+
+/* A field of a problem that must lie in 1 ... most. */
+struct problem_size {
+    const char *name;
+    int64_t value, most;
+};
+
+/* Whether the elements of a [batch, heads, n, d] tensor, in bytes, fit 64 bits with room. */
+static int tensor_fits(int64_t batch, int64_t heads, int64_t n, int64_t d) {
+    int64_t elements;
+    return !__builtin_mul_overflow(batch, heads, &elements) &&
+           !__builtin_mul_overflow(elements, n, &elements) &&
+           !__builtin_mul_overflow(elements, d, &elements) && elements <= INT64_MAX / 8;
+}
+
+static const char *sizes_wrong(const tess_problem *p) {
+    int64_t d = p->d_qk > p->d_v ? p->d_qk : p->d_v;
+    int64_t n = p->n_q > p->n_kv ? p->n_q : p->n_kv;
+    if (p->heads_q % p->heads_kv)
+        return "heads_kv does not divide heads_q";
+    if (p->batch > INT32_MAX / p->heads_q)
+        return "batch * heads_q is past 2^31 - 1";
+    if (!tensor_fits(p->batch, p->heads_q, n, d))
+        return "the tensors do not fit 64 bits";
+    return NULL;
+}
+
+static const char *options_wrong(const tess_problem *p) {
+    if (!tess_type_size(p->type))
+        return "type is not TESS_F32, TESS_F16 or TESS_BF16";
+    if (p->pipeline != TESS_FUSED && p->pipeline != TESS_STAGED)
+        return "pipeline is not TESS_FUSED or TESS_STAGED";
+    if (!(fabs(p->scale) <= FLT_MAX))
+        return "scale is not a finite f32 number";
+    if (p->alignment < 0 || p->alignment > 4096 || (p->alignment & (p->alignment - 1)))
+        return "alignment is not a power of two up to 4096";
+    if (p->alignment && (size_t)p->alignment < tess_type_size(p->type))
+        return "alignment is less than the size of an element";
+    if (p->threads < 0 || p->threads > 65536)
+        return "threads is not in 0 ... 65536";
+    if (p->tile_rows < 0 || p->tile_rows > 256)
+        return "tile_rows is not in 0 ... 256";
+    if (p->part_keys < 0)
+        return "part_keys is negative";
+    return NULL;
+}
+
+tess_status check_problem(struct problem *out, const char **kernel, const tess_problem *given,
+                          const char *function, tess_error *error) {
+    tess_problem p;
+    if (!given)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem is NULL");
+    const char *wrong = struct_take(&p, sizeof p, given);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
+    const struct problem_size sizes[] = {
+        {"batch", p.batch, INT32_MAX},       {"heads_q", p.heads_q, INT32_MAX},
+        {"heads_kv", p.heads_kv, INT32_MAX}, {"n_q", p.n_q, INT32_MAX},
+        {"n_kv", p.n_kv, INT32_MAX},         {"d_qk", p.d_qk, CHECK_MAX_DIM},
+        {"d_v", p.d_v, CHECK_MAX_DIM}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
+                             "problem: %s is %lld, not in 1 ... %lld", sizes[i].name,
+                             (long long)sizes[i].value, (long long)sizes[i].most);
+    if (!(wrong = sizes_wrong(&p)))
+        wrong = options_wrong(&p);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
+
+    *out = (struct problem){
+        .pipeline = p.pipeline,
+        .type = p.type,
+        .batch = p.batch,
+        .heads_q = p.heads_q,
+        .heads_kv = p.heads_kv,
+        .n_q = p.n_q,
+        .n_kv = p.n_kv,
+        .d_qk = p.d_qk,
+        .d_v = p.d_v,
+        .scale = p.scale != 0 ? p.scale : 1 / sqrt((double)p.d_qk),
+        .alignment = p.alignment ? p.alignment : 16,
+        .threads = p.threads ? (int32_t)p.threads : omp_get_max_threads(),
+        .tile_rows = (int32_t)p.tile_rows,
+        .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
+    };
+    if (out->part_keys <= INT64_MAX - SCHEDULE_CHUNK)
+        out->part_keys = (out->part_keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK * SCHEDULE_CHUNK;
+    *kernel = p.kernel;
+    return TESS_OK;
+}
+
+/* NULL, or what is wrong with the strides: in 64 bits, aligned, and for outputs without overlap. */
+static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule *rule) {
+    int64_t element = (int64_t)tess_type_size(t->type), last = 0, span;
+    int order[4], n = 0;
+    if (t->size[3] > 1 && t->stride[3] != 1)
+        return "the last stride is not 1";
+    for (int i = 0; i < 4; i++) {
+        if (t->size[i] == 1)
+            continue;
+        if (t->stride[i] < 0)
+            return "a stride is negative";
+        if (__builtin_mul_overflow(t->size[i] - 1, t->stride[i], &span) ||
+            __builtin_add_overflow(last, span, &last) || last > INT64_MAX / 8)
+            return "the last element's offset does not fit 64 bits";
+        if (i < 3 && t->stride[i] % (rule->alignment / element))
+            return "a stride is not a multiple of the alignment that the problem declares";
+        int at = n++;
+        for (; at && t->stride[order[at - 1]] > t->stride[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    int64_t extent = 1; /* elements that the dimensions so far reach over */
+    for (int i = 0; rule->output && i < n; i++) {
+        if (t->stride[order[i]] < extent)
+            return "elements of an output overlap";
+        extent += (t->size[order[i]] - 1) * t->stride[order[i]];
+    }
+    return NULL;
+}
+
+tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
+                         const char *function, tess_error *error) {
+    tess_tensor t;
+    if (!given)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s is NULL",
+                         rule->name);
+    const char *wrong = struct_take(&t, sizeof t, given);
+    if (!wrong && !t.data)
+        wrong = "data is NULL";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s", rule->name,
+                         wrong);
+    if (t.type != rule->type) {
+        const char *name = tess_type_name(t.type);
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
+                         "%s has type %s, should be %s", rule->name, name ? name : "unknown",
+                         tess_type_name(rule->type));
+    }
+    for (int i = 0; i < 4; i++)
+        if (t.size[i] != rule->size[i])
+            return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
+                             "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
+                             size_names[i], (long long)rule->size[i]);
+    if ((uintptr_t)t.data % (uintptr_t)rule->alignment)
+        wrong = "data is not aligned as the problem declares";
+    else
+        wrong = strides_wrong(&t, rule);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s (%lld bytes)",
+                         rule->name, wrong, (long long)rule->alignment);
+    *out = (struct view){.data = t.data};
+    for (int i = 0; i < 3; i++)
+        out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];
+    return TESS_OK;
+}
+
+tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,
+                          const char *function, tess_error *error) {
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    const struct bcsr *m = &pattern->lists;
+    if (m->n_q != problem->n_q || m->n_kv != problem->n_kv)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
+                         "pattern is for %lld x %lld, the tensors are %lld queries and %lld keys",
+                         (long long)m->n_q, (long long)m->n_kv, (long long)problem->n_q,
+                         (long long)problem->n_kv);
+    if (m->batch != 1 && m->batch != problem->batch)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
+                         "pattern has lists for %lld batches, should have 1 or %lld",
+                         (long long)m->batch, (long long)problem->batch);
+    if (m->heads != 1 && m->heads != problem->heads_kv && m->heads != problem->heads_q)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
+                         "pattern has lists for %lld heads, should have 1, %lld or %lld",
+                         (long long)m->heads, (long long)problem->heads_kv,
+                         (long long)problem->heads_q);
+    return TESS_OK;
+}

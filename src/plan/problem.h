@@ -1,0 +1,31 @@
+/* What a caller hands over, checked and turned into what the library works with. */
+#ifndef TESSERA_CHECK_H
+#define TESSERA_CHECK_H
+
+#include "plan/kernels.h"
+
+/* The longest dimension of a head. */
+#define CHECK_MAX_DIM 65536
+
+/* Checks a problem and resolves its defaults; *kernel is the name it asks for, or NULL. */
+tess_status check_problem(struct problem *out, const char **kernel, const tess_problem *given,
+                          const char *function, tess_error *error);
+
+/* What a tensor must be. */
+struct tensor_rule {
+    const char *name; /* of the argument */
+    tess_type type;
+    int64_t size[4];
+    int64_t alignment;
+    int output; /* no element may stand for two */
+};
+
+/* Checks a tensor by its rule and turns it into a view. */
+tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
+                         const char *function, tess_error *error);
+
+/* The sizes of a pattern against those of a problem. */
+tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,
+                          const char *function, tess_error *error);
+
+#endif

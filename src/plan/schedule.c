@@ -1,0 +1,246 @@
+/* Cuts long tiles, and puts the pieces in order by counting sort: O(items), the same every time. */
+#include "plan/schedule.h"
+
+#include "plan/assign.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Costs are told apart to one part in this many of the largest; finer order gains nothing. */
+#define SCHEDULE_BUCKETS 1024
+
+/* In how many parts each tile is done; [i], i = batch_head * tiles + t. */
+struct cuts {
+    int32_t *parts;
+};
+
+static double tile_cost(const struct schedule_rules *rules, int64_t keys) {
+    return rules->item_cost + rules->key_cost * (double)keys;
+}
+
+static int32_t tile_parts(const struct schedule_rules *rules, int64_t keys, double limit) {
+    int64_t most = keys / rules->min_part_keys;
+    double wanted = tile_cost(rules, keys) / limit;
+    int64_t parts = wanted < (double)most ? (int64_t)wanted + 1 : most;
+    return parts < 1 ? 1 : (int32_t)parts;
+}
+
+/* Cuts tiles that are long. */
+static void cuts_decide(struct cuts *cuts, const int64_t *keys, int64_t tiles,
+                        const int64_t *list_of, int64_t batch_heads,
+                        const struct schedule_rules *rules) {
+    double total = 0;
+    for (int64_t bh = 0; bh < batch_heads; bh++)
+        for (int64_t t = 0; t < tiles; t++)
+            total += tile_cost(rules, keys[list_of[bh] * tiles + t]);
+    /* Half a worker's share: with longest first, no worker then ends much after the others. */
+    double limit = total / (2.0 * (double)rules->workers);
+    for (int64_t bh = 0; bh < batch_heads; bh++)
+        for (int64_t t = 0; t < tiles; t++)
+            cuts->parts[bh * tiles + t] = tile_parts(rules, keys[list_of[bh] * tiles + t], limit);
+}
+
+/* Where each head's items, merges and slots begin; [batch_heads] has the sums. */
+struct head_places {
+    int64_t items, merges, slots;
+};
+
+static void places_sum(struct head_places *places, const struct cuts *cuts, int64_t tiles,
+                       int64_t batch_heads) {
+    struct head_places sum = {0};
+    for (int64_t bh = 0; bh < batch_heads; bh++) {
+        places[bh] = sum;
+        for (int64_t t = 0; t < tiles; t++) {
+            int32_t parts = cuts->parts[bh * tiles + t];
+            sum.items += parts;
+            sum.merges += parts > 1;
+            sum.slots += parts > 1 ? parts : 0;
+        }
+    }
+    places[batch_heads] = sum;
+}
+
+/* Bucket of a part of `parts` of a tile: costly ones first. */
+static int bucket_of(const struct schedule_rules *rules, int64_t keys, int32_t parts,
+                     double largest) {
+    double share = tile_cost(rules, keys / parts) / largest;
+    int b = SCHEDULE_BUCKETS - 1 - (int)(share * (SCHEDULE_BUCKETS - 1));
+    return b < 0 ? 0 : b;
+}
+
+/* Orders the items of heads first ... last - 1, which stand at places[first].items. */
+static void group_fill(struct schedule *out, const struct cuts *cuts, const int64_t *keys,
+                       int64_t tiles, const int64_t *list_of, const struct head_places *places,
+                       int64_t first, int64_t last, const struct schedule_rules *rules) {
+    double largest = 0;
+    for (int64_t bh = first; bh < last; bh++)
+        for (int64_t t = 0; t < tiles; t++) {
+            double cost =
+                tile_cost(rules, keys[list_of[bh] * tiles + t] / cuts->parts[bh * tiles + t]);
+            largest = cost > largest ? cost : largest;
+        }
+    int64_t place[SCHEDULE_BUCKETS + 1] = {0};
+    for (int64_t bh = first; bh < last; bh++)
+        for (int64_t t = 0; t < tiles; t++) {
+            int32_t parts = cuts->parts[bh * tiles + t];
+            place[bucket_of(rules, keys[list_of[bh] * tiles + t], parts, largest) + 1] += parts;
+        }
+    place[0] = places[first].items;
+    for (int b = 0; b < SCHEDULE_BUCKETS; b++)
+        place[b + 1] += place[b];
+    for (int64_t bh = first; bh < last; bh++) {
+        int64_t merge = places[bh].merges, slot = places[bh].slots;
+        for (int64_t t = 0; t < tiles; t++) {
+            int32_t parts = cuts->parts[bh * tiles + t];
+            int64_t *at = &place[bucket_of(rules, keys[list_of[bh] * tiles + t], parts, largest)];
+            for (int32_t part = 0; part < parts; part++)
+                out->items[(*at)++] = (struct work_item){(int32_t)bh, (int32_t)t, part, parts,
+                                                         parts > 1 ? slot + part : -1};
+            if (parts > 1)
+                out->merges[merge++] = (struct merge_item){(int32_t)bh, (int32_t)t, parts, slot};
+            slot += parts > 1 ? parts : 0;
+        }
+    }
+}
+
+static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_places *places,
+                          const int64_t *keys, int64_t tiles, const int64_t *list_of,
+                          int64_t batch_heads, const struct schedule_rules *rules) {
+    places_sum(places, cuts, tiles, batch_heads);
+    out->n_items = places[batch_heads].items;
+    out->n_merges = places[batch_heads].merges;
+    out->n_slots = places[batch_heads].slots;
+    out->items = calloc((size_t)out->n_items + 1, sizeof *out->items);
+    out->merges = calloc((size_t)out->n_merges + 1, sizeof *out->merges);
+    if (!out->items || !out->merges)
+        return -1;
+    int64_t step = rules->heads_per_group;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t first = 0; first < batch_heads; first += step)
+        group_fill(out, cuts, keys, tiles, list_of, places, first,
+                   batch_heads - first < step ? batch_heads : first + step, rules);
+    return 0;
+}
+
+/* ---- the last wave ---- */
+
+/* A tile is cut into so many at most, however little room there is at the end. */
+#define WAVE_PARTS 16
+
+/* Costs in keys of one worker. */
+struct wave {
+    struct deal_item *order;
+    int64_t n, item, merge, total;
+    struct deal deal;
+};
+
+static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t *keys,
+                      int64_t tiles, const int64_t *list_of, const struct schedule_rules *rules) {
+    *wave = (struct wave){
+        .order = malloc(((size_t)s->n_items + 1) * sizeof *wave->order),
+        .n = s->n_items,
+        .item = (int64_t)(rules->item_cost / rules->key_cost),
+        .merge = (int64_t)(rules->merge_cost / rules->key_cost / (double)rules->workers)};
+    if (!wave->order)
+        return -1;
+    if (s->n_merges > 0)
+        wave->merge = 0;
+    for (int64_t i = 0; i < s->n_items; i++) {
+        const struct work_item *w = &s->items[i];
+        const int64_t of_tile = keys[list_of[w->batch_head] * tiles + w->tile];
+        /* Rows without keys are seen to meanwhile. */
+        wave->order[i] = (struct deal_item){of_tile ? of_tile / w->parts + wave->item : 0, i};
+        wave->total += wave->order[i].cost;
+    }
+    deal_sort(wave->order, wave->n, (int32_t)rules->workers);
+    return 0;
+}
+
+/*
+ * Deals the items; into *end when the last worker ends. Where `cuts` is given, whole tiles that would
+ * run past a worker's share are cut into as many parts as there is room for among those who are free
+ * first. Zero, or -1 when memory ran out.
+ */
+static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles, struct cuts *cuts,
+                     const struct schedule_rules *rules, int64_t *end) {
+    const int64_t share = wave->total / rules->workers;
+    int failed = deal_begin(&wave->deal, (int32_t)rules->workers);
+    for (int64_t i = 0; i < wave->n && !failed; i++) {
+        const struct work_item *w = &s->items[wave->order[i].number];
+        const int64_t keys = wave->order[i].cost - wave->item;
+        const int64_t room = share - deal_least(&wave->deal);
+        const int64_t most = min_i64(keys / rules->min_part_keys, WAVE_PARTS);
+        int64_t parts = 1;
+        if (cuts && w->parts == 1 && keys > room && most > 1) {
+            parts = room > 0 ? (keys + room - 1) / room : most;
+            parts = parts > most ? most : parts;
+            cuts->parts[w->batch_head * tiles + w->tile] = (int32_t)parts;
+        }
+        for (int64_t part = 0; part < parts; part++)
+            deal_next(&wave->deal, keys / parts + wave->item);
+    }
+    *end = failed ? 0 : deal_most(&wave->deal);
+    deal_free(&wave->deal);
+    return failed;
+}
+
+/* Cuts tiles that all but a few workers would wait for at the end, where that saves more than merging
+ * them costs: then *cut. Zero, or -1 when memory ran out. */
+static int wave_cut(struct cuts *cuts, const struct schedule *s, const int64_t *keys, int64_t tiles,
+                    const int64_t *list_of, int64_t batch_heads, const struct schedule_rules *rules,
+                    int *cut) {
+    const size_t bytes = (size_t)(batch_heads * tiles) * sizeof *cuts->parts;
+    struct wave wave;
+    struct cuts even = {malloc(bytes + 1)};
+    int64_t whole = 0, parts = 0;
+    int failed = wave_begin(&wave, s, keys, tiles, list_of, rules) || !even.parts;
+    if (!failed) {
+        memcpy(even.parts, cuts->parts, bytes);
+        failed = wave_deal(&wave, s, tiles, NULL, rules, &whole) ||
+                 wave_deal(&wave, s, tiles, &even, rules, &parts);
+    }
+    *cut = !failed && parts + wave.merge < whole;
+    if (*cut)
+        memcpy(cuts->parts, even.parts, bytes);
+    free(even.parts);
+    free(wave.order);
+    return failed;
+}
+
+tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t tiles,
+                          const int64_t *list_of, int64_t batch_heads,
+                          const struct schedule_rules *rules, tess_error *error) {
+    *out = (struct schedule){0};
+    struct cuts cuts = {calloc((size_t)(batch_heads * tiles) + 1, sizeof *cuts.parts)};
+    struct head_places *places = calloc((size_t)batch_heads + 1, sizeof *places);
+    int failed = !cuts.parts || !places, cut = 0;
+    if (!failed) {
+        cuts_decide(&cuts, keys, tiles, list_of, batch_heads, rules);
+        failed = schedule_build(out, &cuts, places, keys, tiles, list_of, batch_heads, rules);
+    }
+    if (!failed && rules->merge_cost > 0)
+        failed = wave_cut(&cuts, out, keys, tiles, list_of, batch_heads, rules, &cut);
+    if (!failed && cut) {
+        schedule_free(out);
+        failed = schedule_build(out, &cuts, places, keys, tiles, list_of, batch_heads, rules);
+    }
+    free(cuts.parts);
+    free(places);
+    if (failed)
+        return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
+                         "out of memory while scheduling %lld tiles for %lld heads",
+                         (long long)tiles, (long long)batch_heads);
+    return TESS_OK;
+}
+
+void schedule_free(struct schedule *schedule) {
+    free(schedule->items);
+    free(schedule->merges);
+    *schedule = (struct schedule){0};
+}
+
+size_t schedule_memory(const struct schedule *schedule) {
+    return (size_t)schedule->n_items * sizeof *schedule->items +
+           (size_t)schedule->n_merges * sizeof *schedule->merges;
+}

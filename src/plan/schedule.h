@@ -1,0 +1,66 @@
+/*
+ * The schedule: which piece of work is done when. Items are taken in order by whoever is free, so
+ * they stand longest first inside each group of heads that fits the cache. A tile whose list is
+ * long, or that would be left for a last wave of few workers, is split into parts with their own
+ * partial results, merged in the order of the parts: splits depend on the pattern and the target's
+ * declared numbers only, so the bits of a result do not depend on threads or luck.
+ */
+#ifndef TESSERA_SCHEDULE_H
+#define TESSERA_SCHEDULE_H
+
+#include "lists/lists.h"
+
+/* Part boundaries fall on multiples of this many keys of a tile's list. */
+#define SCHEDULE_CHUNK 128
+
+struct work_item {
+    int32_t batch_head; /* b * heads_q + h, over the heads that are stacked in a tile */
+    int32_t tile;       /* query tile within its list (staged: block row) */
+    int32_t part, parts;
+    int64_t slot; /* place of the partial result, -1 when parts is 1 */
+};
+
+/* A split tile: parts partial results, slots first_slot ... first_slot + parts - 1. */
+struct merge_item {
+    int32_t batch_head, tile, parts;
+    int64_t first_slot;
+};
+
+struct schedule {
+    int64_t n_items, n_merges, n_slots;
+    struct work_item *items;
+    struct merge_item *merges;
+};
+
+/* Keys [begin, end) of a tile's list, in list order, that part `part` of `parts` computes. */
+static inline void schedule_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin,
+                                 int64_t *end) {
+    int64_t chunks = (keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
+    *begin = chunks * part / parts * SCHEDULE_CHUNK;
+    *end = part + 1 == parts ? keys : chunks * (part + 1) / parts * SCHEDULE_CHUNK;
+}
+
+/* How work is cut and ordered. */
+struct schedule_rules {
+    double item_cost;        /* of any item, in the unit of key_cost */
+    double key_cost;         /* of one key of a tile's list, done by all workers together */
+    int64_t workers;         /* how many the work should divide among: a declared number, never
+                              the threads of this run */
+    int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
+    int64_t heads_per_group; /* order only */
+    double merge_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
+                              are split for their length alone, not to end together */
+};
+
+/*
+ * Schedules tiles with `keys[list * tiles + t]` keys each (tiles per list), for batch * heads_q
+ * heads of which head (b, h) reads list list_of[b * heads_q + h]. Allocates *out; schedule_free
+ * releases it whether or not scheduling succeeded.
+ */
+tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t tiles,
+                          const int64_t *list_of, int64_t batch_heads,
+                          const struct schedule_rules *rules, tess_error *error);
+void schedule_free(struct schedule *schedule);
+size_t schedule_memory(const struct schedule *schedule);
+
+#endif

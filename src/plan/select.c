@@ -1,0 +1,294 @@
+/* Which kernels compute a plan, and in which query tiles: by what they refuse and what they cost. */
+#include "plan/select.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Tiles that are packed on trial for each tile height. */
+#define CHOOSE_SAMPLES 64
+
+/* ---- kernels ---- */
+
+static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
+    for (int64_t k = 0; k < backend->n_kernels; k++)
+        if (!strcmp(backend->kernels[k].name, name))
+            return &backend->kernels[k];
+    return NULL;
+}
+
+/* Whether the target's blocks have the shared memory that query tiles of `rows` rows take. */
+static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+    return !kernel->shared || plan->target.shared_memory_per_block == 0 ||
+           kernel->shared(rows) <= plan->target.shared_memory_per_block;
+}
+
+/* Whether query heads, `stack` at a time, share their list, keys and values. */
+static int heads_share(const tess_plan *plan, int32_t stack) {
+    const struct problem *p = &plan->problem;
+    if (p->heads_q / p->heads_kv % stack)
+        return 0;
+    for (int64_t bh = 0; bh < p->batch * p->heads_q; bh++)
+        if (plan->list_of[bh] != plan->list_of[bh / stack * stack])
+            return 0;
+    return 1;
+}
+
+int32_t choose_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+    if (rows >= kernel->stacked_rows)
+        return 1;
+    int32_t stack = kernel->stacked_rows / rows;
+    if (kernel->stacked_whole)
+        return plan->block_q % kernel->stacked_rows && heads_share(plan, stack) ? stack : 0;
+    while (!heads_share(plan, stack))
+        stack /= 2;
+    return stack;
+}
+
+const char *choose_refuses(const tess_plan *plan, const struct kernel *kernel) {
+    int fits = !kernel->tile_rows;
+    for (const int32_t *rows = kernel->tile_rows; rows && *rows; rows++)
+        fits |= height_fits(plan, kernel, *rows);
+    return fits ? kernel->refuses(&plan->problem, &plan->target)
+                : "its blocks take more shared memory than the target's have";
+}
+
+/* The first kernel of the stage that does not refuse problem and target, which need not be this
+ * machine; *reason is why the last one that was looked at does. */
+static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
+                                        const struct kernel *forced, const char **reason) {
+    *reason = "this backend has no kernel for it";
+    for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
+        const struct kernel *kernel = &plan->backend->kernels[k];
+        if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
+            continue;
+        const char *why = choose_refuses(plan, kernel);
+        if (!why)
+            return kernel;
+        *reason = why;
+    }
+    return NULL;
+}
+
+static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
+    for (const int32_t *r = kernel->tile_rows; *r; r++)
+        if (*r == rows)
+            return 1;
+    return 0;
+}
+
+/* Whether the kernel takes the height that the problem asks for. */
+static tess_status height_check(const tess_plan *plan, const struct kernel *kernel,
+                                tess_error *error) {
+    const int32_t rows = plan->problem.tile_rows;
+    if (!rows)
+        return TESS_OK;
+    if (!kernel_has_height(kernel, rows))
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "kernel %s has no query tiles of %d rows", kernel->name, (int)rows);
+    if (!height_fits(plan, kernel, rows))
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
+                         "the target's blocks have %lld",
+                         (int)rows, kernel->name, (long long)kernel->shared(rows),
+                         (long long)plan->target.shared_memory_per_block);
+    return TESS_OK;
+}
+
+tess_status choose_kernels(tess_plan *plan, const char *name, tess_error *error) {
+    const tess_stage *stages;
+    int n = plan_stages(plan->problem.pipeline, &stages);
+    const struct kernel *forced = name ? kernel_named(plan->backend, name) : NULL;
+    if (name && !forced)
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "the %s backend has no kernel named %.64s: see tess_kernel_describe",
+                         plan->backend->name, name);
+    int used = !forced;
+    for (int s = 0; s < n; s++) {
+        const char *reason;
+        used |= forced && forced->stage == stages[s];
+        plan->kernels[stages[s]] = kernel_pick(plan, stages[s], forced, &reason);
+        if (!plan->kernels[stages[s]])
+            return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                             "no %s kernel of the %s backend computes this: %s",
+                             tess_stage_name(stages[s]), plan->backend->name, reason);
+    }
+    if (!used)
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "kernel %.64s computes %s, which the chosen pipeline does not contain",
+                         name, tess_stage_name(forced->stage));
+    const struct kernel *attention = plan->kernels[TESS_STAGE_ATTENTION];
+    return attention ? height_check(plan, attention, error) : TESS_OK;
+}
+
+/* ---- cost ---- */
+
+double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
+                       double rows) {
+    const struct problem *p = &plan->problem;
+    const double head = (double)(p->n_kv * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
+    double fetch = kernel->cost.key_dim;
+    if (p->type != TESS_F32)
+        fetch += kernel->cost.convert_dim;
+    if (head > kernel->cost.near_size)
+        fetch += kernel->cost.far_dim;
+    if (plan->block_kv % (KERNEL_TILE_KEYS / 4))
+        fetch += kernel->cost.copied_dim;
+    return dims * (kernel->cost.key_row_dim * rows + fetch);
+}
+
+/* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
+static int has_turns(const tess_plan *plan, const struct kernel *kernel,
+                     const struct lists_sums *sums, int32_t height) {
+    return kernel->turns && height > LISTS_HALF &&
+           (plan->block_kv % (KERNEL_TILE_KEYS / 4) || 2 * sums->even_keys > sums->masked_keys);
+}
+
+/* A kernel computes all rows of a tile for each key; or whole groups, halves where they have turns,
+ * and for masked keys only those that list it. Answers how many fewer row-key pairs that is. */
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows,
+                           int turns) {
+    const double group = turns ? LISTS_HALF : LISTS_GROUP;
+    if (!turns && !kernel->cost.skips)
+        return 0;
+    return (sums->full_keys + sums->masked_keys) * rows -
+           group * (sums->full_keys * ceil(rows / group) +
+                    (turns ? sums->masked_halves : sums->masked_groups));
+}
+
+double choose_dims(const tess_plan *plan, const struct kernel *kernel) {
+    return (double)(kernel->padded_head ? 2 * kernel->padded_head
+                                        : plan->problem.d_qk + plan->problem.d_v);
+}
+
+/* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
+static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
+                           const struct lists_sums *sums, double pairs, double dims, double rows) {
+    const struct kernel_cost *cost = &kernel->cost;
+    const double all = (sums->full_keys + sums->masked_keys) * rows;
+    const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
+    if (!kernel->listed || !kernel->listed(&plan->problem) || 2 * pairs > all)
+        return 0;
+    return dims *
+           (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
+}
+
+/* Of all row masks. */
+static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost,
+                          const struct lists_sums *sums, double rows, int turns) {
+    if (turns)
+        return LISTS_GROUP * sums->masked_groups *
+               (plan->block_q < 4 ? cost->masked_thin : cost->masked_key);
+    const int wide = cost->masked_wide > 0 && plan->block_kv % KERNEL_TILE_KEYS == 0;
+    return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
+}
+
+double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
+                         const struct lists_sums *sums, double heads, int32_t height,
+                         int32_t stack) {
+    const struct kernel_cost *cost = &kernel->cost;
+    const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
+    const double stacks = heads / stack;
+    const int turns = has_turns(plan, kernel, sums, height);
+    return stacks *
+           (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
+            (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
+            (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
+            masked_cost(plan, cost, sums, rows, turns) -
+            listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
+            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
+}
+
+double choose_staged_cost(const tess_plan *plan, double heads) {
+    const struct bcsr *m = &plan->bcsr;
+    double dims[PLAN_STAGES] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
+                                [TESS_STAGE_SOFTMAX] = 1,
+                                [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
+    double rows = (double)(m->batch * m->heads * m->rows);
+    double keys = (double)m->n_tiles * (double)m->block_kv;
+    double masked = (double)(m->n_bands + m->n_bitmasks) * (double)(m->block_q * m->block_kv);
+    double seconds = 0;
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct kernel *kernel = plan->kernels[s];
+        if (kernel)
+            seconds += kernel->cost.launch +
+                       heads * (rows * kernel->cost.item +
+                                keys * choose_key_cost(plan, kernel, dims[s], (double)m->block_q) +
+                                keys * (double)m->block_q * kernel->cost.value +
+                                masked * kernel->cost.masked_key);
+    }
+    return seconds;
+}
+
+/* ---- heights ---- */
+
+/* What lists of each height would be: estimated once, whichever kernels ask. */
+struct estimates {
+    const struct bcsr *m;
+    int32_t rows[PLAN_HEIGHTS];
+    struct lists_sums sums[PLAN_HEIGHTS];
+};
+
+/* NULL when memory ran out. */
+static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess_error *error) {
+    int i = 0;
+    while (i < PLAN_HEIGHTS - 1 && e->rows[i] && e->rows[i] != rows)
+        i++;
+    if (e->rows[i] != rows && lists_estimate(&e->sums[i], e->m, rows, CHOOSE_SAMPLES, error))
+        return NULL;
+    e->rows[i] = rows;
+    return &e->sums[i];
+}
+
+/* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
+ * asks for; what was weighed becomes the plan's when one of them takes less than *least, which it
+ * then is, with its rows in *rows. */
+static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, struct estimates *e,
+                                double heads, double *least, int32_t *rows, tess_error *error) {
+    struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
+    int n = 0, best = 0;
+    for (const int32_t *r = kernel->tile_rows; *r && n < PLAN_HEIGHTS - 1; r++) {
+        const int32_t stack = choose_stack(plan, kernel, *r);
+        if (!stack || !height_fits(plan, kernel, *r) ||
+            (plan->problem.tile_rows && plan->problem.tile_rows != *r))
+            continue;
+        const struct lists_sums *sums = estimate(e, *r, error);
+        if (!sums)
+            return TESS_OUT_OF_MEMORY;
+        weighed[n] =
+            (struct plan_height){*r, choose_fused_cost(plan, kernel, sums, heads, *r, stack)};
+        if (weighed[n].seconds <= weighed[best].seconds)
+            best = n;
+        n++;
+    }
+    const double seconds = kernel->cost.launch + weighed[best].seconds;
+    if (n && seconds < *least) {
+        *least = seconds, *rows = weighed[best].rows;
+        plan->kernels[TESS_STAGE_ATTENTION] = kernel;
+        memcpy(plan->heights, weighed, sizeof weighed);
+    }
+    return TESS_OK;
+}
+
+tess_status choose_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
+                          int32_t *rows, tess_error *error) {
+    const struct backend *backend = plan->backend;
+    const struct kernel *first = plan->kernels[TESS_STAGE_ATTENTION];
+    struct estimates e = {.m = m};
+    double least = INFINITY;
+    for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
+        if (k->stage != TESS_STAGE_ATTENTION || choose_refuses(plan, k))
+            continue;
+        tess_status status = kernel_weigh(plan, k, &e, heads, &least, rows, error);
+        if (status)
+            return status;
+        if (forced || !k->weighed)
+            break;
+    }
+    if (*rows)
+        return TESS_OK;
+    return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                     "kernel %s has query tiles of %lld rows for heads that share a list alone",
+                     first->name, (long long)plan->problem.tile_rows);
+}

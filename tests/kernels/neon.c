@@ -1,0 +1,58 @@
+/*
+ * A few cases on every CPU kernel of this build against the oracle: what tests/kernels/neon.sh runs on the
+ * processor that it emulates. `tessera verify` holds the levels of the machine at hand.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "lab/check.h"
+
+static const char *const cases[] = {
+    "h=2,hkv=1,n=150,d=64,pattern=dense",
+    "h=3,hkv=3,n=131,nkv=70,d=33,dv=1,pattern=causal,dtype=f16",
+    "h=2,n=97,d=16,dv=70,pattern=window(20,3),dtype=bf16,layout=bnhd",
+    "h=2,n=100,d=16,block=8x8,pattern=random(0.2,3),lists=kv,layout=padded",
+    "h=1,n=60,d=32,block=1x1,pattern=random(0.2,4)",
+    "h=1,n=60,d=32,block=2x2,pattern=random(0.2,4),tile=2",
+    "h=1,n=100,d=24,block=16x16,pattern=segments(30,1,9),fill=huge",
+    "h=1,n=60,d=24,block=4x4,pattern=strided(5,7),fill=subnormal",
+    "h=1,n=60,d=24,block=8x16,pattern=window(9,9),fill=nanv",
+    "h=1,n=3,nkv=5,d=1000,dv=64,pattern=dense,fill=positive",
+    "h=1,n=3,nkv=5000,d=1,dv=64,pattern=dense,fill=positive",
+};
+
+/* Answers how many runs failed. */
+static int kernel_check(const tess_kernel_info *kernel) {
+    int failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct lab_case c;
+        struct lab_work work = {0};
+        struct lab_outcome outcome = {.verdict = LAB_FAILED};
+        char why[LAB_WHY] = "";
+        int fused = kernel->stage == TESS_STAGE_ATTENTION;
+        if (lab_case_parse(&c, cases[i], why) || lab_work_make(&work, &c, why))
+            snprintf(outcome.message, sizeof outcome.message, "%s", why);
+        else
+            lab_check(&outcome, &work, TESS_CPU, fused ? TESS_FUSED : TESS_STAGED, kernel->name);
+        if (outcome.verdict != LAB_PASSED) {
+            printf("FAILED %s: %s: %s\n", kernel->name, cases[i], outcome.message);
+            failed++;
+        }
+        lab_work_free(&work);
+    }
+    return failed;
+}
+
+int main(void) {
+    int kernels = 0, failed = 0;
+    for (int64_t k = 0; k < tess_kernel_count(); k++) {
+        tess_kernel_info kernel = tess_kernel_info_init();
+        if (tess_kernel_describe(k, &kernel, NULL) != TESS_OK || kernel.backend != TESS_CPU ||
+            kernel.unusable)
+            continue;
+        failed += kernel_check(&kernel);
+        kernels++;
+    }
+    printf("level %s: %d kernels, %d failures\n", tess_cpu_isa(), kernels, failed);
+    return failed || strcmp(tess_cpu_isa(), "neon") != 0;
+}

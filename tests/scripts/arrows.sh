@@ -1,0 +1,82 @@
+#!/bin/sh
+# Greps for what the house forbids (ARCHITECTURE.md, "Arrows"). Usage: tests/scripts/arrows.sh [ROOT]
+# Prints every offending line; exit 1 if there was any.
+cd "${1:-$(dirname "$0")/../..}" || exit 2
+failed=0
+
+# forbid WHAT REGEX FILES...: no line of FILES may match.
+forbid() {
+    what=$1 regex=$2
+    shift 2
+    found=$(grep -nE "$regex" /dev/null "$@" 2>/dev/null)
+    [ -z "$found" ] && return
+    printf 'forbidden, %s:\n%s\n' "$what" "$found"
+    failed=1
+}
+
+# empty WHAT: a list that should name files names none, which would make its rule say yes to anything.
+empty() {
+    printf 'no files: %s\n' "$1"
+    failed=1
+}
+
+# all DIRECTORY...: the C and CUDA sources below, except those named by $skip.
+all() {
+    find "$@" -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \) \
+        ! -path "${skip:-none}"
+}
+include='^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]'
+
+# Every list of files that the rules below are about has some.
+for room in src src/base src/pattern src/lists src/plan src/cpu src/cuda src/cuda/device include lab \
+    tests bench tools examples; do
+    [ -n "$(all "$room" 2>/dev/null)" ] || empty "$room"
+done
+
+# paths ROOM: headers below it, as they are included, as one regular expression.
+paths() {
+    list=$(cd "$1" && find . -name '*.h' -o -name '*.cuh' | sed 's|^\./||; s/\./\\./g' | paste -sd '|')
+    [ -n "$list" ] || empty "headers of $1" >&2
+    printf '%s' "${list:-$^}"
+}
+
+# Word splitting of the file lists is wanted: no name in this tree has a space.
+# shellcheck disable=SC2046
+{
+    hall=$(all src/base src/pattern src/lists src/plan src/*.c)
+    forbid 'cpu knows cuda' "$include.*cuda" $(all src/cpu)
+    forbid 'cpu knows cuda' "$include(.*/)?($(paths src/cuda))\"" $(all src/cpu)
+    forbid 'cuda knows cpu' "$include(.*/)?($(paths src/cpu))\"" $(all src/cuda)
+    forbid 'the hall knows a backend' \
+        "$include(.*/)?(cpu[/_.]|cuda[/_]|$(paths src/cpu)|$(paths src/cuda))" $hall
+    forbid 'base knows the rest of the hall' "$include(pattern|lists|plan)/" $(all src/base)
+    forbid 'patterns know lists or plans' "$include(lists|plan)/" $(all src/pattern)
+    forbid 'lists know plans' "$include""plan/" $(all src/lists)
+    forbid 'include knows src' "$include(\.\.|src/|$(paths src))" $(all include)
+    forbid 'include knows CUDA' "$include.*cuda" $(all include)
+    forbid 'src knows lab, tests, tools or bench' "$include(.*/)?(lab|tests|tools|bench|cmocka)[/.]" $(all src)
+    forbid 'the lab knows src' "$include(.*/src/|src/|$(paths src))" $(all lab)
+    forbid 'bench or tools know src' "$include(.*/src/|src/|$(paths src))" $(all bench tools)
+    forbid 'examples know more than the header and libc' "$include(\.\.|src/|tests/|lab/|tools/)" $(all examples)
+
+    skip=src/plan/backend.c # include guards end in H; architecture.cuh asks which CUDA, not whether
+    forbid 'a test for CUDA outside src/plan/backend.c' \
+        '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' \
+        $(all src include | grep -v '/device/architecture.cuh$')
+    skip='lab/device_*'
+    forbid 'CUDA outside src/cuda, the baselines of bench and the device of the lab' \
+        "$include.*(cuda_|cublas|cusparse)" $(all lab tests tools examples) \
+        $(all bench | grep -v '\.cu$')
+    skip=src/cpu/table.c
+    forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)
+    skip=
+    forbid 'printing, ending or asserting in the library' \
+        '(^|[^a-z_])(printf|fprintf|vprintf|vfprintf|puts|putchar|fputs|perror|exit|_exit|abort|assert|raise)[[:space:]]*\(' \
+        $(all src)
+    forbid 'strdup and other allocations that the tests cannot fail' \
+        '(^|[^a-z_])(strdup|strndup|asprintf|vasprintf|posix_memalign|memalign|valloc|alloca)[[:space:]]*\(' \
+        $(all src)
+    forbid 'unfinished work' 'TODO|FIXME' $(all src include lab tests tools bench examples)
+}
+[ $failed -eq 0 ] && echo 'no forbidden arrows'
+exit $failed

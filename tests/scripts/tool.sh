@@ -1,0 +1,409 @@
+#!/bin/bash
+# Drives the tessera program through good and bad input.
+#   tests/scripts/tool.sh path/to/tessera
+# Bad input: exit status 2, one line on stderr, no output file. Good input: exit status 0, nothing on
+# stderr, and results that agree with the oracle.
+# Word splitting of $(arrays ...) is wanted: no name has a space.
+# shellcheck disable=SC2046,SC2015
+set -u
+# shellcheck source=tests/scripts/checks.sh
+. "$(dirname "$0")/checks.sh"
+"$make_files" . || exit 2
+
+run=(run --q f32-q.npy --k f32-k.npy --v f32-v.npy)
+causal=(--pattern causal --block 16x16)
+out=(--out out/o.npy --lse out/l.npy)
+
+# ---- the program itself ----
+refused 'a command is needed'
+refused 'frob is no command' frob
+refused "unrecognized option '--frob'" info --frob
+refused 'no argument is taken' info x
+refused "unrecognized option '--frob'" run --frob
+refused "option '--q' requires an argument" run --q
+refused 'every argument needs its option' "${run[@]}" "${causal[@]}" "${out[@]}" stray
+good --help
+says 'Usage: tessera COMMAND'
+good --version
+says 'tessera '
+for command in info run pattern plan verify bench; do
+    good $command --help
+    says "Usage: tessera $command"
+    good $command --version
+done
+good info
+says 'isa '
+says 'kernel '
+checks=$((checks + 1))
+"$tessera" info >/dev/full 2>err
+[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] || fail 'standard output that is full'
+good plan n=256,d=32,pattern=causal,backend=cpu
+good plan n=256,d=32,h=4,hkv=2,pattern='window(5,0)',block=16x16
+refused 'a case is needed' plan
+refused 'one case is enough' plan n=4 n=5
+refused 'frob' plan frob=1
+refused 'frob' plan n=256,pattern=frob
+refused 'none' plan n=256,backend=cpu,kernel=none
+
+# ---- run: options ----
+refused '--q is needed' run
+refused '--k is needed' run --q f32-q.npy
+refused '--out is needed' "${run[@]}" "${causal[@]}"
+refused 'a pattern is needed' "${run[@]}" "${out[@]}"
+refused 'two patterns' "${run[@]}" "${out[@]}" --pattern causal --mask mask2.npy
+refused 'two patterns' "${run[@]}" "${out[@]}" --topk topk2.npy --lists x.safetensors
+refused 'given twice' "${run[@]}" "${out[@]}" --pattern causal --pattern dense
+refused 'given twice' "${run[@]}" "${out[@]}" "${causal[@]}" --q f32-q.npy
+refused '--topk has' "${run[@]}" "${out[@]}" --topk topk2.npy --block 1x1
+for block in 0x4 4x0 64 x 4x4x4 -4x4 4x 99999999999999999999x1 4.0x4; do
+    refused "--block $block" "${run[@]}" "${out[@]}" --pattern causal --block "$block"
+done
+refused '--backend gpu' "${run[@]}" "${out[@]}" "${causal[@]}" --backend gpu
+refused '--pipeline fast' "${run[@]}" "${out[@]}" "${causal[@]}" --pipeline fast
+refused 'CPU only' "${run[@]}" "${out[@]}" "${causal[@]}" --pipeline oracle --backend cuda
+refused '--dtype f8' "${run[@]}" "${out[@]}" "${causal[@]}" --dtype f8
+for scale in x nan inf '' 1e999; do
+    refused '--scale' "${run[@]}" "${out[@]}" "${causal[@]}" --scale "$scale"
+done
+for threads in 0 -1 two 99999999999999999999; do
+    refused '--threads' "${run[@]}" "${out[@]}" "${causal[@]}" --threads "$threads"
+done
+"$tessera" info | grep -q '^cuda *none' &&
+    refused 'CUDA' "${run[@]}" "${out[@]}" "${causal[@]}" --backend cuda
+
+# ---- run: outputs ----
+refused 'folder' "${run[@]}" "${causal[@]}" --out none/o.npy
+refused 'folder' "${run[@]}" "${causal[@]}" --out out/o.npy --lse none/l.npy
+refused 'neither in .npy' "${run[@]}" "${causal[@]}" --out out/o.bin
+refused 'same file' "${run[@]}" "${causal[@]}" --out out/o.npy --lse ./out/../out/o.npy
+refused 'same file' "${run[@]}" "${causal[@]}" --out out/o.safetensors:o --lse out/o.safetensors:l
+mkdir out/o.npy
+checks=$((checks + 1))
+"$tessera" "${run[@]}" "${causal[@]}" --out out/o.npy >std 2>err
+[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] || fail 'an output that is a folder'
+rmdir out/o.npy
+
+# ---- run: input files ----
+printf '' >empty.npy
+printf 'garbage, not an array at all' >garbage.npy
+cp garbage.npy garbage.safetensors
+printf '' >empty.safetensors
+head -c 100 f32-q.npy >header-cut.npy
+head -c 5000 f32-q.npy >cut.npy
+head -c 5000 f32.safetensors >cut.safetensors
+head -c 40 f32.safetensors >header-cut.safetensors
+(cat f32.safetensors; printf x) >long.safetensors
+printf '\377\377\377\377\377\377\377\177{}' >header.safetensors
+mkfifo fifo.npy
+bad_q() {
+    refused "$2" run --q "$1" --k f32-k.npy --v f32-v.npy "${causal[@]}" "${out[@]}"
+}
+bad_q none.npy 'none.npy: No such file'
+bad_q . 'neither in .npy'
+bad_q out/../fifo.npy 'not a regular file'
+bad_q f32-q.npy:x 'neither in .npy'
+bad_q empty.npy 'not a .npy'
+bad_q garbage.npy 'not a .npy'
+bad_q header-cut.npy truncated
+bad_q cut.npy truncated
+bad_q huge.npy truncated
+bad_q oversized.npy 'past the end'
+bad_q overflow.npy overflows
+bad_q negative.npy negative
+bad_q big-endian.npy 'big endian'
+bad_q fortran.npy Fortran
+bad_q integers.npy 'i32'
+bad_q one-axis.npy '[4]'
+bad_q nothing.npy 'no elements'
+bad_q none.safetensors:q 'No such file'
+bad_q empty.safetensors:q 'not a .safetensors'
+bad_q garbage.safetensors:q 'not a .safetensors'
+bad_q header.safetensors:q 'not a .safetensors'
+bad_q header-cut.safetensors:q truncated
+bad_q cut.safetensors:q outside
+bad_q long.safetensors:q 'belong to no tensor'
+bad_q f32.safetensors '3 tensors'
+bad_q f32.safetensors: 'no tensor is named'
+bad_q f32.safetensors:x 'named x'
+bad_q f16-q.npy '--dtype'
+bad_q f64-q.npy '--dtype'
+bad_q rank3-q.npy 'axes'
+bad_q f32-v.npy 'q has 24 columns, k has 16'
+bad_q "$(printf 'new\nline.npy')" 'No such file'
+refused 'k has 16' run --q f32-v.npy --k f32-k.npy --v f32-k.npy "${causal[@]}" "${out[@]}"
+refused 'heads' run --q f32-q.npy --k f32-q.npy --v f32-v.npy "${causal[@]}" "${out[@]}"
+
+# ---- run: patterns ----
+for spec in '' frob 'causal+' '(causal' 'window(1)' 'window(-1,2)' 'random(2,1)' 'causal causal' \
+    'window(1,2' 'segments()' 'random(nan,1)' 'window(1e9999,1)' 'causal)'; do
+    refused 'run: ' "${run[@]}" "${out[@]}" --pattern "$spec"
+done
+refused 'mask-u8.npy: elements are u8' "${run[@]}" "${out[@]}" --mask mask-u8.npy
+refused '49 keys' "${run[@]}" "${out[@]}" --mask mask-short.npy
+refused '3 heads' "${run[@]}" "${out[@]}" --mask mask-heads.npy
+refused 'No such file' "${run[@]}" "${out[@]}" --mask none.npy
+refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-past.npy
+refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-below.npy
+refused 'indices are i32' "${run[@]}" "${out[@]}" --topk topk-i64.npy
+refused 'does not belong' "${run[@]}" "${out[@]}" --lists f32.safetensors
+refused 'row 1' "${run[@]}" "${out[@]}" --lists lists-falling.safetensors --block 10x10
+refused 'need [lists,' "${run[@]}" "${out[@]}" --lists lists-falling.safetensors --block 16x16
+refused 'No such file' "${run[@]}" "${out[@]}" --lists none.safetensors
+
+# ---- run: right answers ----
+# agree NAME LIMIT ARGUMENTS...: fused and staged against the oracle, files of kind NAME.
+agree() {
+    local kind=$1 limit=$2 o l
+    shift 2
+    case $kind in
+    npy) o=.npy l=.npy ;;
+    *) o=.safetensors l=.safetensors:log ;;
+    esac
+    good run "$@" --pipeline oracle --out "out/ro$o" --lse "out/rl$l"
+    for pipeline in fused staged; do
+        good run "$@" --pipeline $pipeline --backend cpu --out "out/o$o" --lse "out/l$l"
+        same "out/o$o" "out/ro$o" "$limit"
+        same "out/l$l" "out/rl$l" 1e-5
+    done
+}
+named() {
+    echo --q "$1.safetensors:q" --k "$1.safetensors:k" --v "$1.safetensors:v"
+}
+arrays() {
+    echo --q "$1-q.npy" --k "$1-k.npy" --v "$1-v.npy"
+}
+agree npy 2e-6 $(arrays f32) --pattern causal --block 16x16
+agree npy 2e-3 $(arrays f16) --pattern 'window(7,3)' --block 8x8
+agree npy 2e-6 $(arrays f64) --pattern dense
+agree npy 2e-6 $(arrays rank3) --pattern 'random(0.3,1)' --block 4x4
+agree safetensors 2e-3 $(named rank2) --pattern 'dilated(3,4)' --block 1x1
+agree safetensors 2e-2 $(named bf16) --pattern 'longformer(8,2)' --block 16x8
+agree npy 2e-2 $(named bf16) --pattern 'strided(4,8)' --block 5x7
+agree safetensors 2e-3 $(named f64) --dtype f16 --pattern causal
+agree safetensors 2e-6 $(named f32) --scale 0.5 --pattern 'blockdiag(10)'
+agree npy 2e-6 $(arrays f16) --dtype f32 --pattern 'segments(10,20)' --threads 1
+agree npy 2e-6 --q f64-q.npy --k f16-k.npy --v bf16.safetensors:v --dtype f32 --pattern causal
+for mask in mask2 mask3 mask4; do
+    agree npy 2e-6 $(arrays f32) --mask $mask.npy --block 8x16
+done
+for topk in topk2 topk3; do
+    agree npy 2e-6 $(arrays f32) --topk $topk.npy
+done
+
+# The same pattern by three ways, and the same answer from both formats.
+good "${run[@]}" --pattern causal --out out/a.npy
+good "${run[@]}" --mask mask2.npy --out out/b.npy
+same out/a.npy out/b.npy 0
+good run $(named f32) --pattern causal --out out/c.safetensors:x
+same out/a.npy out/c.safetensors:x 0
+good "${run[@]}" --pattern 'window(4,0)' --out out/d.npy --lse out/dl.npy
+good "${run[@]}" --topk topk2.npy --out out/e.npy --lse out/el.npy
+same out/d.npy out/e.npy 2e-6
+same out/dl.npy out/el.npy 2e-6
+good "${run[@]}" --topk topk2.npy --out out/e.npy # over what is there
+good run $(named f32) --dtype bf16 --pattern causal --out out/f.npy
+good run $(named bf16) --pattern causal --out out/g.npy
+same out/f.npy out/g.npy 0
+good "${run[@]}" --pattern causal --scale 0.25 --out out/h.npy # q has 16 columns
+same out/a.npy out/h.npy 0
+for pipeline in fused staged oracle; do
+    good "${run[@]}" --pattern causal --scale 0.5 --pipeline $pipeline --out out/i.npy
+    differ out/a.npy out/i.npy 1e-2
+done
+"$tessera" "${run[@]}" "${causal[@]}" "${out[@]}" --verbose 2>err && grep -q 'cpu' err ||
+    fail 'run --verbose'
+rm -rf out && mkdir out
+
+# ---- pattern ----
+pattern=(pattern --pattern causal --n 8 --block 2x2)
+good "${pattern[@]}" --ascii
+grep '[|+]' std >drawn
+cat >wanted <<'END'
++----------------+
+|@@              |
+|@@@@            |
+|@@@@@@          |
+|@@@@@@@@        |
+|@@@@@@@@@@      |
+|@@@@@@@@@@@@    |
+|@@@@@@@@@@@@@@  |
+|@@@@@@@@@@@@@@@@|
++----------------+
+END
+checks=$((checks + 1))
+diff wanted drawn >err || fail 'the drawing of causal'
+says 'density         56.25 % (36 pairs)'
+says 'tiles           6 full, 4 band, 0 bitmask'
+says 'empty rows      0'
+# What the pictures show, read back: queries go down, keys to the right.
+svg_cells() { # FILE ROWS COLUMNS: of tiles of one element each
+    awk -F'"' -v rows="$2" -v columns="$3" '
+        function edge() { printf "+"; for (x = 0; x < 2 * columns; x++) printf "-"; print "+" }
+        /scale\(/ { inside = 1 }
+        /stroke=/ { inside = 0 }
+        inside && /^<rect x="/ {
+            for (y = $4; y < $4 + $8; y++) for (x = $2; x < $2 + $6; x++) listed[y, x] = 1
+        }
+        END {
+            edge()
+            for (y = 0; y < rows; y++) {
+                printf "|"
+                for (x = 0; x < columns; x++) printf listed[y, x] ? "@@" : "  "
+                print "|"
+            }
+            edge()
+        }' "$1"
+}
+cat >wanted4 <<'END'
++----------------+
+|@@@@@@@@@@      |
+|@@@@@@@@@@@@    |
+|@@@@@@@@@@@@@@  |
+|@@@@@@@@@@@@@@@@|
++----------------+
+END
+good "${pattern[@]}" --png out/p.png
+shows wanted "$built/read_files" png out/p.png 8 8
+good pattern --pattern causal --n 8 --block 1x1 --svg out/p.svg
+shows wanted svg_cells out/p.svg 8 8
+good pattern --pattern causal --n 4 --nkv 8 --block 1x1 --png out/p.png --svg out/p.svg
+shows wanted4 "$built/read_files" png out/p.png 4 8
+shows wanted4 svg_cells out/p.svg 4 8
+checks=$((checks + 1))
+grep -q '>key</text>' out/p.svg && grep -q 'rotate(-90.*>query</text>' out/p.svg ||
+    fail 'the axes of the SVG'
+refused '--n is needed' pattern --pattern causal
+refused 'a pattern is needed' pattern --n 8
+refused '--n x' pattern --pattern causal --n x
+refused '--n 0' pattern --pattern causal --n 0
+refused '--head 1' "${pattern[@]}" --head 1 --ascii
+refused 'folder' "${pattern[@]}" --png none/p.png
+refused 'folder' "${pattern[@]}" --export none/p.safetensors
+refused 'queries' pattern --mask mask2.npy --n 49
+refused 'position' pattern --pattern 'causal+frob' --n 8 --svg out/p.svg
+
+# Pictures: a signature of each format, at small and large sizes.
+for spec in causal 'window(256,256)' 'random(0.1,1)' 'dilated(3,5)&causal'; do
+    for n in 1 33 700 3000; do
+        good pattern --pattern "$spec" --n $n --nkv $((n / 2 + 1)) --block 16x32 --png out/p.png \
+            --svg out/p.svg --ascii
+        checks=$((checks + 2))
+        [ "$(head -c 4 out/p.png | tail -c 3)" = PNG ] || fail "no PNG of $spec $n"
+        head -c 4 out/p.svg | grep -q '<svg' && tail -n 1 out/p.svg | grep -q '</svg>' ||
+            fail "no SVG of $spec $n"
+    done
+done
+
+# Lists out and in again: the same pattern, the same answer.
+export_spec='window(9,2)+random(0.2,3)&causal'
+good pattern --pattern "$export_spec" --n 50 --block 8x8 --heads 4 --batch 2 --ascii \
+    --head 7 --export out/l.safetensors
+cp std first
+good pattern --lists out/l.safetensors --ascii --head 7
+checks=$((checks + 1))
+diff first std >err || fail 'exported lists read back'
+good "${run[@]}" --pattern "$export_spec" --block 8x8 --out out/a.npy
+good "${run[@]}" --lists out/l.safetensors --out out/b.npy
+same out/a.npy out/b.npy 0
+refused 'block_q = 8' "${run[@]}" --lists out/l.safetensors --block 16x16 --out out/c.npy
+good pattern --pattern "$export_spec" --n 50 --block 8x8 --heads 3 --export lists3.safetensors
+refused '3 heads' "${run[@]}" --lists lists3.safetensors "${out[@]}"
+good pattern --pattern causal --n 49 --export lists49.safetensors
+refused 'n_q = 49' "${run[@]}" --lists lists49.safetensors "${out[@]}"
+
+# Files that are one and the same.
+refused 'same file' "${pattern[@]}" --png out/s --svg out/../out/s
+refused 'same file' "${pattern[@]}" --svg out/s --export ./out/s
+refused 'same file' bench n=64,d=8 --json out/s --csv out/./s
+
+# What memory cannot hold is refused at once. (A sanitizer ends the program at such sizes.)
+if ! grep -q __asan_init "$tessera"; then
+    began=$SECONDS
+    refused 'memory ran out' plan n=2000000000,pattern=dense,block=1x1
+    refused 'memory ran out' pattern --pattern dense --n 2147483647 --block 1x1 --png out/s.png
+    refused 'memory ran out' pattern --pattern 'random(0.5,1)' --n 1000000 --block 1x1
+    refused 'memory ran out' pattern --pattern causal --n 2000000 --block 1x1 --svg out/s.svg
+    checks=$((checks + 1))
+    [ $((SECONDS - began)) -lt 20 ] || fail "refusals took $((SECONDS - began)) s"
+fi
+
+# Runs that are cut short leave nothing. (set -m: a background job then heeds SIGINT.)
+set -m
+for signal in INT TERM; do
+    checks=$((checks + 1))
+    before=$(ls -A out)
+    "$tessera" bench n=4096,d=64 --seconds 600 --json out/b.json --csv out/b.csv >std 2>err &
+    sleep 1
+    kill -$signal $!
+    wait $! 2>err
+    [ $? -gt 128 ] && [ "$(ls -A out)" = "$before" ] || fail "bench ended by SIG$signal"
+done
+set +m
+checks=$((checks + 1))
+(ulimit -f 64 && "$tessera" pattern --pattern dense --n 2000 --block 10x10 --export out/b.safetensors) \
+    >std 2>err
+[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && [ "$(ls -A out)" = "$before" ] ||
+    fail 'a file that may not grow so large'
+
+# A million tokens: the work grows with the tiles.
+good pattern --pattern 'window(256,256)' --n 1000000 --png out/p.png --svg out/p.svg --ascii
+
+# ---- verify ----
+good verify -n 30
+says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
+good verify -n 3 --list
+says 'pattern='
+good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable n=17,d=8,pipeline=fused
+says '  cpu_attention_portable             2 cases, worst error/bound '
+nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
+good verify "$nearest"
+says "nearest to its bound: tessera verify '$nearest'"
+good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
+says '  cpu_attention_portable             1 cases, worst error/bound '
+for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
+    grep -Eq "^  $name +(ran in no case|skipped: )" std || fail "verify does not name $name"
+done
+checks=$((checks + 1))
+good verify n=16,d=8,seed=13 --threads 2
+says 'verify: 1 cases, 1 passed, 0 failed'
+# fails CASE: a verify with a planted fault finds it in the staged pipeline; the line to repeat it
+# is left in the variable repro.
+fails() {
+    checks=$((checks + 1))
+    "$built/verify_fails" "$1" >std 2>err
+    local status=$?
+    repro=$(sed -n "s/^FAILED tessera verify '\(.*\)'\$/\1/p" std)
+    if [ $status -ne 1 ] || [ -s err ]; then
+        fail "status $status: a failing verify $1"
+    fi
+    case $repro in
+    *$'\n'* | '') fail "not one line to repeat $1: $repro" ;;
+    *n=17,*pipeline=staged*seed=13*) ;;
+    *) fail "the line to repeat $1: $repro" ;;
+    esac
+}
+fails n=17,d=8,h=2,seed=13,backend=cpu,kernel=cpu_spmm_portable # one run that can fail
+says 'verify: 1 cases, 0 passed, 1 failed'
+says 'the planted fault'
+first=$repro
+fails "$first"
+[ "$repro" = "$first" ] || fail "'$first' repeats as '$repro'"
+good verify "$first"
+checks=$((checks + 1))
+"$built/verify_fails" n=17,d=8,seed=12,backend=cpu >std 2>err || fail 'verify without a fault'
+
+# ---- verify and bench: bad input ----
+for command in verify bench; do
+    refused frob $command frob=1
+    refused "unrecognized option '--frob'" $command --frob
+done
+refused none bench --sweep none.txt
+refused none bench n=64,d=8 --json none/b.json
+refused 'cpu or cuda' verify --backend tpu
+if "$tessera" info | grep -q '^cuda *none'; then
+    refused 'no device' verify --backend cuda
+    refused 'no device' bench backend=cuda,n=64,d=8
+fi
+
+echo "tool.sh: $checks checks, $failures failed"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,54 @@
+/* The problems and patterns that tests of plans begin with. */
+#ifndef TESTS_PLANS_H
+#define TESTS_PLANS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "plan/select.h"
+
+static inline tess_pattern *pattern_make(const char *spec, int64_t n, int64_t block, int64_t batch,
+                                         int64_t heads) {
+    tess_pattern *p = NULL;
+    tess_error error = tess_error_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = n, shape.block_q = shape.block_kv = block;
+    shape.batch = batch, shape.heads = heads;
+    if (tess_pattern_from_spec(&p, spec, &shape, &error))
+        fail_msg("%s: %s", spec, error.message);
+    return p;
+}
+
+static inline tess_problem problem_make(int64_t n) {
+    tess_problem p = tess_problem_init();
+    p.batch = 2, p.heads_q = 4, p.heads_kv = 2, p.n_q = p.n_kv = n, p.d_qk = 16, p.d_v = 8;
+    return p;
+}
+
+/* A machine with a GPU of this compute capability; shared: bytes that a block may have, 0 unknown. */
+static inline tess_target cuda_target(int32_t architecture, int64_t shared) {
+    tess_target target = tess_target_init();
+    target.backend = TESS_CUDA, target.multiprocessors = 132;
+    target.architecture = architecture, target.shared_memory_per_block = shared;
+    return target;
+}
+
+static inline void refuse(tess_problem problem, const tess_pattern *pattern, tess_status status,
+                          const char *words) {
+    tess_error error = tess_error_init();
+    tess_plan *plan = (tess_plan *)&error;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, &error), status);
+    assert_null(plan);
+    assert_int_equal(error.status, status);
+    assert_string_equal(error.function, "tess_plan_create");
+    if (!strstr(error.message, words))
+        fail_msg("'%s' does not say '%s'", error.message, words);
+}
+
+#endif

@@ -1,0 +1,459 @@
+/*
+ * Granules against the pattern itself: the items of a plan, expanded again, must list for every head
+ * and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's size,
+ * the splits and the number of workers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "plan/assign.h"
+#include "lists/granules.h"
+
+#define HEADS 4
+#define HEADS_KV 2
+
+/* What a test packs, cuts and looks at; `stack` heads to a tile, which share their lists. */
+struct cut {
+    int64_t stack;
+    tess_pattern *pattern;
+    struct lists lists;
+    struct schedule schedule;
+    struct granules granules;
+    int64_t list_of[HEADS];
+};
+
+static void cut_make_for(struct cut *c, struct granule_step step, const char *spec, int64_t n_q,
+                         int64_t n_kv, int64_t block_q, int64_t block_kv, int32_t tile_rows,
+                         int32_t workers, int64_t stack) {
+    const int halves = tile_rows % 16 == 0 && !step.keys;
+    tess_error error = tess_error_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
+    shape.heads = HEADS_KV;
+    if (tess_pattern_from_spec(&c->pattern, spec, &shape, &error))
+        fail_msg("%s: %s", spec, error.message);
+    c->stack = stack;
+    for (int h = 0; h < HEADS / stack; h++)
+        c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h * stack, HEADS);
+    const struct schedule_rules rules = {
+        .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
+    const struct granule_rules granule_rules = {.list_of = c->list_of,
+                                                .heads_q = HEADS,
+                                                .heads_kv = HEADS_KV,
+                                                .stack = stack,
+                                                .n_kv = n_kv,
+                                                .workers = workers,
+                                                .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
+                                                .halves = halves,
+                                                .turns = halves,
+                                                .step = step};
+    assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
+    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
+                                   HEADS / stack, &rules, &error),
+                     TESS_OK);
+    assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
+                     TESS_OK);
+    const struct granules *g = &c->granules;
+    const int64_t tiles = c->lists.n_lists * c->lists.tiles;
+    assert_int_equal(granules_memory(g),
+                     (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
+                         (halves ? g->n_items * (int64_t)sizeof *g->halves : 0) +
+                         g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
+                         g->n_bits * (int64_t)sizeof *g->score_bits +
+                         (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
+}
+
+static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
+                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t stack) {
+    cut_make_for(c, (struct granule_step){0, 0}, spec, n_q, n_kv, block_q, block_kv, tile_rows,
+                 workers, stack);
+}
+
+static void cut_free(struct cut *c) {
+    granules_free(&c->granules);
+    schedule_free(&c->schedule);
+    lists_free(&c->lists);
+    tess_pattern_free(c->pattern);
+}
+
+/* Whether row r of its tile lists key c of a granule with this mask. */
+static int listed(const struct lists *l, const struct granule_mask *mask, int64_t r, int64_t c) {
+    if (mask->kind == GRANULE_ALL)
+        return 1;
+    if (mask->kind == LIST_BAND)
+        return mask->u.band.lo <= c - r && c - r <= mask->u.band.hi;
+    int64_t word = mask->u.word + (mask->kind == LIST_BITS ? c * l->words : 0);
+    assert_true(word >= 0 && word + l->words <= l->n_words);
+    return (int)(l->words_of_rows[word + r / 64] >> (r % 64) & 1);
+}
+
+/* Adds what an item lists, for head `head` of its tile, to seen[head][query][key]. */
+static void expand(const struct cut *c, const struct granule_item *item, int64_t head,
+                   unsigned char *seen) {
+    const struct granules *g = &c->granules;
+    const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
+    assert_true(item->whole >= 0 && item->whole <= item->count);
+    assert_int_equal(item->head_kv, head / (HEADS / HEADS_KV));
+    for (int32_t i = 0; i < item->count; i++) {
+        const struct granule_mask all = {.count = (int16_t)g->size, .kind = GRANULE_ALL};
+        const struct granule_mask *mask =
+            i < item->whole ? &all : &g->masks[item->mask + i - item->whole];
+        const int64_t first = g->keys[item->first + i];
+        assert_true(mask->count >= 1 && mask->count <= g->size);
+        assert_true(first >= 0 && first + mask->count <= n_kv);
+        for (int64_t k = 0; k < mask->count; k++) {
+            int any = 0;
+            for (int64_t r = 0; r < item->rows; r++) {
+                if (!listed(&c->lists, mask, r, k))
+                    continue;
+                unsigned char *at = &seen[(head * n_q + item->row + r) * n_kv + first + k];
+                assert_int_equal(*at, 0); /* each key once */
+                *at = 1;
+                any = 1;
+            }
+            assert_true(any); /* no key that no row lists */
+        }
+    }
+}
+
+/* Whether row r lists the key at a place of an item. */
+static int lists_place(const struct cut *c, const struct granule_item *item, int64_t r,
+                       int64_t place) {
+    const struct granules *g = &c->granules;
+    const int64_t i = place / g->size, k = place % g->size;
+    if (i < item->whole)
+        return 1;
+    if (i >= item->count || k >= g->masks[item->mask + i - item->whole].count)
+        return 0;
+    return listed(&c->lists, &g->masks[item->mask + i - item->whole], r, k);
+}
+
+/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks that
+ * has a mask what the masks say; and of chunks of one half alone nothing of the other's rows. */
+static void check_bits(const struct cut *c, const struct granule_item *item,
+                       const struct granule_halves *halves) {
+    const struct granules *g = &c->granules;
+    const int64_t each = SCHEDULE_CHUNK / g->size, chunks = (item->count + each - 1) / each;
+    const uint32_t *bits = g->score_bits + halves->bits;
+    int64_t of[2] = {0, 0};
+    assert_true(item->whole <= halves->even && halves->even <= item->count);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const int alone = granule_turn(&halves->turns, chunk);
+        const int64_t words = chunk >= halves->even / each || g->size < 8 ? 8 : 1;
+        of[0] += alone != 1, of[1] += alone != 0;
+        if (chunk < item->whole / each) {
+            assert_int_equal(alone, -1);
+            continue;
+        }
+        for (int64_t r = 0; r < item->rows; r++)
+            for (int64_t at = 0; at < SCHEDULE_CHUNK; at++) {
+                const int64_t word = (r / 16 * 8 + r % 8) * words + at % 8 * words / 8;
+                const int bit = (int)(2 * (at / 8) + r / 8 % 2);
+                const int set = (int)(bits[word] >> bit & 1);
+                assert_int_equal(set, lists_place(c, item, r, chunk * SCHEDULE_CHUNK + at));
+                assert_false(set && alone >= 0 && r / 64 != alone);
+            }
+        bits += c->lists.tile_rows / 2 * words;
+    }
+    assert_true(bits <= g->score_bits + g->n_bits);
+    assert_true(chunks == 0 || (of[0] && of[1]));
+}
+
+static void check(const struct cut *c) {
+    const struct granules *g = &c->granules;
+    const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
+    unsigned char *seen = calloc((size_t)(HEADS * n_q * n_kv), 1);
+    int64_t *row = malloc((size_t)n_kv * sizeof *row);
+    assert_non_null(seen);
+    assert_non_null(row);
+    assert_int_equal(g->worker_ptr[0], 0);
+    assert_int_equal(g->worker_ptr[g->workers], g->n_items);
+    for (int64_t i = 0; i < c->stack * g->n_items; i++)
+        expand(c, &g->items[i / c->stack], g->items[i / c->stack].head + i % c->stack, seen);
+    for (int64_t h = 0; h < HEADS; h++)
+        for (int64_t i = 0; i < n_q; i++) {
+            int64_t n, found = 0;
+            assert_int_equal(
+                tess_pattern_row(c->pattern, 0, c->list_of[h / c->stack], i, row, n_kv, &n, NULL),
+                TESS_OK);
+            for (int64_t k = 0; k < n_kv; k++)
+                found += seen[(h * n_q + i) * n_kv + k];
+            assert_int_equal(found, n);
+            for (int64_t k = 0; k < n; k++)
+                assert_true(seen[(h * n_q + i) * n_kv + row[k]]);
+        }
+    for (int64_t i = 0; i < g->n_items && g->halves; i++)
+        check_bits(c, &g->items[i], &g->halves[i]);
+    free(seen);
+    free(row);
+}
+
+static void items_list_the_pattern(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block_q, block_kv;
+    } patterns[] = {
+        {"dense", 64, 64},           {"causal", 64, 64},         {"window(70,3)", 128, 128},
+        {"random(0.3,1)", 8, 8},     {"random(0.3,2)", 5, 7},    {"random(0.2,3)", 1, 1},
+        {"random(0.2,4)", 192, 1},   {"global_grid(9)", 16, 16}, {"bigbird(16,4,2,5)", 32, 32},
+        {"longformer(20,3)", 4, 64}, {"random(0,6)", 16, 16},
+    };
+    static const int32_t rows[] = {8, 16, 64, 128};
+    static const struct granule_step steps[] = {{0, 0}, {32, 16}, {64, 16}, {128, 32}};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            struct cut c;
+            for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
+                cut_make_for(&c, steps[s], patterns[p].spec, 300, 305, patterns[p].block_q,
+                             patterns[p].block_kv, rows[r], s || r % 2 == 0 ? 7 : 1, 1 + p % 2);
+                check(&c);
+                cut_free(&c);
+            }
+        }
+}
+
+#define WARPS 8
+
+/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of a
+ * warp in each step, summed. */
+static int64_t groups_count(const struct cut *c, const struct granule_item *item,
+                            struct granule_step step, int64_t (*of_warp)[WARPS]) {
+    const int64_t places = (int64_t)item->count * c->granules.size;
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < places; begin += step.keys) {
+        int64_t of_step = 0;
+        for (int32_t w = 0; w < c->lists.tile_rows / step.rows; w++) {
+            int64_t groups = 0;
+            for (int64_t at = begin; at < begin + step.keys && at < places; at += 8) {
+                int some = 0;
+                for (int64_t i = 0; i < 8 * step.rows; i++)
+                    some |= lists_place(c, item, w * step.rows + i / 8, at + i % 8);
+                groups += some;
+            }
+            of_step = groups > of_step ? groups : of_step;
+            (*of_warp)[w] += groups;
+        }
+        most += of_step;
+    }
+    return most;
+}
+
+/* Places of an item that some row of a warp lists. */
+static int64_t places_count(const struct cut *c, const struct granule_item *item, int32_t first,
+                            int32_t rows) {
+    int64_t places = 0;
+    for (int64_t place = 0; place < (int64_t)item->count * c->granules.size; place++) {
+        int some = 0;
+        for (int32_t r = first; r < first + rows; r++)
+            some |= lists_place(c, item, r, place);
+        places += some;
+    }
+    return places;
+}
+
+/* Steps with masks keep all warps: those of a window's two edges, of whose 8 granules of 32 keys a
+ * warp of 32 rows lists 5, and those of small blocks take hardly longer than the warp with the most
+ * to do; and granules of single keys fill groups by who lists them. */
+static void steps_are_balanced(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block;
+        struct granule_step step;
+        double over; /* all steps, in groups, over those of the warp with the most */
+        double fill; /* groups over those that hold nothing but what their warp lists */
+    } cases[] = {{"window(511,0)", 128, {64, 32}, 1, 1},
+                 {"random(0.1,1)", 64, {64, 32}, 1.1, 1},
+                 {"random(0.1,1)", 8, {128, 16}, 1.1, 1},
+                 {"random(0.01,1)", 1, {128, 16}, 1.2, 1.35}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        const struct granule_step step = cases[i].step;
+        int64_t of_warp[WARPS] = {0}, longest = 0;
+        cut_make_for(&c, step, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 128, 2,
+                     1);
+        const struct granule_item *item = &c.granules.items[0];
+        assert_int_equal(item->parts, 1);
+        const int64_t most = groups_count(&c, item, step, &of_warp);
+        for (int32_t w = 0; w < 128 / step.rows; w++) {
+            const int64_t places = places_count(&c, item, w * step.rows, step.rows);
+            assert_true((double)of_warp[w] <= cases[i].fill * (double)(places + 7) / 8);
+            longest = of_warp[w] > longest ? of_warp[w] : longest;
+        }
+        assert_true((double)most <= cases[i].over * (double)longest);
+        cut_free(&c);
+    }
+}
+
+/* Lists with nothing in common: nearly all chunks are of one half of a tile's rows, and each half has
+ * as many, in turns, as long as it can be. Parts of a tile go on where it was cut. */
+static void halves_take_turns(void **state) {
+    (void)state;
+    for (int split = 0; split < 2; split++) {
+        struct cut c;
+        cut_make(&c, "random(0.02,3)", split ? 256 : 4096, 16384, 8, 8, 128, 1, 1);
+        const struct granules *g = &c.granules;
+        assert_true(!split || g->n_merges > 0);
+        int64_t alone = 0, chunks = 0, uneven = 0;
+        for (int64_t i = 0; i < g->n_items; i++) {
+            const struct granule_item *item = &g->items[i];
+            const struct granule_turns *turns = &g->halves[i].turns;
+            int64_t of[2] = {0, 0};
+            const int64_t n = (item->count * g->size + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
+            check_bits(&c, item, &g->halves[i]);
+            for (int64_t chunk = 0; chunk < n; chunk++) {
+                const int half = granule_turn(turns, chunk);
+                if (half < 0)
+                    continue;
+                of[half]++;
+                alone++;
+                if (chunk >= 1 && chunk > turns->begin && chunk < turns->end)
+                    assert_int_equal(half, 1 - granule_turn(turns, chunk - 1));
+            }
+            chunks += n;
+            uneven += turns->alone_end - turns->end;
+            assert_true(of[0] + of[1] == 0 ||
+                        labs(of[0] - of[1]) <= 1 + turns->alone_end - turns->end);
+        }
+        assert_true(10 * alone > 7 * chunks);
+        assert_true(10 * uneven < chunks);
+        assert_true(g->turns);
+        cut_free(&c);
+    }
+}
+
+/* Blocks of 64 keys have turns as smaller ones do; whole rows of blocks, and windows, have none. */
+static void plans_have_turns(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block;
+        int turns;
+    } cases[] = {{"random(0.1,1)", 64, 1}, {"random(0.1,1)", 128, 0}, {"dense", 64, 0},
+                 {"window(500,0)", 64, 0}, {"random(0.1,1)", 32, 1},  {"random(0.9,1)", 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        cut_make(&c, cases[i].spec, 4096, 4096, cases[i].block, cases[i].block, 128, 1, 1);
+        assert_int_equal(c.granules.turns, cases[i].turns);
+        for (int64_t n = 0; n < c.granules.n_items; n++)
+            check_bits(&c, &c.granules.items[n], &c.granules.halves[n]);
+        cut_free(&c);
+    }
+}
+
+/* One number for 64 keys of whole blocks, one for each single column. */
+static void sizes_follow_the_runs(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block_kv, n_kv;
+        int32_t size, filled;
+    } cases[] = {{"dense", 64, 2048, 64, 1},         {"causal", 128, 2048, 64, 0},
+                 {"random(0.3,1)", 16, 2048, 16, 1}, {"random(0.3,1)", 8, 2048, 8, 1},
+                 {"random(0.05,1)", 1, 2048, 1, 1},  {"window(127,0)", 64, 2048, 64, 0},
+                 {"random(0.5,1)", 32, 2040, 32, 1}, /* keys end within a block */
+                 {"random(0.5,1)", 350, 2100, 32, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        cut_make(&c, cases[i].spec, 2048, cases[i].n_kv, 64, cases[i].block_kv, 64, 1, 1);
+        assert_int_equal(c.granules.size, cases[i].size);
+        assert_int_equal(c.granules.filled, cases[i].filled);
+        cut_free(&c);
+    }
+}
+
+/* The parts of a split tile take its slots in their order, those of each head of a stack, and its
+ * merges name them all. */
+static void merges_name_their_parts(void **state) {
+    (void)state;
+    for (int64_t stack = 1; stack <= 2; stack++) {
+        struct cut c;
+        cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11, stack);
+        const struct granules *g = &c.granules;
+        unsigned char *slot = calloc((size_t)(c.schedule.n_slots * stack), 1);
+        assert_true(g->n_merges > 0);
+        for (int64_t m = 0; m < g->n_merges; m++)
+            for (int64_t i = 0; i < g->n_items; i++) {
+                const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
+                const int64_t at = item->slot + (merge->head - item->head) * item->parts;
+                if (item->head != merge->head / stack * stack || item->row != merge->row)
+                    continue;
+                assert_int_equal(item->parts, merge->parts);
+                assert_int_equal(item->rows, merge->rows);
+                assert_true(at >= merge->slot && at < merge->slot + merge->parts);
+                assert_false(slot[at]);
+                slot[at] = 1;
+            }
+        for (int64_t s = 0; s < c.schedule.n_slots * stack; s++)
+            assert_true(slot[s]);
+        free(slot);
+        cut_free(&c);
+    }
+}
+
+/* In order, each to whoever is free first: nobody ends later than the others by more than an item.
+ */
+static void work_is_dealt_evenly(void **state) {
+    (void)state;
+    enum { ITEMS = 1000, WORKERS = 37 };
+    int64_t load[WORKERS] = {0}, most = 0;
+    struct deal deal;
+    assert_int_equal(deal_begin(&deal, WORKERS), 0);
+    for (int64_t i = 0; i < ITEMS; i++) {
+        const int64_t cost = 1 + i * 7919 % 500, least = deal_least(&deal);
+        const int32_t worker = deal_next(&deal, cost);
+        assert_int_equal(load[worker], least);
+        for (int w = 0; w < WORKERS; w++)
+            assert_true(least < load[w] || (least == load[w] && worker <= w));
+        load[worker] += cost;
+        most = load[worker] > most ? load[worker] : most;
+        assert_int_equal(deal_most(&deal), most);
+    }
+    deal_free(&deal);
+}
+
+/* All workers end within one of the shortest items, and have as many items without keys. */
+static void items_are_dealt_evenly(void **state) {
+    (void)state;
+    enum { WORKERS = 47 };
+    struct cut c;
+    cut_make(&c, "random(0.05,3)", 4000, 4000, 64, 64, 64, WORKERS, 1);
+    const struct granules *g = &c.granules;
+    int64_t longest = 0, least = INT64_MAX, shortest = INT64_MAX, all = 0;
+    int64_t most_empty = 0, least_empty = INT64_MAX;
+    for (int w = 0; w < WORKERS; w++) {
+        int64_t keys = 0, empty = 0;
+        for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++) {
+            const int64_t cost = 128 + (int64_t)g->items[i].count * g->size;
+            keys += g->items[i].count ? cost : 0;
+            empty += g->items[i].count == 0;
+            shortest = g->items[i].count && cost < shortest ? cost : shortest;
+        }
+        all += keys;
+        longest = keys > longest ? keys : longest;
+        least = keys < least ? keys : least;
+        most_empty = empty > most_empty ? empty : most_empty;
+        least_empty = empty < least_empty ? empty : least_empty;
+    }
+    assert_true(most_empty > 0 && most_empty - least_empty <= 1);
+    assert_true(longest - least <= shortest);
+    assert_true(granules_unevenness(g) == (double)longest * WORKERS / (double)all);
+    cut_free(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(halves_take_turns),
+        cmocka_unit_test(plans_have_turns),        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

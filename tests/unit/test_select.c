@@ -1,0 +1,377 @@
+/* Which kernels and which tile heights plans choose. */
+#include "support/plans.h"
+
+/* What every CPU kernel of its stage computes. */
+static tess_problem problem_for_all(int64_t n) {
+    tess_problem p = problem_make(n);
+    p.type = TESS_BF16, p.d_qk = 32, p.d_v = 16;
+    return p;
+}
+
+/* A kernel asked for by name is used or refused: nothing falls back. */
+static void kernels_by_name(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    tess_problem problem = problem_make(64);
+    problem.kernel = "cpu_attention_imaginary";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "cpu_attention_imaginary");
+    problem.kernel = "cpu_sddmm_portable";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "does not contain");
+    problem.kernel = NULL;
+    problem.tile_rows = 3;
+    refuse(problem, pattern, TESS_UNSUPPORTED, "3 rows");
+
+    for (int64_t k = 0; k < tess_kernel_count(); k++) {
+        tess_kernel_info info = tess_kernel_info_init();
+        tess_plan *plan = NULL;
+        assert_int_equal(tess_kernel_describe(k, &info, NULL), TESS_OK);
+        if (info.backend != TESS_CPU || info.unusable)
+            continue;
+        problem = problem_for_all(64);
+        problem.kernel = info.name;
+        problem.pipeline = info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
+        assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
+                                                                          : TESS_STAGE_ATTENTION));
+        tess_plan_free(plan);
+    }
+    assert_null(tess_plan_kernel(NULL, TESS_STAGE_SPMM));
+    tess_pattern_free(pattern);
+}
+
+static void heights_can_be_asked_for(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
+    const struct backend *cpu = cpu_kernels();
+    for (int64_t k = 0; k < cpu->n_kernels; k++)
+        for (const int32_t *rows = cpu->kernels[k].tile_rows; rows && *rows; rows++) {
+            tess_problem problem = problem_for_all(256);
+            if (cpu->kernels[k].unusable())
+                break;
+            tess_plan *plan = NULL;
+            problem.kernel = cpu->kernels[k].name;
+            problem.tile_rows = *rows;
+            assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+            assert_int_equal(plan->lists.tile_rows, *rows);
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
+/* The tile's height follows from what the lists would cost: whole tiles for large blocks, and not
+ * the tallest where few rows share a key. */
+static void cuda_heights_follow_the_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block;
+        int32_t architecture, lowest, highest;
+    } cases[] = {{"random(0.1,1)", 128, 90, 128, 128},
+                 {"dense", 64, 90, 128, 128},
+                 {"random(0.1,1)", 32, 90, 128, 128},
+                 {"random(0.02,1)", 4, 80, 16, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(cases[i].architecture, 0);
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Low tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
+ * against the others. */
+static void cuda_low_tiles_are_weighed(void **state) {
+    (void)state;
+    static const struct {
+        tess_type type;
+        const char *spec;
+        int64_t d, block, tile_rows, rows;
+        const char *kernel;
+    } cases[] = {{TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
+                 {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
+                 {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
+                 {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
+                 {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
+                 {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d192"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
+                 {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32"},
+                 {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
+                 {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
+                 {TESS_F32, "random(0.1,1)", 1032, 8, 8, 8, "cuda_attention_f32"},
+                 {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
+                 {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
+                 {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
+                 {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
+                 {TESS_F16, "random(0.1,1)", 512, 8, 64, 64, "cuda_attention_f16_wide"},
+                 {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(cases[i].type == TESS_F32 ? 90 : 100, 232448);
+        tess_plan *plan = NULL;
+        problem.type = cases[i].type;
+        problem.d_qk = problem.d_v = cases[i].d, problem.tile_rows = cases[i].tile_rows;
+        problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
+        assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Work is split for as many workers as there are, of multiprocessors that share items half: each of
+ * 132 equal tiles is half of what one of 66 has to do, and stays whole. */
+static void cuda_pairs_are_workers(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d;
+        int32_t multiprocessors, workers;
+    } cases[] = {{1024, 132, 66}, {1024, 131, 65}, {1024, 1, 1}, {512, 132, 132}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make("dense", 8448, 128, 1, 1);
+        tess_problem problem = problem_make(8448);
+        tess_target target = cuda_target(90, 232448);
+        tess_plan *plan = NULL;
+        target.multiprocessors = cases[i].multiprocessors;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.batch = problem.heads_q = problem.heads_kv = 1;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+        assert_int_equal(kernel->workers(&target, plan->lists.tile_rows), cases[i].workers);
+        assert_true(plan->schedule.n_slots == 0 || cases[i].workers != 66);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no
+ * one lists. */
+static void cuda_heads_are_stacked(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, lists, heads_kv;
+        int32_t stack;
+    } cases[] = {{"random(0.1,1)", 64, 1, 2, 2},  {"random(0.1,1)", 64, 2, 2, 2},
+                 {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
+                 {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
+                 {"dense", 64, 1, 2, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern =
+            pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(90, 0);
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 128;
+        problem.heads_kv = cases[i].heads_kv;
+        problem.kernel = "cuda_attention_bf16_sm90_d128";
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_int_equal(plan->stack, cases[i].stack);
+        tess_plan_info info = tess_plan_info_init();
+        assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
+        assert_int_equal(info.stacked_heads, cases[i].stack);
+        assert_int_equal(plan->lists.tile_rows * plan->stack, 128);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* A kernel, or a height of it, that takes more shared memory than the target's blocks have is not
+ * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
+static void cuda_plans_fit_shared_memory(void **state) {
+    (void)state;
+    static const struct {
+        int64_t shared, d, asked, rows; /* rows 0: refused */
+        const char *says;               /* the kernel, or of the refusal */
+    } cases[] = {{232448, 128, 0, 128, "cuda_attention_bf16_d128"},
+                 {101376, 128, 0, 64, "cuda_attention_bf16_d128"},
+                 {101376, 128, 128, 0, "query tiles of 128 rows"},
+                 {101376, 64, 0, 128, "cuda_attention_bf16_d64"},
+                 {232448, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
+                 {166912, 256, 64, 0, "query tiles of 64 rows"},
+                 {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
+                 {65536, 256, 0, 32, "cuda_attention_bf16_low_d512"},
+                 {101376, 1024, 0, 16, "cuda_attention_bf16_low_d1024"},
+                 {50000, 1024, 0, 16, "cuda_attention_bf16_wide"},
+                 {0, 256, 0, 128, "cuda_attention_bf16_d256"},
+                 {16384, 64, 0, 0, "shared memory"}};
+    tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_problem problem = problem_make(1024);
+        tess_target target = cuda_target(86, cases[i].shared);
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.tile_rows = cases[i].asked;
+        tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+        assert_int_equal(status, cases[i].rows ? TESS_OK : TESS_UNSUPPORTED);
+        if (cases[i].rows) {
+            assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].says);
+            assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        } else if (!strstr(error.message, cases[i].says)) {
+            fail_msg("'%s' does not say '%s'", error.message, cases[i].says);
+        }
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* scale * log2(e) has to be an f32. */
+static void cuda_scales_are_refused(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    for (int type = TESS_F32; type <= TESS_BF16 && backend_get(TESS_CUDA); type++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            tess_problem problem = problem_make(64);
+            tess_target target = cuda_target(90, 0);
+            tess_error error = tess_error_init();
+            tess_plan *plan = NULL;
+            problem.type = (tess_type)type, problem.pipeline = (tess_pipeline)pipeline;
+            problem.scale = -0x1.8p127;
+            tess_status status = tess_plan_create(&plan, &problem, pattern, &target, &error);
+            assert_int_equal(status, pipeline == TESS_FUSED ? TESS_UNSUPPORTED : TESS_OK);
+            assert_true(status == TESS_OK || strstr(error.message, "2^127"));
+            tess_plan_free(plan);
+        }
+    tess_pattern_free(pattern);
+}
+
+/* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
+static void cuda_hopper_kernels_are_weighed(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t d, d_v, block, tile_rows, alignment;
+        double scale;
+        int32_t architecture, shared;
+        const char *kernel;
+    } cases[] = {
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.01,1)", 64, 64, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
+        {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d32"},
+        {"random(0.1,1)", 32, 40, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.05,1)", 64, 64, 1, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 80, 80, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 96, 104, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 80, 101376, "cuda_attention_bf16_d96"},
+        {"random(0.1,1)", 136, 136, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
+        {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
+        {"random(0.1,1)", 128, 128, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
+        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r192"},
+        {"random(0.1,1)", 192, 192, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
+        {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
+        {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d512"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 576, 512, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d576_v512"},
+        {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d768"},
+        {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
+        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
+        {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 80, 166912, "cuda_attention_bf16_wide"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
+        problem.tile_rows = cases[i].tile_rows, problem.alignment = cases[i].alignment;
+        problem.scale = cases[i].scale, problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Heights that stack heads are refused where they have nothing to share. */
+static void cuda_heights_of_stacked_heads(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
+        const char *kernel;
+    } cases[] = {{128, 1, 64, "cuda_attention_bf16_sm90_d128"},
+                 {128, 8, 64, "cuda_attention_bf16_sm90_d128"},
+                 {512, 1, 32, "cuda_attention_bf16_sm90_d512"},
+                 {512, 8, 32, "cuda_attention_bf16_sm90_d512"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+        tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, cases[i].rows, 1, 1);
+        tess_problem problem = problem_make(8192);
+        tess_target target = cuda_target(90, 0);
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        const int shared = cases[i].heads_kv == 1;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
+        problem.heads_q = 8, problem.heads_kv = cases[i].heads_kv;
+        problem.tile_rows = cases[i].rows, problem.kernel = cases[i].kernel;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         shared ? TESS_OK : TESS_UNSUPPORTED);
+        assert_true(shared ? plan->stack == 2 : strstr(error.message, "that share a list") != NULL);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
+/* Tiles of many rows are cheap for single keys only where the listed pairs alone can be computed, which
+ * takes dims that fill vectors. */
+static void cpu_heights_know_what_is_listed(void **state) {
+    (void)state;
+    static const struct { int64_t d, lowest, highest; } cases[] = {{40, 1, 8}, {320, 1, 8}};
+    tess_pattern *pattern = pattern_make("random(0.01,1)", 4096, 1, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = problem_make(4096);
+        tess_plan *plan = NULL;
+        problem.d_qk = problem.d_v = cases[i].d, problem.heads_kv = problem.heads_q;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_by_name),
+        cmocka_unit_test(heights_can_be_asked_for),
+        cmocka_unit_test(cpu_heights_know_what_is_listed),
+        cmocka_unit_test(cuda_heights_follow_the_lists),
+        cmocka_unit_test(cuda_low_tiles_are_weighed),
+        cmocka_unit_test(cuda_pairs_are_workers),
+        cmocka_unit_test(cuda_heads_are_stacked),
+        cmocka_unit_test(cuda_plans_fit_shared_memory),
+        cmocka_unit_test(cuda_scales_are_refused),
+        cmocka_unit_test(cuda_hopper_kernels_are_weighed),
+        cmocka_unit_test(cuda_heights_of_stacked_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,107 @@
+/* Loads and converts Q, K and V. */
+#include "cli/attention_input.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lab/half.h"
+
+/* The storage type of an element type, or -1. */
+static int storage_type(enum element_type type) {
+    switch (type) {
+    case ELEMENT_F16:
+        return TESS_F16;
+    case ELEMENT_BF16:
+        return TESS_BF16;
+    case ELEMENT_F32:
+        return TESS_F32;
+    default:
+        return -1;
+    }
+}
+
+static bool check_tensor(const struct tensor *tensor, struct reason *reason) {
+    char shape[SHAPE_TEXT];
+    if (storage_type(tensor->type) < 0 && tensor->type != ELEMENT_F64)
+        return reason_set(reason, "elements are %s; f16, bf16, f32 or f64 are needed",
+                          element_name(tensor->type));
+    if (tensor->rank < 2 || tensor->rank > 4)
+        return reason_set(reason, "shape %s; [B,H,N,D], [H,N,D] or [N,D] is needed",
+                          tensor_shape_text(tensor, shape));
+    if (tensor->size == 0)
+        return reason_set(reason, "shape %s holds no elements", tensor_shape_text(tensor, shape));
+    return true;
+}
+
+/* Element by element through double: exact in, rounded once out. */
+static bool convert(struct attention_input *input, int i, tess_type type, struct reason *reason) {
+    const struct tensor *tensor = &input->file[i].tensor;
+    int64_t count = (int64_t)(tensor->size / element_size(tensor->type));
+    int from = storage_type(tensor->type);
+    void *to = malloc((size_t)count * tess_type_size(type));
+    if (!to)
+        return reason_set(reason, "out of memory for %lld elements", (long long)count);
+    for (int64_t e = 0; e < count; e++)
+        lab_put(to, type, e,
+                from < 0 ? ((const double *)tensor->data)[e]
+                         : lab_get(tensor->data, (tess_type)from, e));
+    input->converted[i] = to;
+    return true;
+}
+
+static bool make_view(struct attention_input *input, int i, tess_type type, struct reason *reason) {
+    const struct tensor *tensor = &input->file[i].tensor;
+    if (storage_type(tensor->type) != (int)type && !convert(input, i, type, reason))
+        return false;
+    int64_t size[4] = {1, 1, 1, 1};
+    memcpy(size + 4 - tensor->rank, tensor->shape, (size_t)tensor->rank * sizeof size[0]);
+    const void *data = input->converted[i] ? input->converted[i] : tensor->data;
+    input->view[i] = tess_tensor_bhnd(data, type, size[0], size[1], size[2], size[3]);
+    return true;
+}
+
+static bool open_all(struct attention_input *input, const char *const names[INPUTS], int dtype,
+                     struct reason *reason) {
+    struct reason why;
+    for (int i = 0; i < INPUTS; i++) {
+        if (!tensor_file_open(&input->file[i], names[i], reason))
+            return false;
+        if (!check_tensor(&input->file[i].tensor, &why))
+            return reason_set(reason, "%.200s: %.270s", names[i], why.text);
+    }
+    const struct tensor *q = &input->file[INPUT_Q].tensor;
+    for (int i = INPUT_K; i < INPUTS; i++) {
+        const struct tensor *t = &input->file[i].tensor;
+        if (t->rank != q->rank)
+            return reason_set(reason, "%.200s has %d axes, %.200s has %d", names[INPUT_Q], q->rank,
+                              names[i], t->rank);
+        if (dtype < 0 && t->type != q->type)
+            return reason_set(reason, "%.180s is %s, %.180s is %s; --dtype converts them",
+                              names[INPUT_Q], element_name(q->type), names[i],
+                              element_name(t->type));
+    }
+    input->rank = q->rank;
+    int own = storage_type(q->type);
+    tess_type type = (tess_type)(dtype >= 0 ? dtype : own >= 0 ? own : TESS_F32);
+    for (int i = 0; i < INPUTS; i++)
+        if (!make_view(input, i, type, reason))
+            return false;
+    return true;
+}
+
+bool attention_input_open(struct attention_input *input, const char *const names[INPUTS], int dtype,
+                          struct reason *reason) {
+    *input = (struct attention_input){0};
+    if (open_all(input, names, dtype, reason))
+        return true;
+    attention_input_close(input);
+    return false;
+}
+
+void attention_input_close(struct attention_input *input) {
+    for (int i = 0; i < INPUTS; i++) {
+        tensor_file_close(&input->file[i]);
+        free(input->converted[i]);
+    }
+    *input = (struct attention_input){0};
+}

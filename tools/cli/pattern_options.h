@@ -1,0 +1,27 @@
+/* PATTERN on the command line: exactly one of --pattern, --mask, --lists, --topk; shared by run and
+ * pattern. */
+#ifndef TOOLS_PATTERN_OPTIONS_H
+#define TOOLS_PATTERN_OPTIONS_H
+
+#include "cli/arguments.h"
+#include "io/lists_file.h"
+
+enum pattern_source { FROM_SPEC, FROM_MASK, FROM_LISTS, FROM_TOPK, PATTERN_SOURCES };
+
+struct pattern_options {
+    const char *command;               /* set by the parent before parsing */
+    const char *text[PATTERN_SOURCES]; /* what each option was given, or NULL */
+    const char *block;
+};
+
+/* The parent's child parser; its input is a struct pattern_options. */
+extern const struct argp pattern_argp;
+
+/* Makes the pattern, or says in one line why not. */
+bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *options,
+                          const struct pattern_sizes *sizes, struct reason *reason);
+
+/* Whether exactly one pattern is named: checked before any file is opened. */
+bool pattern_options_check(const struct pattern_options *options, struct reason *reason);
+
+#endif

@@ -1,0 +1,173 @@
+/* The cases that `tessera verify` makes up. */
+#include "cli/sweep.h"
+
+#include <stdio.h>
+
+#include "lab/rng.h"
+
+#define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+
+/* Patterns; capitals are drawn: W width, C count of at least 1, E even width, P step, T few,
+ * K probability, S seed, D length of one of three documents. */
+static const char *const patterns[] = {
+    "dense",
+    "causal",
+    "window(W,W)",
+    "window(W,0)",
+    "window(0,W)",
+    "blockdiag(C)",
+    "dilated(T,P)",
+    "global(W)",
+    "global_grid(C)",
+    "strided(W,P)",
+    "segments(D,D,D)",
+    "longformer(E,T)",
+    "bigbird(E,T,T,S)",
+    "random(K,S)",
+    "random_row(K,S)",
+    "shared_random(K,K,S)",
+    "random(0,S)",
+    "causal&random(K,S)",
+    "window(W,W)+random_row(K,S)",
+    "(global(T)+window(W,T))&causal",
+    "longformer(E,T)&segments(D,D,D)",
+    "blockdiag(C)+strided(T,P)",
+    "random(K,S)&shared_random(K,K,S)",
+    "dilated(T,P)&causal+global_grid(C)",
+    "segments(D,D,D)&causal&random_row(K,S)",
+};
+
+static const int64_t blocks[][2] = {
+    {1, 1},  {64, 64}, {2, 2},    {192, 1}, {4, 4},    {128, 128}, {8, 8},
+    {5, 7},  {16, 16}, {64, 1},   {32, 32}, {48, 80},  {1, 1},     {128, 1},
+    {1, 16}, {17, 64}, {256, 64}, {100, 3}, {64, 128}, {33, 5},    {1, 64},
+};
+
+static const int64_t heads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {8, 1},
+                                   {4, 2}, {3, 3}, {6, 2}, {8, 4}};
+static const int64_t lengths[] = {1, 4, 8, 16, 32, 64, 96, 128, 192, 256};
+static const int64_t dims[] = {1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 80, 96, 128};
+static const int64_t wide_dims[] = {264, 512, 576, 768, 1000, 1024};
+static const int64_t tiles[] = {8, 16, 32, 64};
+static const int64_t thread_counts[] = {1, 3};
+
+/* Numbers drawn one after another. */
+struct draw {
+    uint64_t seed, stream, count;
+};
+
+static int64_t below(struct draw *r, int64_t n) {
+    return lab_below(r->seed, r->stream, r->count++, n);
+}
+
+static int chance(struct draw *r, double p) {
+    return lab_uniform(r->seed, r->stream, r->count++) < p;
+}
+
+static int64_t pick(struct draw *r, const int64_t *table, int64_t count) {
+    return table[below(r, count)];
+}
+
+/* A length beside a round number. */
+static int64_t length(struct draw *r) {
+    int64_t n = pick(r, lengths, COUNT(lengths)) + below(r, 3) - 1;
+    return n < 1 ? 1 : n;
+}
+
+static int64_t dim(struct draw *r, int64_t number) {
+    if (number % 8 == 0)
+        return 1 + number / 8 % 256;
+    if (number % 50 == 1)
+        return pick(r, wide_dims, COUNT(wide_dims));
+    return pick(r, dims, COUNT(dims));
+}
+
+static void write_number(char *out, size_t size, char what, const struct lab_case *c,
+                         struct draw *r) {
+    int64_t n = c->n > c->nkv ? c->n : c->nkv;
+    if (what == 'K')
+        snprintf(out, size, "0.%02d", (int)(5 + below(r, 95)));
+    else
+        snprintf(out, size, "%lld",
+                 (long long)(what == 'W'   ? below(r, n / 2 + 1)
+                             : what == 'C' ? 1 + below(r, c->nkv)
+                             : what == 'E' ? 2 * below(r, n / 4 + 1)
+                             : what == 'P' ? 1 + below(r, 9)
+                             : what == 'T' ? below(r, 5)
+                             : what == 'D' ? 1 + below(r, c->nkv / 3)
+                                           : below(r, 1000)));
+}
+
+static void write_pattern(struct lab_case *c, const char *form, struct draw *r) {
+    size_t used = 0;
+    for (const char *at = form; *at; at++) {
+        char *out = c->pattern + used;
+        if (strchr("WCEPTKSD", *at))
+            write_number(out, sizeof c->pattern - used, *at, c, r);
+        else
+            snprintf(out, sizeof c->pattern - used, "%c", *at);
+        used += strlen(out);
+    }
+}
+
+/* Halves what costs most until the oracle needs at most `budget` multiplications. */
+static void shrink(struct lab_case *c, double budget) {
+    while ((double)(c->b * c->h * c->n) * (double)c->nkv * (double)(c->d + c->dv) > budget)
+        if (c->b > 1)
+            c->b = 1;
+        else if (c->n >= c->nkv && c->n > 8)
+            c->n = (c->n + 1) / 2;
+        else if (c->nkv > 8)
+            c->nkv = (c->nkv + 1) / 2;
+        else
+            break;
+}
+
+/* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
+static void draw_manner(struct lab_case *c, struct draw *r) {
+    c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
+    if (chance(r, 0.5))
+        c->fill = (enum lab_fill)(1 + below(r, LAB_FILL_INF));
+    if (chance(r, 0.15))
+        c->align = chance(r, 0.5) ? (int64_t)tess_type_size(c->type) : 64;
+    if (chance(r, 0.1))
+        c->scale = chance(r, 0.5) ? 0.125 : -0.5;
+    if (chance(r, 0.3))
+        c->source = chance(r, 0.6) ? LAB_SOURCE_MASK : LAB_SOURCE_LISTS;
+    if (c->block_q == 1 && c->block_kv == 1 && chance(r, 0.5))
+        c->source = LAB_SOURCE_TOPK;
+    if (chance(r, 0.2))
+        c->tile_rows = pick(r, tiles, COUNT(tiles));
+    if (chance(r, c->nkv >= 500 ? 0.8 : 0.2))
+        c->part_keys = 1 + below(r, 256);
+    c->threads = pick(r, thread_counts, COUNT(thread_counts));
+}
+
+struct lab_case sweep_case(uint64_t seed, int64_t number) {
+    struct draw r = {seed, (uint64_t)number, 0};
+    struct lab_case c = lab_case_default();
+    const char *form = patterns[number % COUNT(patterns)];
+    c.type = (tess_type)(number / COUNT(patterns) % 3);
+    c.block_q = blocks[number % COUNT(blocks)][0];
+    c.block_kv = blocks[number % COUNT(blocks)][1];
+    int64_t ratio = below(&r, COUNT(heads));
+    c.h = heads[ratio][0], c.hkv = heads[ratio][1];
+    c.b = chance(&r, 0.7) ? 1 : 2 + below(&r, 2);
+    c.lists = (enum lab_lists)below(&r, LAB_LISTS_1 + 1);
+    c.n = length(&r);
+    c.nkv = chance(&r, 0.5) ? c.n : length(&r);
+    if (chance(&r, 0.1)) /* long rows, which are split */
+        c.n = 1 + below(&r, 20), c.nkv = 500 + below(&r, 2000);
+    c.d = dim(&r, number);
+    c.dv = chance(&r, 0.5) ? c.d : dim(&r, number + 1);
+    if (c.type == TESS_BF16 &&
+        chance(&r, 0.5)) /* AMX multiplies whole tiles, and takes no others */
+        c.d = (c.d + 31) / 32 * 32, c.dv = (c.dv + 15) / 16 * 16;
+    c.seed = (uint64_t)below(&r, 1000000);
+    shrink(&c, 4e6);
+    if (strchr(form, 'D') && c.nkv < 3)
+        c.nkv = 3;
+    write_pattern(&c, form, &r);
+    draw_manner(&c, &r);
+    return c;
+}

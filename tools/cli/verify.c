@@ -1,0 +1,328 @@
+/* tessera verify: every backend, pipeline and kernel against the oracle, over cases. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "lab/check.h"
+#include "lab/device.h"
+#include "lab/rng.h"
+#include "cli/sweep.h"
+
+enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
+enum { LEVEL_DRAW = 6 }; /* seed of the draws of a kernel for each case */
+
+struct options {
+    char **cases;                                /* argv's; NULL: the sweep */
+    int64_t n_cases, sweep_cases, seed, threads; /* threads -1: as the case says */
+    int backend;                                 /* LAB_ANY: as the case says */
+    bool list;
+};
+
+static const struct argp_option option_table[] = {
+    {"cases", 'n', "N", 0, "Number of cases in the sweep (default 3200)", 0},
+    {"seed", 's', "S", 0, "Seed of the sweep (default 1)", 0},
+    {"quick", 'q', NULL, 0, "A sweep of 400 cases", 0},
+    {"threads", 't', "T", 0, "Run every case with T threads", 0},
+    {"backend", 'b', "NAME", 0, "Run every case on cpu or cuda alone", 0},
+    {"list", 'l', NULL, 0, "Print the cases and run nothing", 0},
+    {0}};
+
+static error_t parse_backend(int *backend, const char *text) {
+    for (int b = TESS_CPU; b <= TESS_CUDA; b++)
+        if (strcmp(text, tess_backend_name((tess_backend)b)) == 0) {
+            *backend = b;
+            return 0;
+        }
+    report("verify", "--backend %s: cpu or cuda is needed", text);
+    return EINVAL;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'n':
+        return argument_number(&o->sweep_cases, text, 1, 100000000, "verify", "cases");
+    case 's':
+        return argument_number(&o->seed, text, 0, INT64_MAX, "verify", "seed");
+    case 'q':
+        o->sweep_cases = QUICK_CASES;
+        return 0;
+    case 't':
+        return argument_number(&o->threads, text, 0, 4096, "verify", "threads");
+    case 'b':
+        return parse_backend(&o->backend, text);
+    case 'l':
+        o->list = true;
+        return 0;
+    case ARGP_KEY_ARGS:
+        o->cases = state->argv + state->next;
+        o->n_cases = state->argc - state->next;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What has been seen of one kernel. */
+struct tally {
+    tess_kernel_info info;
+    int64_t cases, last; /* how many it ran in; the number of the last */
+    double worst;
+};
+
+struct verify {
+    struct tally kernels[MAX_KERNELS];
+    int64_t n_kernels;
+    int64_t passed, failed, runs, refused;
+    bool asked[2][2];        /* [backend][pipeline]: by some case, and it is not skipped */
+    char refusal[LAB_WHY];   /* the last one */
+    const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
+    double worst;            /* error over bound of all */
+    struct lab_case nearest; /* whose it is */
+};
+
+static void find_kernels(struct verify *v) {
+    for (int64_t k = 0; k < tess_kernel_count() && v->n_kernels < MAX_KERNELS; k++) {
+        struct tally *t = &v->kernels[v->n_kernels];
+        t->info = tess_kernel_info_init();
+        if (tess_kernel_describe(k, &t->info, NULL) == TESS_OK)
+            v->n_kernels++;
+    }
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            v->lacks[backend][pipeline] =
+                lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline);
+}
+
+static void show_failure(const struct verify *v, const struct lab_case *c, const char *why) {
+    char text[LAB_CASE_TEXT];
+    if (v->failed >= MAX_SHOWN)
+        return;
+    lab_case_print(c, text);
+    printf("FAILED tessera verify '%s'\n       %s\n", text, why);
+}
+
+/* One run; adds to the tallies of the kernels that ran, which *ran names. 0 when it failed. */
+static int check_one(struct verify *v, struct lab_work *work, tess_backend backend,
+                     tess_pipeline pipeline, const char *kernel, const char *ran[4]) {
+    struct lab_outcome outcome;
+    lab_check(&outcome, work, backend, pipeline, kernel);
+    memset(ran, 0, 4 * sizeof *ran);
+    if (outcome.verdict == LAB_REFUSED) {
+        v->refused++;
+        memcpy(v->refusal, outcome.message, sizeof v->refusal);
+        return 1;
+    }
+    v->runs++;
+    for (int64_t k = 0; k < v->n_kernels; k++) {
+        struct tally *t = &v->kernels[k];
+        const char *name = outcome.kernels[t->info.stage];
+        if (t->info.backend != backend || !name || strcmp(name, t->info.name) != 0)
+            continue;
+        ran[t->info.stage] = name;
+        t->cases += t->cases == 0 || t->last != v->passed + v->failed;
+        t->last = v->passed + v->failed;
+        t->worst = outcome.worst > t->worst ? outcome.worst : t->worst;
+    }
+    struct lab_case c = work->c;
+    c.backend = (int)backend;
+    c.pipeline = (int)pipeline;
+    if (kernel)
+        snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
+    if (outcome.worst > v->worst) {
+        v->worst = outcome.worst;
+        v->nearest = c;
+    }
+    if (outcome.verdict == LAB_PASSED)
+        return 1;
+    show_failure(v, &c, outcome.message);
+    return 0;
+}
+
+/* The kernels of one backend and pipeline that this machine can run; answers how many. */
+static int64_t usable(const struct verify *v, tess_backend backend, tess_pipeline pipeline,
+                      const tess_kernel_info *found[MAX_KERNELS]) {
+    int64_t n = 0;
+    for (int64_t k = 0; k < v->n_kernels; k++) {
+        const tess_kernel_info *info = &v->kernels[k].info;
+        int fused = info->stage == TESS_STAGE_ATTENTION;
+        if (info->backend == backend && fused == (pipeline == TESS_FUSED) && !info->unusable)
+            found[n++] = info;
+    }
+    return n;
+}
+
+/* One backend and pipeline. A case of the sweep is one kernel's on the CPU, whose levels are the same
+ * sources, so that more levels take no longer; else what the plan chooses, then every other kernel
+ * by name. */
+static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend backend,
+                          tess_pipeline pipeline, int64_t number) {
+    const tess_kernel_info *found[MAX_KERNELS];
+    const char *ran[4], *forced[4];
+    int64_t n = work->c.kernel[0] ? 0 : usable(v, backend, pipeline, found);
+    if (number >= 0 && backend == TESS_CPU && n) {
+        const char *drawn = found[lab_below(LEVEL_DRAW, (uint64_t)number, 0, n)]->name;
+        int64_t refused = v->refused;
+        int passed = check_one(v, work, backend, pipeline, drawn, ran);
+        return v->refused == refused ? passed : check_one(v, work, backend, pipeline, NULL, ran);
+    }
+    int ok = check_one(v, work, backend, pipeline, NULL, ran);
+    for (int64_t k = 0; k < n; k++)
+        if (!(ran[found[k]->stage] && strcmp(ran[found[k]->stage], found[k]->name) == 0))
+            ok &= check_one(v, work, backend, pipeline, found[k]->name, forced);
+    return ok;
+}
+
+/* number: its place in the sweep, or -1 for a case that was asked for. */
+static void check_case(struct verify *v, const struct lab_case *c, int64_t number) {
+    char why[LAB_WHY];
+    struct lab_work work;
+    int ok = 1;
+    if (lab_work_make(&work, c, why)) {
+        show_failure(v, c, why);
+        ok = 0;
+    }
+    for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline]) {
+                v->asked[backend][pipeline] = true;
+                ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
+                                     number);
+            }
+    lab_work_free(&work);
+    v->passed += ok;
+    v->failed += !ok;
+}
+
+/* The case with this number, the caller's or the sweep's. */
+static int case_read(struct lab_case *c, const struct options *o, int64_t number,
+                     char why[LAB_WHY]) {
+    if (!o->cases)
+        *c = sweep_case((uint64_t)o->seed, number);
+    else if (lab_case_parse(c, o->cases[number], why))
+        return -1;
+    if (o->threads >= 0)
+        c->threads = o->threads;
+    if (o->backend != LAB_ANY)
+        c->backend = o->backend;
+    return 0;
+}
+
+/* Refuses bad cases before anything runs: what does not parse, what the library refuses, what this
+ * machine or build has nothing for. */
+static int cases_check(const struct options *o) {
+    char why[LAB_WHY];
+    for (int64_t i = 0; o->cases && i < o->n_cases; i++) {
+        struct lab_case c;
+        tess_pattern *pattern;
+        tess_error error = tess_error_init();
+        if (case_read(&c, o, i, why) || lab_memory_fits(&c, why))
+            return report("verify", "%s", why);
+        if (lab_case_spec(&c, &pattern, &error) != TESS_OK)
+            return report("verify", "%s", error.message);
+        tess_pattern_free(pattern);
+        if (!o->list && lab_device_case(&c, why))
+            return report("verify", "%s", why);
+    }
+    struct lab_case whole = lab_case_default();
+    whole.backend = o->backend;
+    if (!o->list && lab_device_case(&whole, why))
+        return report("verify", "%s", why);
+    return EXIT_DONE;
+}
+
+/* What became of each kernel; nothing of those that no case asked for. */
+static void summary_of_kernels(const struct verify *v) {
+    for (int64_t k = 0; k < v->n_kernels; k++) {
+        const struct tally *t = &v->kernels[k];
+        int pipeline = t->info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        if (t->cases)
+            printf("  %-28s %7lld cases, worst error/bound %.3f\n", t->info.name,
+                   (long long)t->cases, t->worst);
+        else if (t->info.unusable)
+            printf("  %-28s skipped: %s\n", t->info.name, t->info.unusable);
+        else if (v->asked[t->info.backend][pipeline])
+            printf("  %-28s ran in no case\n", t->info.name);
+    }
+}
+
+static void summary(const struct verify *v, const struct options *o) {
+    summary_of_kernels(v);
+    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+            const char *lacks = v->lacks[backend][pipeline];
+            int told = pipeline > TESS_FUSED && lacks && v->lacks[backend][TESS_FUSED] &&
+                       strcmp(lacks, v->lacks[backend][TESS_FUSED]) == 0;
+            if (lacks && !told)
+                printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
+        }
+    if (v->worst > 0) {
+        char text[LAB_CASE_TEXT];
+        lab_case_print(&v->nearest, text);
+        printf("  nearest to its bound: tessera verify '%s'\n", text);
+    }
+    printf("verify: %lld cases, %lld passed, %lld failed", (long long)(v->passed + v->failed),
+           (long long)v->passed, (long long)v->failed);
+    if (o->cases)
+        printf("\n");
+    else
+        printf(" (seed %lld)\n", (long long)o->seed);
+}
+
+static int run(struct verify *v, const struct options *o) {
+    int64_t cases = o->cases ? o->n_cases : o->sweep_cases;
+    bool terminal = isatty(STDERR_FILENO);
+    if (!o->cases) /* for tiny problems a team costs more than it brings; runs name their own */
+        omp_set_num_threads(1);
+    for (int64_t i = 0; i < cases; i++) {
+        struct lab_case c;
+        char text[LAB_CASE_TEXT];
+        case_read(&c, o, i, text);
+        lab_case_print(&c, text);
+        if (o->list)
+            printf("%s\n", text);
+        else
+            check_case(v, &c, o->cases ? -1 : i);
+        if (terminal && !o->list && (i % 16 == 15 || i + 1 == cases))
+            fprintf(stderr, "\rverify: %lld of %lld cases, %lld failed%s", (long long)(i + 1),
+                    (long long)cases, (long long)v->failed, i + 1 == cases ? "\r\033[K" : "");
+    }
+    if (o->list)
+        return EXIT_DONE;
+    if (v->runs == 0 && v->failed == 0)
+        return report("verify", "nothing ran: %s", v->refusal);
+    summary(v, o);
+    return v->failed ? EXIT_CHECK_FAILED : EXIT_DONE;
+}
+
+int verify_main(int argc, char **argv) {
+    static const struct argp argp = {
+        option_table,
+        parse,
+        "[CASE...]",
+        "Holds every backend, pipeline and kernel against a double-precision oracle, over the "
+        "cases given or a generated sweep."
+        "\vA failing case is printed as the command that repeats it. Exit status: 0 all passed, "
+        "1 some failed, 2 bad use.",
+        NULL,
+        NULL,
+        NULL};
+    struct options options = {NULL, 0, SWEEP_CASES, 1, -1, LAB_ANY, false};
+    int status = arguments_parse(&argp, "verify", argc, argv, &options);
+    if (status != EXIT_DONE)
+        return status;
+    struct verify *v = calloc(1, sizeof *v);
+    if (!v)
+        return report("verify", "out of memory");
+    find_kernels(v);
+    status = cases_check(&options);
+    if (status == EXIT_DONE)
+        status = run(v, &options);
+    free(v);
+    return status;
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Gathers what tests/scripts/gpu.sh runs on a machine that builds nothing: tools/scripts/gpu_stage.sh [BUILD [STAGE]]
+#
+# Copies the program, the library and the tests that meet a device from a build folder (default
+# build/release), and the shared libraries that they need beyond glibc, stripped, into a folder
+# (default .stage), and writes beside them the commit that they are of.
+set -eu
+cd "$(dirname "$0")/../.."
+build=${1:-build/release}
+stage=${2:-.stage}
+
+programs=("$build/tessera")
+for test in cuda api plan large; do
+    [ -x "$build/test_$test" ] && programs+=("$build/test_$test")
+done
+[ -x "$build/tessera" ] || { echo "gpu_stage: there is no $build/tessera: build first" >&2; exit 2; }
+
+rm -rf "$stage"
+mkdir -p "$stage"
+# glibc's own libraries and the driver are the other machine's.
+libraries=$(ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so')
+# shellcheck disable=SC2086 # no library's path has a space
+cp -L "${programs[@]}" $libraries "$stage"
+[ ! -e "$build/libtessera.so" ] || cp -L "$build/libtessera.so" "$stage"
+strip --strip-unneeded "$stage"/*
+sed 's/.*"\(.*\)"/\1/' "$build/commit/commit.h" >"$stage/commit"
+du -sh "$stage" | sed 's/^/gpu_stage: /'
