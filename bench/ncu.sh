@@ -3,7 +3,7 @@
 # Attention" (Goel and Agrawal):
 #   bench/ncu.sh TESSERA OUT.csv [CASE...]
 #
-# Without cases: the report's, N = 32768, G = 8, p = 0.95, d = 768, and its N = 1024. The CSV has a
+# Without cases: those of that paper, N = 32768, G = 8, p = 0.95, d = 768, and its N = 1024. The CSV has a
 # line for each case and kernel: time, throughput of compute and of memory in percent of the peak,
 # and the warps that wait for each reason in percent of all that wait or run. Exit status 2 where
 # ncu is not.

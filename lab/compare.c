@@ -1,4 +1,4 @@
-/* Whether an answer is accurate: exactly the table "Accuracy" of SEMANTICS.md. */
+/* Whether an answer is accurate: exactly the table "Accuracy" of docs/semantics.md. */
 #include "lab/compare.h"
 
 #include "lab/half.h"

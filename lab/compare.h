@@ -1,4 +1,4 @@
-/* Whether an answer is accurate: exactly the table "Accuracy" of SEMANTICS.md. */
+/* Whether an answer is accurate: exactly the table "Accuracy" of docs/semantics.md. */
 #ifndef LAB_COMPARE_H
 #define LAB_COMPARE_H
 

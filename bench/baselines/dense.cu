@@ -1,5 +1,5 @@
-// The dense baselines' kernels: the tiled products of the reports that Tessera is measured against,
-// and a softmax of rows that is as fast as memory, so that the baselines lose nothing to it.
+// The dense baselines' kernels: the tiled products of the published kernels that Tessera is measured
+// against, and a softmax of rows that is as fast as memory, so that the baselines lose nothing to it.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

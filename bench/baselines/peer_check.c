@@ -57,8 +57,8 @@ static int check_scores(const struct bench_peer_kind *kind, const struct bench_s
     return 0;
 }
 
-/* The row of o of that element row, as SEMANTICS.md measures one: its error beside the norm of the
- * row, or of what independent errors of the terms would give. */
+/* The row of o of that element row, as docs/semantics.md measures one: its error beside the norm of
+ * the row, or of what independent errors of the terms would give. */
 static int check_outputs(const struct bench_peer_kind *kind, const struct bench_sparse *m,
                          const struct bench_setting *s, const void *weights, const void *o,
                          tess_type type, int64_t row, int64_t r, char why[LAB_WHY]) {

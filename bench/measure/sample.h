@@ -12,8 +12,8 @@ enum { BENCH_SAMPLE_ROWS = 64 };
 int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
                       const tess_pattern *pattern);
 
-/* The setting's o (and lse where it was asked for) at these rows against the table of SEMANTICS.md.
- * Answers 0, or -1 and why. */
+/* The setting's o, and lse where it is wanted, at these rows against the table "Accuracy" of
+ * docs/semantics.md. Answers 0, or -1 and why. */
 int bench_sample_check(const struct lab_oracle *oracle, const struct bench_setting *s, int lse,
                        char why[LAB_WHY]);
 

@@ -1,5 +1,5 @@
 # The modes of "Sparse Attention in CUDA": warm replays of small problems.
-set multiplot layout 1, 2 margins 0.09, 0.70, 0.16, 0.84 spacing 0.08 title 'The modes of the second report: f32, 8 heads, warm graph replays'
+set multiplot layout 1, 2 margins 0.09, 0.70, 0.16, 0.84 spacing 0.08 title 'The modes of "Sparse Attention in CUDA": f32, 8 heads, warm graph replays'
 set logscale xy 2
 set format y '%g'
 set logscale y 10

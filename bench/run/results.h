@@ -23,7 +23,7 @@ int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]
  * beside what is measured here. Else -1 and which is not. */
 int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]);
 
-/* Whether there is a row that was asked for by this line. */
+/* Whether there is a row for this line of a sweep. */
 int bench_rows_hold(const struct bench_rows *rows, const char *asked);
 
 /* A row with the times of this kernel, for the case and timing of r and whatever pattern;

@@ -117,7 +117,7 @@ static int level_rest(int level) {
 static int level_pays(int level) {
 #if defined(__x86_64__)
     /* vdpbf16ps makes twice the products of a multiply-add of f32. AMD's processors take the same
-     * time for both, Intel's four times as long (docs/measured.md). */
+     * time for both, Intel's four times as long (docs/notes/cpu.md). */
     if (level == LEVEL_avx512bf16)
         return __builtin_cpu_is("amd");
 #endif

@@ -50,7 +50,7 @@ struct view {
 /* What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
  * staged one bcsr and values; both find a schedule, whose tiles are query tiles for the one and
  * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
- * time (SEMANTICS: unlisted keys). */
+ * time (docs/semantics.md, "Unlisted keys"). */
 struct kernel_args {
     const char *function; /* that the caller called, for errors */
     const struct problem *problem;

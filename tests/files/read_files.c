@@ -38,7 +38,7 @@ static const char *text(const json_t *o, const char *name) {
     return json_string_value(json_object_get(o, name));
 }
 
-/* The fields that SEMANTICS.md names ("CASE" and "Bench JSON"). */
+/* The fields that docs/semantics.md names ("CASE" and "Bench JSON"). */
 static void check_fields(const json_t *o) {
     static const char *const texts[] = {"asked",   "case",    "dtype",    "block",
                                         "pattern", "backend", "pipeline", "kernel",

@@ -11,7 +11,7 @@
  * refuses none. Resets both counts below. */
 void alloc_refuse(int64_t n, int onward);
 
-int64_t alloc_calls(void);   /* how many allocations were asked for */
+int64_t alloc_calls(void);   /* allocations requested so far */
 int64_t alloc_refused(void); /* how many of them were refused */
 int64_t alloc_live(void);    /* blocks allocated and not freed, ever */
 

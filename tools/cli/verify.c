@@ -178,7 +178,7 @@ static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend 
     return ok;
 }
 
-/* number: its place in the sweep, or -1 for a case that was asked for. */
+/* number: its place in the sweep, or -1 for a case of the command line. */
 static void check_case(struct verify *v, const struct lab_case *c, int64_t number) {
     char why[LAB_WHY];
     struct lab_work work;

@@ -381,7 +381,7 @@ static inline void cpu_multiply(float *st, int vectors, int32_t n, const float *
 }
 
 /* Keys whose outputs are added up before they are folded into a sum with compensation. Rows of few
- * dims are held tighter than others: SEMANTICS multiplies their error by 1 + 2 / sqrt(d). */
+ * dims are held tighter than others: docs/semantics.md, "Accuracy". */
 #define CPU_NEAR 1024 /* at most */
 static inline int32_t cpu_near(int64_t d) {
     return d < 4 * CPU_CHUNK ? CPU_KEYS_SHORT : CPU_NEAR;

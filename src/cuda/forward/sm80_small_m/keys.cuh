@@ -181,7 +181,7 @@ attention_low_ask(const struct attention_params &p, const struct granule_item &i
     return asked;
 }
 
-/* The keys and masks of a step, from what was asked for of it. Its first place has a key. */
+/* The keys and masks of a step, from its look-up that was begun. Its first place has a key. */
 static __device__ __forceinline__ void
 attention_low_answer(struct attention_low_step &step, const struct attention_params &p,
                      const struct granule_item &item, const struct attention_low_asked &asked) {
