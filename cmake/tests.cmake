@@ -19,17 +19,25 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule select plan api pattern validate spec random)
+foreach(name status lists schedule api pattern validate spec random)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)
     tessera_test(kernels ${name} INCLUDES src src/cpu)
 endforeach()
-set(cuda_lists)
-if(NOT TESSERA_WITH_CUDA)
-    set(cuda_lists $<TARGET_OBJECTS:tessera_cuda_lists>)
+# Planning for CUDA, also where nothing of CUDA was built: then its table stands in with the tests.
+foreach(name granules plan select)
+    tessera_test(unit ${name} INCLUDES src src/cuda)
+    if(NOT TESSERA_WITH_CUDA)
+        target_sources(test_${name} PRIVATE $<TARGET_OBJECTS:tessera_cuda_plan>
+            tests/support/cuda_planning.c)
+        target_link_options(test_${name} PRIVATE -Wl,--wrap=backend_get)
+    endif()
+endforeach()
+if(TESSERA_WITH_CUDA)
+    tessera_test(unit cuda_table INCLUDES src src/cuda)
+    target_include_directories(test_cuda_table SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
-tessera_test(unit granules SOURCES ${cuda_lists} INCLUDES src src/cuda)
 
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)

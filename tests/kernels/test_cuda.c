@@ -289,7 +289,7 @@ static void tensors_past_2_31(void **state) {
         "h=2,n=2100,d=128,dtype=f16,block=64x1,pattern=random(0.1,1),"
         "kernel=cuda_attention_f16_d128",
         "h=2,n=2100,d=64,block=64x64,pattern=window(100,20)",
-        "h=2,n=2100,d=64,block=64x64,pattern=window(100,20),kernel=cuda_attention_f32",
+        "h=2,n=2100,d=64,block=64x64,pattern=window(100,20),kernel=cuda_attention_f32_wide",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {

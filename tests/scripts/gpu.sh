@@ -144,7 +144,7 @@ hard=(
     $fused,h=2,n=90,nkv=700,d=40,dv=256,pattern='random(0.3,1)',block=16x16,tile={8,16,32},fill=nanv
     $fused,h=2,n=90,nkv=700,d=256,dv=40,pattern='random(0.3,1)',block=16x16,tile={8,16,32},fill=nank
     $fused,h=2,n=300,nkv=700,d=100,pattern={causal,'random(0.2,1)'},block=16x16,tile={16,32},kernel=cuda_attention_f32_d128,fill={nanv,inf}
-    $fused,h=2,n=300,nkv=700,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32},kernel=cuda_attention_f32,fill={nanv,inf}
+    $fused,h=2,n=300,nkv=700,d=256,pattern='random(0.2,1)',block=16x16,tile={8,16,32},kernel=cuda_attention_f32_wide,fill={nanv,inf}
     $fused,h=2,n=300,nkv=700,d={300,512,700,1024},dtype={f16,bf16,f32},pattern='random(0.2,1)',block={8x8,64x64},tile={8,16},fill=nanv
     $fused,h=1,n=140,nkv=3000,d=576,dv=512,dtype={f16,bf16,f32},pattern='random(0.3,3)&causal',block=16x16,tile={8,16},part={0,512},fill=inf
     $fused,h=1,n=64,nkv=1000,d={512,768,1024},pattern=dense,fill={tiny,cancel,positive,subnormal}
