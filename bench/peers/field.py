@@ -260,11 +260,13 @@ def triton(tuned=None, wider=False):
             tuned[key] = triton_lists.tune(
                 launch, triton_lists.configs(c["block_q"], c["block_kv"], f32, wider))
 
+        config = tuned[key]
+
         def run():
-            launch(tuned[key])
+            launch(config)
             return o
 
-        run.exact, run.config = True, "/".join(map(str, tuned[key]))
+        run.exact, run.config = True, "/".join(map(str, config))
         return run
 
     return make
