@@ -112,8 +112,8 @@ for name; do
         [[ $? =~ ^[02]$ ]] || failed=1 # 2: it is not here, and has said so
         ;;
     peers)
-        peers peers 150 --rounds 7 \
-            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer
+        peers peers 200 --rounds 7 \
+            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer,triton,vsa,flash4
         ;;
     floors)
         peers floors 60 --rounds 9 --peers tessera_fused,cudnn_dense

@@ -48,6 +48,13 @@ class Problem(Struct):
         ("tile_rows", c_int64), ("part_keys", c_int64)]
 
 
+class PlanInfo(Struct):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "stacked_heads",
+                                     "work_items", "split_tiles", "memory_size")] + [
+        ("predicted_seconds", c_double)]
+
+
 class Target(Struct):
     _fields_ = [("struct_size", c_size_t), ("backend", c_int), ("device", c_int32),
                 ("architecture", c_int32), ("multiprocessors", c_int32),
@@ -79,7 +86,7 @@ class Library:
         function = getattr(self.c, name)
         if function(*arguments[:-1], byref(error), arguments[-1]) if name in WITH_STREAM else \
                 function(*arguments, byref(error)):
-            raise RuntimeError(f"{error.function.decode()}: {error.message.decode()}")
+            raise RuntimeError(f"{(error.function or name.encode()).decode()}: {error.message.decode()}")
 
 
 # These take the stream after the error.
@@ -87,10 +94,27 @@ WITH_STREAM = ("tess_run", "tess_plan_upload")
 
 
 class Pattern:
-    def __init__(self, library, spec, n_q, n_kv, block_q, block_kv, heads):
+    """Of a spec; or of `listed`, bool [batch, heads, block rows, block columns] of whole blocks; or of
+    `keys`, int32 [batch, heads, n_q, k]: the keys of each query, -1 for none."""
+
+    def __init__(self, library, spec, n_q, n_kv, block_q, block_kv, heads, batch=1, listed=None, keys=None):
         self.library, self.handle = library, c_void_p()
-        shape = Shape(n_q=n_q, n_kv=n_kv, block_q=block_q, block_kv=block_kv, heads=heads)
-        library.call("tess_pattern_from_spec", byref(self.handle), spec.encode(), byref(shape))
+        sizes = dict(n_q=n_q, n_kv=n_kv, block_q=block_q, block_kv=block_kv, batch=batch, heads=heads)
+        if listed is not None:
+            ptr = numpy.zeros(listed.shape[:2] + (listed.shape[2] + 1,), numpy.int64)
+            ptr[..., 1:] = listed.sum(-1).cumsum(-1)
+            ends = ptr[..., -1].cumsum().reshape(listed.shape[:2])
+            ptr += (ends - ptr[..., -1])[..., None]
+            column = numpy.ascontiguousarray(listed.nonzero()[3], numpy.int32)
+            lists = Lists(n_tiles=len(column), row_ptr=ptr.ctypes.data_as(POINTER(c_int64)),
+                          col_idx=column.ctypes.data_as(POINTER(c_int32)), **sizes)
+            library.call("tess_pattern_from_lists", byref(self.handle), byref(lists))
+        elif keys is not None:
+            keys = numpy.ascontiguousarray(keys, numpy.int32)
+            library.call("tess_pattern_from_topk", byref(self.handle), c_void_p(keys.ctypes.data),
+                         c_int64(keys.shape[3]), byref(Shape(**sizes)))
+        else:
+            library.call("tess_pattern_from_spec", byref(self.handle), spec.encode(), byref(Shape(**sizes)))
 
     def __del__(self):
         self.library.c.tess_pattern_free(self.handle)
@@ -100,22 +124,30 @@ class Pattern:
         self.library.call("tess_pattern_describe", self.handle, byref(info))
         return info
 
-    def blocks(self):
-        """Which tiles are listed, bool [lists, block rows, block columns], and which of those in part."""
+    def lists(self):
+        """First tiles of block rows [lists, block rows + 1], block columns of tiles, and the places of
+        those tiles that are listed in part."""
         lists = Lists()
         self.library.call("tess_pattern_lists", self.handle, byref(lists))
-        rows, columns = -(-lists.n_q // lists.block_q), -(-lists.n_kv // lists.block_kv)
-        n = lists.batch * lists.heads
-        ptr = numpy.ctypeslib.as_array(lists.row_ptr, (n * (rows + 1),)).reshape(n, rows + 1)
-        count = numpy.diff(ptr, axis=1).reshape(-1)
-        column = numpy.ctypeslib.as_array(lists.col_idx, (max(lists.n_tiles, 1),))[:lists.n_tiles]
-        place = numpy.repeat(numpy.arange(n * rows), count) * columns + column
+        rows, n = -(-lists.n_q // lists.block_q), lists.batch * lists.heads
+
+        def array(pointer, shape):
+            return numpy.ctypeslib.as_array(pointer, shape).copy() if all(shape) else numpy.zeros(shape, int)
+
+        return (array(lists.row_ptr, (n, rows + 1)), array(lists.col_idx, (lists.n_tiles,)),
+                numpy.concatenate([array(lists.band_entry, (lists.n_bands,)),
+                                   array(lists.bitmask_entry, (lists.n_bitmasks,))]).astype(int))
+
+    def blocks(self):
+        """Which tiles are listed, bool [lists, block rows, block columns], and which of those in part."""
+        info = self.info()
+        ptr, column, parts = self.lists()
+        n, rows, columns = len(ptr), ptr.shape[1] - 1, -(-info.n_kv // info.block_kv)
+        place = numpy.repeat(numpy.arange(n * rows), numpy.diff(ptr, axis=1).reshape(-1)) * columns + column
         listed = numpy.zeros(n * rows * columns, bool)
         partial = numpy.zeros_like(listed)
         listed[place] = True
-        for entry, many in ((lists.band_entry, lists.n_bands), (lists.bitmask_entry, lists.n_bitmasks)):
-            if many:
-                partial[place[numpy.ctypeslib.as_array(entry, (many,))]] = True
+        partial[place[parts]] = True
         return listed.reshape(n, rows, columns), partial.reshape(n, rows, columns)
 
 
@@ -160,6 +192,11 @@ class Attention:
     def kernel(self):
         names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in range(4))
         return "+".join(name.decode() for name in names if name)
+
+    def info(self):
+        info = PlanInfo()
+        self.library.call("tess_plan_describe", self.plan, byref(info))
+        return info
 
     def run(self, stream=0):
         self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))

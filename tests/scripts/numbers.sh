@@ -63,7 +63,8 @@ function complain(words) { print page ":" line ": " words; failures++ }
 END {
     peers["FlexAttention"] = "flex"; peers["cuDNN, dense"] = "cudnn_dense"
     peers["tiled, dense"] = "dense_tiled"; peers["cuBLAS, dense"] = "dense_cublas"
-    peers["PyTorch"] = "flash2_dense"
+    peers["PyTorch"] = "flash2_dense"; peers["plain Triton"] = "triton"; peers["VSA"] = "vsa"
+    peers["FlashAttention 4"] = "flash4"
     levels["AVX-512"] = "cpu_attention_avx512"; levels["AVX2"] = "cpu_attention_avx2"
     levels["AVX-512 BF16"] = "cpu_attention_avx512bf16"
     n_pages = split(pages, page_names, " ")
