@@ -36,6 +36,14 @@ if(TESSERA_WITH_CUDA)
     target_link_libraries(tessera_static INTERFACE CUDA::cudart_static)
 endif()
 
+# Part of another project, of which only what it links is built.
+if(NOT TESSERA_INSTALL)
+    if(NOT PROJECT_IS_TOP_LEVEL)
+        set_target_properties(tessera tessera_static PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+    return()
+endif()
+
 install(TARGETS tessera tessera_static EXPORT tesseraTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev
     ARCHIVE COMPONENT dev)
@@ -62,6 +70,14 @@ list(JOIN pc_private " " TESSERA_PC_PRIVATE)
 # Relative to the .pc file itself, so that an installed tree can be moved.
 file(RELATIVE_PATH TESSERA_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 string(REGEX REPLACE "/$" "" TESSERA_PC_PREFIX "${TESSERA_PC_PREFIX}")
+# tessera links the shared library. pkg-config cannot choose among two files of one name, not even by
+# --static, so the static one has a package of its own.
+set(TESSERA_PC_NAME tessera)
+set(TESSERA_PC_LIBS -ltessera)
 configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc
+set(TESSERA_PC_NAME tessera-static)
+set(TESSERA_PC_LIBS "-l:libtessera.a ${TESSERA_PC_PRIVATE}")
+set(TESSERA_PC_PRIVATE)
+configure_file(cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/package/tessera-static.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/package/tessera.pc ${PROJECT_BINARY_DIR}/package/tessera-static.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

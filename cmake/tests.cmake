@@ -19,7 +19,7 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule api pattern validate spec random)
+foreach(name status lists schedule api pattern validate parts spec random)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name attention sddmm softmax spmm)
@@ -95,7 +95,8 @@ add_executable(make_files tests/files/make_files.c)
 target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
-add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/sweep.c tools/cli/verify.c)
+add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
+    tools/cli/sweep.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
 add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
@@ -126,6 +127,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME debian_packages COMMAND ${PROJECT_SOURCE_DIR}/tests/package/deb.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
     add_test(NAME abi COMMAND ${PROJECT_SOURCE_DIR}/tests/package/abi.sh ${CMAKE_C_COMPILER})
+    add_test(NAME newcomer COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/newcomer.sh
+        ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)
+    set_tests_properties(newcomer PROPERTIES TIMEOUT 600)
     set_tests_properties(debian_packages abi PROPERTIES SKIP_RETURN_CODE 77)
     set_tests_properties(header package PROPERTIES ENVIRONMENT "CC=${CMAKE_C_COMPILER}")
 endif()

@@ -65,11 +65,13 @@ target_link_libraries(bench PRIVATE tessera_warnings
 add_executable(tessera_tool
     tools/cli/arguments.c tools/cli/attention_input.c tools/cli/attention_output.c tools/cli/info.c tools/cli/main.c
     tools/cli/memory_limit.c tools/cli/pattern.c tools/cli/pattern_options.c tools/picture/picture.c
-    tools/picture/svg.c tools/cli/plan.c tools/cli/run.c tools/cli/sweep.c tools/cli/verify.c)
+    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings bench tool_files PNG::PNG)
-install(TARGETS tessera_tool COMPONENT tools)
-install(FILES docs/man/tessera.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
+if(TESSERA_INSTALL)
+    install(TARGETS tessera_tool COMPONENT tools)
+    install(FILES docs/man/tessera.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
+endif()
 
 add_executable(tessera_demo tools/demo/demo.c tools/demo/blocks.c)
 target_link_libraries(tessera_demo PRIVATE tessera_warnings tool_files)

@@ -2,7 +2,9 @@
  * A caller's own block lists: 8 x 8 blocks of 16 tokens, a list per head. Head 0 sees its own block
  * and the first, head 1 the two blocks before and after its own. Tensors are laid out as
  * projections write them, [batch, token, head, feature]; the log-sum-exp of every row comes out
- * too.
+ * too. To build it:
+ *
+ *     cc block_lists.c $(pkg-config --cflags --libs tessera) -lm
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /*
  * Sparse attention in five lines: two heads over 256 tokens, where each query sees the 64 tokens on
- * either side of it and the first 8, which in turn see everything.
+ * either side of it and the first 8, which in turn see everything. To build it:
+ *
+ *     cc five_lines.c $(pkg-config --cflags --libs tessera)
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,9 +50,9 @@ int main(void) {
     printf("tessera %s: o[0] = %.6f %.6f %.6f ...\n", tess_version(), o[0], o[1], o[2]);
 
     /* Every output is an average of values, so where all values are 1 the outputs are 1. */
-    float worst = 0.0f;
+    int right = 0;
     for (int i = 0; i < COUNT; i += DIM)
-        worst = fmaxf(worst, fabsf(o[i] - 1.0f));
-    printf("weights sum to 1 within %.1e\n", worst);
-    return worst < 1e-5f ? EXIT_SUCCESS : EXIT_FAILURE;
+        right += o[i] > 1.0f - 1e-5f && o[i] < 1.0f + 1e-5f;
+    printf("weights sum to 1 in %d of %d rows\n", right, COUNT / DIM);
+    return right == COUNT / DIM ? EXIT_SUCCESS : EXIT_FAILURE;
 }

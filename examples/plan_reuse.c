@@ -1,6 +1,9 @@
 /*
  * Plan once, run many times: the six layers of a small model share one pattern, so they share one
- * plan and one workspace. Planning and memory are paid for once, a run allocates nothing.
+ * plan and one workspace. Planning and memory are paid for once, a run allocates nothing. To build
+ * it:
+ *
+ *     cc plan_reuse.c $(pkg-config --cflags --libs tessera)
  */
 #include <stdio.h>
 #include <stdlib.h>

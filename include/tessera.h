@@ -231,6 +231,7 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  *   strided(local,stride)        causal: the last `local` keys, and keys = stride-1 mod stride
  *                                (Child et al., Sparse Transformers, arXiv:1904.10509)
  *   segments(n1,n2,...)          documents of n1, n2, ... tokens; tokens past the last see nothing
+ *   each(n1,n2,...; SPEC)        SPEC laid out anew within each document of n1, n2, ... tokens
  *   longformer(w,g)              window(w/2,w/2)+global(g)
  *                                (Beltagy et al., arXiv:2004.05150)
  *   bigbird(w,g,r,seed)          longformer(w,g) and r random blocks in each block row
@@ -245,8 +246,15 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  * whatever the shape's batch and heads. Element patterns that cut a block are honoured exactly, by
  * partial tiles. Time and memory grow with the tiles listed, not with n_q * n_kv.
  *
- * Halves round down; the last `local` keys of strided are p-local+1 ... p; where n_q > n_kv and p
- * is negative, blocks of tokens go on below 0. Segments that sum to more than n_kv are refused.
+ * each(n1,n2,...; SPEC) packs documents, as segments does: a document sees itself alone, and is to
+ * SPEC the whole sequence. Positions, keys and n_kv count from its first token, so global tokens
+ * and grids are its own. Random terms draw among the blocks of the pattern that it touches, for
+ * each document anew; what a drawn block lists ends where the document does.
+ *
+ * Halves round down; the last `local` keys of strided are p-local+1 ... p, so that window(255,0)
+ * is what others call a window of 256; where n_q > n_kv and p is negative, blocks of tokens go on
+ * below 0. Documents that sum to more than n_kv are refused, and within each, segments that sum to
+ * more than the shortest document.
  * Errors: INVALID_ARGUMENT (position = offset in spec), OUT_OF_MEMORY.
  */
 TESS_API tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
@@ -316,6 +324,27 @@ TESS_API tess_status tess_pattern_union(tess_pattern **pattern, const tess_patte
                                         const tess_pattern *b, tess_error *error);
 TESS_API tess_status tess_pattern_intersection(tess_pattern **pattern, const tess_pattern *a,
                                                const tess_pattern *b, tess_error *error);
+
+/*
+ * Patterns of documents packed in one sequence, in their order: the queries of parts[i] follow those
+ * of parts[i - 1], its keys that part's keys, and it sees its own keys alone. n_q and n_kv are the
+ * sums of the parts'. Blocks are those of parts[0]; parts may have others and end within a block:
+ * tiles that are cut are cut exactly. A part with one batch or head serves all. `parts` is an array
+ * of `count` patterns, of which nothing is kept. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY.
+ */
+TESS_API tess_status tess_pattern_concat(tess_pattern **pattern, const tess_pattern *const *parts,
+                                         int64_t count, tess_error *error);
+
+/*
+ * What the queries query_begin ... query_end - 1 of `a` list of the keys key_begin ... key_end - 1,
+ * both numbered from 0 on. Listed pairs stay as they are: a chunk of queries sees what it saw in
+ * the whole, though as a pattern of its own size a spec would put it elsewhere. Blocks are those of
+ * `a`; ranges may begin and end within one. Errors: INVALID_ARGUMENT (a range that is empty or not
+ * within the pattern), OUT_OF_MEMORY.
+ */
+TESS_API tess_status tess_pattern_select(tess_pattern **pattern, const tess_pattern *a,
+                                         int64_t query_begin, int64_t query_end, int64_t key_begin,
+                                         int64_t key_end, tess_error *error);
 
 /* Queries and keys exchanged: block_kv x block_q tiles of an n_kv x n_q pattern. */
 TESS_API tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a,
@@ -559,6 +588,20 @@ TESS_API const char *tess_stage_name(tess_stage stage); /* "attention", "sddmm",
 
 /* The kernel that a plan uses for a stage; NULL when the plan has no such stage. */
 TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
+
+/*
+ * For other languages, which cannot call the inline tess_NAME_init of this header. The size in
+ * bytes of the struct called `name` ("tess_problem", ...) as this library knows it, 0 when it knows
+ * none: a binding whose own layout differs from it was written for another version, or is wrong.
+ */
+TESS_API size_t tess_struct_size(const char *name);
+
+/* What tess_NAME_init does, for the struct called `name` and a layout of `size` bytes: everything
+ * at its default, struct_size set to `size`. An earlier version's layout, which is shorter, will do.
+ * Errors: INVALID_ARGUMENT (no such struct, a size larger than the library's or without room for
+ * struct_size). */
+TESS_API tess_status tess_struct_init(const char *name, void *object, size_t size,
+                                      tess_error *error);
 
 /* The best instruction-set level that this machine's CPU kernels use: "amx" or "avx512bf16" (bf16
  * attention alone; all else then uses the next), "avx512", "avx2", "neon" or "portable". The

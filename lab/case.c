@@ -18,6 +18,7 @@ struct key {
     size_t offset, size;
     int64_t max;
     const char *const *words;
+    const char *help;
 };
 
 static const char *const type_words[] = {"f32", "f16", "bf16", NULL};
@@ -32,29 +33,34 @@ static const char *const fill_words[] = {"normal",  "positive", "large", "huge",
 
 #define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
 static const struct key keys[] = {
-    {"b", COUNT, FIELD(b), MAX_TOKENS, NULL},
-    {"h", COUNT, FIELD(h), MAX_TOKENS, NULL},
-    {"hkv", COUNT, FIELD(hkv), MAX_TOKENS, NULL},
-    {"n", COUNT, FIELD(n), MAX_TOKENS, NULL},
-    {"nkv", COUNT, FIELD(nkv), MAX_TOKENS, NULL},
-    {"d", COUNT, FIELD(d), MAX_TOKENS, NULL},
-    {"dv", COUNT, FIELD(dv), MAX_TOKENS, NULL},
-    {"dtype", WORD, FIELD(type), 0, type_words},
-    {"block", BLOCK, FIELD(block_q), MAX_TOKENS, NULL},
-    {"pattern", TEXT, FIELD(pattern), 0, NULL},
-    {"backend", WORD, FIELD(backend), 0, backend_words},
-    {"pipeline", WORD, FIELD(pipeline), 0, pipeline_words},
-    {"kernel", TEXT, FIELD(kernel), 0, NULL},
-    {"lists", WORD, FIELD(lists), 0, lists_words},
-    {"seed", SEED, FIELD(seed), 0, NULL},
-    {"source", WORD, FIELD(source), 0, source_words},
-    {"layout", WORD, FIELD(layout), 0, layout_words},
-    {"fill", WORD, FIELD(fill), 0, fill_words},
-    {"align", COUNT, FIELD(align), 64, NULL},
-    {"threads", NUMBER, FIELD(threads), 4096, NULL},
-    {"scale", REAL, FIELD(scale), 0, NULL},
-    {"tile", NUMBER, FIELD(tile_rows), 256, NULL},
-    {"part", NUMBER, FIELD(part_keys), INT64_MAX, NULL},
+    {"b", COUNT, FIELD(b), MAX_TOKENS, NULL, "batches; 1"},
+    {"h", COUNT, FIELD(h), MAX_TOKENS, NULL, "query heads; 8"},
+    {"hkv", COUNT, FIELD(hkv), MAX_TOKENS, NULL, "key and value heads, which divide h; as h"},
+    {"n", COUNT, FIELD(n), MAX_TOKENS, NULL, "queries; 4096"},
+    {"nkv", COUNT, FIELD(nkv), MAX_TOKENS, NULL, "keys; as n"},
+    {"d", COUNT, FIELD(d), MAX_TOKENS, NULL, "dims of q and k; 64"},
+    {"dv", COUNT, FIELD(dv), MAX_TOKENS, NULL, "dims of v; as d"},
+    {"dtype", WORD, FIELD(type), 0, type_words, "f32, f16 or bf16; f32"},
+    {"block", BLOCK, FIELD(block_q), MAX_TOKENS, NULL, "queries by keys of a block; 64x64"},
+    {"pattern", TEXT, FIELD(pattern), 0, NULL, "a SPEC (tessera --help spec); dense"},
+    {"backend", WORD, FIELD(backend), 0, backend_words, "cpu or cuda; each there is"},
+    {"pipeline", WORD, FIELD(pipeline), 0, pipeline_words, "fused or staged; each there is"},
+    {"kernel", TEXT, FIELD(kernel), 0, NULL,
+     "a kernel by its name (tessera info); the plan's choice"},
+    {"lists", WORD, FIELD(lists), 0, lists_words,
+     "q, kv or 1: random terms draw for each such head, or once; q"},
+    {"seed", SEED, FIELD(seed), 0, NULL, "of the tensors; 0"},
+    {"source", WORD, FIELD(source), 0, source_words,
+     "spec, mask, topk or lists: how the pattern is handed over; spec"},
+    {"layout", WORD, FIELD(layout), 0, layout_words, "bhnd, bnhd or padded: how tensors lie; bhnd"},
+    {"fill", WORD, FIELD(fill), 0, fill_words,
+     "what tensors hold, such as normal, large, subnormal, inf; normal"},
+    {"align", COUNT, FIELD(align), 64, NULL, "bytes that data pointers are aligned to; 16"},
+    {"threads", NUMBER, FIELD(threads), 4096, NULL, "CPU threads; all"},
+    {"scale", REAL, FIELD(scale), 0, NULL, "of the scores; 1/sqrt(d)"},
+    {"tile", NUMBER, FIELD(tile_rows), 256, NULL, "rows of a query tile; the plan's choice"},
+    {"part", NUMBER, FIELD(part_keys), INT64_MAX, NULL,
+     "fewest keys of a part of a split tile; the plan's choice"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
@@ -175,7 +181,11 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    return refuse(why, "'%.60s' is no key of a case", item);
+    char names[160] = "";
+    for (size_t k = 0; k < N_KEYS; k++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
+                 keys[k].name);
+    return refuse(why, "'%.60s' is no key of a case; there are %s", item, names);
 }
 
 static int was_seen(const int seen[N_KEYS], const char *name) {
@@ -225,6 +235,15 @@ int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]) {
             return complete(c, seen, why);
         text += length + 1;
     }
+}
+
+void lab_case_help(char text[LAB_CASE_HELP]) {
+    size_t used = (size_t)snprintf(text, LAB_CASE_HELP,
+                                   "CASE is KEY=VALUE,KEY=VALUE... in any order. Keys, and what is "
+                                   "taken without:\n");
+    for (size_t k = 0; k < N_KEYS && used < LAB_CASE_HELP; k++)
+        used += (size_t)snprintf(text + used, LAB_CASE_HELP - used, "  %-9s %s\n", keys[k].name,
+                                 keys[k].help);
 }
 
 struct printer {

@@ -24,7 +24,8 @@
 
 #define LAB_CASE_TEXT 640 /* bytes that hold any printed case */
 #define LAB_WHY 320       /* bytes that hold any reason given by the lab */
-#define LAB_ANY (-1)      /* backend or pipeline left out: every one there is */
+#define LAB_CASE_HELP 2048
+#define LAB_ANY (-1) /* backend or pipeline left out: every one there is */
 
 enum lab_lists { LAB_LISTS_Q, LAB_LISTS_KV, LAB_LISTS_1 };
 enum lab_source { LAB_SOURCE_SPEC, LAB_SOURCE_MASK, LAB_SOURCE_TOPK, LAB_SOURCE_LISTS };
@@ -69,6 +70,9 @@ struct lab_case lab_case_default(void);
 
 /* Reads text into *c. Answers 0, or -1 with one line in why: the key and what is wrong with it. */
 int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]);
+
+/* Writes what a case is, a line for each of its keys. */
+void lab_case_help(char text[LAB_CASE_HELP]);
 
 /* Writes the case in full (test keys only where they differ from their defaults); parsing it gives
  * the same case. */

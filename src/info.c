@@ -1,6 +1,8 @@
-/* What there is: devices, targets, kernels, and what a plan chose. */
+/* What there is: devices, targets, kernels, structs, and what a plan chose. */
 #include "plan/plan.h"
 #include "base/status.h"
+
+#include <string.h>
 
 static const tess_backend backends[] = {TESS_CPU, TESS_CUDA};
 #define BACKENDS (sizeof backends / sizeof *backends)
@@ -130,4 +132,40 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
                   batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;
     return give(info, &known, sizeof known, __func__, "info", error);
+}
+
+/* ---- structs, for other languages ------------------------------------------------------------ */
+
+#define STRUCT(name)                                                                               \
+    { #name, sizeof(name) }
+static const struct {
+    const char *name;
+    size_t size;
+} structs[] = {
+    STRUCT(tess_error),       STRUCT(tess_tensor),      STRUCT(tess_pattern_shape),
+    STRUCT(tess_lists),       STRUCT(tess_problem),     STRUCT(tess_pattern_info),
+    STRUCT(tess_target),      STRUCT(tess_arguments),   STRUCT(tess_plan_info),
+    STRUCT(tess_kernel_info), STRUCT(tess_device_info),
+};
+
+size_t tess_struct_size(const char *name) {
+    for (size_t i = 0; name && i < sizeof structs / sizeof *structs; i++)
+        if (strcmp(structs[i].name, name) == 0)
+            return structs[i].size;
+    return 0;
+}
+
+tess_status tess_struct_init(const char *name, void *object, size_t size, tess_error *error) {
+    size_t known = tess_struct_size(name);
+    if (!known)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "name",
+                         name ? "no struct of this library has that name" : "name is NULL");
+    if (!object)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "object", "object is NULL");
+    if (size < sizeof size || size > known)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "size",
+                         "size is %zu, but %s has %zu bytes in this library", size, name, known);
+    memset(object, 0, size);
+    memcpy(object, &size, sizeof size);
+    return TESS_OK;
 }

@@ -167,6 +167,12 @@ static int measure_all(struct bench *b) {
             status = write_outputs(b);
     }
     hide_progress();
+    if (b->printed_head)
+        bench_print_legend(stdout);
+    if (b->cases.skipped > 0)
+        printf("bench: %lld of %lld cases are skipped (the first: %s)\n",
+               (long long)b->cases.skipped, (long long)(b->cases.skipped + b->cases.count),
+               b->cases.why);
     if (left > 0)
         printf("bench: %lld of %lld cases are left\n", (long long)left, (long long)b->cases.count);
     return status;

@@ -13,7 +13,21 @@ enum { LINE_TEXT = 2048, LINE_WORDS = 16 };
 
 static const char no_memory[] = "out of memory";
 
-/* `where` begins the message: "" or "FILE:LINE: ". */
+/* Names the case a kernel that this machine cannot run? */
+static int kernel_lacks(const struct lab_case *c, char why[LAB_WHY]) {
+    for (int64_t k = 0; c->kernel[0] && k < tess_kernel_count(); k++) {
+        tess_kernel_info info = tess_kernel_info_init();
+        if (tess_kernel_describe(k, &info, NULL) != TESS_OK || strcmp(info.name, c->kernel) != 0 ||
+            !info.unusable)
+            continue;
+        snprintf(why, LAB_WHY, "%s: %s", info.name, info.unusable);
+        return -1;
+    }
+    return 0;
+}
+
+/* `where` begins the message: "" or, of a sweep, "FILE:LINE: ". A case of a sweep that the machine
+ * lacks something for is skipped: sweeps are written for many machines. */
 static int add_case(struct bench_cases *all, const char *text, const struct bench_manner *manner,
                     const char *where) {
     char why[LAB_WHY];
@@ -27,10 +41,17 @@ static int add_case(struct bench_cases *all, const char *text, const struct benc
     }
     struct bench_case *one = &all->at[all->count];
     one->manner = *manner;
-    if (lab_case_parse(&one->c, text, why) || lab_memory_fits(&one->c, why) ||
-        lab_device_case(&one->c, why))
+    if (lab_case_parse(&one->c, text, why))
         return bench_refuse("%s%s", where, why);
-    all->count++;
+    if (!lab_memory_fits(&one->c, why) && !lab_device_case(&one->c, why) &&
+        !kernel_lacks(&one->c, why)) {
+        all->count++;
+        return BENCH_DONE;
+    }
+    if (!*where)
+        return bench_refuse("%s", why);
+    if (all->skipped++ == 0)
+        memcpy(all->why, why, sizeof all->why);
     return BENCH_DONE;
 }
 
@@ -135,6 +156,9 @@ int bench_cases_read(struct bench_cases *cases, const struct bench_options *opti
         status = add_case(cases, options->cases[i], &options->manner, "");
     if (status == BENCH_DONE && options->sweep)
         status = read_sweep(cases, options->sweep, &options->manner);
+    if (status == BENCH_DONE && cases->count == 0 && cases->skipped && !options->resume)
+        return bench_refuse("all %lld cases are skipped: %s", (long long)cases->skipped,
+                            cases->why);
     if (status == BENCH_DONE && cases->count == 0 && !options->resume)
         status = bench_refuse("no cases: give some, or --sweep FILE");
     return status;

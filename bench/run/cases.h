@@ -12,6 +12,8 @@ struct bench_case {
 struct bench_cases {
     struct bench_case *at;
     int64_t count, room;
+    int64_t skipped;   /* cases of a sweep that this machine cannot run */
+    char why[LAB_WHY]; /* the first of them cannot */
 };
 
 /* All cases that the options name, in order. Answers BENCH_DONE, or BENCH_BAD after one line on

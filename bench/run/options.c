@@ -136,8 +136,25 @@ void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_manner *manner,
 
 /* ---- the command line ---- */
 
+/* Puts what a case is behind what the command says of itself; argp frees the text. */
+static char *help_with_cases(int key, const char *text, void *input) {
+    char cases[LAB_CASE_HELP], *both;
+    (void)input;
+    if (key != ARGP_KEY_HELP_POST_DOC)
+        return (char *)(uintptr_t)text;
+    lab_case_help(cases);
+    both = malloc(strlen(text) + sizeof cases + 3);
+    if (both)
+        sprintf(both, "%s\n\n%s", text, cases);
+    return both;
+}
+
 static const struct argp_option option_table[] = {
-    {"sweep", 's', "FILE", 0, "Measure the cases of FILE too: one a line, # begins a comment", 0},
+    {"sweep", 's', "FILE", 0,
+     "Measure the cases of FILE too: one a line, # begins a comment. Cases for a device, a kernel "
+     "or "
+     "memory that this machine lacks are skipped, and counted",
+     0},
     {"json", 'j', "FILE", 0, "Write the measurements as a JSON array", 0},
     {"csv", 'c', "FILE", 0, "Write the measurements as CSV", 0},
     {"resume", 'r', NULL, 0,
@@ -211,7 +228,7 @@ int bench_options_parse(struct bench_options *options, int argc, char **argv) {
         "one with B. Exit status: 0 done, 1 a wrong answer or an entry that is not beaten, 2 bad "
         "use or bad input.",
         children,
-        NULL,
+        help_with_cases,
         NULL};
     char name[] = "tessera: bench";
     char *first = argv[0];

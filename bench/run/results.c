@@ -213,6 +213,15 @@ void bench_print_head(FILE *out) {
             "TFLOP/s", "case");
 }
 
+void bench_print_legend(FILE *out) {
+    fputs(
+        "ms: the median of the runs; TFLOP/s: of listed pairs, 2 (d + dv) operations each;\n"
+        "x floor: times the least that the machine's own rates of copying, of its cache and of\n"
+        "multiplying allow; peak: of multiply-adds alone, on as many threads, in the same minute;\n"
+        "predicted: by the plan's cost model, on a CPU for one thread; host: of a call\n",
+        out);
+}
+
 /* What takes from a measurement's worth. */
 static void print_doubts(FILE *out, const struct bench_result *r) {
     char throttled[BENCH_THROTTLE_TEXT];
@@ -256,12 +265,12 @@ void bench_print(FILE *out, const struct bench_result *r) {
     print_part(out, "projections", r->projection_ms, NAN);
     print_part(out, "layer", r->layer_ms, NAN);
     if (!isnan(r->over_floor))
-        fprintf(out, "  all %.2f x floor", r->over_floor);
+        fprintf(out, "  whole %.2f x floor", r->over_floor);
     if (!isnan(r->predicted_ms))
         fprintf(out, "  predicted %.4g ms", r->predicted_ms);
     if (!isnan(r->peak_tflops))
-        fprintf(out, "  %.1f %% of the peak, %.4g TFLOP/s", 100 * r->tflops / r->peak_tflops,
-                r->peak_tflops);
+        fprintf(out, "  %.1f %% of the peak, which is %.4g TFLOP/s",
+                100 * r->tflops / r->peak_tflops, r->peak_tflops);
     if (!isnan(r->speedup))
         fprintf(out, "  ours is %.2f x as fast", r->speedup);
     if (!isnan(r->layer_speedup))

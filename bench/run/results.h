@@ -32,6 +32,8 @@ const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_
 
 /* The table on the terminal. */
 void bench_print_head(FILE *out);
+/* What the words of the table mean, below it. */
+void bench_print_legend(FILE *out);
 void bench_print(FILE *out, const struct bench_result *result);
 void bench_print_limits(FILE *out, const struct bench_limits *limits);
 

@@ -114,6 +114,18 @@ static void chunk_free(struct chunk *c) {
     memset(c, 0, sizeof *c);
 }
 
+int build_begin(struct build_row *b, int64_t first, int64_t end) {
+    for (int64_t s = end - 1; s >= first; s--) {
+        const struct source_kind *kind = b->sources[s].kind;
+        b->cursors[s].answer.tile.col = -1;
+        if (kind->begin && kind->begin(b, s))
+            return -1;
+        if (kind == &source_documents)
+            s = b->sources[s].u.documents.first;
+    }
+    return 0;
+}
+
 /* Block row number i over all lists, or its first `most` tiles; how many goes to *count. */
 static int build_block_row(struct build_row *b, int64_t n_sources, int64_t i, struct chunk *chunk,
                            int64_t most, int64_t *count) {
@@ -123,11 +135,9 @@ static int build_block_row(struct build_row *b, int64_t n_sources, int64_t i, st
     b->row = i % m->rows;
     b->rows = bcsr_row_height(m, b->row);
     b->position = b->row * m->block_q + m->n_kv - m->n_q;
-    for (int64_t s = 0; s < n_sources; s++) {
-        b->cursors[s].answer.tile.col = -1;
-        if (b->sources[s].kind->begin && b->sources[s].kind->begin(b, s))
-            return -1;
-    }
+    b->document = (struct build_document){.begin = 0, .end = m->n_kv};
+    if (build_begin(b, 0, n_sources))
+        return -1;
     const struct build_tile *t = &b->cursors[root].answer;
     for (int64_t j = 0; j < m->cols && chunk->n_tiles - before < most;
          j = (int64_t)t->tile.col + 1) {

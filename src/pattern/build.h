@@ -38,6 +38,16 @@ struct cursor {
 
 struct source;
 
+/*
+ * The tokens that a pattern lays itself out in: keys begin ... end - 1, which are positions too.
+ * That is the whole sequence, or one document of it. Sources count positions, keys and columns
+ * from its begin; keys past its end do not exist.
+ */
+struct build_document {
+    int64_t begin, end;
+    uint64_t number; /* keeps the draws of documents apart; 0 for the whole sequence */
+};
+
 /* The block row at hand. */
 struct build_row {
     const struct bcsr *m; /* sizes only */
@@ -46,6 +56,7 @@ struct build_row {
     int64_t list, row;
     int64_t rows;     /* queries that exist in it */
     int64_t position; /* of the first of them: query + n_kv - n_q */
+    struct build_document document;
 };
 
 /* What a kind of source does; both answer 0, or -1 when memory ran out. */
@@ -103,12 +114,24 @@ struct source {
             const int32_t *row;   /* [n_tiles] block row of each entry */
         } transposed;
         const uint8_t *mask; /* source_mask: bytes [lists][n_q][n_kv] */
+        struct {             /* source_placed: what m lists for (i, j), at (i + query, j + key) */
+            const struct bcsr *m;
+            int64_t query, key;
+        } placed;
+        struct { /* source_documents: what each document lists, in its own queries and keys */
+            int64_t n;
+            int64_t *q_end, *kv_end; /* [n] where documents end: positions and keys, ascending */
+            int64_t q_begin;         /* position where the first begins; its keys begin at 0 */
+            int64_t first;           /* sources first ... this - 1 are those below this one */
+            int apart; /* document i is source first + i; else all are the one child, laid out in
+                          each anew */
+        } documents;
     } u;
 };
 
 extern const struct source_kind source_band, source_ranges, source_steps, source_columns;
-extern const struct source_kind source_pattern, source_transposed, source_mask;
-extern const struct source_kind source_union, source_intersection;
+extern const struct source_kind source_pattern, source_placed, source_transposed, source_mask;
+extern const struct source_kind source_union, source_intersection, source_documents;
 
 /*
  * Checks sizes and fills in defaults (zero: see tess_pattern_shape); the arrays of *m are set to
@@ -121,6 +144,17 @@ tess_status build_sizes(struct bcsr *m, const tess_pattern_shape *shape, const c
 tess_status pattern_build(tess_pattern **out, const struct bcsr *sizes,
                           const struct source *sources, int64_t n_sources, const char *function,
                           tess_error *error);
+
+/* Begins the block row at hand for sources first ... end - 1. Documents begin those below them. */
+int build_begin(struct build_row *b, int64_t first, int64_t end);
+
+/* The first block column that the document at hand has keys in, and how many columns it has. */
+static inline int64_t build_first_col(const struct build_row *b) {
+    return b->document.begin / b->m->block_kv;
+}
+static inline int64_t build_cols(const struct build_row *b) {
+    return (b->document.end - 1) / b->m->block_kv - build_first_col(b) + 1;
+}
 
 /* Moves cursors[source].answer to the first tile at or after column j (never less than before). */
 int build_seek(struct build_row *b, int64_t source, int64_t j);
@@ -142,7 +176,7 @@ uint64_t *build_bits(const struct build_row *b, struct cursor *c);
 /* A clear bit for each block column, to be left clear; NULL: no memory. */
 uint64_t *build_bitmap(const struct build_row *b, struct cursor *c);
 
-/* Draws (draw.c): fill functions of source_columns. */
+/* Draws (draw.c): fill functions of source_columns, which count columns from the document's. */
 int draw_random(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_random_row(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_shared_random(struct build_row *b, const struct source *s, struct cursor *c);

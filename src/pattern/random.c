@@ -1,8 +1,8 @@
 /*
- * Random block columns. A draw depends on (seed, kind of term, list, block row) and a counter only:
- * the n-th number of a stream is a hash of its key and n, after the finalizer of SplitMix64
- * (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014). So rows can be
- * drawn in any order by any thread. Two terms of one kind with one seed draw the same blocks.
+ * Random block columns. A draw depends on (seed, kind of term, list, document, block row) and a
+ * counter only: the n-th number of a stream is a hash of its key and n, after the finalizer of
+ * SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014). So rows
+ * can be drawn in any order by any thread. Two terms of one kind with one seed draw the same blocks.
  */
 #include "pattern/build.h"
 
@@ -23,10 +23,13 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-static struct draw draw_begin(uint64_t seed, uint64_t kind, int64_t list, int64_t row) {
+static struct draw draw_begin(const struct build_row *b, uint64_t seed, uint64_t kind,
+                              int64_t row) {
     uint64_t key = mix(seed + DRAW_STEP);
     key = mix((key ^ kind) + DRAW_STEP);
-    key = mix((key ^ (uint64_t)list) + DRAW_STEP);
+    key = mix((key ^ (uint64_t)b->list) + DRAW_STEP);
+    if (b->document.number)
+        key = mix((key ^ b->document.number) + DRAW_STEP);
     return (struct draw){mix((key ^ (uint64_t)row) + DRAW_STEP), 0};
 }
 
@@ -74,7 +77,7 @@ static int draw_distinct(struct build_row *b, struct cursor *c, struct draw *d, 
     uint64_t *bitmap = build_bitmap(b, c);
     if (!bitmap || !build_scratch(c, count * (int64_t)sizeof(int32_t)))
         return -1;
-    for (int64_t last = b->m->cols - count; last < b->m->cols; last++) {
+    for (int64_t last = build_cols(b) - count; last < build_cols(b); last++) {
         int64_t j = draw_below(d, last + 1);
         if (bitmap[j / 64] >> j % 64 & 1)
             j = last;
@@ -88,8 +91,8 @@ static int draw_distinct(struct build_row *b, struct cursor *c, struct draw *d, 
 
 int draw_random(struct build_row *b, const struct source *s, struct cursor *c) {
     const struct draw_rule *rule = &s->u.columns.of.draw;
-    struct draw d = draw_begin(rule->seed, DRAW_RANDOM, b->list, b->row);
-    int64_t cols = b->m->cols;
+    struct draw d = draw_begin(b, rule->seed, DRAW_RANDOM, b->row);
+    int64_t cols = build_cols(b);
     double scale =
         log1p(-rule->keep); /* of the geometric gaps between kept blocks; -Inf keeps all */
     if (rule->keep <= 0)
@@ -108,14 +111,14 @@ int draw_random(struct build_row *b, const struct source *s, struct cursor *c) {
 
 int draw_random_row(struct build_row *b, const struct source *s, struct cursor *c) {
     const struct draw_rule *rule = &s->u.columns.of.draw;
-    struct draw d = draw_begin(rule->seed, DRAW_RANDOM_ROW, b->list, b->row);
-    return draw_distinct(b, c, &d, llround(rule->keep * (double)b->m->cols));
+    struct draw d = draw_begin(b, rule->seed, DRAW_RANDOM_ROW, b->row);
+    return draw_distinct(b, c, &d, llround(rule->keep * (double)build_cols(b)));
 }
 
 int draw_count(struct build_row *b, const struct source *s, struct cursor *c) {
     const struct draw_rule *rule = &s->u.columns.of.draw;
-    struct draw d = draw_begin(rule->seed, DRAW_COUNT, b->list, b->row);
-    return draw_distinct(b, c, &d, min_i64(rule->count, b->m->cols));
+    struct draw d = draw_begin(b, rule->seed, DRAW_COUNT, b->row);
+    return draw_distinct(b, c, &d, min_i64(rule->count, build_cols(b)));
 }
 
 /*
@@ -124,9 +127,9 @@ int draw_count(struct build_row *b, const struct source *s, struct cursor *c) {
  */
 int draw_shared_random(struct build_row *b, const struct source *s, struct cursor *c) {
     const struct draw_rule *rule = &s->u.columns.of.draw;
-    struct draw d = draw_begin(rule->seed, DRAW_SHARED, b->list, b->row / 2);
-    int64_t each = llround(rule->keep * (double)b->m->cols);
-    int64_t common = max_i64(llround(rule->share * (double)each), 2 * each - b->m->cols);
+    struct draw d = draw_begin(b, rule->seed, DRAW_SHARED, b->row / 2);
+    int64_t each = llround(rule->keep * (double)build_cols(b));
+    int64_t common = max_i64(llround(rule->share * (double)each), 2 * each - build_cols(b));
     int64_t own[2] = {each - common, each - common}, kept = 0;
     if (draw_distinct(b, c, &d, 2 * each - common))
         return -1;

@@ -58,16 +58,17 @@ struct piece {
 
 static int ranges_begin(struct build_row *b, int64_t source) {
     const struct source *s = &b->sources[source];
+    const struct build_document *d = &b->document;
     struct cursor *c = &b->cursors[source];
-    int64_t end;
+    int64_t end, n_kv = d->end - d->begin, position = b->position - d->begin;
     c->n = c->at = 0;
     for (int64_t r = 0; r < b->rows; r = end) {
         struct piece piece = {.r0 = r};
-        end = s->u.ranges.piece(s, b->m->n_kv, b->position + r, &piece.a, &piece.b) - b->position;
+        end = s->u.ranges.piece(s, n_kv, position + r, &piece.a, &piece.b) - position;
         end = min_i64(end, b->rows);
         piece.r1 = end;
-        piece.a = max_i64(piece.a, 0);
-        piece.b = min_i64(piece.b, b->m->n_kv);
+        piece.a = d->begin + max_i64(piece.a, 0);
+        piece.b = d->begin + min_i64(piece.b, n_kv);
         if (piece.a >= piece.b)
             continue;
         if (!build_scratch(c, (c->n + 1) * (int64_t)sizeof piece))
@@ -134,13 +135,17 @@ static void bits_repeat(const struct build_row *b, uint64_t *bits, int64_t cols)
 static int steps_seek(struct build_row *b, int64_t source, int64_t j) {
     const struct bcsr *m = b->m;
     const struct source *s = &b->sources[source];
-    int64_t key = m->n_kv, rows = s->u.steps.same_for_all ? 1 : b->rows;
+    const struct build_document *d = &b->document;
+    int64_t n_kv = d->end - d->begin, key = n_kv, position = b->position - d->begin;
+    int64_t rows = s->u.steps.same_for_all ? 1 : b->rows;
+    int64_t from = max_i64(j * m->block_kv - d->begin, 0);
     for (int64_t r = 0; r < rows; r++)
-        key = min_i64(key, s->u.steps.next(s, m->n_kv, b->position + r, j * m->block_kv));
-    if (key == m->n_kv)
+        key = min_i64(key, s->u.steps.next(s, n_kv, position + r, from));
+    if (key == n_kv)
         return build_answer_none(b, source);
-    int64_t col = key / m->block_kv, begin = col * m->block_kv;
-    int64_t end = begin + bcsr_col_width(m, col);
+    /* begin: the key, counted from the document's first, that the column begins at */
+    int64_t col = (d->begin + key) / m->block_kv, begin = col * m->block_kv - d->begin;
+    int64_t end = min_i64(begin + bcsr_col_width(m, col), n_kv);
     if (build_single_element(b, col)) {
         build_answer(b, source, col);
         return 0;
@@ -149,8 +154,8 @@ static int steps_seek(struct build_row *b, int64_t source, int64_t j) {
     if (!t)
         return -1;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t k = s->u.steps.next(s, m->n_kv, b->position + r, begin);
-        for (; k < end; k = s->u.steps.next(s, m->n_kv, b->position + r, k + 1))
+        int64_t k = s->u.steps.next(s, n_kv, position + r, max_i64(begin, 0));
+        for (; k < end; k = s->u.steps.next(s, n_kv, position + r, k + 1))
             bits_put(t->bits, r * m->block_kv + k - begin, 1, 1);
     }
     if (rows < b->rows)
@@ -167,7 +172,11 @@ static int columns_begin(struct build_row *b, int64_t source) {
     struct cursor *c = &b->cursors[source];
     c->at = 0;
     c->n = 0;
-    return b->sources[source].u.columns.fill(b, &b->sources[source], c);
+    if (b->sources[source].u.columns.fill(b, &b->sources[source], c))
+        return -1;
+    for (int64_t i = 0; i < c->n; i++)
+        ((int32_t *)c->scratch)[i] += (int32_t)build_first_col(b);
+    return 0;
 }
 
 static int columns_seek(struct build_row *b, int64_t source, int64_t j) {

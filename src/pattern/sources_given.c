@@ -1,6 +1,6 @@
 /*
- * The sources of build.h that a caller gave: other patterns, as they are or transposed, and masks
- * of bytes.
+ * The sources of build.h that a caller gave: other patterns, as they are, moved or transposed, and
+ * masks of bytes.
  */
 #include "pattern/build.h"
 
@@ -8,31 +8,39 @@
 
 /* ---- pattern: what another pattern lists ----------------------------------------------------- */
 
+/* The list of m for the list at hand: one batch or head serves all. */
+static int64_t list_of(const struct build_row *b, const struct bcsr *m) {
+    int64_t batch = b->list / b->m->heads, head = b->list % b->m->heads;
+    return (m->batch == 1 ? 0 : batch) * m->heads + (m->heads == 1 ? 0 : head);
+}
+
 static int pattern_begin(struct build_row *b, int64_t source) {
     const struct bcsr *m = b->sources[source].u.pattern;
-    int64_t batch = b->list / b->m->heads, head = b->list % b->m->heads;
-    int64_t list = (m->batch == 1 ? 0 : batch) * m->heads + (m->heads == 1 ? 0 : head);
-    tile_walk_begin(&b->cursors[source].walk, m, list, b->row);
+    tile_walk_begin(&b->cursors[source].walk, m, list_of(b, m), b->row);
     return 0;
+}
+
+/* The first of the entries first ... end - 1, of one block row, at or after column j; or end. */
+static int64_t entry_seek(const struct bcsr *m, int64_t first, int64_t end, int64_t j) {
+    if (first == end || m->col_idx[first] >= j)
+        return first;
+    while (first < end) {
+        int64_t middle = first + (end - first) / 2;
+        if (m->col_idx[middle] < j)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
 }
 
 /* Jumps to the first tile at or after column j. */
 static void walk_seek(struct tile_walk *w, int64_t j) {
     const struct bcsr *m = w->m;
-    int64_t first = w->entry, last = w->end;
-    if (first == last || m->col_idx[first] >= j)
-        return;
-    while (first < last) {
-        int64_t middle = first + (last - first) / 2;
-        if (m->col_idx[middle] < j)
-            first = middle + 1;
-        else
-            last = middle;
-    }
-    w->entry = first;
-    while (w->band < m->n_bands && m->band_entry[w->band] < first)
+    w->entry = entry_seek(m, w->entry, w->end, j);
+    while (w->band < m->n_bands && m->band_entry[w->band] < w->entry)
         w->band++;
-    while (w->bitmask < m->n_bitmasks && m->bitmask_entry[w->bitmask] < first)
+    while (w->bitmask < m->n_bitmasks && m->bitmask_entry[w->bitmask] < w->entry)
         w->bitmask++;
 }
 
@@ -70,6 +78,100 @@ static int pattern_seek(struct build_row *b, int64_t source, int64_t j) {
 }
 
 const struct source_kind source_pattern = {pattern_begin, pattern_seek};
+
+/* ---- placed: what another pattern lists, moved by queries and keys --------------------------- */
+
+/* The other pattern's side of the block row at hand. */
+struct placed {
+    const struct bcsr *m;
+    int64_t list;
+    int64_t q0, q1; /* its queries in the block row */
+    int64_t row0;   /* the row of the block row that q0 is */
+    int64_t key;    /* its key k is key k + key here */
+};
+
+static struct placed placed_of(const struct build_row *b, const struct source *s) {
+    const struct bcsr *m = s->u.placed.m;
+    int64_t query = b->row * b->m->block_q - s->u.placed.query;
+    struct placed p = {.m = m, .list = list_of(b, m), .key = s->u.placed.key};
+    p.q0 = max_i64(query, 0);
+    p.q1 = min_i64(query + b->rows, m->n_q);
+    p.row0 = p.q0 - query;
+    return p;
+}
+
+/* The first column here, at or after j, in which the other pattern has a tile. */
+static int64_t placed_next(const struct build_row *b, const struct placed *p, int64_t j) {
+    const struct bcsr *m = p->m;
+    int64_t from = max_i64(j * b->m->block_kv - p->key, 0), key = b->m->n_kv;
+    for (int64_t row = p->q0 / m->block_q; row * m->block_q < p->q1; row++) {
+        int64_t end = bcsr_row_end(m, p->list, row);
+        int64_t entry = entry_seek(m, bcsr_row_begin(m, p->list, row), end, from / m->block_kv);
+        if (entry < end)
+            key = min_i64(key, max_i64(m->col_idx[entry] * m->block_kv, from) + p->key);
+    }
+    return key < b->m->n_kv ? key / b->m->block_kv : b->m->cols;
+}
+
+/* Copies what the other pattern's tile t of block row `row` lists in column `col` here. */
+static void placed_copy(const struct build_row *b, const struct placed *p, const struct tile *t,
+                        int64_t row, int64_t col, uint64_t *bits) {
+    const struct bcsr *m = p->m;
+    int64_t begin = col * b->m->block_kv - p->key, tile = t->col * m->block_kv;
+    int64_t k0 = max_i64(begin, tile);
+    int64_t k1 = min_i64(begin + bcsr_col_width(b->m, col), tile + bcsr_col_width(m, t->col));
+    int64_t q1 = min_i64(p->q1, (row + 1) * m->block_q);
+    for (int64_t q = max_i64(p->q0, row * m->block_q); q < q1; q++) {
+        for (int64_t k = k0; k < k1; k += 64) {
+            int n = (int)min_i64(64, k1 - k);
+            bits_put(bits, (q - p->q0 + p->row0) * b->m->block_kv + k - begin,
+                     tile_row_bits(m, t, q - row * m->block_q, k - tile, n), n);
+        }
+    }
+}
+
+/* Do the other pattern's tiles lie as those here do, so that its tile is the tile of column col? */
+static int placed_aligned(const struct build_row *b, const struct placed *p, int64_t col) {
+    const struct bcsr *m = p->m;
+    return m->block_q == b->m->block_q && m->block_kv == b->m->block_kv && p->row0 == 0 &&
+           p->q0 % m->block_q == 0 && (col * m->block_kv - p->key) % m->block_kv == 0;
+}
+
+/* Makes the answer what is listed in column col: 1, 0 when that is nothing, -1: no memory. */
+static int placed_answer(struct build_row *b, int64_t source, const struct placed *p, int64_t col) {
+    const struct bcsr *m = p->m;
+    int64_t begin = max_i64(col * b->m->block_kv - p->key, 0);
+    int64_t end = col * b->m->block_kv + bcsr_col_width(b->m, col) - p->key;
+    struct build_tile *answer = NULL;
+    struct tile_walk w;
+    struct tile t;
+    for (int64_t row = p->q0 / m->block_q; row * m->block_q < p->q1; row++) {
+        tile_walk_begin(&w, m, p->list, row);
+        walk_seek(&w, begin / m->block_kv);
+        while (tile_walk_next(&w, &t) && t.col * m->block_kv < end) {
+            if (t.kind != TILE_BITMASK && placed_aligned(b, p, col)) {
+                answer = build_answer(b, source, col);
+                return t.kind == TILE_FULL || tile_set_band(b, answer, t.lo, t.hi);
+            }
+            if (!answer && !(answer = build_answer_bits(b, source, col)))
+                return -1;
+            placed_copy(b, p, &t, row, col, answer->bits);
+        }
+    }
+    return answer && tile_set_bits(b, answer);
+}
+
+static int placed_seek(struct build_row *b, int64_t source, int64_t j) {
+    struct placed p = placed_of(b, &b->sources[source]);
+    for (; (j = placed_next(b, &p, j)) < b->m->cols; j++) {
+        int listed = placed_answer(b, source, &p, j);
+        if (listed)
+            return listed < 0 ? -1 : 0;
+    }
+    return build_answer_none(b, source);
+}
+
+const struct source_kind source_placed = {NULL, placed_seek};
 
 /* ---- transposed: what another pattern lists, queries and keys exchanged ---------------------- */
 

@@ -5,6 +5,7 @@
  *     intersection = factor { '&' factor }
  *     factor       = '(' union ')' | term
  *     term         = name [ '(' [ number { ',' number } ] ')' ]
+ *                  | 'each' '(' number { ',' number } ';' union ')'
  *
  * with white space anywhere between them, which leaves an array of sources, children first.
  */
@@ -23,7 +24,7 @@ static const char from_spec[] = "tess_pattern_from_spec";
 #define SPEC_DEPTH 64
 
 int64_t spec_fail(struct parser *p, int64_t offset, const char *format, ...) {
-    char what[200];
+    char what[240];
     va_list words;
     va_start(words, format);
     vsnprintf(what, sizeof what, format, words);
@@ -184,7 +185,7 @@ static int64_t check_numbers(struct parser *p, const struct term *term, int64_t 
     int any = strchr(term->numbers, '*') != NULL;
     int64_t want = any ? 1 : (int64_t)strlen(term->numbers), got = p->n_numbers;
     if (any ? got < want : got != want)
-        return spec_fail(p, offset, "%s takes %lld number%s%s, got %lld", term->name,
+        return spec_fail(p, offset, "%s takes %lld number%s%s, got %lld", term->signature,
                          (long long)want, want == 1 ? "" : "s", any ? " or more" : "",
                          (long long)got);
     for (int64_t i = 0; i < got; i++) {
@@ -200,11 +201,8 @@ static int64_t check_numbers(struct parser *p, const struct term *term, int64_t 
     return 0;
 }
 
-/* '(' numbers ')' if they are there. */
-static int64_t parse_numbers(struct parser *p) {
-    p->n_numbers = 0;
-    if (!take(p, '(') || take(p, ')'))
-        return 0;
+/* numbers, and what closes them: ')', or ';' where a spec follows */
+static int64_t parse_numbers(struct parser *p, char close) {
     do {
         void *grown =
             build_grow(p->numbers, &p->numbers_room, p->n_numbers + 1, sizeof *p->numbers);
@@ -219,7 +217,60 @@ static int64_t parse_numbers(struct parser *p) {
         }
         p->n_numbers++;
     } while (take(p, ','));
-    return take(p, ')') ? 0 : fail_expected(p, "',' or ')'");
+    if (take(p, close))
+        return 0;
+    return fail_expected(p, close == ')' ? "',' or ')'" : "',' or ';'");
+}
+
+/* No term has the name that stands at `start`. */
+static int64_t fail_name(struct parser *p, int64_t start) {
+    char names[160];
+    int n = 0;
+    const char *name = p->spec + start;
+    while (is_name(name[n]) || is_digit(name[n]) || (name[n] >= 'A' && name[n] <= 'Z'))
+        n++;
+    p->at = start;
+    if (!n)
+        return fail_expected(p, "a term such as causal or window(256,256)");
+    const struct term *near = term_near(name, n);
+    if (near)
+        return spec_fail(p, start, "no term is named '%.*s': is %s meant?", n, name,
+                         near->signature);
+    term_names(names, sizeof names);
+    return spec_fail(p, start, "no term is named '%.*s%s'; there are %s", n < 24 ? n : 24, name,
+                     n > 24 ? "..." : "", names);
+}
+
+/* The union that ends with ')', in parentheses that are open. */
+static int64_t parse_union(struct parser *p);
+static int64_t parse_inner(struct parser *p) {
+    if (p->depth == SPEC_DEPTH)
+        return spec_fail(p, p->at - 1, "more than %d parentheses within one another", SPEC_DEPTH);
+    p->depth++;
+    int64_t source = parse_union(p);
+    p->depth--;
+    if (source >= 0 && !take(p, ')'))
+        return fail_expected(p, "'+', '&' or ')'");
+    return source;
+}
+
+/* What follows the lengths of `each`, whose documents end at `ends`, which become its own. */
+static int64_t parse_each(struct parser *p, int64_t *ends, int64_t n) {
+    struct source each = {.kind = &source_documents, .next = -1};
+    int64_t outer = p->n_kv, shortest = INT64_MAX;
+    each.u.documents.n = n;
+    each.u.documents.q_end = each.u.documents.kv_end = ends;
+    each.u.documents.first = p->n;
+    for (int64_t i = 0; i < n; i++)
+        if (ends[i] > (i ? ends[i - 1] : 0))
+            shortest = min_i64(shortest, ends[i] - (i ? ends[i - 1] : 0));
+    p->n_kv = min_i64(outer, shortest); /* without any tokens nothing is laid out */
+    each.child = parse_inner(p);
+    p->n_kv = outer;
+    int64_t source = each.child < 0 ? each.child : spec_add(p, each);
+    if (source < 0)
+        free(ends);
+    return source;
 }
 
 static int64_t parse_term(struct parser *p) {
@@ -228,31 +279,23 @@ static int64_t parse_term(struct parser *p) {
     while (is_name(p->spec[p->at]))
         p->at++;
     const struct term *term = term_find(p->spec + start, p->at - start);
-    if (!term) {
-        p->at = start;
-        return fail_expected(p, "a term such as causal or window(256,256)");
-    }
-    if (parse_numbers(p) < 0 || check_numbers(p, term, start) < 0)
+    if (!term)
+        return fail_name(p, start);
+    p->n_numbers = 0;
+    if (take(p, '(') && !take(p, ')') && parse_numbers(p, term->add ? ')' : ';') < 0)
         return SPEC_FAILED;
-    return term->add(p, p->numbers);
+    if (check_numbers(p, term, start) < 0)
+        return SPEC_FAILED;
+    if (term->add)
+        return term->add(p, p->numbers);
+    int64_t *ends = term_ends(p, "documents");
+    return ends ? parse_each(p, ends, p->n_numbers) : SPEC_FAILED;
 }
 
 /* ---- unions and intersections ---------------------------------------------------------------- */
 
-static int64_t parse_union(struct parser *p);
-
 static int64_t parse_factor(struct parser *p) {
-    if (look(p) != '(')
-        return parse_term(p);
-    if (p->depth == SPEC_DEPTH)
-        return spec_fail(p, p->at, "more than %d parentheses within one another", SPEC_DEPTH);
-    p->depth++;
-    p->at++;
-    int64_t source = parse_union(p);
-    p->depth--;
-    if (source >= 0 && !take(p, ')'))
-        return fail_expected(p, "'+', '&' or ')'");
-    return source;
+    return take(p, '(') ? parse_inner(p) : parse_term(p);
 }
 
 /* Operands with one operator between them become one source with many children. */
@@ -294,7 +337,7 @@ tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
     tess_status status = build_sizes(&sizes, &known, from_spec, "shape", error);
     if (status != TESS_OK)
         return status;
-    struct parser p = {.spec = spec, .sizes = &sizes, .error = error};
+    struct parser p = {.spec = spec, .sizes = &sizes, .n_kv = sizes.n_kv, .error = error};
     if (parse_union(&p) >= 0 && look(&p))
         fail_expected(&p, "'+' or '&'");
     status = p.status;
@@ -306,6 +349,8 @@ tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
     for (int64_t i = 0; i < p.n; i++)
         if (p.sources[i].kind == &source_ranges)
             free(p.sources[i].u.ranges.ends);
+        else if (p.sources[i].kind == &source_documents)
+            free(p.sources[i].u.documents.kv_end);
     free(p.sources);
     free(p.numbers);
     return status;

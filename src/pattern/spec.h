@@ -19,6 +19,7 @@ struct parser {
     int depth;
     int draws; /* a random term was seen */
     const struct bcsr *sizes;
+    int64_t n_kv; /* keys of what is laid out: of the sequence, or of the shortest document */
     struct source *sources; /* children first, see build.h */
     int64_t n, room;
     struct number *numbers; /* of the term at hand */
@@ -31,14 +32,23 @@ struct parser {
 #define SPEC_FAILED INT64_C(-1)
 
 /* One letter for each number: t tokens, p tokens but not 0, f a fraction 0 ... 1, s a seed;
- * "t*" is one t or more. */
+ * "t*" is one t or more. `signature` is how the term is written. */
 struct term {
-    const char *name, *numbers;
+    const char *name, *numbers, *signature;
+    /* NULL: the term holds a spec of its own, behind its numbers (spec.c) */
     int64_t (*add)(struct parser *p, const struct number *a);
 };
 
 /* NULL when there is no such term. */
 const struct term *term_find(const char *name, int64_t length);
+/* The term that was meant by a name that is none; NULL when no name is near. */
+const struct term *term_near(const char *name, int64_t length);
+/* The names of all terms, joined by commas, as far as there is room. */
+void term_names(char *text, size_t size);
+
+/* The ends of documents (`what`, in messages) whose lengths are the numbers of the term at hand, all
+ * within p->n_kv; NULL with status and error set. The caller's to free. */
+int64_t *term_ends(struct parser *p, const char *what);
 
 /* What is wrong at an offset; the message goes on with ", at offset N". */
 int64_t spec_fail(struct parser *p, int64_t offset, const char *format, ...)

@@ -4,6 +4,7 @@
  */
 #include "pattern/spec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,21 +190,33 @@ static int64_t segment_piece(const struct source *s, int64_t n_kv, int64_t p, in
     return *b;
 }
 
-static int64_t add_segments(struct parser *p, const struct number *a) {
-    int64_t n = p->n_numbers, end = 0, source = add_ranges(p, segment_piece, n);
-    if (source < 0)
-        return source;
-    int64_t *ends = malloc((size_t)n * sizeof *ends);
-    p->sources[source].u.ranges.ends = ends;
+int64_t *term_ends(struct parser *p, const char *what) {
+    int64_t *ends = malloc((size_t)p->n_numbers * sizeof *ends), end = 0;
     if (!ends)
-        return spec_fail_memory(p);
-    for (int64_t i = 0; i < n; i++) {
-        end += tokens(&a[i]);
-        if (end > p->sizes->n_kv)
-            return spec_fail(p, a[i].offset, "segments take %lld tokens or more, but n_kv is %lld",
-                             (long long)end, (long long)p->sizes->n_kv);
+        spec_fail_memory(p);
+    for (int64_t i = 0; ends && i < p->n_numbers; i++) {
+        end += tokens(&p->numbers[i]);
         ends[i] = end;
+        if (end <= p->n_kv)
+            continue;
+        spec_fail(p, p->numbers[i].offset, "%s take %lld tokens or more, but %s %lld", what,
+                  (long long)end,
+                  p->n_kv == p->sizes->n_kv ? "n_kv is" : "the shortest document has",
+                  (long long)p->n_kv);
+        free(ends);
+        return NULL;
     }
+    return ends;
+}
+
+static int64_t add_segments(struct parser *p, const struct number *a) {
+    (void)a;
+    int64_t *ends = term_ends(p, "segments");
+    int64_t source = ends ? add_ranges(p, segment_piece, p->n_numbers) : SPEC_FAILED;
+    if (source < 0)
+        free(ends);
+    else
+        p->sources[source].u.ranges.ends = ends;
     return source;
 }
 
@@ -237,26 +250,75 @@ static int64_t add_shared_random(struct parser *p, const struct number *a) {
 }
 
 static const struct term terms[] = {
-    {"dense", "", add_dense},
-    {"causal", "", add_causal},
-    {"window", "tt", add_window},
-    {"blockdiag", "p", add_blockdiag},
-    {"dilated", "tp", add_dilated},
-    {"global", "t", add_global},
-    {"global_grid", "p", add_global_grid},
-    {"strided", "tp", add_strided},
-    {"segments", "t*", add_segments},
-    {"longformer", "tt", add_longformer},
-    {"bigbird", "ttts", add_bigbird},
-    {"random", "fs", add_random},
-    {"random_row", "fs", add_random_row},
-    {"shared_random", "ffs", add_shared_random},
+    {"dense", "", "dense", add_dense},
+    {"causal", "", "causal", add_causal},
+    {"window", "tt", "window(left,right)", add_window},
+    {"blockdiag", "p", "blockdiag(w)", add_blockdiag},
+    {"dilated", "tp", "dilated(w,step)", add_dilated},
+    {"global", "t", "global(n)", add_global},
+    {"global_grid", "p", "global_grid(n)", add_global_grid},
+    {"strided", "tp", "strided(local,stride)", add_strided},
+    {"segments", "t*", "segments(n1,n2,...)", add_segments},
+    {"each", "t*", "each(n1,n2,...; SPEC)", NULL},
+    {"longformer", "tt", "longformer(w,g)", add_longformer},
+    {"bigbird", "ttts", "bigbird(w,g,r,seed)", add_bigbird},
+    {"random", "fs", "random(keep,seed)", add_random},
+    {"random_row", "fs", "random_row(keep,seed)", add_random_row},
+    {"shared_random", "ffs", "shared_random(keep,share,seed)", add_shared_random},
 };
+enum { TERMS = sizeof terms / sizeof *terms };
 
 const struct term *term_find(const char *name, int64_t length) {
-    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
+    for (size_t i = 0; i < TERMS; i++)
         if ((int64_t)strlen(terms[i].name) == length &&
             memcmp(terms[i].name, name, (size_t)length) == 0)
             return &terms[i];
     return NULL;
+}
+
+enum { NEAR_LENGTH = 24 }; /* longer names are near to none */
+
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+/* How many letters must be put in, taken out or changed to make one name of the other. */
+static int64_t distance(const char *name, int64_t length, const char *other) {
+    int64_t row[NEAR_LENGTH + 1], n = (int64_t)strlen(other);
+    for (int64_t k = 0; k <= n; k++)
+        row[k] = k;
+    for (int64_t i = 1; i <= length; i++) {
+        int64_t diagonal = row[0]++;
+        for (int64_t k = 1; k <= n; k++) {
+            int64_t changed = diagonal + (lower(name[i - 1]) != other[k - 1]);
+            diagonal = row[k];
+            row[k] = min_i64(changed, min_i64(row[k], row[k - 1]) + 1);
+        }
+    }
+    return row[n];
+}
+
+/* Near are the name with one letter in three wrong, and a name within the other, as in
+ * sliding_window. */
+const struct term *term_near(const char *name, int64_t length) {
+    const struct term *nearest = NULL;
+    int64_t least = NEAR_LENGTH;
+    if (length < 3 || length > NEAR_LENGTH)
+        return NULL;
+    for (size_t i = 0; i < TERMS; i++) {
+        int64_t own = (int64_t)strlen(terms[i].name), shorter = min_i64(own, length);
+        int64_t far = distance(name, length, terms[i].name);
+        int within = far == max_i64(own, length) - shorter && shorter >= 4;
+        if (far < least && (within || 3 * far <= max_i64(own, length))) {
+            least = far;
+            nearest = &terms[i];
+        }
+    }
+    return nearest;
+}
+
+void term_names(char *text, size_t size) {
+    size_t used = 0;
+    for (size_t i = 0; i < TERMS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", terms[i].name);
 }

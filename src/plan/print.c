@@ -38,16 +38,30 @@ static void say_problem(struct text *t, const tess_plan *plan) {
         (long long)plan->block_kv, (long long)plan->n_tiles, (double)plan->pairs / all);
 }
 
-/* The kernel of each stage, and the other kernels of that stage with why they were not taken. */
+/* Does a kernel refuse the problem whatever its alignment, scale and tile rows are: is it of another
+ * type, of other head sizes or for another machine? */
+static int kernel_is_foreign(const tess_plan *plan, const struct kernel *kernel) {
+    struct problem easiest = plan->problem;
+    easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
+    return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
+}
+
+/* The kernel of each stage, and the other kernels of that stage that could have been taken, with why
+ * they were not. */
 static void say_kernels(struct text *t, const tess_plan *plan) {
     for (int s = 0; s < PLAN_STAGES; s++) {
         if (!plan->kernels[s])
             continue;
+        int64_t foreign = 0;
         say(t, "  kernel    %s: %s\n", tess_stage_name((tess_stage)s), plan->kernels[s]->name);
         for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == plan->kernels[s] || other->stage != (tess_stage)s)
                 continue;
+            if (kernel_is_foreign(plan, other)) {
+                foreign++;
+                continue;
+            }
             const char *why = choose_refuses(plan, other);
             if (!why)
                 why = other < plan->kernels[s]
@@ -55,6 +69,9 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
                           : "comes after it";
             say(t, "            not %s: %s\n", other->name, why);
         }
+        if (foreign)
+            say(t, "            nor %lld of other types, head sizes or machines\n",
+                (long long)foreign);
     }
 }
 

@@ -123,7 +123,15 @@ static void write_patterns(void) {
     write_npy("mask-heads.npy", (struct tensor){ELEMENT_BOOL, 3, {3, N, N}, 0, mask});
     write_npy("topk2.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     write_npy("topk3.npy", (struct tensor){ELEMENT_I32, 3, {H, N, K}, 0, topk});
-    write_npy("topk-i64.npy", (struct tensor){ELEMENT_I64, 2, {10, K}, 0, topk});
+    static int64_t wide[N][K]; /* the same as topk2 */
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < K; t++)
+            wide[i][t] = topk[0][i][t];
+    write_npy("topk-i64.npy", (struct tensor){ELEMENT_I64, 2, {N, K}, 0, wide});
+    wide[7][2] = (INT64_C(1) << 32) + 1; /* 1, were the upper half lost */
+    write_npy("topk-i64-past.npy", (struct tensor){ELEMENT_I64, 2, {N, K}, 0, wide});
+    write_npy("mask-i8.npy", (struct tensor){ELEMENT_I8, 2, {N, N}, 0, mask});
+    write_npy("topk-u8.npy", (struct tensor){ELEMENT_U8, 2, {N, K}, 0, mask});
     topk[0][7][2] = N;
     write_npy("topk-past.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     topk[0][7][2] = -2;

@@ -6,6 +6,8 @@
  *   read_files numbers JSON NAME     prints a line for each: a field's number
  *   read_files png FILE ROWS COLUMNS prints the picture as `tessera pattern --ascii` would: '@' for
  *                                    the darkest colour, ' ' for white, '?' for any other
+ *   read_files find FILE WITHIN      answers 0 when the one picture stands in the other
+ *   read_files words FILE WORDS      answers 0 when the picture says so
  */
 #include <jansson.h>
 #include <math.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "picture/font.h"
 #include "tessera.h"
 
 static void stop(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
@@ -206,7 +209,69 @@ static int read_png(const char *path, size_t rows, size_t columns) {
     return 0;
 }
 
+static png_byte *pixels_of(const char *path, png_image *image) {
+    memset(image, 0, sizeof *image);
+    image->version = PNG_IMAGE_VERSION;
+    if (!png_image_begin_read_from_file(image, path))
+        stop("%s: %s", path, image->message);
+    image->format = PNG_FORMAT_RGB;
+    png_byte *pixels = malloc(PNG_IMAGE_SIZE(*image));
+    if (!pixels || !png_image_finish_read(image, NULL, pixels, 0, NULL))
+        stop("%s: %s", path, image->message);
+    return pixels;
+}
+
+/* Where the one picture stands in the other, which must have words around it. */
+static int find_png(const char *path, const char *within) {
+    png_image small, large;
+    png_byte *part = pixels_of(path, &small), *whole = pixels_of(within, &large);
+    size_t stride = 3 * (size_t)large.width, row = 3 * (size_t)small.width;
+    int found = 0;
+    for (size_t y = 1; y + small.height < large.height && !found; y++)
+        for (size_t x = 1; x + small.width < large.width && !found; x++) {
+            size_t same = 0;
+            while (same < small.height &&
+                   !memcmp(whole + (y + same) * stride + 3 * x, part + same * row, row))
+                same++;
+            found = same == small.height;
+        }
+    free(part);
+    free(whole);
+    if (!found)
+        stop("%s is not in %s", path, within);
+    return 0;
+}
+
+/* Does the picture hold these words, in letters of 2 pixels a dot? */
+static int find_words(const char *path, const char *words) {
+    enum { DOT = 2, LETTER = (FONT_COLUMNS + 1) * DOT, ROWS = FONT_ROWS * DOT };
+    png_image image;
+    png_byte *pixels = pixels_of(path, &image);
+    size_t width = strlen(words) * LETTER - DOT;
+    int found = 0;
+    for (size_t y = 0; y + ROWS <= image.height && !found; y++)
+        for (size_t x = 0; x + width <= image.width && !found; x++) {
+            size_t same = 0;
+            for (; same < width * ROWS; same++) {
+                size_t r = same / width, c = same % width, dot = c % LETTER / DOT;
+                int inked =
+                    dot < FONT_COLUMNS && font[words[c / LETTER] - FONT_FIRST][dot] >> r / DOT & 1;
+                if ((pixels[3 * ((y + r) * image.width + x + c)] < 128) != inked)
+                    break;
+            }
+            found = same == width * ROWS;
+        }
+    free(pixels);
+    if (!found)
+        stop("%s does not say '%s'", path, words);
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "find") == 0)
+        return find_png(argv[2], argv[3]);
+    if (argc == 4 && strcmp(argv[1], "words") == 0)
+        return find_words(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "bench") == 0)
         return read_bench(argv[2], argv[3]);
     if (argc == 4 && (strcmp(argv[1], "field") == 0 || strcmp(argv[1], "numbers") == 0))
@@ -214,5 +279,5 @@ int main(int argc, char **argv) {
     if (argc == 5 && strcmp(argv[1], "png") == 0)
         return read_png(argv[2], strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10));
     stop("usage: read_files bench JSON CSV | field JSON NAME | numbers JSON NAME | "
-         "png FILE ROWS COLUMNS");
+         "png FILE ROWS COLUMNS | find FILE WITHIN | words FILE WORDS");
 }

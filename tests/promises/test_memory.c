@@ -95,6 +95,17 @@ static tess_status try_transpose(const void *argument, tess_error *error) {
     return done(tess_pattern_transpose(&pattern, argument, error), &pattern);
 }
 
+static tess_status try_concat(const void *argument, tess_error *error) {
+    tess_pattern *pattern = NULL;
+    const tess_pattern *parts[] = {argument, other, argument};
+    return done(tess_pattern_concat(&pattern, parts, 3, error), &pattern);
+}
+
+static tess_status try_select(const void *argument, tess_error *error) {
+    tess_pattern *pattern = NULL;
+    return done(tess_pattern_select(&pattern, argument, 5, N - 5, 7, N, error), &pattern);
+}
+
 static tess_status try_plan(const void *pipeline, tess_error *error) {
     tess_problem problem = lab_case_problem(&setting.c, *(const tess_pipeline *)pipeline);
     tess_plan *plan = NULL;
@@ -194,7 +205,10 @@ static void every_allocation(void **state) {
         {"lists", try_lists, setting.pattern},
         {"union", try_union, setting.pattern},
         {"intersection", try_intersection, setting.pattern},
+        {"each", try_spec, "each(100,50,150; segments(30,20)+dilated(4,9)+bigbird(9,2,2,1))"},
         {"transpose", try_transpose, setting.pattern},
+        {"concat", try_concat, setting.pattern},
+        {"select", try_select, setting.pattern},
         {"plan, fused", try_plan, &fused},
         {"plan, staged", try_plan, &staged},
         {"tess_attention", try_attention, NULL},

@@ -61,7 +61,7 @@ if [ "$(uname -m)" = x86_64 ]; then # whose levels have loops of multiply-adds
     printf '%s\n' number number null number null >wanted
     shows wanted field peak_share
     shows wanted field over_floor
-    says ' % of the peak, '
+    says ' % of the peak, which is '
 fi
 # A CPU's plans predict the time of one thread.
 good bench --seconds 0 "n=16,d=4,$small" "n=16,d=4,threads=1,$small" --json out/b.json
@@ -151,6 +151,25 @@ bad_line() {
     refused "$2" bench --sweep bad.txt
     grep -qF 'bad.txt:2: ' err || fail "no line is named: $1"
 }
+# What this machine lacks is skipped, and counted.
+cat >lacks.txt <<'END'
+n={8,16},d=4,h=1,backend=cuda,pipeline=fused
+n=8,d=4,h=1,backend=cpu,pipeline=fused
+n=2147483647,nkv=2147483647,d=65536,h=64,backend=cpu
+END
+good bench --seconds 0 --sweep lacks.txt --json out/b.json
+says 'peak: of multiply-adds alone'
+if "$tessera" info | grep -q '^cuda *none'; then
+    says 'bench: 3 of 4 cases are skipped (the first: cuda: no device here)'
+    echo n=8,backend=cuda >none.txt
+    refused 'all 1 cases are skipped: cuda: no device here' bench --sweep none.txt
+else
+    says 'bench: 1 of 4 cases are skipped (the first: this case needs about'
+fi
+checks=$((checks + 1))
+[ "$("$built/read_files" field out/b.json ms | grep -c number)" -ge 1 ] || fail 'none is measured'
+! "$tessera" info | grep -q '^cuda *none' ||
+    refused 'no device here' bench n=8,backend=cuda,pipeline=fused
 bad_line 'n=8,frob=1' frob
 bad_line 'n={8,16,frob' "without its '}'"
 bad_line 'n={8,frob}' frob

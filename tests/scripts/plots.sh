@@ -52,6 +52,11 @@ for bad in none.json stage.txt threads.txt; do
     "$repository/tools/scripts/plot.sh" $bad figures >std 2>err
     [ $? -eq 2 ] && grep -q '^plot.sh: ' err || fail "plot.sh took $bad"
 done
+checks=$((checks + 1))
+: >frob.json
+"$repository/tools/scripts/plot.sh" frob.json figures >std 2>err
+grep -qF 'no figure of frob; there are blocked_dynamic, columns, cpu_LEVEL, ' err ||
+    fail 'which figures there are is not said'
 # A results file of one sweep under another's name has none of its lines.
 cp length.json keep.json && cp length.csv keep.csv
 checks=$((checks + 1))

@@ -6,6 +6,7 @@
 # Word splitting of $(arrays ...) is wanted: no name has a space.
 # shellcheck disable=SC2046,SC2015
 set -u
+repository=$(realpath "$(dirname "$0")/../..")
 # shellcheck source=tests/scripts/checks.sh
 . "$(dirname "$0")/checks.sh"
 "$make_files" . || exit 2
@@ -24,6 +25,36 @@ refused "option '--q' requires an argument" run --q
 refused 'every argument needs its option' "${run[@]}" "${causal[@]}" "${out[@]}" stray
 good --help
 says 'Usage: tessera COMMAND'
+# The references have every term, as it is written, and every key.
+good --help spec
+for signature in $(sed -n 's/^    {"[a-z_]*", "[a-z*]*", "\(.*\)", .*},$/\1/p' "$repository/src/pattern/spec_terms.c" |
+    tr -d ' '); do
+    checks=$((checks + 1))
+    tr -d ' ' <std | grep -q "^$signature" || fail "--help spec does not have $signature"
+done
+[ "$(grep -c '^  [a-z]' std)" -eq 15 ] || fail '--help spec has other terms'
+cp std spec
+good --help case
+for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
+    fill align threads scale tile part; do
+    checks=$((checks + 1))
+    grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
+done
+[ "$(grep -c '^  [a-z]' std)" -eq 23 ] || fail '--help case has other keys'
+cp std case
+refused 'spec or case is needed' --help frob
+for command in run pattern; do
+    good $command --help
+    checks=$((checks + 1))
+    tail -n 16 spec | while read -r line; do grep -qF "$line" std || exit 1; done ||
+        fail "$command --help has no SPEC"
+done
+for command in plan verify bench; do
+    good $command --help
+    checks=$((checks + 1))
+    tail -n +2 case | sed 's/; .*//' | while read -r line; do grep -qF "$line" std || exit 1; done ||
+        fail "$command --help has no CASE"
+done
 good --version
 says 'tessera '
 for command in info run pattern plan verify bench; do
@@ -41,6 +72,31 @@ good plan n=256,d=32,pattern=causal,backend=cpu
 good plan n=256,d=32,h=4,hkv=2,pattern='window(5,0)',block=16x16
 refused 'a case is needed' plan
 refused 'one case is enough' plan n=4 n=5
+refused "'heads' is no key of a case; there are b, h, hkv, n, nkv, d, dv, dtype," plan heads=1
+refused 'fill, align, threads, scale, tile, part' plan heads=1
+refused "'sliding_window': is window(left,right) meant?" plan n=64,pattern='sliding_window(9)'
+# GPUs that need not be here, planned for wherever the library has kernels for them.
+for target in gpu 90 90x x132 90x0 0x132 90x132x1 -90x132 99999999999x1; do
+    refused "--target $target: h100, h200," plan --target=$target n=256
+done
+refused '--target is a GPU' plan --target h200 n=256,backend=cpu
+refused 'given twice' plan --target h200 --target h100 n=256
+if "$tessera" info | grep -q '^kernel  *cuda'; then
+    for target in h100 h200 a100 l40s rtx4090 b200 rtx5090 90x132 80x108; do
+        good plan --target $target n=4096,d=128,dtype=bf16,pattern=causal
+        says 'fused attention on cuda'
+        says 'staged attention on cuda'
+    done
+    good plan --target h200 n=4096,d=128,dtype=bf16,block=128x128,pattern=causal,pipeline=fused
+    says 'kernel    attention: cuda_attention_bf16_sm90_d128'
+    says ' of other types, head sizes or machines'
+    checks=$((checks + 1))
+    ! grep -q 'not cuda.*\(_f16\|_f32\|_d32:\)' std || fail 'kernels that could never apply'
+    good plan --target a100 n=4096,d=128,dtype=bf16,pattern=causal,pipeline=fused
+    says 'kernel    attention: cuda_attention_bf16_d128'
+else
+    refused 'built without CUDA' plan --target h200 n=256
+fi
 refused 'frob' plan frob=1
 refused 'frob' plan n=256,pattern=frob
 refused 'none' plan n=256,backend=cpu,kernel=none
@@ -124,7 +180,7 @@ bad_q cut.safetensors:q outside
 bad_q long.safetensors:q 'belong to no tensor'
 bad_q f32.safetensors '3 tensors'
 bad_q f32.safetensors: 'no tensor is named'
-bad_q f32.safetensors:x 'named x'
+bad_q f32.safetensors:x 'no tensor is named x; there are '
 bad_q f16-q.npy '--dtype'
 bad_q f64-q.npy '--dtype'
 bad_q rank3-q.npy 'axes'
@@ -138,13 +194,14 @@ for spec in '' frob 'causal+' '(causal' 'window(1)' 'window(-1,2)' 'random(2,1)'
     'window(1,2' 'segments()' 'random(nan,1)' 'window(1e9999,1)' 'causal)'; do
     refused 'run: ' "${run[@]}" "${out[@]}" --pattern "$spec"
 done
-refused 'mask-u8.npy: elements are u8' "${run[@]}" "${out[@]}" --mask mask-u8.npy
+refused 'mask-i8.npy: elements are i8; a mask is bool or u8' "${run[@]}" "${out[@]}" --mask mask-i8.npy
 refused '49 keys' "${run[@]}" "${out[@]}" --mask mask-short.npy
 refused '3 heads' "${run[@]}" "${out[@]}" --mask mask-heads.npy
 refused 'No such file' "${run[@]}" "${out[@]}" --mask none.npy
 refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-past.npy
 refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-below.npy
-refused 'indices are i32' "${run[@]}" "${out[@]}" --topk topk-i64.npy
+refused 'indices are i32 or i64' "${run[@]}" "${out[@]}" --topk topk-u8.npy
+refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-i64-past.npy
 refused 'does not belong' "${run[@]}" "${out[@]}" --lists f32.safetensors
 refused 'row 1' "${run[@]}" "${out[@]}" --lists lists-falling.safetensors --block 10x10
 refused 'need [lists,' "${run[@]}" "${out[@]}" --lists lists-falling.safetensors --block 16x16
@@ -194,6 +251,11 @@ done
 good "${run[@]}" --pattern causal --out out/a.npy
 good "${run[@]}" --mask mask2.npy --out out/b.npy
 same out/a.npy out/b.npy 0
+good "${run[@]}" --mask mask-u8.npy --out out/b.npy
+same out/a.npy out/b.npy 0
+good "${run[@]}" --topk topk2.npy --out out/b.npy
+good "${run[@]}" --topk topk-i64.npy --out out/c.npy
+same out/b.npy out/c.npy 0
 good run $(named f32) --pattern causal --out out/c.safetensors:x
 same out/a.npy out/c.safetensors:x 0
 good "${run[@]}" --pattern 'window(4,0)' --out out/d.npy --lse out/dl.npy
@@ -262,11 +324,34 @@ cat >wanted4 <<'END'
 |@@@@@@@@@@@@@@@@|
 +----------------+
 END
-good "${pattern[@]}" --png out/p.png
+good "${pattern[@]}" --bare --png out/p.png
 shows wanted "$built/read_files" png out/p.png 8 8
+# Around the same picture, in words: what it is, its sizes, its axes.
+words=('causal' '8 x 8, blocks 2x2, 56.25 % listed, list 1 of 2' key query 0 2 4 6 8)
+good pattern --pattern 'causal&random(1,1)' --n 8 --block 2x2 --heads 2 --head 1 --png out/w.png \
+    --svg out/w.svg
+checks=$((checks + 2))
+"$built/read_files" find out/p.png out/w.png 2>err || fail 'the picture is not the bare one'
+! "$built/read_files" words out/w.png 'causal&random(2,1)' 2>err || fail 'any words will do'
+for word in 'causal&random(1,1)' "${words[@]:1}"; do
+    checks=$((checks + 2))
+    "$built/read_files" words out/w.png "$word" 2>err || fail "the PNG does not say $word"
+    sed 's/&amp;/\&/g' out/w.svg | grep -qF ">$word</text>" || fail "the SVG does not say $word"
+done
+good "${pattern[@]}" --bare --svg out/w.svg
+checks=$((checks + 1))
+! grep -q '<text' out/w.svg || fail 'a bare SVG with words'
+good pattern --mask mask2.npy --png out/w.png
+checks=$((checks + 1))
+"$built/read_files" words out/w.png mask2.npy 2>err || fail 'the PNG does not name the mask'
+rm out/w.png out/w.svg
+refused '--png out/p.jpg: a name that ends with .png is needed' "${pattern[@]}" --png out/p.jpg
+refused '--svg out/p.png: a name that ends with .svg is needed' "${pattern[@]}" --svg out/p.png
+refused '--png .png: a name' "${pattern[@]}" --png .png
 good pattern --pattern causal --n 8 --block 1x1 --svg out/p.svg
 shows wanted svg_cells out/p.svg 8 8
-good pattern --pattern causal --n 4 --nkv 8 --block 1x1 --png out/p.png --svg out/p.svg
+good pattern --pattern causal --n 4 --nkv 8 --block 1x1 --bare --png out/p.png
+good pattern --pattern causal --n 4 --nkv 8 --block 1x1 --svg out/p.svg
 shows wanted4 "$built/read_files" png out/p.png 4 8
 shows wanted4 svg_cells out/p.svg 4 8
 checks=$((checks + 1))
@@ -312,8 +397,7 @@ good pattern --pattern causal --n 49 --export lists49.safetensors
 refused 'n_q = 49' "${run[@]}" --lists lists49.safetensors "${out[@]}"
 
 # Files that are one and the same.
-refused 'same file' "${pattern[@]}" --png out/s --svg out/../out/s
-refused 'same file' "${pattern[@]}" --svg out/s --export ./out/s
+refused 'same file' "${pattern[@]}" --svg out/s.svg --export ./out/../out/s.svg
 refused 'same file' bench n=64,d=8 --json out/s --csv out/./s
 
 # What memory cannot hold is refused at once. (A sanitizer ends the program at such sizes.)

@@ -147,6 +147,8 @@ static void printing_is_snprintf(void **state) {
         for (int i = 0; i < 4; i++)
             if (!strstr(text, words[pipeline][i]))
                 fail_msg("'%s' is not in\n%s", words[pipeline][i], text);
+        /* the problem is f32: kernels for other types are counted, not listed */
+        assert_null(strstr(text, "it multiplies bf16"));
         assert_int_equal(tess_plan_print(plan, piece, sizeof piece), length);
         assert_int_equal(strlen(piece), sizeof piece - 1);
         assert_memory_equal(piece, text, sizeof piece - 1);

@@ -203,6 +203,56 @@ static void test_terms(void **state) {
     }
 }
 
+/* Any term laid out in documents: what it says of a document's length, from its first token on. */
+struct documents {
+    struct context one;
+    int64_t n[4]; /* tokens of each */
+};
+
+static int documents_listed(const void *context, int64_t l, int64_t q, int64_t k) {
+    const struct documents *x = context;
+    int64_t p = q + x->one.n_kv - x->one.n_q, begin = 0;
+    (void)l;
+    for (int d = 0; d < 4; begin += x->n[d++])
+        if (begin <= p && p < begin + x->n[d])
+            return begin <= k && k < begin + x->n[d] &&
+                   x->one.c->listed(p - begin, k - begin, x->n[d], x->one.c->a);
+    return 0;
+}
+
+static void test_each(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            int64_t n_kv = shapes[s][1];
+            struct documents x = {{&cases[i], shapes[s][0], n_kv},
+                                  {n_kv * 5 / 9, 0, n_kv / 3, n_kv > 3 ? 1 : 0}};
+            char spec[400];
+            int64_t shortest = n_kv;
+            for (int d = 0; d < 4; d++)
+                shortest = x.n[d] && x.n[d] < shortest ? x.n[d] : shortest;
+            if (shortest < cases[i].least_kv)
+                x.n[3] = 0, shortest = n_kv / 3;
+            if (shortest < cases[i].least_kv)
+                continue;
+            /* every other one within a document that is the whole sequence */
+            int used =
+                snprintf(spec, sizeof spec, "each(%lld,%lld,%lld,%lld; %s)", (long long)x.n[0],
+                         (long long)x.n[1], (long long)x.n[2], (long long)x.n[3], cases[i].spec);
+            if (i % 2) {
+                memmove(spec + 20, spec, (size_t)used + 1);
+                memset(spec, ' ', 20);
+                spec[snprintf(spec, 20, "each(0,%lld;", (long long)n_kv)] = ' ';
+                strcat(spec, ")");
+            }
+            struct naive naive = {documents_listed, &x, spec};
+            tess_pattern *p = make(spec, shapes[s], 1, 1);
+            naive_check(&naive, p);
+            tess_pattern_free(p);
+        }
+    }
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 static void test_errors(void **state) {
@@ -214,14 +264,26 @@ static void test_errors(void **state) {
     } wrong[] = {
         {"", 0, "expected a term"},
         {"  ", 2, "expected a term"},
-        {"windo(1,2)", 0, "not 'windo(1,2)'"},
+        {"windo(1,2)", 0, "no term is named 'windo': is window(left,right) meant?, at offset 0"},
+        {"sliding_window(128)", 0, "'sliding_window': is window(left,right) meant?"},
+        {"causal&BigBird(1)", 7, "'BigBird': is bigbird(w,g,r,seed) meant?"},
+        {"frob", 0, "no term is named 'frob'; there are dense, causal, window,"},
+        {"frob", 0, "random_row, shared_random, at offset 0"},
+        {"a_name_that_is_far_too_long_for_any_term", 0, "'a_name_that_is_far_too_l...'; there are"},
+        {"each", 0, "each(n1,n2,...; SPEC) takes 1 number or more, got 0"},
+        {"each(10)", 7, "expected ',' or ';', not ')'"},
+        {"each(10;causal", 14, "expected '+', '&' or ')', not the end"},
+        {"each(10;)", 8, "expected a term"},
+        {"each(60,30,11;dense)", 11, "documents take 101 tokens or more, but n_kv is 100"},
+        {"each(60,0,30; segments(20,11))", 26, "segments take 31 tokens or more, but the shortest"},
+        {"each(60,30; each(31; dense))", 17, "the shortest document has 30"},
         {"causal+", 7, "not the end"},
-        {"causal+window(5)", 7, "window takes 2 numbers, got 1, at offset 7"},
-        {"window", 0, "window takes 2 numbers, got 0"},
-        {"window()", 0, "window takes 2 numbers, got 0"},
+        {"causal+window(5)", 7, "window(left,right) takes 2 numbers, got 1, at offset 7"},
+        {"window", 0, "window(left,right) takes 2 numbers, got 0"},
+        {"window()", 0, "window(left,right) takes 2 numbers, got 0"},
         {"causal(1)", 0, "causal takes 0 numbers, got 1"},
-        {"global(1,2)", 0, "global takes 1 number, got 2"},
-        {"segments()", 0, "segments takes 1 number or more, got 0"},
+        {"global(1,2)", 0, "global(n) takes 1 number, got 2"},
+        {"segments()", 0, "segments(n1,n2,...) takes 1 number or more, got 0"},
         {"window(1,2", 10, "expected ',' or ')', not the end"},
         {"window(1;2)", 8, "expected ',' or ')', not ';2)'"},
         {"window(1,-2)", 9, "a number that is not negative"},
@@ -247,7 +309,7 @@ static void test_errors(void **state) {
         {"(causal", 7, "expected '+', '&' or ')', not the end"},
         {"causal++causal", 7, "expected a term"},
         {"causal\xc3\xa9", 6, "a byte outside ASCII"},
-        {"Causal", 0, "expected a term"},
+        {"Causal", 0, "is causal meant?"},
     };
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = 100;
@@ -372,9 +434,9 @@ static void test_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_terms),      cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_long_specs), cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_terms),     cmocka_unit_test(test_each),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_long_specs),
+        cmocka_unit_test(test_arguments), cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -117,6 +117,65 @@ static void structs_grow(void **state) {
     }
 }
 
+/* What other languages are told of a struct is what this header says of it. */
+static void structs_by_name(void **state) {
+    (void)state;
+#define STRUCT(name)                                                                               \
+    {                                                                                              \
+        name by_header = name##_init(), by_name;                                                   \
+        memset(&by_name, 0x5a, sizeof by_name);                                                    \
+        assert_int_equal(tess_struct_size(#name), sizeof(name));                                   \
+        assert_int_equal(tess_struct_init(#name, &by_name, sizeof by_name, NULL), TESS_OK);        \
+        assert_memory_equal(&by_name, &by_header, sizeof by_name);                                 \
+    }
+    STRUCT(tess_error)
+    STRUCT(tess_tensor)
+    STRUCT(tess_pattern_shape)
+    STRUCT(tess_lists)
+    STRUCT(tess_pattern_info)
+    STRUCT(tess_problem)
+    STRUCT(tess_target)
+    STRUCT(tess_arguments)
+    STRUCT(tess_plan_info)
+    STRUCT(tess_kernel_info)
+    STRUCT(tess_device_info)
+#undef STRUCT
+    const struct {
+        const char *name;
+        int object;
+        size_t size;
+        const char *argument;
+    } wrong[] = {{NULL, 1, 64, "name"},
+                 {"tess_pattern", 1, 64, "name"},
+                 {"tess_plan_infos", 1, 64, "name"},
+                 {"", 1, 64, "name"},
+                 {"tess_problem", 0, 64, "object"},
+                 {"tess_problem", 1, 0, "size"},
+                 {"tess_problem", 1, sizeof(size_t) - 1, "size"},
+                 {"tess_problem", 1, sizeof(tess_problem) + 8, "size"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        unsigned char object[sizeof(tess_problem) + 8], before[sizeof object];
+        tess_error error = tess_error_init();
+        memset(object, 0x5a, sizeof object);
+        memcpy(before, object, sizeof object);
+        assert_int_equal(
+            tess_struct_init(wrong[i].name, wrong[i].object ? object : NULL, wrong[i].size, &error),
+            TESS_INVALID_ARGUMENT);
+        assert_string_equal(error.argument, wrong[i].argument);
+        assert_memory_equal(object, before, sizeof object);
+    }
+    assert_int_equal(tess_struct_size(NULL), 0);
+    assert_int_equal(tess_struct_size("tess_plan"), 0);
+    /* an earlier version's, which had fewer fields: no byte past it is written */
+    tess_problem early;
+    memset(&early, 0x5a, sizeof early);
+    assert_int_equal(
+        tess_struct_init("tess_problem", &early, offsetof(tess_problem, tile_rows), NULL), TESS_OK);
+    assert_int_equal(early.struct_size, offsetof(tess_problem, tile_rows));
+    assert_null(early.kernel);
+    assert_int_equal(early.tile_rows, 0x5a5a5a5a5a5a5a5a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_complete),
@@ -125,6 +184,7 @@ int main(void) {
         cmocka_unit_test(error_takes_long_messages_and_zeroed_structs),
         cmocka_unit_test(short_error_is_not_overrun),
         cmocka_unit_test(structs_grow),
+        cmocka_unit_test(structs_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

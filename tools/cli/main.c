@@ -7,7 +7,9 @@
 
 #include "run/bench.h"
 #include "cli/commands.h"
+#include "lab/case.h"
 #include "cli/memory_limit.h"
+#include "cli/reference.h"
 #include "io/report.h"
 
 static const struct {
@@ -24,13 +26,28 @@ static const struct {
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
+/* What all commands share: `tessera --help spec` and `--help case`. */
+static int help_topic(const char *topic) {
+    char cases[LAB_CASE_HELP];
+    lab_case_help(cases);
+    if (strcmp(topic, "spec") == 0)
+        fputs(reference_spec, stdout);
+    else if (strcmp(topic, "case") == 0)
+        fputs(cases, stdout);
+    else
+        return report(NULL, "--help %s: spec or case is needed, or nothing", topic);
+    return EXIT_DONE;
+}
+
 static int help(void) {
     printf("Usage: tessera COMMAND [OPTION...]\n\n"
            "Attention over a sparse set of tiles.\n\n");
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-9s %s\n", commands[i].name, commands[i].help);
-    printf("\n`tessera COMMAND --help` explains one. Exit status: 0 done, 1 a check failed,\n"
-           "2 bad use or bad input.\n");
+    printf(
+        "\n`tessera COMMAND --help` explains one, `tessera --help spec` how patterns are written,\n"
+        "`tessera --help case` how cases are. Exit status: 0 done, 1 a check failed,\n"
+        "2 bad use or bad input.\n");
     return EXIT_DONE;
 }
 
@@ -44,7 +61,7 @@ static int dispatch(int argc, char **argv) {
             return commands[i].main(argc - 1, argv + 1);
         }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        return help();
+        return argc > 2 ? help_topic(argv[2]) : help();
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("tessera %s\n", tess_version());
         return EXIT_DONE;

@@ -1,15 +1,17 @@
 /* tessera pattern: measures, draws and exports a sparsity pattern. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "lab/output.h"
 #include "io/lists_file.h"
 #include "cli/pattern_options.h"
 #include "picture/picture.h"
+#include "cli/reference.h"
 
 enum { N, NKV, HEADS, BATCH, D, HEAD, NUMBERS };
-enum { PNG = NUMBERS, SVG, EXPORT, CHOICES, ASCII = CHOICES };
+enum { PNG = NUMBERS, SVG, EXPORT, CHOICES, ASCII = CHOICES, BARE };
 enum { KEY_FIRST = 0x2000, ASCII_SIDE = 32, PNG_SIDE = 1022 /* 1024 with its frame */ };
 
 static const struct argp_option choices[] = {
@@ -23,6 +25,7 @@ static const struct argp_option choices[] = {
     {"svg", KEY_FIRST + SVG, "FILE", 0, "draw the tiles", 3},
     {"export", KEY_FIRST + EXPORT, "L.safetensors", 0, "write the block lists", 3},
     {"ascii", KEY_FIRST + ASCII, NULL, 0, "draw on the terminal", 3},
+    {"bare", KEY_FIRST + BARE, NULL, 0, "draw files without title, axes and legend", 3},
     {0},
 };
 
@@ -30,7 +33,7 @@ struct options {
     struct pattern_options pattern;
     const char *text[CHOICES];
     int64_t number[NUMBERS]; /* 0 = not given */
-    bool ascii;
+    bool ascii, bare;
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -44,6 +47,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return EINVAL;
     case KEY_FIRST + ASCII:
         options->ascii = true;
+        return 0;
+    case KEY_FIRST + BARE:
+        options->bare = true;
         return 0;
     default:
         if (key < KEY_FIRST || key >= KEY_FIRST + CHOICES)
@@ -110,6 +116,32 @@ static bool print_numbers(const struct options *options, const tess_pattern *pat
 /* ---- pictures ----------------------------------------------------------------------------------
  */
 
+/* One list of a pattern on its way into a file. */
+struct drawing {
+    tess_lists lists;
+    int64_t list;
+    const struct picture_words *words; /* NULL: none */
+};
+
+/* What the pattern was made of, and its sizes. */
+static bool name_picture(struct picture_words *words, const struct options *options,
+                         const tess_pattern *pattern, struct reason *reason) {
+    tess_error error = tess_error_init();
+    tess_pattern_info p = tess_pattern_info_init();
+    if (tess_pattern_describe(pattern, &p, &error) != TESS_OK)
+        return reason_set_error(reason, &error);
+    double all = (double)p.n_q * (double)p.n_kv * (double)(p.batch * p.heads);
+    *words = (struct picture_words){.n_q = p.n_q, .n_kv = p.n_kv};
+    snprintf(words->title, sizeof words->title, "%s", pattern_options_name(&options->pattern));
+    int used = snprintf(words->sizes, sizeof words->sizes,
+                        "%" PRId64 " x %" PRId64 ", blocks %" PRId64 "x%" PRId64 ", %.4g %% listed",
+                        p.n_q, p.n_kv, p.block_q, p.block_kv, 100.0 * (double)p.pairs / all);
+    if (p.batch * p.heads > 1)
+        snprintf(words->sizes + used, sizeof words->sizes - (size_t)used,
+                 ", list %" PRId64 " of %" PRId64, options->number[HEAD], p.batch * p.heads);
+    return true;
+}
+
 static bool draw_ascii(const tess_lists *lists, int64_t list, FILE *file, struct reason *reason) {
     struct picture picture;
     bool drawn = picture_make(&picture, lists, list, ASCII_SIDE, reason) &&
@@ -118,32 +150,33 @@ static bool draw_ascii(const tess_lists *lists, int64_t list, FILE *file, struct
     return drawn;
 }
 
-static bool draw_png(const tess_lists *lists, int64_t list, FILE *file, struct reason *reason) {
+static bool draw_png(const struct drawing *d, FILE *file, struct reason *reason) {
     struct picture picture;
-    bool drawn = picture_make(&picture, lists, list, PNG_SIDE, reason) &&
-                 (picture_png(&picture, file) || reason_set(reason, "the PNG cannot be written"));
+    bool drawn =
+        picture_make(&picture, &d->lists, d->list, PNG_SIDE, reason) &&
+        (picture_png(&picture, d->words, file) || reason_set(reason, "the PNG cannot be written"));
     picture_free(&picture);
     return drawn;
 }
 
-static bool draw_svg(const tess_lists *lists, int64_t list, FILE *file, struct reason *reason) {
-    return picture_svg(lists, list, file, reason);
+static bool draw_svg(const struct drawing *d, FILE *file, struct reason *reason) {
+    return picture_svg(&d->lists, d->list, d->words, file, reason);
 }
 
-static bool export_lists(const tess_lists *lists, int64_t list, FILE *file, struct reason *reason) {
-    (void)list; /* all of them */
-    return lists_file_write(file, lists) || reason_set(reason, "the lists cannot be written");
+/* All of them. */
+static bool export_lists(const struct drawing *d, FILE *file, struct reason *reason) {
+    return lists_file_write(file, &d->lists) || reason_set(reason, "the lists cannot be written");
 }
 
 /* Writes one file, whole or not at all. A probe only tries that the file can be made. */
-static bool write_file(const char *path, const tess_lists *lists, int64_t list,
-                       bool (*write)(const tess_lists *, int64_t, FILE *, struct reason *),
+static bool write_file(const char *path, const struct drawing *drawing,
+                       bool (*write)(const struct drawing *, FILE *, struct reason *),
                        struct reason *reason) {
     struct lab_output output;
     char why[LAB_WHY];
     if (lab_output_open(&output, path, why) != 0)
         return reason_set(reason, "%s", why);
-    if (!write || !write(lists, list, output.file, reason)) {
+    if (!write || !write(drawing, output.file, reason)) {
         lab_output_abandon(&output);
         return !write;
     }
@@ -152,15 +185,24 @@ static bool write_file(const char *path, const tess_lists *lists, int64_t list,
 
 static const struct {
     int choice;
-    bool (*write)(const tess_lists *, int64_t, FILE *, struct reason *);
-} files[] = {{PNG, draw_png}, {SVG, draw_svg}, {EXPORT, export_lists}};
+    const char *ending; /* that the name must have, or NULL */
+    bool (*write)(const struct drawing *, FILE *, struct reason *);
+} files[] = {{PNG, ".png", draw_png}, {SVG, ".svg", draw_svg}, {EXPORT, NULL, export_lists}};
 enum { FILES = sizeof files / sizeof files[0] };
+
+static bool ends_with(const char *path, const char *ending) {
+    size_t length = strlen(path), tail = strlen(ending);
+    return length > tail && strcmp(path + length - tail, ending) == 0;
+}
 
 /* Before anything is computed: the files can be made, and are different ones. */
 static bool check_files(const struct options *options, struct reason *reason) {
     for (int i = 0; i < FILES; i++) {
         const char *path = options->text[files[i].choice];
-        if (path && !write_file(path, NULL, 0, NULL, reason))
+        if (path && files[i].ending && !ends_with(path, files[i].ending))
+            return reason_set(reason, "--%s %s: a name that ends with %s is needed",
+                              choices[files[i].choice].name, path, files[i].ending);
+        if (path && !write_file(path, NULL, NULL, reason))
             return false;
         for (int j = 0; j < i; j++) {
             const char *other = options->text[files[j].choice];
@@ -175,18 +217,21 @@ static bool check_files(const struct options *options, struct reason *reason) {
 static bool write_files(const struct options *options, const tess_pattern *pattern,
                         struct reason *reason) {
     tess_error error = tess_error_init();
-    tess_lists lists = tess_lists_init();
-    if (tess_pattern_lists(pattern, &lists, &error) != TESS_OK)
+    struct picture_words words;
+    struct drawing d = {tess_lists_init(), options->number[HEAD], options->bare ? NULL : &words};
+    if (tess_pattern_lists(pattern, &d.lists, &error) != TESS_OK)
         return reason_set_error(reason, &error);
-    int64_t list = options->number[HEAD], count = lists.batch * lists.heads;
-    if (list >= count)
-        return reason_set(reason, "--head %" PRId64 ": the pattern has %" PRId64 " lists", list,
+    int64_t count = d.lists.batch * d.lists.heads;
+    if (d.list >= count)
+        return reason_set(reason, "--head %" PRId64 ": the pattern has %" PRId64 " lists", d.list,
                           count);
+    if (!name_picture(&words, options, pattern, reason))
+        return false;
     for (int i = 0; i < FILES; i++)
         if (options->text[files[i].choice] &&
-            !write_file(options->text[files[i].choice], &lists, list, files[i].write, reason))
+            !write_file(options->text[files[i].choice], &d, files[i].write, reason))
             return false;
-    return !options->ascii || draw_ascii(&lists, list, stdout, reason);
+    return !options->ascii || draw_ascii(&d.lists, d.list, stdout, reason);
 }
 
 static bool measure_and_draw(const struct options *options, struct reason *reason) {
@@ -210,7 +255,7 @@ int pattern_main(int argc, char **argv) {
         NULL,
         "Prints a pattern's density, tiles, packed tiles and predicted cost; draws and exports it.",
         children,
-        NULL,
+        reference_spec_filter,
         NULL};
     struct options options = {.pattern = {.command = "pattern"}};
     struct reason reason;

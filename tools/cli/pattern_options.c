@@ -2,6 +2,7 @@
 #include "cli/pattern_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/tensor_file.h"
@@ -12,11 +13,11 @@ static const struct argp_option options_table[] = {
     {NULL, 0, NULL, 0, "Pattern, exactly one of:", 1},
     {"pattern", KEY_FIRST + FROM_SPEC, "SPEC", 0,
      "in words: terms such as causal, window(256,256), random(0.1,1), joined by + and &", 1},
-    {"mask", KEY_FIRST + FROM_MASK, "M.npy", 0, "bool [Nq,Nk], [H,Nq,Nk] or [B,H,Nq,Nk]", 1},
+    {"mask", KEY_FIRST + FROM_MASK, "M.npy", 0, "bool or u8 [Nq,Nk], [H,Nq,Nk] or [B,H,Nq,Nk]", 1},
     {"lists", KEY_FIRST + FROM_LISTS, "L.safetensors", 0,
      "block lists row_ptr, col_idx, as --export writes them", 1},
-    {"topk", KEY_FIRST + FROM_TOPK, "I.npy", 0, "int32 key indices [Nq,k] or [H,Nq,k], -1 = none",
-     1},
+    {"topk", KEY_FIRST + FROM_TOPK, "I.npy", 0,
+     "int32 or int64 key indices [Nq,k] or [H,Nq,k], -1 = none", 1},
     {"block", KEY_BLOCK, "QxK", 0, "queries by keys of a block, default 64x64 (not with --topk)",
      1},
     {0},
@@ -54,6 +55,13 @@ bool pattern_options_check(const struct pattern_options *options, struct reason 
         return reason_set(reason, "--block goes with --pattern, --mask and --lists; --topk has "
                                   "blocks of 1x1");
     return true;
+}
+
+const char *pattern_options_name(const struct pattern_options *options) {
+    const char *name = NULL;
+    for (int i = 0; i < PATTERN_SOURCES; i++)
+        name = options->text[i] ? options->text[i] : name;
+    return name;
 }
 
 /* Blocks as given, or 0 x 0. */
@@ -106,8 +114,9 @@ static bool make_spec(tess_pattern **pattern, const char *spec, tess_pattern_sha
 static bool make_mask(tess_pattern **pattern, const struct tensor *mask, tess_pattern_shape *shape,
                       const struct pattern_sizes *sizes, struct reason *reason) {
     char text[SHAPE_TEXT];
-    if (mask->type != ELEMENT_BOOL)
-        return reason_set(reason, "elements are %s; a mask is bool", element_name(mask->type));
+    if (mask->type != ELEMENT_BOOL && mask->type != ELEMENT_U8)
+        return reason_set(reason, "elements are %s; a mask is bool or u8",
+                          element_name(mask->type));
     if (mask->rank < 2 || mask->rank > 4 || mask->size == 0)
         return reason_set(reason, "shape %s; a mask is [Nq,Nk], [H,Nq,Nk] or [B,H,Nq,Nk]",
                           tensor_shape_text(mask, text));
@@ -121,11 +130,24 @@ static bool make_mask(tess_pattern **pattern, const struct tensor *mask, tess_pa
             reason_set_error(reason, &error));
 }
 
+/* Indices of 64 bits in 32: those that do not fit are past all keys, or below -1, and stay so. */
+static int32_t *narrow(const struct tensor *topk) {
+    size_t count = topk->size / sizeof(int64_t);
+    int32_t *indices = malloc(topk->size / 2);
+    for (size_t i = 0; indices && i < count; i++) {
+        int64_t index;
+        memcpy(&index, (const char *)topk->data + i * sizeof index, sizeof index);
+        indices[i] = index > INT32_MAX ? INT32_MAX : index < INT32_MIN ? INT32_MIN : (int32_t)index;
+    }
+    return indices;
+}
+
 static bool make_topk(tess_pattern **pattern, const struct tensor *topk, tess_pattern_shape *shape,
                       const struct pattern_sizes *sizes, struct reason *reason) {
     char text[SHAPE_TEXT];
-    if (topk->type != ELEMENT_I32)
-        return reason_set(reason, "elements are %s; indices are i32", element_name(topk->type));
+    if (topk->type != ELEMENT_I32 && topk->type != ELEMENT_I64)
+        return reason_set(reason, "elements are %s; indices are i32 or i64",
+                          element_name(topk->type));
     if (topk->rank < 2 || topk->rank > 3 || topk->size == 0)
         return reason_set(reason, "shape %s; indices are [Nq,k] or [H,Nq,k]",
                           tensor_shape_text(topk, text));
@@ -135,9 +157,16 @@ static bool make_topk(tess_pattern **pattern, const struct tensor *topk, tess_pa
     shape->batch = 1;
     tess_error error = tess_error_init();
     int64_t k = topk->shape[topk->rank - 1];
-    return check_fit(shape, sizes, reason) &&
-           (tess_pattern_from_topk(pattern, topk->data, k, shape, &error) == TESS_OK ||
-            reason_set_error(reason, &error));
+    if (!check_fit(shape, sizes, reason))
+        return false;
+    int32_t *narrowed = topk->type == ELEMENT_I64 ? narrow(topk) : NULL;
+    if (topk->type == ELEMENT_I64 && !narrowed)
+        return reason_set(reason, "out of memory for its indices");
+    bool made = tess_pattern_from_topk(pattern, narrowed ? narrowed : topk->data, k, shape,
+                                       &error) == TESS_OK ||
+                reason_set_error(reason, &error);
+    free(narrowed);
+    return made;
 }
 
 static bool make_lists(tess_pattern **pattern, const char *path, tess_pattern_shape *shape,

@@ -21,6 +21,9 @@ extern const struct argp pattern_argp;
 bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *options,
                           const struct pattern_sizes *sizes, struct reason *reason);
 
+/* What the pattern was given as: the spec, or the file's name. */
+const char *pattern_options_name(const struct pattern_options *options);
+
 /* Whether exactly one pattern is named: checked before any file is opened. */
 bool pattern_options_check(const struct pattern_options *options, struct reason *reason);
 

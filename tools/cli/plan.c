@@ -1,33 +1,100 @@
 /* tessera plan: the plans of a case, in words. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "lab/case.h"
+#include "cli/reference.h"
+
+enum { KEY_TARGET = 't' };
+
+struct options {
+    const char *text;   /* the case */
+    const char *target; /* NULL: this machine */
+};
+
+static const struct argp_option option_table[] = {
+    {"target", KEY_TARGET, "NAME", 0,
+     "Plan for a GPU that need not be here: h100, h200, a100, l40s, rtx4090, b200, rtx5090, or its "
+     "architecture and multiprocessors, such as 90x132",
+     0},
+    {0},
+};
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
-    const char **text = state->input;
+    struct options *options = state->input;
     switch (key) {
+    case KEY_TARGET:
+        return argument_once(&options->target, argument, "plan", "target");
     case ARGP_KEY_ARG:
-        if (*text) {
+        if (options->text) {
             report("plan", "%s: one case is enough", argument);
             return EINVAL;
         }
-        *text = argument;
+        options->text = argument;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static bool print_plan(const struct lab_case *c, tess_backend backend, tess_pipeline pipeline,
-                       const tess_pattern *pattern, struct reason *reason) {
+/* ---- targets by name ---- */
+
+/* Bytes of shared memory that a block can ask for, by architecture (CUDA C++ Programming Guide,
+ * compute capabilities). */
+static int64_t shared_memory(int32_t architecture) {
+    return architecture == 80 || architecture == 87    ? 163 * 1024
+           : architecture == 90 || architecture == 100 ? 227 * 1024
+                                                       : 99 * 1024;
+}
+
+static const struct {
+    const char *name;
+    int32_t architecture, multiprocessors;
+    int64_t cache_mb;
+} gpus[] = {
+    {"h200", 90, 132, 60},     {"h100", 90, 132, 50},    {"a100", 80, 108, 40},
+    {"l40s", 89, 142, 96},     {"rtx4090", 89, 128, 72}, {"b200", 100, 148, 126},
+    {"rtx5090", 120, 170, 96},
+};
+
+static bool parse_target(tess_target *target, const char *text, struct reason *reason) {
+    int architecture = 0, multiprocessors = 0, used = 0;
+    *target = tess_target_init();
+    target->backend = TESS_CUDA;
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+        if (strcmp(text, gpus[i].name) == 0) {
+            target->architecture = gpus[i].architecture;
+            target->multiprocessors = gpus[i].multiprocessors;
+            target->cache_size = gpus[i].cache_mb << 20;
+        }
+    if (!target->architecture) {
+        if (strspn(text, "0123456789x") != strlen(text) || strlen(text) > 9 ||
+            sscanf(text, "%dx%d%n", &architecture, &multiprocessors, &used) != 2 || text[used] ||
+            architecture < 10 || multiprocessors < 1)
+            return reason_set(reason,
+                              "--target %s: h100, h200, a100, l40s, rtx4090, b200, rtx5090 or "
+                              "ARCHITECTUREx%s such as 90x132 is needed",
+                              text, "MULTIPROCESSORS");
+        target->architecture = architecture;
+        target->multiprocessors = multiprocessors;
+    }
+    target->shared_memory_per_block = shared_memory(target->architecture);
+    return true;
+}
+
+/* ---- plans ---- */
+
+/* On `asked`, or on this machine's first device where that is NULL. */
+static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_backend backend,
+                       tess_pipeline pipeline, const tess_pattern *pattern, struct reason *reason) {
     tess_error error = tess_error_init();
-    tess_target target = tess_target_init();
+    tess_target target = asked ? *asked : tess_target_init();
     tess_problem problem = lab_case_problem(c, pipeline);
     tess_plan *plan;
-    if (tess_target_query(&target, backend, 0, &error) != TESS_OK ||
+    if ((!asked && tess_target_query(&target, backend, 0, &error) != TESS_OK) ||
         tess_plan_create(&plan, &problem, pattern, &target, &error) != TESS_OK)
         return reason_set_error(reason, &error);
     size_t length = tess_plan_print(plan, NULL, 0);
@@ -42,16 +109,18 @@ static bool print_plan(const struct lab_case *c, tess_backend backend, tess_pipe
 }
 
 /* Every backend and pipeline that the case leaves open; what cannot be planned is then named. */
-static int print_plans(const struct lab_case *c, const tess_pattern *pattern) {
-    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++) {
+static int print_plans(const struct lab_case *c, const tess_target *asked,
+                       const tess_pattern *pattern) {
+    for (int backend = asked ? TESS_CUDA : TESS_CPU; backend <= TESS_CUDA; backend++) {
         if (c->backend != LAB_ANY && c->backend != backend)
             continue;
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
             struct reason reason;
             if ((c->pipeline != LAB_ANY && c->pipeline != pipeline) ||
-                print_plan(c, (tess_backend)backend, (tess_pipeline)pipeline, pattern, &reason))
+                print_plan(c, asked, (tess_backend)backend, (tess_pipeline)pipeline, pattern,
+                           &reason))
                 continue;
-            bool open = c->backend == LAB_ANY && backend == TESS_CUDA;
+            bool open = c->backend == LAB_ANY && backend == TESS_CUDA && !asked;
             if (!open)
                 return report("plan", "%s", reason.text);
             printf("%s %s: no plan: %s\n", tess_backend_name((tess_backend)backend),
@@ -63,36 +132,41 @@ static int print_plans(const struct lab_case *c, const tess_pattern *pattern) {
 
 int plan_main(int argc, char **argv) {
     static const struct argp argp = {
-        NULL,
+        option_table,
         parse,
         "CASE",
         "Prints the plan of a case for every backend and pipeline that it does not name."
         "\vA case is one line of key=value pairs, for example\n"
         "  h=16,n=16384,d=128,dtype=bf16,block=128x128,pattern=random(0.1,1)",
         NULL,
-        NULL,
+        reference_case_filter,
         NULL};
-    const char *text = NULL;
-    int status = arguments_parse(&argp, "plan", argc, argv, &text);
+    struct options options = {NULL, NULL};
+    int status = arguments_parse(&argp, "plan", argc, argv, &options);
     if (status != EXIT_DONE)
         return status;
-    if (!text)
+    if (!options.text)
         return report("plan", "a case is needed, e.g. n=4096,d=64,pattern=causal");
     struct lab_case c;
+    struct reason reason;
+    tess_target target;
     char why[LAB_WHY];
-    if (lab_case_parse(&c, text, why) != 0)
+    if (lab_case_parse(&c, options.text, why) != 0)
         return report("plan", "%s", why);
+    if (options.target && !parse_target(&target, options.target, &reason))
+        return report("plan", "%s", reason.text);
+    if (options.target && c.backend == TESS_CPU)
+        return report("plan", "--target is a GPU, and the case says backend=cpu");
     tess_error error = tess_error_init();
     tess_pattern *pattern;
     if (lab_case_pattern(&c, &pattern, &error) != TESS_OK) {
-        struct reason reason;
         reason_set_error(&reason, &error);
         return report("plan", "%s", reason.text);
     }
     char full[LAB_CASE_TEXT];
     lab_case_print(&c, full);
     printf("%s\n", full);
-    status = print_plans(&c, pattern);
+    status = print_plans(&c, options.target ? &target : NULL, pattern);
     tess_pattern_free(pattern);
     return status;
 }

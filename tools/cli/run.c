@@ -13,6 +13,7 @@
 #include "lab/oracle.h"
 #include "lab/timer.h"
 #include "cli/pattern_options.h"
+#include "cli/reference.h"
 
 enum { BACKEND_AUTO = -1, PIPELINE_ORACLE = 2 };
 
@@ -330,7 +331,7 @@ int run_main(int argc, char **argv) {
         "\vThe output has the shape of Q with V's last axis; the log-sum-exp lacks that axis. "
         "Results depend neither on the threads nor on other programs.",
         children,
-        NULL,
+        reference_spec_filter,
         NULL};
     struct run_options options = {
         .pattern = {.command = "run"}, .backend = BACKEND_AUTO, .dtype = -1};

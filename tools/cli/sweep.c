@@ -35,6 +35,8 @@ static const char *const patterns[] = {
     "random(K,S)&shared_random(K,K,S)",
     "dilated(T,P)&causal+global_grid(C)",
     "segments(D,D,D)&causal&random_row(K,S)",
+    "each(D,D,D;longformer(E,T)&causal)",
+    "each(D,D,D;bigbird(E,T,T,S))+window(T,0)",
 };
 
 static const int64_t blocks[][2] = {

@@ -11,6 +11,7 @@
 #include "lab/check.h"
 #include "lab/device.h"
 #include "lab/rng.h"
+#include "cli/reference.h"
 #include "cli/sweep.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
@@ -310,7 +311,7 @@ int verify_main(int argc, char **argv) {
         "\vA failing case is printed as the command that repeats it. Exit status: 0 all passed, "
         "1 some failed, 2 bad use.",
         NULL,
-        NULL,
+        reference_case_filter,
         NULL};
     struct options options = {NULL, 0, SWEEP_CASES, 1, -1, LAB_ANY, false};
     int status = arguments_parse(&argp, "verify", argc, argv, &options);

@@ -1,6 +1,7 @@
 /* Opens tensors by name. */
 #include "io/tensor_file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,13 +37,22 @@ bool file_name_parse(struct file_name *name, const char *text, struct reason *re
     return true;
 }
 
+/* No tensor has the name: which there are. */
+static bool refuse_name(const struct safetensors *all, const char *name, struct reason *reason) {
+    char names[200] = "";
+    for (size_t i = 0, used = 0; i < all->count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 all->tensors[i].name);
+    return reason_set(reason, "no tensor is named %.60s; there are %s", name, names);
+}
+
 static bool find_tensor(struct tensor_file *file, const char *name, struct reason *reason) {
     const struct safetensors *all = &file->safetensors;
     if (!name && all->count != 1)
         return reason_set(reason, "the file holds %zu tensors; name one as FILE:NAME", all->count);
     const struct tensor *tensor = name ? safetensors_find(all, name) : &all->tensors[0].tensor;
     if (!tensor)
-        return reason_set(reason, "no tensor is named %s", name);
+        return refuse_name(all, name, reason);
     file->tensor = *tensor;
     return true;
 }

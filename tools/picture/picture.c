@@ -3,6 +3,9 @@
 
 #include <png.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "picture/font.h"
 
 /* The cell that holds an element: bound[cell] <= at < bound[cell + 1]. */
 static int64_t cell_of(const int64_t *bound, int64_t cells, int64_t at) {
@@ -163,27 +166,109 @@ static void colour(double density, png_byte rgb[3]) {
         rgb[i] = density == 0.0 ? 255 : (png_byte)(light[i] + density * (dark[i] - light[i]) + 0.5);
 }
 
-bool picture_png(const struct picture *p, FILE *file) {
-    enum { SMALL = 512, FRAME_GREY = 128 };
+int picture_marks(double length, double room, int64_t n) {
+    int parts = 4;
+    while (parts > 1 && (parts > n || length / parts < room))
+        parts /= 2;
+    return parts;
+}
+
+/* ---- png ------------------------------------------------------------------------------------- */
+
+struct canvas {
+    png_bytep pixels; /* [height][width][3] */
+    int64_t height, width;
+};
+
+enum { SCALE = 2, LETTER = (FONT_COLUMNS + 1) * SCALE, LINE = (FONT_ROWS + 3) * SCALE };
+enum { SMALL = 512, FRAME_GREY = 128, INK = 32, MARK = 6, GAP = 4 };
+
+static void put_grey(struct canvas *c, int64_t x, int64_t y, png_byte grey) {
+    if (x >= 0 && x < c->width && y >= 0 && y < c->height)
+        for (int i = 0; i < 3; i++)
+            c->pixels[3 * (y * c->width + x) + i] = grey;
+}
+
+/* Letters that do not fit are left out. What is not ASCII becomes '?'. */
+static void put_text(struct canvas *c, int64_t x, int64_t y, const char *text) {
+    for (; *text && x + LETTER <= c->width; text++, x += LETTER) {
+        int letter = *text < FONT_FIRST || *text > '~' ? '?' : *text;
+        for (int64_t i = 0; i < FONT_COLUMNS * SCALE; i++)
+            for (int64_t j = 0; j < FONT_ROWS * SCALE; j++)
+                if (font[letter - FONT_FIRST][i / SCALE] >> j / SCALE & 1)
+                    put_grey(c, x + i, y + j, INK);
+    }
+}
+
+/* The numbers along both sides of a plot of height x width pixels, whose frame begins at (x, y). */
+static void put_marks(struct canvas *c, const struct picture_words *words, int64_t x, int64_t y,
+                      int64_t height, int64_t width) {
+    char text[24];
+    int64_t digits = snprintf(text, sizeof text, "%lld", (long long)words->n_kv);
+    int parts = picture_marks((double)width, (double)((digits + 1) * LETTER), words->n_kv);
+    for (int i = 0; i <= parts; i++) {
+        int64_t at = x + (width - 1) * i / parts;
+        int64_t n = snprintf(text, sizeof text, "%lld", (long long)(words->n_kv * i / parts));
+        for (int k = 0; k < MARK; k++)
+            put_grey(c, at, y + height + k, INK);
+        put_text(c, at - n * LETTER / 2, y + height + MARK + GAP, text);
+    }
+    parts = picture_marks((double)height, LINE, words->n_q);
+    for (int i = 0; i <= parts; i++) {
+        int64_t at = y + (height - 1) * i / parts;
+        int64_t n = snprintf(text, sizeof text, "%lld", (long long)(words->n_q * i / parts));
+        for (int k = 1; k <= MARK; k++)
+            put_grey(c, x - k, at, INK);
+        put_text(c, x - MARK - GAP - n * LETTER, at - FONT_ROWS * SCALE / 2, text);
+    }
+    put_text(c, x + width / 2 - 3 * LETTER / 2, y + height + MARK + GAP + LINE, "key");
+    put_text(c, GAP, y - LINE - GAP, "query");
+}
+
+/* The cells in their frame of one pixel, which begins at (x0, y0). */
+static void put_cells(struct canvas *c, const struct picture *p, int64_t zoom, int64_t x0,
+                      int64_t y0) {
+    int64_t height = p->height * zoom + 2, width = p->width * zoom + 2;
+    for (int64_t y = 0; y < height; y++)
+        for (int64_t x = 0; x < width; x++)
+            if (y == 0 || x == 0 || y == height - 1 || x == width - 1)
+                put_grey(c, x0 + x, y0 + y, FRAME_GREY);
+            else
+                colour(picture_density(p, (y - 1) / zoom, (x - 1) / zoom),
+                       c->pixels + 3 * ((y0 + y) * c->width + x0 + x));
+}
+
+bool picture_png(const struct picture *p, const struct picture_words *words, FILE *file) {
     int64_t longer = p->height > p->width ? p->height : p->width;
     int64_t zoom = longer < SMALL ? SMALL / longer : 1;
-    int64_t height = p->height * zoom + 2, width = p->width * zoom + 2; /* a frame of one pixel */
-    png_bytep pixels = malloc((size_t)(height * width * 3));
-    if (!pixels)
+    int64_t x = 0, y = 0, height = p->height * zoom + 2, width = p->width * zoom + 2;
+    struct canvas c = {NULL, height, width};
+    if (words) {
+        char text[24];
+        int64_t digits = snprintf(text, sizeof text, "%lld", (long long)words->n_q);
+        int64_t right = snprintf(text, sizeof text, "%lld", (long long)words->n_kv) * LETTER;
+        x = MARK + 2 * GAP + (digits > 5 ? digits : 5) * LETTER; /* 5: "query" */
+        y = 3 * LINE + 4 * GAP;
+        c.height = y + height + MARK + GAP + 2 * LINE;
+        c.width = x + width + right;
+        if (c.width < SMALL)
+            c.width = SMALL;
+    }
+    c.pixels = malloc((size_t)(c.height * c.width * 3));
+    if (!c.pixels)
         return false;
-    for (int64_t y = 0; y < height; y++)
-        for (int64_t x = 0; x < width; x++) {
-            png_bytep rgb = pixels + (y * width + x) * 3;
-            if (y == 0 || x == 0 || y == height - 1 || x == width - 1)
-                rgb[0] = rgb[1] = rgb[2] = FRAME_GREY;
-            else
-                colour(picture_density(p, (y - 1) / zoom, (x - 1) / zoom), rgb);
-        }
+    memset(c.pixels, 255, (size_t)(c.height * c.width * 3));
+    put_cells(&c, p, zoom, x, y);
+    if (words) {
+        put_text(&c, GAP, 2 * GAP, words->title);
+        put_text(&c, GAP, 2 * GAP + LINE, words->sizes);
+        put_marks(&c, words, x, y, height, width);
+    }
     png_image image = {.version = PNG_IMAGE_VERSION,
-                       .width = (png_uint_32)width,
-                       .height = (png_uint_32)height,
+                       .width = (png_uint_32)c.width,
+                       .height = (png_uint_32)c.height,
                        .format = PNG_FORMAT_RGB};
-    int written = png_image_write_to_stdio(&image, file, 0, pixels, 0, NULL);
-    free(pixels);
+    int written = png_image_write_to_stdio(&image, file, 0, c.pixels, 0, NULL);
+    free(c.pixels);
     return written != 0;
 }

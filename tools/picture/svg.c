@@ -3,7 +3,8 @@
 
 #include <inttypes.h>
 
-enum { RUN_LIMIT = 20000, GRID_SIDE = 128, LEVELS = 16, DRAWING = 512, MARGIN = 36 };
+enum { RUN_LIMIT = 20000, GRID_SIDE = 128, LEVELS = 16, DRAWING = 512 };
+enum { LEFT = 84, TOP = 76, BELOW = 72, RIGHT = 44 }; /* margins, for words */
 
 enum kind { FULL, BAND, BITMASK, KINDS };
 
@@ -116,28 +117,67 @@ static void draw_grid(const struct picture *p, FILE *file) {
     fputs("</g>\n", file);
 }
 
-static void draw_legend(double width, double height, bool by_kind, FILE *file) {
+/* Text of a file: a spec may hold '&'. */
+static void put_escaped(const char *text, FILE *file) {
+    for (; *text; text++)
+        if (*text == '&')
+            fputs("&amp;", file);
+        else if (*text == '<')
+            fputs("&lt;", file);
+        else
+            fputc((unsigned char)*text < ' ' ? '?' : *text, file);
+}
+
+static void draw_title(const struct picture_words *words, FILE *file) {
+    fputs("<title>", file);
+    put_escaped(words->title, file);
+    fputs("</title>\n<text x=\"12\" y=\"22\" font-weight=\"bold\">", file);
+    put_escaped(words->title, file);
+    fputs("</text>\n<text x=\"12\" y=\"42\">", file);
+    put_escaped(words->sizes, file);
+    fputs("</text>\n", file);
+}
+
+/* Tokens along both sides, and what they are. */
+static void draw_axes(const struct picture_words *words, double width, double height, FILE *file) {
+    int parts = picture_marks(width, 90, words->n_kv);
+    for (int i = 0; i <= parts; i++)
+        fprintf(file,
+                "<path d=\"M%.1f %.1fv6\" stroke=\"#404040\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%" PRId64 "</text>\n",
+                LEFT + width * i / parts, TOP + height, LEFT + width * i / parts, TOP + height + 20,
+                words->n_kv * i / parts);
+    parts = picture_marks(height, 20, words->n_q);
+    for (int i = 0; i <= parts; i++)
+        fprintf(file,
+                "<path d=\"M%d %.1fh-6\" stroke=\"#404040\"/>"
+                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%" PRId64 "</text>\n",
+                LEFT, TOP + height * i / parts, LEFT - 10, TOP + height * i / parts + 5,
+                words->n_q * i / parts);
     fprintf(file,
             "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">key</text>\n"
-            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"middle\" "
-            "transform=\"rotate(-90 %d %.1f)\">query</text>\n",
-            MARGIN + width / 2, MARGIN - 12, MARGIN - 12, MARGIN + height / 2, MARGIN - 12,
-            MARGIN + height / 2);
-    double y = MARGIN + height + 22;
+            "<text x=\"16\" y=\"%.1f\" text-anchor=\"middle\" "
+            "transform=\"rotate(-90 16 %.1f)\">query</text>\n",
+            LEFT + width / 2, TOP - 10, TOP + height / 2, TOP + height / 2);
+}
+
+static void draw_legend(double height, bool by_kind, FILE *file) {
+    double y = TOP + height + 48;
     if (!by_kind) {
         fprintf(file, "<text x=\"%d\" y=\"%.1f\">darker: more of the pairs are listed</text>\n",
-                MARGIN, y);
+                LEFT, y);
         return;
     }
     for (int kind = 0; kind < KINDS; kind++)
         fprintf(file,
                 "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                 "<text x=\"%d\" y=\"%.1f\">%s</text>\n",
-                MARGIN + 140 * kind, y - 11, kinds[kind].colour, MARGIN + 140 * kind + 18, y,
+                LEFT + 140 * kind, y - 11, kinds[kind].colour, LEFT + 140 * kind + 18, y,
                 kinds[kind].name);
 }
 
-bool picture_svg(const tess_lists *l, int64_t list, FILE *file, struct reason *reason) {
+bool picture_svg(const tess_lists *l, int64_t list, const struct picture_words *words, FILE *file,
+                 struct reason *reason) {
     bool by_kind = few_runs(l, list);
     struct picture grid = {0};
     if (!by_kind && !picture_make(&grid, l, list, GRID_SIDE, reason)) {
@@ -146,22 +186,30 @@ bool picture_svg(const tess_lists *l, int64_t list, FILE *file, struct reason *r
     }
     double longer = (double)(l->n_q > l->n_kv ? l->n_q : l->n_kv), scale = DRAWING / longer;
     double width = (double)l->n_kv * scale, height = (double)l->n_q * scale;
-    double outer = width > 420 ? width : 420; /* the legend's */
+    double left = words ? LEFT : 1, top = words ? TOP : 1; /* 1: the frame's */
+    double outer =
+        !words ? width + 2 : LEFT + (width > 420 ? width : 420) + RIGHT; /* the legend's */
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.1f %.1f\" "
             "font-family=\"sans-serif\" font-size=\"14\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-            "<g transform=\"translate(%d %d) scale(%.9g)\" shape-rendering=\"crispEdges\">\n",
-            outer + 2 * MARGIN, height + 2 * MARGIN, MARGIN, MARGIN, scale);
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+            outer, height + (words ? TOP + BELOW : 2));
+    if (words)
+        draw_title(words, file);
+    fprintf(file, "<g transform=\"translate(%g %g) scale(%.9g)\" shape-rendering=\"crispEdges\">\n",
+            left, top, scale);
     if (by_kind)
         draw_runs(l, list, file);
     else
         draw_grid(&grid, file);
     fprintf(file,
-            "</g>\n<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" "
+            "</g>\n<rect x=\"%g\" y=\"%g\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" "
             "stroke=\"#808080\"/>\n",
-            MARGIN, MARGIN, width, height);
-    draw_legend(width, height, by_kind, file);
+            left, top, width, height);
+    if (words) {
+        draw_axes(words, width, height, file);
+        draw_legend(height, by_kind, file);
+    }
     fputs("</svg>\n", file);
     picture_free(&grid);
     return !ferror(file) || reason_set(reason, "the picture cannot be written");

@@ -14,7 +14,7 @@ trap 'rm -rf "$folder"' EXIT
 specs=()
 while read -r spec; do
     case $spec in '' | '#'*) continue ;; esac
-    "$tessera" pattern --pattern "$spec" --n 128 --block 4x4 --png "$folder/${#specs[@]}.png" >/dev/null
+    "$tessera" pattern --pattern "$spec" --n 128 --block 4x4 --bare --png "$folder/${#specs[@]}.png" >/dev/null
     specs+=("$spec")
 done <docs/gallery.txt
 

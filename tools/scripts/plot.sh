@@ -20,7 +20,9 @@ folder=${2:-$(dirname "$json")}
 script=$here/bench/plots/$name.gp
 [[ $name != cpu_* ]] || script=$here/bench/plots/cpu.gp
 if [ ! -e "$script" ]; then
-    echo "plot.sh: there is no figure of $name: no bench/plots/$name.gp" >&2
+    figures=$(cd "$here/bench/plots" && printf '%s, ' *.gp |
+        sed 's/\.gp//g; s/common, //; s/cpu,/cpu_LEVEL,/')
+    echo "plot.sh: there is no figure of $name; there are ${figures%, }: results are named so" >&2
     exit 2
 fi
 for file in "$json" "$csv"; do
