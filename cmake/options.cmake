@@ -24,7 +24,17 @@ function(tessera_room name)
     cmake_parse_arguments(ROOM "" "" "SOURCES;INCLUDES" ${ARGN})
     add_library(${name} OBJECT ${ROOM_SOURCES})
     target_include_directories(${name} PRIVATE ${ROOM_INCLUDES})
-    target_link_libraries(${name} PRIVATE tessera_warnings OpenMP::OpenMP_C)
+    target_link_libraries(${name} PRIVATE tessera_warnings ${TESSERA_THREADS})
+    if(NOT TESSERA_OPENMP) # pragmas are passed over, and what only their clauses name is unused
+        target_compile_options(${name} PRIVATE
+            "$<$<COMPILE_LANGUAGE:C>:-Wno-unknown-pragmas;-Wno-unused>")
+    endif()
+endfunction()
+
+# tessera_holds(ROOM): the library holds a room's objects.
+function(tessera_holds room)
+    target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:${room}>)
+    set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS ${room})
 endfunction()
 
 # tessera_cpu_level(NAME [STEMS stem...] [FLAGS flag...]): the CPU kernels, all or those of the stems
@@ -42,5 +52,5 @@ function(tessera_cpu_level level)
     if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
         target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all)
     endif()
-    target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:tessera_cpu_${level}>)
+    tessera_holds(tessera_cpu_${level})
 endfunction()

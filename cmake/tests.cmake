@@ -1,4 +1,4 @@
-# The tests. C tests link the static library, so that they may use what it does not export.
+# The tests. C tests link the library's objects, so that they may use what it does not export.
 find_package(Threads REQUIRED)
 find_library(TESSERA_CMOCKA cmocka)
 if(NOT TESSERA_CMOCKA)
@@ -6,28 +6,38 @@ if(NOT TESSERA_CMOCKA)
         "Without it, configure with -DTESSERA_BUILD_TESTS=OFF.")
 endif()
 
-# tessera_test(FOLDER NAME [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/FOLDER/test_NAME.c and its
-# helpers.
+# tessera_test(FOLDER NAME [TEAMS] [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/FOLDER/test_NAME.c
+# and its helpers. TEAMS: small work is shared among threads as well, so that races would be met.
+set(every_team ${PROJECT_SOURCE_DIR}/tests/scripts/team.c)
 function(tessera_test folder name)
-    cmake_parse_arguments(TEST "" "" "SOURCES;LINK;INCLUDES" ${ARGN})
+    cmake_parse_arguments(TEST "TEAMS" "" "SOURCES;LINK;INCLUDES" ${ARGN})
+    if(TEST_TEAMS)
+        list(APPEND TEST_SOURCES ${every_team})
+        list(APPEND TEST_LINK -Wl,--wrap=threads_pay)
+    endif()
     add_executable(test_${name} tests/${folder}/test_${name}.c ${TEST_SOURCES})
     target_include_directories(test_${name} PRIVATE tests ${TEST_INCLUDES})
-    target_link_libraries(test_${name} PRIVATE tessera_warnings ${TEST_LINK} lab tessera_static
+    target_link_libraries(test_${name} PRIVATE tessera_warnings ${TEST_LINK} lab tessera_inside
         OpenMP::OpenMP_C Threads::Threads ${TESSERA_CMOCKA} m)
     add_test(NAME ${name} COMMAND test_${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT 300)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule api pattern validate parts spec random)
+foreach(name status api validate parts)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
+foreach(name lists schedule pattern spec random)
+    tessera_test(unit ${name} TEAMS INCLUDES src)
+endforeach()
 foreach(name attention sddmm softmax spmm)
-    tessera_test(kernels ${name} INCLUDES src src/cpu)
+    tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
 # Planning for CUDA, also where nothing of CUDA was built: then its table stands in with the tests.
+tessera_test(unit granules TEAMS INCLUDES src src/cuda)
+tessera_test(unit plan INCLUDES src src/cuda)
+tessera_test(unit select INCLUDES src src/cuda)
 foreach(name granules plan select)
-    tessera_test(unit ${name} INCLUDES src src/cuda)
     if(NOT TESSERA_WITH_CUDA)
         target_sources(test_${name} PRIVATE $<TARGET_OBJECTS:tessera_cuda_plan>
             tests/support/cuda_planning.c)
@@ -43,19 +53,26 @@ endif()
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
 tessera_test(unit oracle)
-tessera_test(unit output)
+tessera_test(unit output SOURCES tools/cli/attention_output.c LINK tool_files -Wl,--wrap=rename)
+if(TESSERA_OPENMP)
+    tessera_test(unit threads)
+endif()
 tessera_test(files files LINK tool_files)
 tessera_test(files lists_file LINK tool_files)
 tessera_test(unit floor LINK bench)
-tessera_test(promises properties SOURCES tests/support/support.c)
-tessera_test(promises memory SOURCES tests/support/support.c tests/support/alloc.c
+tessera_test(promises properties TEAMS SOURCES tests/support/support.c)
+tessera_test(promises memory TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
-tessera_test(promises run_promises SOURCES tests/support/support.c tests/support/alloc.c
+tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
 tessera_test(kernels cuda)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+
+# Measured by hand: tests/scripts/busy.sh.
+add_executable(latency tests/promises/latency.c)
+target_link_libraries(latency PRIVATE tessera_warnings tessera)
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.
@@ -98,6 +115,11 @@ target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
     tools/cli/sweep.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
+add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
+    tools/cli/reference.c tools/cli/sweep.c tools/cli/verify.c)
+target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
+add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
+set_tests_properties(verify_teams PROPERTIES TIMEOUT 300)
 add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
     -Wl,--wrap=tess_run,--wrap=tess_spmm,--wrap=bench_softmax_naive)
@@ -121,7 +143,15 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
     add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>
-        ${PROJECT_SOURCE_DIR}/include/tessera.h)
+        $<TARGET_FILE:tessera_static> ${PROJECT_SOURCE_DIR}/include/tessera.h)
+    add_executable(dlclose tests/package/dlclose.c)
+    target_include_directories(dlclose PRIVATE include)
+    target_link_libraries(dlclose PRIVATE tessera_warnings ${CMAKE_DL_LIBS})
+    add_test(NAME dlclose COMMAND dlclose $<TARGET_FILE:tessera>)
+    add_test(NAME clang COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/clang.sh)
+    add_test(NAME serial COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/serial.sh ${CMAKE_C_COMPILER})
+    set_tests_properties(clang PROPERTIES SKIP_RETURN_CODE 77)
+    set_tests_properties(serial PROPERTIES TIMEOUT 600)
     add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)
     add_test(NAME debian_packages COMMAND ${PROJECT_SOURCE_DIR}/tests/package/deb.sh

@@ -1,5 +1,6 @@
 # The lab, the tessera program and the demonstration; the programs stand at the top of the build
 # folder.
+find_package(OpenMP REQUIRED COMPONENTS C) # the oracle's, also where the library has none
 find_package(PNG)
 find_package(PkgConfig)
 if(PKG_CONFIG_FOUND)
@@ -28,7 +29,7 @@ if(TESSERA_WITH_CUDA)
     target_link_libraries(lab PRIVATE CUDA::cudart_static)
 endif()
 target_include_directories(lab PUBLIC ${PROJECT_SOURCE_DIR})
-target_link_libraries(lab PRIVATE tessera_warnings PUBLIC tessera_static OpenMP::OpenMP_C m)
+target_link_libraries(lab PRIVATE tessera_warnings PUBLIC tessera_inside OpenMP::OpenMP_C m)
 
 # Readers and writers of files, which the tests use as well.
 add_library(tool_files STATIC

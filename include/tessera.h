@@ -27,13 +27,20 @@
  *     that succeeds leaves `error` as it was.
  *   - Threads. Functions keep no state: any number of threads may call them at once. Patterns and
  *     plans never change once made, so threads and streams may share them.
+ *   - OpenMP. Work of less than 0.1 ms stays on the caller's thread; more of it goes to a team of
+ *     OpenMP's threads, which `threads` of tess_pattern_shape and tess_problem limits (1: none).
+ *     Where other programs or thread pools keep the processors busy, set OMP_WAIT_POLICY=passive
+ *     before the process starts: threads that spin for each other cost milliseconds there. After
+ *     fork() OpenMP's threads are gone: a child of a process that used a team may call with
+ *     threads = 1 only, or must exec. OpenMP ends the process where the system refuses a thread.
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
  *     tess_run and the stages allocate nothing, synchronise nothing and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
  *     n_q and n_kv go up to 2^31 - 1.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
- *     versions can append fields: zero always means "the default". (For tess_error alone a
- *     struct_size of 0 will do: it means the size in version 0.1.)
+ *     versions can append fields: zero always means "the default". Sizes below those of version
+ *     0.1 are refused. (tess_error alone may be shorter, and a struct_size of 0 will do for it: it
+ *     means the size in version 0.1.)
  */
 #ifndef TESSERA_H
 #define TESSERA_H
@@ -131,7 +138,7 @@ static inline tess_tensor tess_tensor_bhnd(const void *data, tess_type type, int
     tess_tensor t;
     memset(&t, 0, sizeof t);
     t.struct_size = sizeof t;
-    t.data = (void *)(uintptr_t)data;
+    memcpy(&t.data, &data, sizeof data); /* drops const without a cast, which C++ may warn of */
     t.type = type;
     t.size[0] = batch, t.size[1] = heads, t.size[2] = n, t.size[3] = dim;
     t.stride[0] = heads * n * dim, t.stride[1] = n * dim, t.stride[2] = dim, t.stride[3] = 1;
@@ -208,12 +215,17 @@ TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
 /*
  * Sizes of a pattern. Zero means: n_kv as n_q; blocks of 64; one batch and one head, shared by all.
  * batch is 1 or the problem's; heads is 1, heads_kv or heads_q.
+ *
+ * threads limits the CPU threads that build the pattern, as tess_problem's does a plan's; 0 means
+ * as many as OpenMP offers. The result does not depend on it. Set operations and transposition keep
+ * the limit of the patterns that they read, the lower of two.
  */
 typedef struct tess_pattern_shape {
     size_t struct_size;
     int64_t n_q, n_kv;
     int64_t block_q, block_kv;
     int64_t batch, heads;
+    int64_t threads;
 } tess_pattern_shape;
 TESS_DEFINE_INIT(tess_pattern_shape)
 
@@ -310,6 +322,7 @@ typedef struct tess_lists {
     const int32_t *band;
     const int64_t *bitmask_entry;
     const uint64_t *bits;
+    int64_t threads; /* as in tess_pattern_shape */
 } tess_lists;
 TESS_DEFINE_INIT(tess_lists)
 
@@ -357,7 +370,7 @@ TESS_API tess_status tess_pattern_lists(const tess_pattern *pattern, tess_lists 
 /*
  * The keys that query `query` of list (batch, head) sees, ascending, written to keys as far as
  * capacity goes; *count is how many there are. keys may be NULL when capacity is 0. batch and head
- * index the pattern's own lists; where the pattern has one for all, any index will do.
+ * index the pattern's own lists; where the pattern has one for all, any index from 0 on will do.
  */
 TESS_API tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t head,
                                       int64_t query, int64_t *keys, int64_t capacity,
@@ -399,8 +412,9 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and
  *              all strides but the last times the element size, are multiples of it; a run refuses
  *              views that are not. lse and values need no more than their type's
- *   threads    CPU threads that a run may use, up to 65536, which also sizes the workspace; 0
- *              means as many as the machine offers while planning. Results do not depend on it
+ *   threads    the most CPU threads that planning and a run use, 0 ... 65536; 0 means as many as
+ *              OpenMP offers while planning. Never more than the machine's processors (or 16, if
+ *              those are fewer), which also bounds the workspace. Results do not depend on it
  *   kernel     name of the kernel to use for its stage (tess_kernel_describe), refused where the
  *              pipeline has no such stage; NULL lets the plan choose. The string is not kept
  *   tile_rows  fused: rows of a query tile, refused where the kernel does not have them; 0 lets the
@@ -455,7 +469,8 @@ TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend
  * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
  * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
  * tensors, values and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
- * read here. Time grows with the tiles listed. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
+ * read here. Time and memory grow with the tiles listed and the query tiles, of up to 256 queries,
+ * that they are packed into. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
  * named that does not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY,
  * NO_CUDA.
  */
@@ -639,8 +654,8 @@ typedef struct tess_device_info {
 } tess_device_info;
 TESS_DEFINE_INIT(tess_device_info)
 
-/* How many there are, and number `device` of them. Errors: INVALID_ARGUMENT (no such device),
- * NO_CUDA, CUDA_ERROR. */
+/* How many there are, and number `device` of them; -1 is none of them. Errors: INVALID_ARGUMENT (no
+ * such device), NO_CUDA, CUDA_ERROR. */
 TESS_API int32_t tess_device_count(tess_backend backend);
 TESS_API tess_status tess_device_describe(tess_backend backend, int32_t device,
                                           tess_device_info *info, tess_error *error);

@@ -1,4 +1,5 @@
-/* Whether an answer is accurate: exactly the table "Accuracy" of docs/semantics.md. */
+/* Whether an answer is accurate: exactly the table "Accuracy" of docs/semantics.md, but for the floor of
+ * rows whose outputs are subnormal, of which the fills make none (strew in fill.c). */
 #include "lab/compare.h"
 
 #include "lab/half.h"

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OPEN_MOST = 8 };
+enum { OPEN_MOST = 8, NAME_MOST = 255 }; /* bytes of a file's name */
 
 /* The temporary files that a signal must remove. It is taken by the thread that writes: the main
  * one, which POSIX systems prefer. */
@@ -65,6 +65,14 @@ static int folder_stands(const char *path) {
     return stands;
 }
 
+/* The file that a path names, through links where it stands; the caller frees it. */
+static char *target_of(const char *path, int stands) {
+    if (stands)
+        return realpath(path, NULL);
+    char *copy = malloc(strlen(path) + 1);
+    return copy ? strcpy(copy, path) : NULL;
+}
+
 int lab_output_open(struct lab_output *output, const char *path, char why[LAB_WHY]) {
     memset(output, 0, sizeof *output);
     struct stat s;
@@ -72,17 +80,21 @@ int lab_output_open(struct lab_output *output, const char *path, char why[LAB_WH
         return refuse(why, path, "the name is empty");
     if (!folder_stands(path))
         return refuse(why, path, "its folder does not exist");
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
+    const int stands = stat(path, &s) == 0;
+    if (stands && !S_ISREG(s.st_mode))
         return refuse(why, path, S_ISDIR(s.st_mode) ? "it is a folder" : "it is no plain file");
+    if (!stands && lstat(path, &s) == 0)
+        return refuse(why, path, "it is a link that leads nowhere");
 
-    size_t length = strlen(path);
-    output->path = malloc(length + 1);
-    output->temporary = calloc(length + 48, 1);
+    output->path = target_of(path, stands);
+    const char *name = output->path ? strrchr(output->path, '/') : NULL;
+    const int folder = name ? (int)(name - output->path) + 1 : 0;
+    const size_t length = (size_t)folder + NAME_MOST + 1;
+    output->temporary = calloc(length, 1);
     if (!output->path || !output->temporary) {
         lab_output_abandon(output);
         return refuse(why, path, "out of memory");
     }
-    memcpy(output->path, path, length + 1);
     watch_signals();
     if (replace_name(NULL, output->temporary)) {
         lab_output_abandon(output);
@@ -90,7 +102,8 @@ int lab_output_open(struct lab_output *output, const char *path, char why[LAB_WH
     }
     int descriptor = -1;
     for (int attempt = 0; descriptor < 0 && attempt < 100; attempt++) {
-        snprintf(output->temporary, length + 48, "%s.%ld-%d.part", path, (long)getpid(), attempt);
+        snprintf(output->temporary, length, "%.*s%.*s.%ld-%d.part", folder, output->path,
+                 NAME_MOST - 32, output->path + folder, (long)getpid(), attempt);
         descriptor = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (descriptor < 0 && errno != EEXIST)
             break;
@@ -101,6 +114,8 @@ int lab_output_open(struct lab_output *output, const char *path, char why[LAB_WH
         lab_output_abandon(output);
         return -1;
     }
+    if (stands)
+        fchmod(descriptor, s.st_mode & 07777); /* best effort: not every file system has modes */
     output->file = fdopen(descriptor, "wb");
     if (!output->file) {
         close(descriptor);

@@ -1,6 +1,7 @@
 /*
  * Output files that appear whole or not at all: written under a temporary name in the same folder,
- * renamed when complete. A signal that ends the program takes the temporary files with it.
+ * NAME.PID-N.part, renamed when complete. A signal that ends the program takes the temporary files
+ * with it, all but SIGKILL. A link is followed; a file that stood there hands on its permissions.
  */
 #ifndef LAB_OUTPUT_H
 #define LAB_OUTPUT_H

@@ -2,6 +2,7 @@
 #include "plan/problem.h"
 #include "plan/plan.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 /* Which arguments a call uses. */
 enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_VALUES = 32 };
@@ -36,8 +37,9 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     for (int i = 0; i < 4; i++) {
         if (!all[i].given && i == 3)
             break;
-        const char *wrong =
-            all[i].given ? struct_take(&t[i], sizeof t[i], all[i].given) : "the tensor is NULL";
+        const char *wrong = all[i].given
+                                ? struct_take(&t[i], sizeof t[i], sizeof t[i], all[i].given)
+                                : "the tensor is NULL";
         if (!wrong && !tess_type_size(t[i].type))
             wrong = "type is not TESS_F32, TESS_F16 or TESS_BF16";
         if (wrong)
@@ -53,7 +55,7 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     p.heads_kv = t[1].size[1];
     p.n_kv = t[1].size[2];
     p.d_v = t[2].size[3];
-    const char *wrong = struct_give(problem, &p, sizeof p);
+    const char *wrong = struct_give(problem, &p, sizeof p, sizeof p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     return TESS_OK;
@@ -65,7 +67,7 @@ static tess_status target_take(tess_target *out, const tess_target *given, const
     *out = tess_target_init();
     if (!given)
         return tess_target_query(out, TESS_CPU, -1, error);
-    const char *wrong = struct_take(out, sizeof *out, given);
+    const char *wrong = struct_take(out, sizeof *out, sizeof *out, given);
     if (!wrong && !tess_backend_name(out->backend))
         wrong = "backend is not TESS_CPU or TESS_CUDA";
     if (!wrong && out->backend == TESS_CUDA && out->multiprocessors < 1)
@@ -95,7 +97,10 @@ tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
     if (!backend)
         return error_set(error, TESS_NO_CUDA, function, "target",
                          "this library was built without CUDA");
-    return plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
+    const int32_t threads = threads_set(resolved.threads);
+    status = plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
+    threads_set(threads);
+    return status;
 }
 
 /* The image of a plan, as given for upload or a run. */
@@ -144,18 +149,10 @@ static const char *outputs_shared(const struct kernel_args *args) {
     return NULL;
 }
 
-/* Checks the arguments that a call uses and turns them into what kernels are handed. */
-static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
-                                  const tess_arguments *given, int uses, size_t workspace_size,
-                                  const char *function, tess_error *error) {
-    tess_arguments a;
-    const char *wrong = !plan    ? "plan is NULL"
-                        : !given ? "arguments is NULL"
-                                 : struct_take(&a, sizeof a, given);
-    if (wrong)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, plan ? "arguments" : "plan", "%s",
-                         wrong);
-    const struct problem *p = &plan->problem;
+/* Checks the tensors that a call uses and turns them into views. */
+static tess_status tensors_take(struct kernel_args *out, const struct problem *p,
+                                const tess_arguments *a, int uses, const char *function,
+                                tess_error *error) {
     const struct {
         int use;
         const tess_tensor *given;
@@ -163,36 +160,53 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
         struct tensor_rule rule;
     } tensors[] = {
         {USES_Q,
-         a.q,
+         a->q,
          &out->q,
          {"q", p->type, {p->batch, p->heads_q, p->n_q, p->d_qk}, p->alignment, 0}},
         {USES_K,
-         a.k,
+         a->k,
          &out->k,
          {"k", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_qk}, p->alignment, 0}},
         {USES_V,
-         a.v,
+         a->v,
          &out->v,
          {"v", p->type, {p->batch, p->heads_kv, p->n_kv, p->d_v}, p->alignment, 0}},
         {USES_O,
-         a.o,
+         a->o,
          &out->o,
          {"o", p->type, {p->batch, p->heads_q, p->n_q, p->d_v}, p->alignment, 1}},
         {USES_LSE,
-         a.lse,
+         a->lse,
          &out->lse,
          {"lse", TESS_F32, {p->batch, p->heads_q, p->n_q, 1}, sizeof(float), 1}},
     };
-    *out = plan_args(plan);
-    out->function = function;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        if (!(uses & tensors[i].use) || (tensors[i].use == USES_LSE && !a.lse))
+        if (!(uses & tensors[i].use) || (tensors[i].use == USES_LSE && !a->lse))
             continue;
         tess_status status =
             check_tensor(tensors[i].view, tensors[i].given, &tensors[i].rule, function, error);
         if (status)
             return status;
     }
+    return TESS_OK;
+}
+
+/* Checks the arguments that a call uses and turns them into what kernels are handed. */
+static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+                                  const tess_arguments *given, int uses, size_t workspace_size,
+                                  const char *function, tess_error *error) {
+    tess_arguments a;
+    const char *wrong = !plan    ? "plan is NULL"
+                        : !given ? "arguments is NULL"
+                                 : struct_take(&a, sizeof a, sizeof a, given);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, plan ? "arguments" : "plan", "%s",
+                         wrong);
+    *out = plan_args(plan);
+    out->function = function;
+    tess_status status = tensors_take(out, &plan->problem, &a, uses, function, error);
+    if (status)
+        return status;
     if (uses & USES_VALUES) {
         if (!a.values || (uintptr_t)a.values % sizeof(float))
             return error_set(error, TESS_INVALID_ARGUMENT, function, "values",
@@ -272,15 +286,49 @@ tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, te
 
 /* ---- the one call ---- */
 
-tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tess_tensor *k,
-                           const tess_tensor *v, const tess_pattern *pattern, const tess_tensor *o,
-                           const tess_tensor *lse, tess_error *error) {
+/* Whether the sizes that the tensors say make up a problem; errors name the tensor. */
+static tess_status sizes_agree(const tess_problem *p, const char *function, tess_error *error) {
+    const struct {
+        const char *name;
+        int which; /* of check_size_names */
+        int64_t value, most;
+    } sizes[] = {{"q", 0, p->batch, INT32_MAX},    {"q", 1, p->heads_q, INT32_MAX},
+                 {"q", 2, p->n_q, INT32_MAX},      {"q", 3, p->d_qk, CHECK_MAX_DIM},
+                 {"k", 1, p->heads_kv, INT32_MAX}, {"k", 2, p->n_kv, INT32_MAX},
+                 {"v", 3, p->d_v, CHECK_MAX_DIM}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return error_set(error, TESS_INVALID_ARGUMENT, function, sizes[i].name,
+                             "%s has %lld %s, not 1 ... %lld", sizes[i].name,
+                             (long long)sizes[i].value, check_size_names[sizes[i].which],
+                             (long long)sizes[i].most);
+    if (p->heads_q % p->heads_kv)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "k",
+                         "k has %lld heads, which do not divide q's %lld", (long long)p->heads_kv,
+                         (long long)p->heads_q);
+    return TESS_OK;
+}
+
+/* Plans, allocates, runs, waits and frees. Errors may name functions and arguments of a callee. */
+static tess_status attention(tess_backend backend, const tess_pattern *pattern,
+                             tess_arguments *arguments, const char *function, tess_error *error) {
     tess_problem problem = tess_problem_init();
     tess_target target = tess_target_init();
+    struct problem resolved;
+    struct kernel_args args;
+    const char *kernel;
     tess_plan *plan = NULL;
-    if (!o)
-        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "o", "o is NULL");
-    tess_status status = tess_problem_from_tensors(&problem, q, k, v, o, error);
+    if (!arguments->o)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "o", "o is NULL");
+    tess_status status = tess_problem_from_tensors(&problem, arguments->q, arguments->k,
+                                                   arguments->v, arguments->o, error);
+    if (!status)
+        status = sizes_agree(&problem, function, error);
+    if (!status)
+        status = check_problem(&resolved, &kernel, &problem, function, error);
+    if (!status)
+        status = tensors_take(&args, &resolved, arguments,
+                              USES_Q | USES_K | USES_V | USES_O | USES_LSE, function, error);
     if (!status)
         status = tess_target_query(&target, backend, -1, error);
     if (!status)
@@ -291,22 +339,45 @@ tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tes
     size_t size = tess_plan_workspace_size(plan);
     void *workspace = size ? plan->backend->allocate(size) : NULL;
     void *image = plan->image ? plan->backend->allocate(plan->image) : NULL;
-    tess_arguments arguments = tess_arguments_init();
-    arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
-    arguments.workspace = workspace;
-    arguments.workspace_size = size;
-    arguments.image = image;
-    arguments.image_size = plan->image;
+    arguments->workspace = workspace;
+    arguments->workspace_size = size;
+    arguments->image = image;
+    arguments->image_size = plan->image;
     if ((size && !workspace) || (plan->image && !image))
-        status = error_set_memory(error, __func__, size + plan->image);
+        status = error_set_memory(error, function, size + plan->image);
     else
         status = tess_plan_upload(plan, image, plan->image, error, NULL);
     if (!status)
-        status = tess_run(plan, &arguments, error, NULL);
+        status = tess_run(plan, arguments, error, NULL);
     if (!status)
         status = plan->backend->synchronize(NULL, error);
     plan->backend->release(workspace);
     plan->backend->release(image);
     tess_plan_free(plan);
     return status;
+}
+
+/* The argument of tess_attention that a callee's stands for: what no kernel computes is refused by
+ * the backend, other faults of the problem are the tensors'. */
+static const char *own_argument(const tess_error *error) {
+    static const char *const own[] = {"backend", "q", "k", "v", "pattern", "o", "lse"};
+    for (size_t i = 0; error->argument && i < sizeof own / sizeof *own; i++)
+        if (!strcmp(error->argument, own[i]))
+            return own[i];
+    if (!error->argument)
+        return NULL;
+    return error->status == TESS_INVALID_ARGUMENT && !strcmp(error->argument, "problem")
+               ? "q"
+               : "backend";
+}
+
+tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tess_tensor *k,
+                           const tess_tensor *v, const tess_pattern *pattern, const tess_tensor *o,
+                           const tess_tensor *lse, tess_error *error) {
+    tess_arguments arguments = tess_arguments_init();
+    tess_error inner = tess_error_init();
+    arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
+    if (!attention(backend, pattern, &arguments, __func__, &inner))
+        return TESS_OK;
+    return error_pass(error, &inner, __func__, own_argument(&inner));
 }

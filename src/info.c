@@ -17,7 +17,7 @@ static tess_status no_backend(tess_backend backend, const char *function, tess_e
 
 static tess_status give(void *out, const void *known, size_t size, const char *function,
                         const char *argument, tess_error *error) {
-    const char *wrong = out ? struct_give(out, known, size) : "it is NULL";
+    const char *wrong = out ? struct_give(out, known, size, size) : "it is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, argument, "%s: %s", argument,
                          wrong);
@@ -35,6 +35,9 @@ tess_status tess_device_describe(tess_backend backend, int32_t device, tess_devi
     tess_device_info known = tess_device_info_init();
     if (!b)
         return no_backend(backend, __func__, error);
+    if (device < 0)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "device",
+                         "devices are numbered from 0; there is no device %d", (int)device);
     tess_status status = b->device_describe(device, &known, error);
     return status ? status : give(info, &known, sizeof known, __func__, "info", error);
 }

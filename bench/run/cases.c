@@ -9,6 +9,7 @@
 #include "lab/guard.h"
 
 enum { LINE_TEXT = 2048, LINE_WORDS = 16 };
+enum { SWEEP_LINE = 8192, SWEEP_LINES = 100000 }; /* what has more is no sweep, as /dev/zero */
 #define BLANKS " \t"
 
 static const char no_memory[] = "out of memory";
@@ -123,16 +124,32 @@ static int add_expanded(struct bench_cases *all, const char *text,
     return status;
 }
 
+/* A line without its end. 1; 0: there is no more; -1: it is too long. */
+static int read_line(FILE *file, char line[SWEEP_LINE]) {
+    int n = 0, c = getc(file);
+    if (c == EOF)
+        return 0;
+    for (; c != EOF && c != '\n' && n < SWEEP_LINE - 1; c = getc(file))
+        line[n++] = (char)c;
+    line[n] = '\0';
+    return c == EOF || c == '\n' ? 1 : -1;
+}
+
 static int read_sweep(struct bench_cases *all, const char *path,
                       const struct bench_manner *manner) {
     FILE *file = fopen(path, "r");
-    char *line = NULL;
-    size_t room = 0;
-    int status = BENCH_DONE;
+    char line[SWEEP_LINE];
+    int status = BENCH_DONE, read;
     if (!file)
         return bench_refuse("cannot read '%s': %s", path, strerror(errno));
-    for (int64_t number = 1; status == BENCH_DONE && getline(&line, &room, file) >= 0; number++) {
+    for (int64_t number = 1; status == BENCH_DONE && (read = read_line(file, line)); number++) {
         char where[LAB_WHY];
+        if (read < 0 || number > SWEEP_LINES) {
+            status = bench_refuse("'%s' is no sweep: more than %d %s", path,
+                                  read < 0 ? SWEEP_LINE - 1 : SWEEP_LINES,
+                                  read < 0 ? "characters in a line" : "lines");
+            break;
+        }
         line[strcspn(line, "#\r\n")] = '\0';
         char *begin = line + strspn(line, BLANKS);
         size_t length = strlen(begin);
@@ -144,7 +161,6 @@ static int read_sweep(struct bench_cases *all, const char *path,
     }
     if (status == BENCH_DONE && ferror(file))
         status = bench_refuse("cannot read '%s': %s", path, strerror(errno));
-    free(line);
     fclose(file);
     return status;
 }

@@ -88,6 +88,15 @@ static json_t *case_text(const struct lab_case *c) {
     return json_string(text);
 }
 
+/* JSON's integers are signed here: a seed from 2^63 on is written in quotes. */
+static json_t *seed_number(uint64_t seed) {
+    char text[24];
+    if (seed <= INT64_MAX)
+        return json_integer((json_int_t)seed);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
+    return json_string(text);
+}
+
 static json_t *object(const struct bench_result *r) {
     const struct lab_case *c = &r->c;
     static const char *const lists[] = {"q", "kv", "1"};
@@ -110,7 +119,7 @@ static json_t *object(const struct bench_result *r) {
         {"block", block_text(c)},
         {"pattern", json_string(c->pattern)},
         {"lists", json_string(lists[c->lists])},
-        {"seed", json_integer((json_int_t)c->seed)},
+        {"seed", seed_number(c->seed)},
         {"backend", json_string(tess_backend_name((tess_backend)c->backend))},
         {"pipeline", json_string(r->pipeline)},
         {"kernel", json_string(r->kernel)},

@@ -85,15 +85,23 @@ const char *tess_stage_name(tess_stage stage) {
 /* A struct_size of 0, a tess_error that was only zeroed, means the size in version 0.1. */
 #define ERROR_FIRST_SIZE (offsetof(tess_error, message) + 256)
 
-static void error_fill(tess_error *error, tess_error filled, const char *format, va_list words) {
+/* Writes as much as the caller's struct has room for, which may be less than any version's. */
+static void error_give(tess_error *error, const tess_error *filled) {
     if (!error)
         return;
     size_t given_size = error->struct_size;
-    vsnprintf(filled.message, sizeof filled.message, format, words);
     if (!given_size)
         error->struct_size = ERROR_FIRST_SIZE;
-    struct_give(error, &filled, sizeof filled);
+    struct_give(error, filled, sizeof *filled, sizeof given_size);
     error->struct_size = given_size;
+}
+
+static void error_fill(tess_error *error, tess_error filled, const char *format, va_list words) {
+    vsnprintf(filled.message, sizeof filled.message, format, words);
+    for (char *c = filled.message; *c; c++) /* names that a caller gave may hold anything */
+        if ((unsigned char)*c < ' ' || *c == '\x7f')
+            *c = '?';
+    error_give(error, &filled);
 }
 
 /* Details without a place. */
@@ -145,17 +153,26 @@ tess_status error_set_memory(tess_error *error, const char *function, size_t byt
                      bytes);
 }
 
+tess_status error_pass(tess_error *error, const tess_error *from, const char *function,
+                       const char *argument) {
+    tess_error filled = *from;
+    filled.function = function;
+    filled.argument = argument;
+    error_give(error, &filled);
+    return from->status;
+}
+
 /* A struct_size this far past any version's is a struct that nobody initialised. */
 #define STRUCT_SIZE_LIMIT 4096
 
-static int struct_size_is_set(size_t given_size) {
-    return given_size >= sizeof given_size && given_size <= STRUCT_SIZE_LIMIT;
+static int struct_size_is_set(size_t given_size, size_t first) {
+    return given_size >= first && given_size <= STRUCT_SIZE_LIMIT;
 }
 
-const char *struct_take(void *known, size_t size, const void *given) {
+const char *struct_take(void *known, size_t size, size_t first, const void *given) {
     size_t given_size;
     memcpy(&given_size, given, sizeof given_size);
-    if (!struct_size_is_set(given_size))
+    if (!struct_size_is_set(given_size, first))
         return "struct_size is not set: start from its _init function";
     for (size_t i = size; i < given_size; i++)
         if (((const unsigned char *)given)[i])
@@ -165,10 +182,10 @@ const char *struct_take(void *known, size_t size, const void *given) {
     return NULL;
 }
 
-const char *struct_give(void *given, const void *known, size_t size) {
+const char *struct_give(void *given, const void *known, size_t size, size_t first) {
     size_t given_size;
     memcpy(&given_size, given, sizeof given_size);
-    if (!struct_size_is_set(given_size))
+    if (!struct_size_is_set(given_size, first))
         return "struct_size is not set: start from its _init function";
     memcpy((char *)given + sizeof given_size, (const char *)known + sizeof given_size,
            (given_size < size ? given_size : size) - sizeof given_size);

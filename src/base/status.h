@@ -28,15 +28,24 @@ tess_status error_set_list(tess_error *error, tess_list_fault fault, const char 
 /* TESS_OUT_OF_MEMORY with the number of bytes asked for. */
 tess_status error_set_memory(tess_error *error, const char *function, size_t bytes);
 
+/* Hands on what a callee filled in, as an error of `function` and `argument`. */
+tess_status error_pass(tess_error *error, const tess_error *from, const char *function,
+                       const char *argument);
+
+/* Sizes in version 0.1 of the structs that have grown since. */
+#define SHAPE_FIRST_SIZE offsetof(tess_pattern_shape, threads)
+#define LISTS_FIRST_SIZE offsetof(tess_lists, threads)
+
 /*
- * Copies a public struct that came from the caller into *known (size bytes of this version),
- * reading no further than the caller's struct_size and zeroing the rest. Answers NULL, or what is
- * wrong: struct_size missing, or fields set that this version does not know.
+ * Copies a public struct that came from the caller into *known (size bytes of this version, `first`
+ * in version 0.1), reading no further than the caller's struct_size and zeroing the rest. Answers
+ * NULL, or what is wrong: struct_size missing or below `first`, which could cut a field in half; or
+ * fields set that this version does not know.
  */
-const char *struct_take(void *known, size_t size, const void *given);
+const char *struct_take(void *known, size_t size, size_t first, const void *given);
 
 /* The other way: writes as much of *known as the caller's struct has room for, keeping its
  * struct_size. Answers NULL or what is wrong. */
-const char *struct_give(void *given, const void *known, size_t size);
+const char *struct_give(void *given, const void *known, size_t size, size_t first);
 
 #endif

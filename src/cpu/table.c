@@ -9,6 +9,7 @@
 #define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,9 +18,6 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
-#endif
-#ifdef _OPENMP
-#include <omp.h>
 #endif
 
 /* ---- levels, best first ---- */
@@ -93,6 +91,16 @@ static const struct level {
 
 #define LEVELS ((int)(sizeof levels / sizeof levels[0]))
 
+/* Whether this machine has a level's instructions: found out once, as CPUID takes some 5 us each time
+ * in a virtual machine, and planning for one query would do little else. */
+static int level_present(int level) {
+    enum { UNKNOWN, ABSENT, PRESENT };
+    static _Atomic signed char known[LEVELS];
+    if (known[level] == UNKNOWN)
+        known[level] = levels[level].present() ? PRESENT : ABSENT;
+    return known[level] == PRESENT;
+}
+
 /* The level that TESSERA_ISA names: -1 = not set, LEVELS = no such level. */
 static int level_forced(void) {
     const char *name = getenv("TESSERA_ISA");
@@ -131,7 +139,7 @@ static const char *level_unusable(int level) {
         return "TESSERA_ISA names a level that this build does not have";
     if (forced >= 0 && forced != level && level_rest(forced) != level)
         return "TESSERA_ISA names another level";
-    if (!levels[level].present())
+    if (!level_present(level))
         return "this machine lacks the instructions";
     return forced >= 0 || level_pays(level) ? NULL : "slower here than the next level";
 }
@@ -257,15 +265,6 @@ static tess_status device_check(int32_t device, const char *function, tess_error
                      "the CPU is device 0; there is no device %d", (int)device);
 }
 
-/* Threads that a run gets when the problem leaves it open. */
-static int32_t threads_offered(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 static int64_t cache_size(void) {
 #ifdef _SC_LEVEL3_CACHE_SIZE
     long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -300,7 +299,7 @@ static tess_status device_describe(int32_t device, tess_device_info *info, tess_
         return status;
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     name_read(info->name, sizeof info->name);
-    info->multiprocessors = threads_offered();
+    info->multiprocessors = threads_limit(0);
     info->memory_size = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
     info->cache_size = cache_size();
     return TESS_OK;

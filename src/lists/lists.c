@@ -3,6 +3,7 @@
 
 #include "lists/pack.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 #include <stdlib.h>
 
@@ -15,41 +16,42 @@ static int64_t member_rows(const struct bcsr *m, int32_t tile_rows) {
                : m->block_q;
 }
 
-/* Where the query tiles begin, one past the last at the end; NULL when memory ran out. */
-static int64_t *tile_rows_make(const struct bcsr *m, int32_t tile_rows, int64_t *tiles) {
-    int64_t step = tile_rows; /* rows of a tile that is not cut short */
-    if (m->block_q < tile_rows)
-        step = tile_rows / member_rows(m, tile_rows) * member_rows(m, tile_rows);
-    int64_t period = m->block_q < tile_rows ? m->n_q : m->block_q; /* tiles restart here */
-    int64_t n = 0;
-    for (int64_t i = 0; i < m->n_q; i += period)
-        n += ((m->n_q - i < period ? m->n_q - i : period) + step - 1) / step;
+/* Without an array of the tiles: lists_estimate looks at few, where there may be 2^31. */
+static struct packer packer_of(const struct bcsr *m, int32_t tile_rows) {
+    struct packer p = {.m = m,
+                       .tile_rows = tile_rows,
+                       .words = (tile_rows + 63) / 64,
+                       .member_rows = member_rows(m, tile_rows),
+                       .members = 1,
+                       .step = tile_rows,
+                       .period = m->block_q};
+    if (m->block_q < tile_rows) {
+        p.members = (int32_t)(tile_rows / p.member_rows);
+        p.step = p.members * p.member_rows;
+        p.period = m->n_q;
+    }
+    const int64_t rest = m->n_q % p.period;
+    p.tiles_of_period = (p.period + p.step - 1) / p.step;
+    p.tiles = m->n_q / p.period * p.tiles_of_period + (rest + p.step - 1) / p.step;
+    return p;
+}
 
-    int64_t *row = malloc(((size_t)n + 1) * sizeof *row);
-    if (!row)
-        return NULL;
-    int64_t t = 0;
-    for (int64_t i = 0; i < m->n_q; i += period)
-        for (int64_t r = 0; r < period && i + r < m->n_q; r += step)
-            row[t++] = i + r;
-    row[t] = m->n_q;
-    *tiles = n;
+/* Where the query tiles begin, one past the last at the end; NULL when memory ran out. */
+static int64_t *tile_rows_make(const struct packer *p) {
+    int64_t *row = malloc(((size_t)p->tiles + 1) * sizeof *row);
+    for (int64_t t = 0; row && t <= p->tiles; t++)
+        row[t] = packer_row(p, t);
     return row;
 }
 
-/* Zero, or -1 when memory ran out; packer_free in either case. */
-static int packer_make(struct packer *p, int64_t **tile_row, const struct bcsr *m,
-                       int32_t tile_rows) {
-    *p = (struct packer){.m = m,
-                         .tile_rows = tile_rows,
-                         .words = (tile_rows + 63) / 64,
-                         .member_rows = member_rows(m, tile_rows),
-                         .members = 1};
-    if (m->block_q < tile_rows)
-        p->members = (int32_t)(tile_rows / p->member_rows);
-    *tile_row = tile_rows_make(m, tile_rows, &p->tiles);
-    p->tile_row = *tile_row;
-    return *tile_row ? 0 : -1;
+/* Seconds of one thread that packing n query tiles takes, roughly: a tile of the pattern stands in
+ * as many of them as cut its block row, and a mask costs by its keys. */
+static double walk_seconds(const struct packer *p, int64_t n) {
+    const struct bcsr *m = p->m;
+    const int64_t rows = bcsr_row_height(m, 0), keys = bcsr_col_width(m, 0);
+    const int64_t cuts = p->members > 1 ? 1 : (rows + p->tile_rows - 1) / p->tile_rows;
+    const double masks = (double)(m->n_bands + m->n_bitmasks) * (double)keys;
+    return 100e-9 * (double)n + (20e-9 * (double)m->n_tiles + 4e-9 * masks) * (double)cuts;
 }
 
 /*
@@ -59,7 +61,8 @@ static int packer_make(struct packer *p, int64_t **tile_row, const struct bcsr *
 static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_ptr, int fill) {
     int64_t n = out->n_lists * p->tiles, full = 0, masked = 0, even = 0, groups = 0, halves = 0;
     int failed = 0;
-#pragma omp parallel reduction(+ : full, masked, even, groups, halves) reduction(| : failed)
+#pragma omp parallel reduction(+ : full, masked, even, groups, halves) reduction(| : failed) \
+    if (n > 1 && threads_pay(walk_seconds(p, n)))
     {
         struct pack_scratch scratch;
         int ready = !pack_scratch_make(&scratch, p);
@@ -134,12 +137,14 @@ static int lists_build(const struct packer *p, struct lists *out, int64_t *word_
 
 tess_status lists_pack(struct lists *out, const struct bcsr *m, int32_t tile_rows,
                        tess_error *error) {
-    struct packer packer;
-    *out = (struct lists){
-        .n_lists = m->batch * m->heads, .tile_rows = tile_rows, .words = (tile_rows + 63) / 64};
-    int failed = packer_make(&packer, &out->tile_row, m, tile_rows);
+    const struct packer packer = packer_of(m, tile_rows);
+    *out = (struct lists){.n_lists = m->batch * m->heads,
+                          .tiles = packer.tiles,
+                          .tile_rows = tile_rows,
+                          .words = packer.words,
+                          .tile_row = tile_rows_make(&packer)};
+    int failed = !out->tile_row;
     if (!failed) {
-        out->tiles = packer.tiles;
         int64_t *word_ptr = array_make(out->n_lists * packer.tiles, sizeof *word_ptr);
         failed = !word_ptr || lists_build(&packer, out, word_ptr);
         free(word_ptr);
@@ -184,13 +189,11 @@ void lists_sum(struct lists_sums *out, const struct lists *lists) {
 
 tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
                            int64_t samples, tess_error *error) {
-    struct packer packer;
-    struct pack_scratch scratch = {.member = NULL};
-    int64_t *tile_row;
+    const struct packer packer = packer_of(m, tile_rows);
+    struct pack_scratch scratch;
     *out = (struct lists_sums){0};
-    if (packer_make(&packer, &tile_row, m, tile_rows) || pack_scratch_make(&scratch, &packer)) {
+    if (pack_scratch_make(&scratch, &packer)) {
         pack_scratch_free(&scratch);
-        free(tile_row);
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory while weighing query tiles of %d rows", (int)tile_rows);
     }
@@ -217,6 +220,5 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
     out->masked_groups *= scale;
     out->masked_halves *= scale;
     pack_scratch_free(&scratch);
-    free(tile_row);
     return TESS_OK;
 }

@@ -189,9 +189,9 @@ static void pack_band(struct pack_sink *sink, int64_t key, int64_t keys, int64_t
 /* The tile is part of one block row. */
 static void pack_part(const struct packer *p, int64_t list, int64_t t, struct pack_sink *sink) {
     const struct bcsr *m = p->m;
-    int64_t block_row = p->tile_row[t] / m->block_q;
-    int64_t r0 = p->tile_row[t] - block_row * m->block_q;
-    int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
+    int64_t block_row = packer_row(p, t) / m->block_q;
+    int64_t r0 = packer_row(p, t) - block_row * m->block_q;
+    int64_t rows = packer_row(p, t + 1) - packer_row(p, t);
     uint64_t all[PACK_MAX_WORDS];
     mask_rows(all, p->words, rows);
 
@@ -243,7 +243,7 @@ static const struct tile *member_tile(struct pack_scratch *s, int64_t g, int32_t
 
 /* The row of its block row at which member g of tile t begins. */
 static int64_t member_offset(const struct packer *p, int64_t t, int64_t g) {
-    return (p->tile_row[t] + g * p->member_rows) % p->m->block_q;
+    return (packer_row(p, t) + g * p->member_rows) % p->m->block_q;
 }
 
 /* Row bits of columns c ... c + n - 1 of every member of tile t that lists column block `col`. */
@@ -290,7 +290,7 @@ static void union_mark(const struct packer *p, int64_t list, int64_t t, int64_t 
     int32_t member_words = (p->members + 63) / 64;
     *begin = INT64_MAX, *end = 0;
     for (int64_t g = 0; g < members; g++) {
-        const int64_t block_row = (p->tile_row[t] + g * p->member_rows) / p->m->block_q;
+        const int64_t block_row = (packer_row(p, t) + g * p->member_rows) / p->m->block_q;
         struct tile tile;
         for (tile_walk_begin(&s->walk[g], p->m, list, block_row);
              tile_walk_next(&s->walk[g], &tile);) {
@@ -437,7 +437,7 @@ __attribute__((noinline)) static void union_partial(const struct packer *p, stru
 static void pack_union(const struct packer *p, int64_t list, int64_t t, struct pack_scratch *s,
                        struct pack_sink *sink) {
     int32_t member_words = (p->members + 63) / 64;
-    int64_t rows = p->tile_row[t + 1] - p->tile_row[t];
+    int64_t rows = packer_row(p, t + 1) - packer_row(p, t);
     int64_t members = (rows + p->member_rows - 1) / p->member_rows;
     uint64_t all[PACK_MAX_WORDS];
     mask_rows(all, p->words, rows);

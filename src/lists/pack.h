@@ -13,10 +13,17 @@ struct packer {
     int32_t tile_rows, words; /* M, words of a row mask */
     int32_t
         members; /* block rows of a tile, or pieces of them; 1: a tile is part of one block row */
-    int64_t member_rows;     /* of each: block_q, or a part of it */
-    int64_t tiles;           /* per list */
-    const int64_t *tile_row; /* [tiles + 1], see lists.h */
+    int64_t member_rows; /* of each: block_q, or a part of it */
+    int64_t tiles;       /* per list */
+    /* Tiles begin every `step` rows, anew every `period` rows, which have tiles_of_period. */
+    int64_t step, period, tiles_of_period;
 };
+
+/* The first query of tile t; of t = tiles, the number of queries. */
+static inline int64_t packer_row(const struct packer *p, int64_t t) {
+    return min_i64(t / p->tiles_of_period * p->period + t % p->tiles_of_period * p->step,
+                   p->m->n_q);
+}
 
 /* Scratch of one thread. Tiles of one block row need none of the arrays. */
 struct pack_scratch {

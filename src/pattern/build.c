@@ -1,12 +1,21 @@
 /* The engine of build.h: block rows in parallel chunks, then one pattern out of the chunks. */
 #include "pattern/build.h"
 
+#include "base/threads.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Chunks are the unit of parallel work: enough to balance, few enough to join cheaply. */
 #define BUILD_CHUNKS 256
+
+/* Seconds of one thread that building takes, roughly: a source in a block row, a tile, a word of a
+ * mask, a byte of a caller's mask. */
+#define SECONDS_ROW 60e-9
+#define SECONDS_TILE 30e-9
+#define SECONDS_WORD 12e-9
+#define SECONDS_BYTE 0.15e-9
 
 /* See build_fits: block rows of a sample, 64-bit words of tiles of each, and how many words all
  * tiles there could be must take for a sample to be worth it. */
@@ -48,6 +57,15 @@ void *build_scratch(struct cursor *c, int64_t bytes) {
     if (grown)
         c->scratch = grown;
     return grown;
+}
+
+/* Blocks that reach past the ends of the sequences, cut to what exists of them: where masks are built,
+ * which for blocks of 2^31 keys would take 256 MB a row otherwise. Block rows and columns stay. */
+static struct bcsr sizes_cut(const struct bcsr *sizes) {
+    struct bcsr cut = *sizes;
+    cut.block_q = min_i64(cut.block_q, cut.n_q);
+    cut.block_kv = min_i64(cut.block_kv, cut.n_kv);
+    return cut;
 }
 
 /* 64-bit words of one mask that begins on a word. */
@@ -159,11 +177,50 @@ static void cursors_free(struct cursor *cursors, int64_t n) {
     free(cursors);
 }
 
+/* The first block row of chunk k. total * k may not fit: the remainder of the division is spread
+ * over the first chunks instead. */
+static int64_t chunk_first(int64_t total, int64_t n_chunks, int64_t k) {
+    return total / n_chunks * k + min_i64(k, total % n_chunks);
+}
+
+/* Seconds that the last block row took, which gave so many tiles and masks. */
+static double row_seconds(const struct build_row *b, int64_t n_sources, int64_t tiles,
+                          int64_t masks) {
+    const int bytes = b->sources[n_sources - 1].kind == &source_mask;
+    return SECONDS_ROW * (double)n_sources + SECONDS_TILE * (double)tiles +
+           SECONDS_WORD * (double)(masks * mask_words(b->m)) +
+           (bytes ? SECONDS_BYTE * (double)(b->rows * b->m->n_kv) : 0);
+}
+
+/* Builds block rows in order on the caller's thread, until what they took would have paid for a
+ * team: small patterns never wake one. Answers how many were built, -1: no memory. */
+static int64_t build_first(struct bcsr *m, const struct source *sources, int64_t n_sources,
+                           struct chunk *chunks, int64_t n_chunks) {
+    struct build_row b = {.m = m, .sources = sources};
+    int64_t total = m->batch * m->heads * m->rows, i = 0;
+    double seconds = 0;
+    b.cursors = calloc((size_t)n_sources, sizeof *b.cursors);
+    int failed = !b.cursors;
+    for (int64_t k = 0; k < n_chunks; k++) {
+        int64_t end = chunk_first(total, n_chunks, k + 1);
+        for (; i < end && !failed && !threads_pay(seconds); i++) {
+            int64_t *count = m->row_ptr + i + i / m->rows + 1, masks = chunks[k].n_masks;
+            failed = build_block_row(&b, n_sources, i, chunks + k, m->cols, count);
+            seconds += row_seconds(&b, n_sources, *count, chunks[k].n_masks - masks);
+        }
+    }
+    cursors_free(b.cursors, n_sources);
+    return failed ? -1 : i;
+}
+
 /* Fills the chunks; row_ptr[row + 1] of every block row becomes its number of tiles. */
 static int build_chunks(struct bcsr *m, const struct source *sources, int64_t n_sources,
                         struct chunk *chunks, int64_t n_chunks) {
     int64_t total = m->batch * m->heads * m->rows;
-    int failed = 0;
+    const int64_t done = build_first(m, sources, n_sources, chunks, n_chunks);
+    int failed = done < 0;
+    if (failed || done == total)
+        return failed ? -1 : 0;
 #pragma omp parallel
     {
         struct build_row b = {.m = m, .sources = sources};
@@ -171,10 +228,9 @@ static int build_chunks(struct bcsr *m, const struct source *sources, int64_t n_
         int broken = !b.cursors;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t k = 0; k < n_chunks; k++) {
-            /* total * k may not fit: spread the remainder over the first chunks instead */
-            int64_t each = total / n_chunks, more = total % n_chunks;
-            int64_t begin = each * k + min_i64(k, more), end = begin + each + (k < more);
-            for (int64_t i = begin; i < end && !broken; i++)
+            int64_t end = chunk_first(total, n_chunks, k + 1);
+            for (int64_t i = max_i64(chunk_first(total, n_chunks, k), done); i < end && !broken;
+                 i++)
                 broken = build_block_row(&b, n_sources, i, chunks + k, m->cols,
                                          m->row_ptr + i + i / m->rows + 1) != 0;
         }
@@ -207,9 +263,10 @@ static int arrays_allocate(struct bcsr *m) {
     return m->col_idx && m->band_entry && m->band && m->bitmask_entry && m->bits ? 0 : -1;
 }
 
-/* The memory that the tiles of SAMPLE block rows take, or the first tiles where there are many. */
-static int sample_rows(const struct bcsr *m, const struct source *sources, int64_t n_sources,
-                       double bytes[SAMPLE]) {
+/* The memory that the tiles of SAMPLE block rows take, or the first tiles where there are many; masks
+ * of `words` words each. */
+static int sample_rows(const struct bcsr *m, int64_t words, const struct source *sources,
+                       int64_t n_sources, double bytes[SAMPLE]) {
     struct build_row b = {.m = m, .sources = sources};
     struct chunk chunk = {.col = NULL};
     int64_t total = m->batch * m->heads * m->rows, most = SAMPLE_WORDS / mask_words(m) + 1, count;
@@ -223,7 +280,7 @@ static int sample_rows(const struct bcsr *m, const struct source *sources, int64
         failed = build_block_row(&b, n_sources, i, &chunk, most, &count);
         bytes[k] = (double)chunk.n_tiles * sizeof *chunk.col +
                    (double)chunk.n_bands * sizeof *chunk.bands +
-                   (double)chunk.n_masks * (double)mask_words(m) * sizeof *chunk.bits;
+                   (double)chunk.n_masks * (double)words * sizeof *chunk.bits;
     }
     chunk_free(&chunk);
     cursors_free(b.cursors, n_sources);
@@ -242,10 +299,11 @@ static int compare_bytes(const void *a, const void *b) {
  * build would end without memory, too.
  */
 static int build_fits(const struct bcsr *m, const struct source *sources, int64_t n_sources) {
+    const struct bcsr cut = sizes_cut(m);
     double bytes[SAMPLE], rows = (double)(m->batch * m->heads * m->rows);
     if (rows * (double)m->cols * (double)mask_words(m) < SAMPLE_FROM)
         return 1;
-    if (sample_rows(m, sources, n_sources, bytes))
+    if (sample_rows(&cut, mask_words(m), sources, n_sources, bytes))
         return 0;
     qsort(bytes, SAMPLE, sizeof *bytes, compare_bytes);
     double need = bytes[SAMPLE / 4] * rows;
@@ -256,9 +314,21 @@ static int build_fits(const struct bcsr *m, const struct source *sources, int64_
     return fits;
 }
 
+/* Copies a mask of a cut block to the bits from `at` on, where rows are block_kv apart. */
+static void mask_place(struct bcsr *m, const struct bcsr *cut, const uint64_t *mask, int64_t at) {
+    const int apart = cut->block_kv < m->block_kv;
+    const int64_t rows = apart ? cut->block_q : 1;
+    const int64_t size = apart ? cut->block_kv : cut->block_q * cut->block_kv;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < size; i += 64) {
+            const int n = (int)min_i64(64, size - i);
+            bits_put(m->bits, at + r * m->block_kv + i, bits_get(mask, r * size + i, n), n);
+        }
+}
+
 /* Copies a chunk to its place; tile, band, mask are the numbers of its first. */
-static void chunk_place(struct bcsr *m, const struct chunk *c, int64_t tile, int64_t band,
-                        int64_t mask) {
+static void chunk_place(struct bcsr *m, const struct bcsr *cut, const struct chunk *c, int64_t tile,
+                        int64_t band, int64_t mask) {
     if (c->n_tiles)
         memcpy(m->col_idx + tile, c->col, (size_t)c->n_tiles * sizeof *c->col);
     for (int64_t i = 0; i < c->n_bands; i++) {
@@ -266,17 +336,15 @@ static void chunk_place(struct bcsr *m, const struct chunk *c, int64_t tile, int
         m->band[2 * (band + i)] = c->bands[i].lo;
         m->band[2 * (band + i) + 1] = c->bands[i].hi;
     }
-    int64_t size = m->block_q * m->block_kv, words = mask_words(m);
     for (int64_t i = 0; i < c->n_masks; i++) {
         m->bitmask_entry[mask + i] = tile + c->masks[i];
-        for (int64_t w = 0; w < words; w++)
-            bits_put(m->bits, (mask + i) * size + 64 * w, c->bits[i * words + w],
-                     (int)min_i64(64, size - 64 * w));
+        mask_place(m, cut, c->bits + i * mask_words(cut), (mask + i) * m->block_q * m->block_kv);
     }
 }
 
 /* Joins the chunks, which it empties. */
-static int join_chunks(struct bcsr *m, struct chunk *chunks, int64_t n_chunks) {
+static int join_chunks(struct bcsr *m, const struct bcsr *cut, struct chunk *chunks,
+                       int64_t n_chunks) {
     int64_t lists = m->batch * m->heads, tiles = 0;
     for (int64_t l = 0; l < lists; l++) {
         int64_t *ptr = m->row_ptr + l * (m->rows + 1);
@@ -299,9 +367,11 @@ static int join_chunks(struct bcsr *m, struct chunk *chunks, int64_t n_chunks) {
         return -1;
     /* Masks that do not end on a word share one with their neighbour: then one thread alone. */
     int apart = m->n_bitmasks == 0 || m->block_q * m->block_kv % 64 == 0;
-#pragma omp parallel for schedule(dynamic, 1) if (apart)
+    double seconds = 1e-9 * (double)(m->n_tiles + 4 * m->n_bands) +
+                     4e-9 * (double)m->n_bitmasks * (double)mask_words(cut);
+#pragma omp parallel for schedule(dynamic, 1) if (apart && threads_pay(seconds))
     for (int64_t k = 0; k < n_chunks; k++) {
-        chunk_place(m, chunks + k, first[k].tile, first[k].band, first[k].mask);
+        chunk_place(m, cut, chunks + k, first[k].tile, first[k].band, first[k].mask);
         chunk_free(chunks + k);
     }
     return 0;
@@ -312,20 +382,23 @@ tess_status pattern_build(tess_pattern **out, const struct bcsr *sizes,
                           tess_error *error) {
     int64_t total = sizes->batch * sizes->heads * sizes->rows;
     int64_t n_chunks = min_i64(total, BUILD_CHUNKS);
+    int32_t threads = threads_set(threads_limit(sizes->threads));
     tess_status status = TESS_OUT_OF_MEMORY;
     struct chunk *chunks = calloc((size_t)n_chunks, sizeof *chunks);
     tess_pattern *p = calloc(1, sizeof *p);
     if (chunks && p) {
         p->lists = *sizes;
         p->lists.row_ptr = array_new(total + sizes->batch * sizes->heads, sizeof(int64_t));
+        struct bcsr cut = sizes_cut(&p->lists);
         if (p->lists.row_ptr && build_fits(&p->lists, sources, n_sources) &&
-            !build_chunks(&p->lists, sources, n_sources, chunks, n_chunks) &&
-            !join_chunks(&p->lists, chunks, n_chunks))
+            !build_chunks(&cut, sources, n_sources, chunks, n_chunks) &&
+            !join_chunks(&p->lists, &cut, chunks, n_chunks))
             status = pattern_count(p);
         for (int64_t k = 0; k < n_chunks; k++)
             chunk_free(chunks + k);
     }
     free(chunks);
+    threads_set(threads);
     if (status != TESS_OK) {
         tess_pattern_free(p);
         *out = NULL;
@@ -348,6 +421,10 @@ tess_status build_sizes(struct bcsr *m, const tess_pattern_shape *shape, const c
     m->block_kv = shape->block_kv ? shape->block_kv : 64;
     m->batch = shape->batch ? shape->batch : 1;
     m->heads = shape->heads ? shape->heads : 1;
+    m->threads = shape->threads;
+    if (m->threads < 0 || m->threads > THREADS_LEGAL)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, argument,
+                         "threads is %lld, not in 0 ... %d", (long long)m->threads, THREADS_LEGAL);
     const struct {
         const char *name;
         int64_t value;

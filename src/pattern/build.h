@@ -50,7 +50,8 @@ struct build_document {
 
 /* The block row at hand. */
 struct build_row {
-    const struct bcsr *m; /* sizes only */
+    const struct bcsr
+        *m; /* sizes only, blocks cut to what exists: rows of masks are as far apart */
     const struct source *sources;
     struct cursor *cursors;
     int64_t list, row;

@@ -3,6 +3,7 @@
 #include "pattern/pattern.h"
 
 #include "pattern/build.h"
+#include "base/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,8 @@ static tess_status shape_take(struct bcsr *sizes, tess_pattern **pattern,
     if (!pattern)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
     *pattern = NULL;
-    const char *wrong = given ? struct_take(&shape, sizeof shape, given) : "is NULL";
+    const char *wrong =
+        given ? struct_take(&shape, sizeof shape, SHAPE_FIRST_SIZE, given) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "shape", "shape %s", wrong);
     if (!shape.block_q)
@@ -181,6 +183,8 @@ static tess_status combine(tess_pattern **pattern, const tess_pattern *a, const 
     shape.n_q = x->n_q, shape.n_kv = x->n_kv;
     shape.block_q = x->block_q, shape.block_kv = x->block_kv;
     shape.batch = max_i64(x->batch, y->batch), shape.heads = max_i64(x->heads, y->heads);
+    shape.threads = x->threads && y->threads ? min_i64(x->threads, y->threads)
+                                             : max_i64(x->threads, y->threads);
     struct bcsr m;
     tess_status status = build_sizes(&m, &shape, function, "b", error);
     if (status != TESS_OK)
@@ -207,7 +211,9 @@ tess_status tess_pattern_intersection(tess_pattern **pattern, const tess_pattern
 static void sort_by_column(const struct bcsr *m, int64_t *ptr, int64_t *entry, int32_t *row) {
     int64_t lists = m->batch * m->heads, wide = m->cols + 1;
     memset(ptr, 0, (size_t)(lists * wide) * sizeof *ptr);
-#pragma omp parallel for schedule(dynamic, 1)
+    double seconds = 5e-9 * (double)m->n_tiles + 3e-9 * (double)(lists * (wide + m->rows));
+#pragma omp parallel for num_threads(threads_limit(m->threads))                                    \
+    schedule(dynamic, 1) if (lists > 1 && threads_pay(seconds))
     for (int64_t l = 0; l < lists; l++) {
         int64_t *of = ptr + l * wide, at = bcsr_row_begin(m, l, 0);
         for (int64_t e = at; e < bcsr_row_end(m, l, m->rows - 1); e++)
@@ -242,6 +248,7 @@ tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a
     shape.n_q = m->n_kv, shape.n_kv = m->n_q;
     shape.block_q = m->block_kv, shape.block_kv = m->block_q;
     shape.batch = m->batch, shape.heads = m->heads;
+    shape.threads = m->threads;
     struct bcsr sizes;
     tess_status status = build_sizes(&sizes, &shape, function, "a", error);
     if (status != TESS_OK)
@@ -285,7 +292,9 @@ tess_status tess_pattern_lists(const tess_pattern *pattern, tess_lists *lists, t
     known.band = m->band;
     known.bitmask_entry = m->bitmask_entry;
     known.bits = m->bits;
-    const char *wrong = lists ? struct_give(lists, &known, sizeof known) : "is NULL";
+    known.threads = m->threads;
+    const char *wrong =
+        lists ? struct_give(lists, &known, sizeof known, LISTS_FIRST_SIZE) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "lists", "lists %s", wrong);
     return TESS_OK;
@@ -304,15 +313,15 @@ tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t
     const struct bcsr *m = &pattern->lists;
     const struct {
         const char *name;
-        int64_t value, size;
-    } places[] = {{"batch", batch, m->batch == 1 ? INT64_MAX : m->batch},
-                  {"head", head, m->heads == 1 ? INT64_MAX : m->heads},
-                  {"query", query, m->n_q}};
+        int64_t value, last;
+    } places[] = {{"batch", batch, m->batch == 1 ? INT64_MAX : m->batch - 1},
+                  {"head", head, m->heads == 1 ? INT64_MAX : m->heads - 1},
+                  {"query", query, m->n_q - 1}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (places[i].value < 0 || places[i].value >= places[i].size)
+        if (places[i].value < 0 || places[i].value > places[i].last)
             return error_set(error, TESS_INVALID_ARGUMENT, function, places[i].name,
                              "%s is %lld, but the pattern has 0 ... %lld", places[i].name,
-                             (long long)places[i].value, (long long)places[i].size - 1);
+                             (long long)places[i].value, (long long)places[i].last);
     struct tile_walk w;
     struct tile t;
     int64_t n = 0, r = query % m->block_q;
@@ -348,7 +357,7 @@ tess_status tess_pattern_describe(const tess_pattern *pattern, tess_pattern_info
     known.pairs = pattern->pairs;
     known.empty_rows = pattern->empty_rows;
     known.memory_size = (int64_t)(sizeof *pattern + bcsr_memory(m));
-    const char *wrong = info ? struct_give(info, &known, sizeof known) : "is NULL";
+    const char *wrong = info ? struct_give(info, &known, sizeof known, sizeof known) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "info", "info %s", wrong);
     return TESS_OK;

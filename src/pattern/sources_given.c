@@ -59,7 +59,7 @@ static int answer_copy(struct build_row *b, int64_t source, const struct bcsr *m
     for (int64_t r = 0; r < b->rows; r++) {
         for (int64_t c = 0; c < cols; c += 64) {
             int n = (int)min_i64(64, cols - c);
-            bits_put(answer->bits, r * m->block_kv + c, tile_row_bits(m, t, r, c, n), n);
+            bits_put(answer->bits, r * b->m->block_kv + c, tile_row_bits(m, t, r, c, n), n);
         }
     }
     return tile_set_bits(b, answer);

@@ -331,7 +331,8 @@ tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *spec,
         return error_set(error, TESS_INVALID_ARGUMENT, from_spec, "spec", "spec is NULL");
     struct bcsr sizes;
     tess_pattern_shape known;
-    const char *wrong = shape ? struct_take(&known, sizeof known, shape) : "is NULL";
+    const char *wrong =
+        shape ? struct_take(&known, sizeof known, SHAPE_FIRST_SIZE, shape) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, from_spec, "shape", "shape %s", wrong);
     tess_status status = build_sizes(&sizes, &known, from_spec, "shape", error);

@@ -1,6 +1,8 @@
 /* Arithmetic on single tiles: the simplest kind that is exact, set operations, counting. */
 #include "pattern/build.h"
 
+#include "base/threads.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,7 +195,11 @@ tess_status pattern_count(tess_pattern *pattern) {
     uint64_t pairs = 0;
     double about = 0; /* tells whether pairs wrapped */
     int failed = 0;
-#pragma omp parallel reduction(+ : empty, pairs, about) reduction(| : failed)
+    double seconds =
+        30e-9 * (double)total + 5e-9 * (double)m->n_tiles +
+        0.1e-9 * (double)m->n_bitmasks * (double)(bcsr_row_height(m, 0) * bcsr_col_width(m, 0));
+#pragma omp parallel reduction(+ : empty, pairs, about) reduction(| : failed) \
+    if (threads_pay(seconds))
     {
         unsigned char *seen = NULL;
 #pragma omp for schedule(dynamic, 64)

@@ -174,7 +174,7 @@ tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *li
         return error_set(error, TESS_INVALID_ARGUMENT, from_lists, "pattern", "pattern is NULL");
     *pattern = NULL;
     tess_lists l;
-    const char *wrong = lists ? struct_take(&l, sizeof l, lists) : "is NULL";
+    const char *wrong = lists ? struct_take(&l, sizeof l, LISTS_FIRST_SIZE, lists) : "is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, from_lists, "lists", "lists %s", wrong);
     if (!l.n_kv || !l.block_q || !l.block_kv)
@@ -184,6 +184,7 @@ tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *li
     shape.n_q = l.n_q, shape.n_kv = l.n_kv;
     shape.block_q = l.block_q, shape.block_kv = l.block_kv;
     shape.batch = l.batch, shape.heads = l.heads;
+    shape.threads = l.threads;
     struct bcsr sizes, given;
     tess_status status = build_sizes(&sizes, &shape, from_lists, "lists", error);
     if (status == TESS_OK)

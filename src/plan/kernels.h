@@ -65,6 +65,7 @@ struct kernel_args {
     int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
+    double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
     const void *image;            /* CUDA: what image_upload has filled */
     tess_stream stream;

@@ -174,7 +174,8 @@ struct kernel_args plan_args(const tess_plan *plan) {
                                 .schedule = &plan->schedule,
                                 .stack = plan->stack,
                                 .list_of = plan->list_of,
-                                .values_offset = plan->values_offset};
+                                .values_offset = plan->values_offset,
+                                .seconds = plan->predicted_seconds};
 }
 
 void plan_carve(const tess_plan *plan, struct carve *carve, float **values, void **stage) {

@@ -2,15 +2,15 @@
 #include "plan/problem.h"
 
 #include "base/status.h"
+#include "base/threads.h"
 
 #include <float.h>
 #include <math.h>
-#include <omp.h>
 
 /* The fewest keys of a part of a split tile, unless the problem says otherwise. */
 #define DEFAULT_PART_KEYS 1024
 
-static const char *const size_names[4] = {"batches", "heads", "rows", "dims"};
+const char *const check_size_names[4] = {"batches", "heads", "rows", "dims"};
 
 /* A field of a problem that must lie in 1 ... most. */
 struct problem_size {
@@ -49,7 +49,7 @@ static const char *options_wrong(const tess_problem *p) {
         return "alignment is not a power of two up to 4096";
     if (p->alignment && (size_t)p->alignment < tess_type_size(p->type))
         return "alignment is less than the size of an element";
-    if (p->threads < 0 || p->threads > 65536)
+    if (p->threads < 0 || p->threads > THREADS_LEGAL)
         return "threads is not in 0 ... 65536";
     if (p->tile_rows < 0 || p->tile_rows > 256)
         return "tile_rows is not in 0 ... 256";
@@ -63,7 +63,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     tess_problem p;
     if (!given)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem is NULL");
-    const char *wrong = struct_take(&p, sizeof p, given);
+    const char *wrong = struct_take(&p, sizeof p, sizeof p, given);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     const struct problem_size sizes[] = {
@@ -93,7 +93,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .d_v = p.d_v,
         .scale = p.scale != 0 ? p.scale : 1 / sqrt((double)p.d_qk),
         .alignment = p.alignment ? p.alignment : 16,
-        .threads = p.threads ? (int32_t)p.threads : omp_get_max_threads(),
+        .threads = threads_limit(p.threads),
         .tile_rows = (int32_t)p.tile_rows,
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
     };
@@ -139,7 +139,7 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     if (!given)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s is NULL",
                          rule->name);
-    const char *wrong = struct_take(&t, sizeof t, given);
+    const char *wrong = struct_take(&t, sizeof t, sizeof t, given);
     if (!wrong && !t.data)
         wrong = "data is NULL";
     if (wrong)
@@ -155,7 +155,7 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
         if (t.size[i] != rule->size[i])
             return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
                              "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
-                             size_names[i], (long long)rule->size[i]);
+                             check_size_names[i], (long long)rule->size[i]);
     if ((uintptr_t)t.data % (uintptr_t)rule->alignment)
         wrong = "data is not aligned as the problem declares";
     else

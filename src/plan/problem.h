@@ -11,6 +11,9 @@
 tess_status check_problem(struct problem *out, const char **kernel, const tess_problem *given,
                           const char *function, tess_error *error);
 
+/* Of a tensor's sizes, for messages. */
+extern const char *const check_size_names[4];
+
 /* What a tensor must be. */
 struct tensor_rule {
     const char *name; /* of the argument */

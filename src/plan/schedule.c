@@ -3,6 +3,7 @@
 
 #include "plan/assign.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,8 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
     if (!out->items || !out->merges)
         return -1;
     int64_t step = rules->heads_per_group;
-#pragma omp parallel for schedule(dynamic, 1)
+    const int shared = batch_heads > step && threads_pay(20e-9 * (double)out->n_items);
+#pragma omp parallel for schedule(dynamic, 1) if (shared)
     for (int64_t first = 0; first < batch_heads; first += step)
         group_fill(out, cuts, keys, tiles, list_of, places, first,
                    batch_heads - first < step ? batch_heads : first + step, rules);

@@ -217,16 +217,17 @@ double choose_staged_cost(const tess_plan *plan, double heads) {
                                 [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
     double rows = (double)(m->batch * m->heads * m->rows);
     double keys = (double)m->n_tiles * (double)m->block_kv;
-    double masked = (double)(m->n_bands + m->n_bitmasks) * (double)(m->block_q * m->block_kv);
+    double height = (double)bcsr_row_height(m, 0); /* a single row of a block may be all there is */
+    double masked = (double)(m->n_bands + m->n_bitmasks) * height * (double)m->block_kv;
     double seconds = 0;
     for (int s = 0; s < PLAN_STAGES; s++) {
         const struct kernel *kernel = plan->kernels[s];
         if (kernel)
-            seconds += kernel->cost.launch +
-                       heads * (rows * kernel->cost.item +
-                                keys * choose_key_cost(plan, kernel, dims[s], (double)m->block_q) +
-                                keys * (double)m->block_q * kernel->cost.value +
-                                masked * kernel->cost.masked_key);
+            seconds +=
+                kernel->cost.launch +
+                heads * (rows * kernel->cost.item +
+                         keys * choose_key_cost(plan, kernel, dims[s], height) +
+                         keys * height * kernel->cost.value + masked * kernel->cost.masked_key);
     }
     return seconds;
 }

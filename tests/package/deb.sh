@@ -21,6 +21,7 @@ for package in "$folder"/packages/*.deb; do
         esac
     done
     dpkg-deb -x "$package" "$root"
+    cmp "$here/../../LICENSE" "$root/usr/share/doc/$name/copyright"
     printf '%s: %s files\n' "$name" "$(dpkg-deb -c "$package" | grep -vc '/$')"
 done
 # What is built against the library must learn which package has it.

@@ -10,6 +10,12 @@ trap 'rm -rf "$folder"' EXIT
 prefix=$folder/prefix
 
 cmake --install "$build" --prefix "$prefix" >"$folder/log" || { cat "$folder/log"; exit 1; }
+cmp "$here/../../LICENSE" "$prefix/share/doc/tessera/LICENSE"
+(cd "$build" && cpack -G TGZ -B "$folder/packages") >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }
+tar tf "$folder"/packages/*.tar.gz | grep -q '/share/doc/tessera/LICENSE$' || {
+    echo 'the archive has no licence'
+    exit 1
+}
 libdir=$(dirname "$(find "$prefix" -name 'libtessera.so' | head -n 1)")
 export LD_LIBRARY_PATH="$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 

@@ -123,6 +123,13 @@ done | paste - - - - - - | awk '{ for (i = 1; i <= 6; i++) row[i] = row[i] " " $
 [ "$(sed -n 2p all)" = "$(sed -n 4p all)" ] && [ "$(sed -n 2p all)" != "$(sed -n 6p all)" ] ||
     fail 'the times of dense attention'
 
+# ---- seeds past what JSON's integers hold ----
+far=9223372036854775809
+good bench --seconds 0 "n=16,d=4,seed=$far,$small" --json out/b.json --csv out/b.csv
+checks=$((checks + 1))
+grep -qF "\"seed\": \"$far\"" out/b.json && grep -qF ",\"$far\"," out/b.csv ||
+    fail "the seed $far is written as another"
+
 # ---- sweeps ----
 cat >sweep.txt <<'END'
 # two sizes, two patterns

@@ -23,6 +23,6 @@ done
 # shellcheck disable=SC2086
 for compiler in ${CXX:-c++} g++ clang++; do
     command -v "$compiler" >/dev/null || continue
-    "$compiler" -std=c++17 $warnings -I"$1" -c "$folder/use.cpp" -o "$folder/use.o"
+    "$compiler" -std=c++17 $warnings -Wold-style-cast -I"$1" -c "$folder/use.cpp" -o "$folder/use.o"
     echo "$compiler, C++17: no warning"
 done

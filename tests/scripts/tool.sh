@@ -118,7 +118,7 @@ refused '--backend gpu' "${run[@]}" "${out[@]}" "${causal[@]}" --backend gpu
 refused '--pipeline fast' "${run[@]}" "${out[@]}" "${causal[@]}" --pipeline fast
 refused 'CPU only' "${run[@]}" "${out[@]}" "${causal[@]}" --pipeline oracle --backend cuda
 refused '--dtype f8' "${run[@]}" "${out[@]}" "${causal[@]}" --dtype f8
-for scale in x nan inf '' 1e999; do
+for scale in x nan inf '' 1e999 1e-400; do
     refused '--scale' "${run[@]}" "${out[@]}" "${causal[@]}" --scale "$scale"
 done
 for threads in 0 -1 two 99999999999999999999; do
@@ -266,6 +266,7 @@ good "${run[@]}" --topk topk2.npy --out out/e.npy # over what is there
 good run $(named f32) --dtype bf16 --pattern causal --out out/f.npy
 good run $(named bf16) --pattern causal --out out/g.npy
 same out/f.npy out/g.npy 0
+good "${run[@]}" --pattern causal --threads 4096 --out out/t.npy
 good "${run[@]}" --pattern causal --scale 0.25 --out out/h.npy # q has 16 columns
 same out/a.npy out/h.npy 0
 for pipeline in fused staged oracle; do
@@ -473,6 +474,7 @@ first=$repro
 fails "$first"
 [ "$repro" = "$first" ] || fail "'$first' repeats as '$repro'"
 good verify "$first"
+good verify n=4096,d=8,h=1,block=4x4,pattern='window(9,9)',backend=cpu,threads=4096 # as many as are legal
 checks=$((checks + 1))
 "$built/verify_fails" n=17,d=8,seed=12,backend=cpu >std 2>err || fail 'verify without a fault'
 
@@ -482,6 +484,9 @@ for command in verify bench; do
     refused "unrecognized option '--frob'" $command --frob
 done
 refused none bench --sweep none.txt
+refused 'no sweep' bench --sweep /dev/zero
+yes '# nothing' | head -n 100001 >long.txt
+refused 'no sweep' bench --sweep long.txt
 refused none bench n=64,d=8 --json none/b.json
 refused 'cpu or cuda' verify --backend tpu
 if "$tessera" info | grep -q '^cuda *none'; then

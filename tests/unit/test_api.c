@@ -1,4 +1,5 @@
 /* What the run functions refuse, in words, with outputs untouched; and the one call. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -275,6 +276,102 @@ static void the_one_call(void **state) {
     setting_free(&s);
 }
 
+/* Whatever is wrong, errors of the one call are its own and name an argument that it has. */
+static void the_one_call_names_its_own(void **state) {
+    (void)state;
+    struct setting s;
+    tess_pattern *other;
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    setting_make(&s, TESS_FUSED);
+    shape.n_q = N + 1;
+    assert_int_equal(tess_pattern_from_spec(&other, "dense", &shape, NULL), TESS_OK);
+    const struct {
+        const char *argument, *words;
+        int q, k, v, o, lse; /* a field of the tensor is spoilt: see below; 0: it is good */
+        int pattern;
+        tess_backend backend;
+    } faults[] = {
+        {"q", "NULL", .q = 'N'},
+        {"k", "NULL", .k = 'N'},
+        {"v", "NULL", .v = 'N'},
+        {"o", "NULL", .o = 'N'},
+        {"q", "data is NULL", .q = '0'},
+        {"k", "data is NULL", .k = '0'},
+        {"o", "data is NULL", .o = '0'},
+        {"lse", "data is NULL", .lse = '0'},
+        {"q", "type", .q = 't'},
+        {"k", "type bf16", .k = 'b'},
+        {"q", "0 dims", .q = 'd'},
+        {"k", "dims", .k = 'd'},
+        {"v", "0 dims", .v = 'd'},
+        {"q", "-1 batches", .q = 'B'},
+        {"k", "batches", .k = 'B'},
+        {"k", "do not divide", .k = 'h'},
+        {"v", "heads", .v = 'h'},
+        {"v", "rows", .v = 'n'},
+        {"o", "rows", .o = 'n'},
+        {"lse", "rows", .lse = 'n'},
+        {"k", "last stride", .k = 's'},
+        {"o", "overlap", .o = 'S'},
+        {"pattern", "NULL", .pattern = 'N'},
+        {"pattern", "pattern is for 71", .pattern = 'n'},
+        {"backend", "TESS_CPU", .backend = (tess_backend)5},
+    };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        const int spoilt[] = {faults[i].q, faults[i].k, faults[i].v, faults[i].o, faults[i].lse};
+        tess_tensor t[] = {s.q, s.k, s.v, s.o, s.lse};
+        const tess_tensor *given[5];
+        for (int j = 0; j < 5; j++) {
+            given[j] = spoilt[j] == 'N' ? NULL : &t[j];
+            switch (spoilt[j]) {
+            case '0':
+                t[j].data = NULL;
+                break;
+            case 't':
+                t[j].type = (tess_type)9;
+                break;
+            case 'b':
+                t[j].type = TESS_BF16;
+                break;
+            case 'd':
+                t[j].size[3] = 0;
+                break;
+            case 'B':
+                t[j].size[0] = -1;
+                break;
+            case 'h':
+                t[j].size[1] = 3;
+                break;
+            case 'n':
+                t[j].size[2] = 69;
+                break;
+            case 's':
+                t[j].stride[3] = 2;
+                break;
+            case 'S':
+                t[j].stride[1] = 0;
+                break;
+            }
+        }
+        const tess_pattern *pattern = faults[i].pattern == 'N'   ? NULL
+                                      : faults[i].pattern == 'n' ? other
+                                                                 : s.pattern;
+        tess_error error = tess_error_init();
+        expect(tess_attention(faults[i].backend, given[0], given[1], given[2], pattern, given[3],
+                              given[4], &error),
+               &error, TESS_INVALID_ARGUMENT, faults[i].argument, faults[i].words);
+        assert_string_equal(error.function, "tess_attention");
+    }
+    tess_error error = tess_error_init();
+    setenv("TESSERA_ISA", "none", 1); /* no kernel is usable */
+    expect(tess_attention(TESS_CPU, &s.q, &s.k, &s.v, s.pattern, &s.o, NULL, &error), &error,
+           TESS_UNSUPPORTED, "backend", "TESSERA_ISA");
+    unsetenv("TESSERA_ISA");
+    assert_string_equal(error.function, "tess_attention");
+    tess_pattern_free(other);
+    setting_free(&s);
+}
+
 /* The alignment is the largest that all tensors have. */
 static void alignment_is_found(void **state) {
     (void)state;
@@ -298,10 +395,15 @@ static void alignment_is_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_checked), cmocka_unit_test(free_strides_are_free),
-        cmocka_unit_test(workspace_is_exact),  cmocka_unit_test(plans_and_arguments_are_checked),
-        cmocka_unit_test(stages_are_checked),  cmocka_unit_test(stages_make_the_whole),
-        cmocka_unit_test(the_one_call),        cmocka_unit_test(alignment_is_found),
+        cmocka_unit_test(tensors_are_checked),
+        cmocka_unit_test(free_strides_are_free),
+        cmocka_unit_test(workspace_is_exact),
+        cmocka_unit_test(plans_and_arguments_are_checked),
+        cmocka_unit_test(stages_are_checked),
+        cmocka_unit_test(stages_make_the_whole),
+        cmocka_unit_test(the_one_call),
+        cmocka_unit_test(alignment_is_found),
+        cmocka_unit_test(the_one_call_names_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+#include "support/child.h"
 #include "lists/lists.h"
 
 static tess_pattern *pattern_make(const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
@@ -314,6 +315,25 @@ static void bands_that_almost_agree(void **state) {
     }
 }
 
+/* A look at 64 tiles takes no memory for the 2^31 there are. */
+static int estimate_huge(void) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *p = NULL;
+    struct lists_sums sums;
+    shape.n_q = shape.block_q = shape.block_kv = INT32_MAX;
+    shape.threads = 1; /* a team would not survive fork() */
+    int failed = tess_pattern_from_spec(&p, "dense", &shape, NULL) ||
+                 lists_estimate(&sums, &p->lists, 1, 64, NULL) ||
+                 sums.full_keys != (double)INT32_MAX * (double)INT32_MAX;
+    tess_pattern_free(p);
+    return failed;
+}
+
+static void estimate_takes_no_memory(void **state) {
+    (void)state;
+    assert_true(limited_holds(estimate_huge, 64 << 20));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_lists_what_its_rows_list),
@@ -323,6 +343,7 @@ int main(void) {
         cmocka_unit_test(bands_that_almost_agree),
         cmocka_unit_test(members_share_a_mask),
         cmocka_unit_test(estimate_is_close),
+        cmocka_unit_test(estimate_takes_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -392,6 +392,8 @@ static void test_row(void **state) {
                  {0, -1, 0, "head"}, {0, 0, 300, "query"}, {0, 0, -1, "query"}};
     /* one list for all answers any index, but no negative one */
     assert_int_equal(tess_pattern_row(p, 5, 7, 299, NULL, 0, &count, &error), TESS_OK);
+    assert_int_equal(tess_pattern_row(p, INT64_MAX, INT64_MAX, 299, NULL, 0, &count, &error),
+                     TESS_OK);
     assert_int_equal(count, 3);
     assert_int_equal(tess_pattern_row(p, 0, -1, 0, NULL, 0, &count, &error), TESS_INVALID_ARGUMENT);
     tess_pattern_free(p);

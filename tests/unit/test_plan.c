@@ -88,6 +88,11 @@ static void problems_are_checked(void **state) {
     problem = problem_make(64);
     problem.struct_size = 0;
     refuse(problem, pattern, TESS_INVALID_ARGUMENT, "struct_size");
+    problem.struct_size = sizeof problem - sizeof problem.part_keys; /* no version's */
+    refuse(problem, pattern, TESS_INVALID_ARGUMENT, "struct_size");
+    problem = problem_make(64);
+    problem.kernel = "a\nb";
+    refuse(problem, pattern, TESS_UNSUPPORTED, "no kernel named a?b");
     refuse(problem_make(64), NULL, TESS_INVALID_ARGUMENT, "pattern is NULL");
     tess_pattern_free(pattern);
 
@@ -243,6 +248,9 @@ static void queries_answer(void **state) {
     assert_int_equal(tess_device_describe(TESS_CPU, 0, &device, NULL), TESS_OK);
     assert_true(device.name[0] && device.multiprocessors >= 1 && device.memory_size > 0);
     assert_int_not_equal(tess_device_describe(TESS_CPU, 1, &device, &error), TESS_OK);
+    assert_int_equal(tess_device_describe(TESS_CPU, -1, &device, &error), TESS_INVALID_ARGUMENT);
+    assert_string_equal(error.argument, "device");
+    assert_int_equal(tess_target_query(&target, TESS_CPU, -1, NULL), TESS_OK);
     assert_int_equal(tess_target_query(&target, TESS_CPU, 0, NULL), TESS_OK);
     assert_int_equal(target.backend, TESS_CPU);
     assert_int_equal(tess_device_count((tess_backend)9), 0);

@@ -2,6 +2,7 @@
  * Patterns from words: every term against its definition in the header, written down a second time
  * here as a predicate; the errors of the reader by their places. Random terms: test_draw.c.
  */
+#include "support/child.h"
 #include "support/words.h"
 
 #include <omp.h>
@@ -432,11 +433,45 @@ static void test_sizes(void **state) {
     check_size("dense", most, 1 << 30, 4, 0, most * most);
 }
 
+/* Blocks that reach past the keys: as if they ended there, and no memory for the rest. */
+static int far_blocks(const char *spec, int64_t block_kv) {
+    tess_pattern_shape near = tess_pattern_shape_init(), far;
+    tess_pattern *a = NULL, *b = NULL;
+    near.n_q = 30, near.n_kv = 3, near.block_q = near.block_kv = 3;
+    near.threads = 1; /* a team would not survive fork() */
+    far = near;
+    far.block_kv = block_kv;
+    int failed = tess_pattern_from_spec(&a, spec, &near, NULL) ||
+                 tess_pattern_from_spec(&b, spec, &far, NULL);
+    for (int64_t q = 0; !failed && q < near.n_q; q++) {
+        int64_t keys[2][3] = {{0}}, n[2];
+        failed = tess_pattern_row(a, 0, 0, q, keys[0], 3, &n[0], NULL) ||
+                 tess_pattern_row(b, 0, 0, q, keys[1], 3, &n[1], NULL) || n[0] != n[1] ||
+                 memcmp(keys[0], keys[1], sizeof keys[0]);
+    }
+    tess_pattern_free(a);
+    tess_pattern_free(b);
+    return failed;
+}
+
+static int farthest_blocks(void) {
+    return far_blocks("bigbird(4,1,1,1)", INT32_MAX); /* all masks turn out to be full */
+}
+
+static void test_far_blocks(void **state) {
+    (void)state;
+    assert_true(limited_holds(farthest_blocks, 256 << 20));
+    assert_int_equal(far_blocks("dilated(1,2)+random(0.5,1)", 100), 0);
+    assert_int_equal(far_blocks("dilated(1,2)", 1000), 0);
+    assert_int_equal(far_blocks("segments(1,2)", 64), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_terms),     cmocka_unit_test(test_each),
         cmocka_unit_test(test_errors),    cmocka_unit_test(test_long_specs),
         cmocka_unit_test(test_arguments), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_far_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

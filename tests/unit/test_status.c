@@ -75,6 +75,14 @@ static void error_takes_long_messages_and_zeroed_structs(void **state) {
     assert_int_equal(e.struct_size, 0);
 }
 
+/* One line, whatever names a caller gave. */
+static void messages_are_one_line(void **state) {
+    (void)state;
+    tess_error e = tess_error_init();
+    error_set(&e, TESS_INVALID_ARGUMENT, "f", NULL, "no %s", "a\nb\r\t\x01\x7f\xc3\xa9");
+    assert_string_equal(e.message, "no a?b????\xc3\xa9");
+}
+
 /* A caller compiled against an older, shorter struct keeps what lies behind it. */
 static void short_error_is_not_overrun(void **state) {
     (void)state;
@@ -98,22 +106,27 @@ static void structs_grow(void **state) {
     struct grown given = {.known = tess_pattern_shape_init(), .later = 0};
     given.known.n_q = 5;
     given.known.struct_size = sizeof given;
-    assert_null(struct_take(&out, sizeof out, &given));
+    const size_t first = SHAPE_FIRST_SIZE; /* the size in version 0.1 */
+    assert_null(struct_take(&out, sizeof out, first, &given));
     assert_int_equal(out.n_q, 5);
     given.later = 1;
-    assert_non_null(struct_take(&out, sizeof out, &given));
+    assert_non_null(struct_take(&out, sizeof out, first, &given));
 
-    given.known.heads = 9;
-    given.known.struct_size = offsetof(tess_pattern_shape, heads); /* older caller */
-    assert_null(struct_take(&out, sizeof out, &given));
-    assert_int_equal(out.heads, 0);
+    given.known.heads = 9, given.known.threads = 7;
+    given.known.struct_size = first; /* an older caller, whose memory ends here */
+    assert_null(struct_take(&out, sizeof out, first, &given));
+    assert_int_equal(out.threads, 0);
+    assert_int_equal(out.heads, 9);
     assert_int_equal(out.n_q, 5);
+    out.threads = 8;
+    assert_null(struct_give(&given, &out, sizeof out, first));
+    assert_int_equal(given.known.threads, 7);
 
-    const size_t unset[] = {0, 4, SIZE_MAX, 1 << 20};
+    const size_t unset[] = {0, 4, first - 1, first - 8, SIZE_MAX, 1 << 20};
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) {
         given.known.struct_size = unset[i];
-        assert_non_null(struct_take(&out, sizeof out, &given));
-        assert_non_null(struct_give(&given, &out, sizeof out));
+        assert_non_null(struct_take(&out, sizeof out, first, &given));
+        assert_non_null(struct_give(&given, &out, sizeof out, first));
     }
 }
 
@@ -182,6 +195,7 @@ int main(void) {
         cmocka_unit_test(version_is_the_headers),
         cmocka_unit_test(error_has_every_detail),
         cmocka_unit_test(error_takes_long_messages_and_zeroed_structs),
+        cmocka_unit_test(messages_are_one_line),
         cmocka_unit_test(short_error_is_not_overrun),
         cmocka_unit_test(structs_grow),
         cmocka_unit_test(structs_by_name),

@@ -268,6 +268,9 @@ static void test_lists_sizes(void **state) {
     assert_int_equal(tess_pattern_from_lists(&p, NULL, &error), TESS_INVALID_ARGUMENT);
     s.lists.n_q = INT64_C(1) << 31;
     assert_int_equal(tess_pattern_from_lists(&p, &s.lists, &error), TESS_INVALID_ARGUMENT);
+    sample_make(&s)->lists.struct_size = offsetof(tess_lists, bits) + 4; /* within a pointer */
+    assert_int_equal(tess_pattern_from_lists(&p, &s.lists, &error), TESS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "struct_size"));
     sample_make(&s)->lists.struct_size = 0;
     assert_int_equal(tess_pattern_from_lists(&p, &s.lists, &error), TESS_INVALID_ARGUMENT);
 

@@ -1,10 +1,12 @@
 /* Writes O and LSE, whole or not at all. */
+#define _POSIX_C_SOURCE 200809L
 #include "cli/attention_output.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lab/half.h"
 #include "lab/output.h"
@@ -74,11 +76,15 @@ static bool write_all(const struct attention_output *output, struct lab_output f
             return reason_set(reason, "%s: %s", output->name[i],
                               errno ? strerror(errno) : "cannot be written");
     }
+    /* Two files cannot appear at once. O goes again where none stood; else an older one is gone, and
+     * the new one, which is whole, stays. */
+    const bool stood = access(names[OUTPUT_O].path, F_OK) == 0;
     for (int i = 0; i < OUTPUTS && output->name[i]; i++)
         if (lab_output_commit(&files[i], why) != 0) {
-            if (i == OUTPUT_LSE)
+            if (i == OUTPUT_LSE && !stood)
                 remove(names[OUTPUT_O].path);
-            return reason_set(reason, "%s", why);
+            return reason_set(reason, "%s%s", why,
+                              i == OUTPUT_LSE && stood ? "; --out is written" : "");
         }
     return true;
 }

@@ -1,4 +1,5 @@
 /* tessera run: attention on files. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,8 +68,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static bool parse_scale(const char *text, double *scale, struct reason *reason) {
     char *end;
+    errno = 0; /* set for what is too small, too: a scale of 0 means 1/sqrt(d) */
     *scale = strtod(text, &end);
-    return (end != text && !*end && isfinite(*scale)) ||
+    return (end != text && !*end && isfinite(*scale) && errno != ERANGE) ||
            reason_set(reason, "--scale %s: a finite number is needed", text);
 }
 

@@ -489,12 +489,12 @@ tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *erro
     struct job job;
     job_take(&c, args, &job);
 #if defined(__AVX512BF16__)
-    cpu_for_each(args->problem->threads,
+    cpu_for_each(args,
                  args->problem->batch * args->problem->heads_kv *
                      ((job.store.groups + STORE_GROUPS - 1) / STORE_GROUPS),
                  store_run, &job);
 #endif
-    cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &job);
-    cpu_for_each(args->problem->threads, args->schedule->n_merges, merge_run, &job);
+    cpu_for_each(args, args->schedule->n_items, item_run, &job);
+    cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
     return TESS_OK;
 }

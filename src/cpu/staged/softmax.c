@@ -86,6 +86,6 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 
 tess_status CPU_NAME(softmax)(const struct kernel_args *args, tess_error *error) {
     (void)error;
-    cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, args);
+    cpu_for_each(args, args->schedule->n_items, item_run, args);
     return TESS_OK;
 }

@@ -96,6 +96,6 @@ tess_status CPU_NAME(spmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
     struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_v, 2 * args->problem->d_v);
-    cpu_for_each(args->problem->threads, args->schedule->n_items, item_run, &stage);
+    cpu_for_each(args, args->schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -6,6 +6,7 @@
 #include "plan/assign.h"
 #include "lists/fragment_masks.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 #include <stdlib.h>
 
@@ -17,10 +18,12 @@
 static int32_t size_choose(const struct lists *lists, int32_t size) {
     const int64_t keys = lists->full_keys + lists->masked_keys;
     int64_t runs[GRANULE_MAX] = {0};
-#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX])
+#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX]) \
+    if (threads_pay(1e-9 * (double)lists->n_full))
     for (int64_t i = 0; i < lists->n_full; i++)
         runs[lists->full[i].count % GRANULE_MAX]++;
-#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX])
+#pragma omp parallel for reduction(+ : runs[:GRANULE_MAX]) \
+    if (threads_pay(1e-9 * (double)lists->n_masked))
     for (int64_t i = 0; i < lists->n_masked; i++)
         runs[lists->masked[i].count % GRANULE_MAX]++;
     for (; size > 1; size /= 2) {
@@ -31,6 +34,11 @@ static int32_t size_choose(const struct lists *lists, int32_t size) {
             break;
     }
     return size;
+}
+
+/* Seconds of one thread that cutting all tiles takes, roughly. */
+static double tiles_seconds(const struct lists *lists) {
+    return 1e-9 * (double)(lists->full_keys + 8 * lists->masked_keys);
 }
 
 /* What is known of a tile while its items are made. */
@@ -46,7 +54,8 @@ struct tile_cut {
 static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
                         int turns) {
     int64_t alone = 0, places = 0;
-#pragma omp parallel for schedule(dynamic, 16) reduction(+ : alone, places)
+#pragma omp parallel for schedule(dynamic, 16) reduction(+ : alone, places) \
+    if (threads_pay(tiles_seconds(lists)))
     for (int64_t T = 0; T < out->tiles; T++) {
         const struct cut *cut = &tiles[T].cut;
         cut_count(&tiles[T].cut, lists, T, out->size, turns);
@@ -73,7 +82,8 @@ static int tile_filled(const struct granules *g, int64_t T, int64_t n_kv) {
 static int tiles_fill(struct granules *out, const struct lists *lists,
                       const struct granule_rules *rules, const struct tile_cut *tiles) {
     int filled = 1, failed = 0;
-#pragma omp parallel for schedule(dynamic, 16) reduction(& : filled) reduction(| : failed)
+#pragma omp parallel for schedule(dynamic, 16) reduction(&& : filled) reduction(| : failed) \
+    if (threads_pay(tiles_seconds(lists)))
     for (int64_t T = 0; T < out->tiles; T++) {
         struct granule_mask *masks = out->masks + out->mask_ptr[T];
         int32_t *keys = out->keys + out->ptr[T];
@@ -84,7 +94,7 @@ static int tiles_fill(struct granules *out, const struct lists *lists,
                 balance_tile(lists, &rules->step, out->size, whole, keys + whole, masks, masked);
         if (out->score_bits)
             score_bits_fill(out->score_bits + tiles[T].bits, &tiles[T].cut, lists, masks);
-        filled &= tile_filled(out, T, rules->n_kv);
+        filled = filled && tile_filled(out, T, rules->n_kv);
     }
     out->filled = filled;
     return failed;
