@@ -31,6 +31,14 @@ static inline tess_problem problem_make(int64_t n) {
     return p;
 }
 
+/* Skips the test, and says why, where the build has no table of CUDA's kernels. */
+static inline void cuda_table_or_skip(void) {
+    if (backend_get(TESS_CUDA))
+        return;
+    print_message("skipped: this build has no table of CUDA's kernels\n");
+    skip();
+}
+
 /* A machine with a GPU of this compute capability; shared: bytes that a block may have, 0 unknown. */
 static inline tess_target cuda_target(int32_t architecture, int64_t shared) {
     tess_target target = tess_target_init();

@@ -1,4 +1,4 @@
-/* Plans: what they hold, what they refuse, what they say. What they choose: test_choose.c. */
+/* Plans: what they hold, what they refuse, what they say. What they choose: test_select.c. */
 #include "support/plans.h"
 
 static void pattern_may_go(void **state) {
