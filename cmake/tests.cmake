@@ -107,7 +107,12 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
-    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh README.md docs/choosing.md)
+    set(pages README.md docs/choosing.md)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/docs/performance.md)
+        list(APPEND pages docs/performance.md)
+    endif()
+    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh ${pages})
+    add_test(NAME numbers_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers_fails.sh ${pages})
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
     add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>
