@@ -22,9 +22,10 @@ endfunction()
 foreach(name status lists schedule select plan api pattern validate spec random)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
-foreach(name attention sddmm softmax spmm)
+foreach(name sddmm softmax spmm)
     tessera_test(kernels ${name} INCLUDES src src/cpu)
 endforeach()
+tessera_test(kernels attention SOURCES tests/support/support.c INCLUDES src src/cpu)
 set(cuda_lists)
 if(NOT TESSERA_WITH_CUDA)
     set(cuda_lists $<TARGET_OBJECTS:tessera_cuda_lists>)
@@ -46,8 +47,11 @@ tessera_test(promises run_promises SOURCES tests/support/support.c tests/support
     LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
-tessera_test(kernels cuda)
+tessera_test(kernels cuda SOURCES tests/support/support.c)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+
+# They read tests/cases.
+set_tests_properties(attention cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.
@@ -88,7 +92,8 @@ target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/sweep.c tools/cli/verify.c)
-target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
+target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
+    -Wl,--wrap=lab_check,--wrap=lab_seconds)
 add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
     -Wl,--wrap=tess_run,--wrap=tess_spmm,--wrap=bench_softmax_naive)

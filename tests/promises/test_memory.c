@@ -18,7 +18,7 @@
 #define N 300
 #define TOP_K 5
 
-static struct setting setting;
+static struct lab_setting setting;
 static tess_pattern *other;
 static int64_t live_at_start; /* the CUDA runtime has some of its own */
 static uint8_t mask[N * N];
@@ -242,7 +242,7 @@ static int make(void **state) {
 static int unmake(void **state) {
     (void)state;
     tess_pattern_free(other);
-    setting_free(&setting);
+    lab_setting_free(&setting);
     return alloc_live() == live_at_start ? 0 : -1;
 }
 

@@ -283,8 +283,8 @@ static void check_sees_wrong_pattern(void **state) {
     assert_int_equal(lab_work_make(&w, &c, why), 0);
     other = c;
     snprintf(other.pattern, sizeof other.pattern, "window(9,2)");
-    tess_pattern_free(w.pattern);
-    assert_int_equal(lab_case_pattern(&other, &w.pattern, NULL), TESS_OK);
+    tess_pattern_free(w.s.pattern);
+    assert_int_equal(lab_case_pattern(&other, &w.s.pattern, NULL), TESS_OK);
     lab_check(&outcome, &w, TESS_CPU, TESS_FUSED, NULL);
     assert_int_equal(outcome.verdict, LAB_FAILED);
     lab_work_free(&w);
