@@ -2,27 +2,13 @@
 #ifndef TESTS_PLANS_H
 #define TESTS_PLANS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "support/words.h"
 
 #include "plan/select.h"
 
 static inline tess_pattern *pattern_make(const char *spec, int64_t n, int64_t block, int64_t batch,
                                          int64_t heads) {
-    tess_pattern *p = NULL;
-    tess_error error = tess_error_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
-    shape.n_q = n, shape.block_q = shape.block_kv = block;
-    shape.batch = batch, shape.heads = heads;
-    if (tess_pattern_from_spec(&p, spec, &shape, &error))
-        fail_msg("%s: %s", spec, error.message);
-    return p;
+    return make(spec, (const int64_t[]){n, n, block, block}, batch, heads);
 }
 
 static inline tess_problem problem_make(int64_t n) {
