@@ -11,7 +11,8 @@
 /* What all runs of a case share. */
 struct lab_work {
     struct lab_setting s;
-    tess_pattern *spec; /* what the oracle reads: the rows of s.pattern, made from the case's words */
+    tess_pattern
+        *spec; /* what the oracle reads: the rows of s.pattern, made from the case's words */
     struct lab_tensor o2, lse2;
     struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
     struct lab_oracle oracle;

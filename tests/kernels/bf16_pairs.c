@@ -45,8 +45,8 @@ static int faint_make(struct lab_work *work, char why[LAB_WHY]) {
                 lab_put(v->data, v->type, at, 0x1p-60 * lab_get(v->data, v->type, at));
             }
     lab_oracle_free(&work->oracle);
-    if (lab_oracle_run(&work->oracle, &work->s.q.view, &work->s.k.view, v, work->spec, work->s.c.scale,
-                       NULL, 0)) {
+    if (lab_oracle_run(&work->oracle, &work->s.q.view, &work->s.k.view, v, work->spec,
+                       work->s.c.scale, NULL, 0)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         return -1;
     }

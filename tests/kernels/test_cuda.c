@@ -108,8 +108,8 @@ static int rows_apart(const struct lab_case *c, tess_pipeline pipeline) {
     const struct lab_run run = {&p, &w.s.q, &w.s.k, &w.s.v, &w.s.o, &w.s.lse, LAB_PLAIN};
     assert_int_equal(lab_run_whole(&run, why), 0);
 
-    tess_tensor q = apart_make(&w.s.q.view), k = apart_make(&w.s.k.view), v = apart_make(&w.s.v.view),
-                o = apart_make(&w.s.o.view);
+    tess_tensor q = apart_make(&w.s.q.view), k = apart_make(&w.s.k.view),
+                v = apart_make(&w.s.v.view), o = apart_make(&w.s.o.view);
     const size_t size = tess_plan_workspace_size(p.plan);
     void *workspace = lab_device_alloc(TESS_CUDA, size + 1);
     const int room = q.data && k.data && v.data && o.data && workspace;

@@ -63,7 +63,8 @@ static void answer_free(struct answer *a) {
 }
 
 /* |a - b| <= 1e-5 (1 + |b|): V is standard normal, so errors of f32 arithmetic are far below. */
-static void assert_near(const struct lab_setting *s, const struct answer *a, const struct answer *b) {
+static void assert_near(const struct lab_setting *s, const struct answer *a,
+                        const struct answer *b) {
     int64_t n = rows(&s->o.view), d = s->o.view.size[3];
     for (int64_t r = 0; r < n; r++) {
         if (isinf(b->lse[r]) ? a->lse[r] != b->lse[r]
@@ -259,7 +260,8 @@ static void two_halves_merge_to_the_whole(void **state) {
 }
 
 /* A plan whose tiles are split into as many parts as can be, or not at all. */
-static struct answer answer_of_parts(struct lab_setting *s, int64_t part_keys, int64_t *split_tiles) {
+static struct answer answer_of_parts(struct lab_setting *s, int64_t part_keys,
+                                     int64_t *split_tiles) {
     tess_error error = tess_error_init();
     tess_problem problem = lab_case_problem(&s->c, TESS_FUSED);
     tess_plan_info info = tess_plan_info_init();

@@ -195,8 +195,8 @@ static void compare_sees_lost_key(void **state) {
         tess_pattern *less;
         struct lab_oracle wrong;
         assert_int_equal(tess_pattern_from_mask(&less, mask, &shape, NULL), TESS_OK);
-        assert_int_equal(lab_oracle_run(&wrong, &w.s.q.view, &w.s.k.view, &w.s.v.view, less, 0, NULL, 0),
-                         0);
+        assert_int_equal(
+            lab_oracle_run(&wrong, &w.s.q.view, &w.s.k.view, &w.s.v.view, less, 0, NULL, 0), 0);
         for (int64_t i = 0; i < 3 * 16; i++)
             lab_put(w.s.o.view.data, w.s.c.type, i, wrong.o[i]);
         assert_caught(&w, "query 2");

@@ -17,13 +17,13 @@
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
 enum { QUIET_SECONDS = 15 }; /* a log gets a line after so many, and what runs then */
-enum { LEVEL_DRAW = 6 }; /* seed of the draws of a kernel for each case */
+enum { LEVEL_DRAW = 6 };     /* seed of the draws of a kernel for each case */
 
 struct options {
     char **words; /* cases on the command line */
     int64_t n_words;
-    const char *file;       /* of cases; NULL: none */
-    struct lab_cases cases; /* of both; none: the sweep */
+    const char *file;                   /* of cases; NULL: none */
+    struct lab_cases cases;             /* of both; none: the sweep */
     int64_t sweep_cases, seed, threads; /* threads -1: as the case says */
     int backend;                        /* LAB_ANY: as the case says */
     bool list;
@@ -130,8 +130,7 @@ static void progress(struct verify *v, const struct lab_case *next) {
     if (v->terminal) {
         if (!next && (done % 16 == 0 || done == v->cases))
             fprintf(stderr, "\rverify: %lld of %lld cases, %lld failed%s", (long long)done,
-                    (long long)v->cases, (long long)v->failed,
-                    done == v->cases ? "\r\033[K" : "");
+                    (long long)v->cases, (long long)v->failed, done == v->cases ? "\r\033[K" : "");
         return;
     }
     if (!next || lab_seconds() - v->told < QUIET_SECONDS)
@@ -328,7 +327,8 @@ static int run(struct verify *v, const struct options *o) {
     v->cases = o->cases.count ? o->cases.count : o->sweep_cases;
     v->terminal = isatty(STDERR_FILENO);
     v->told = lab_seconds();
-    if (!o->cases.count) /* for tiny problems a team costs more than it brings; runs name their own */
+    if (!o->cases
+             .count) /* for tiny problems a team costs more than it brings; runs name their own */
         omp_set_num_threads(1);
     for (int64_t i = 0; i < v->cases; i++) {
         const struct lab_case c = case_at(o, i);
