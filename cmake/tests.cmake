@@ -19,18 +19,32 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the hall and per stem. They see the contracts in src/.
-foreach(name status lists schedule select plan api pattern validate spec random)
+foreach(name status lists schedule api pattern validate spec random)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name sddmm softmax spmm)
     tessera_test(kernels ${name} INCLUDES src src/cpu)
 endforeach()
 tessera_test(kernels attention SOURCES tests/support/support.c INCLUDES src src/cpu)
-set(cuda_lists)
-if(NOT TESSERA_WITH_CUDA)
-    set(cuda_lists $<TARGET_OBJECTS:tessera_cuda_lists>)
+
+# tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
+# table stands in with the test.
+function(tessera_cuda_planning name)
+    if(NOT TESSERA_WITH_CUDA)
+        target_sources(test_${name} PRIVATE $<TARGET_OBJECTS:tessera_cuda_plan>
+            tests/support/cuda_planning.c)
+        target_include_directories(test_${name} PRIVATE src src/cuda)
+        target_link_options(test_${name} PRIVATE -Wl,--wrap=backend_get)
+    endif()
+endfunction()
+foreach(name granules plan select)
+    tessera_test(unit ${name} INCLUDES src src/cuda)
+    tessera_cuda_planning(${name})
+endforeach()
+if(TESSERA_WITH_CUDA)
+    tessera_test(unit cuda_table INCLUDES src src/cuda)
+    target_include_directories(test_cuda_table SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
-tessera_test(unit granules SOURCES ${cuda_lists} INCLUDES src src/cuda)
 
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
@@ -43,6 +57,7 @@ tessera_test(unit floor LINK bench)
 tessera_test(promises properties SOURCES tests/support/support.c)
 tessera_test(promises memory SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
+tessera_cuda_planning(memory)
 tessera_test(promises run_promises SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
 

@@ -228,8 +228,10 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     args.stream = stream;
     const tess_stage *stages;
     int n = plan_stages(plan->problem.pipeline, &stages);
-    for (int s = 0; s < n && !status; s++)
-        status = plan->kernels[stages[s]]->run(&args, error);
+    for (int s = 0; s < n && !status; s++) {
+        args.kernel = plan->kernels[stages[s]];
+        status = args.kernel->run(&args, error);
+    }
     return status;
 }
 
@@ -246,7 +248,8 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     if (status)
         return status;
     args.stream = stream;
-    return plan->kernels[stage]->run(&args, error);
+    args.kernel = plan->kernels[stage];
+    return args.kernel->run(&args, error);
 }
 
 tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

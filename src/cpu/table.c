@@ -146,15 +146,20 @@ const char *cpu_isa(void) {
 /* ---- kernels ---- */
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
+static const struct tiling forward_tiling = {
+    .rows = tile_rows, .stacked_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits};
+#if defined(__x86_64__)
+static const struct tiling pairs_tiling = {.rows = tile_rows, .stacked_rows = CPU_TILE_ROWS};
+#endif
 
 /* They compute every problem; a CPU to plan for is always this machine's. */
 #define LEVEL_REFUSES(level)                                                                       \
     static const char *level##_unusable(void) {                                                    \
         return level_unusable(LEVEL_##level);                                                      \
     }                                                                                              \
-    static const char *level##_refuses(const struct problem *problem, const tess_target *target) { \
-        (void)problem;                                                                             \
-        (void)target;                                                                              \
+    static const char *level##_refuses(const struct kernel *kernel, const struct problem *problem, \
+                                       const tess_target *target) {                                \
+        (void)kernel, (void)problem, (void)target;                                                 \
         return level_unusable(LEVEL_##level);                                                      \
     }
 CPU_LEVELS(LEVEL_REFUSES)
@@ -172,26 +177,28 @@ static const char *pairs_refuse(const struct problem *p) {
     return NULL;
 }
 
-static const char *avx512bf16_attention_refuses(const struct problem *p,
+static const char *avx512bf16_attention_refuses(const struct kernel *kernel,
+                                                const struct problem *p,
                                                 const tess_target *target) {
     const char *why = pairs_refuse(p);
-    return why ? why : avx512bf16_refuses(p, target);
+    return why ? why : avx512bf16_refuses(kernel, p, target);
 }
 
-static const char *amx_attention_refuses(const struct problem *p, const tess_target *target) {
+static const char *amx_attention_refuses(const struct kernel *kernel, const struct problem *p,
+                                         const tess_target *target) {
     const char *why = pairs_refuse(p);
     if (!why)
-        why = amx_refuses(p, target);
+        why = amx_refuses(kernel, p, target);
     if (!why && !amx_permitted()) /* asked last: a plan with AMX is about to be made */
         return "Linux refuses this process the registers of AMX";
     return why;
 }
 #endif
 
-#define KERNEL(level, stem, its_stage, heights, stacked, pairs, ...)                               \
+#define KERNEL(level, stem, its_stage, tiles, ...)                                                 \
     {                                                                                              \
-        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tile_rows = heights,                 \
-        .stacked_rows = stacked, .listed = pairs, .cost = {__VA_ARGS__},                           \
+        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tiling = tiles,                      \
+        .cost = {__VA_ARGS__},                                                                     \
         .unusable = level##_unusable, .refuses = level##_refuses,                                  \
         .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
@@ -206,20 +213,20 @@ static const char *amx_attention_refuses(const struct problem *p, const tess_tar
  * cores of an AMD EPYC (family 26), where tiles of up to 16 rows take as long as one of 16.
  */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, tile_rows, CPU_TILE_ROWS, cpu_listed_fits,      \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, &forward_tiling,                                \
            .item = 1e-6, .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,       \
            .far_dim = 0.03e-9, .near_size = 2 << 20, .masked_key = masked,                         \
            .listed_row_dim = row_listed, .listed_key_dim = key_listed),                            \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, 0, NULL, .item = 2e-6,                        \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6,                                 \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, 0, NULL, .item = 0.2e-6,                  \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, 0, NULL, .item = 2e-6,                          \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6,                                   \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 #define KERNEL_PAIRS(level, row_dim, key)                                                          \
     {                                                                                              \
-        .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tile_rows = tile_rows,    \
-        .stacked_rows = CPU_TILE_ROWS, .unusable = level##_unusable,                               \
+        .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tiling = &pairs_tiling,   \
+        .unusable = level##_unusable,                                                              \
         .cost = {.item = 1e-6, .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9},      \
         .refuses = level##_attention_refuses, .workspace = cpu_attention_workspace_##level,        \
         .run = cpu_attention_##level                                                               \

@@ -35,10 +35,10 @@ struct problem {
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
 #define KERNEL_TILE_KEYS 64
 
-/* What a backend makes of a plan's packed lists for its kernels, and how it does it for a kernel: both
- * are known to the backend alone. */
+struct kernel;
+
+/* What a backend makes of a plan's packed lists for its kernels: known to the backend alone. */
 struct prepared;
-struct tiling;
 
 /* A tensor whose sizes the problem knows: element (b, h, n, d) is at
  * b * stride[0] + h * stride[1] + n * stride[2] + d, in elements. data NULL = not wanted. */
@@ -53,6 +53,7 @@ struct view {
  * time (SEMANTICS: unlisted keys). */
 struct kernel_args {
     const char *function; /* that the caller called, for errors */
+    const struct kernel *kernel;
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse;
@@ -96,41 +97,43 @@ struct kernel_cost {
     int skips;
 };
 
+/* Query tiles of a fused kernel. */
+struct tiling {
+    const int32_t *rows; /* heights that it takes, ascending, ended by 0 */
+    /* On a device: bytes of shared memory that a block takes for each height; NULL: none. */
+    const int64_t *shared;
+    /* Minimum height M. A shorter tile packs rows of 2, 4 ... query heads that share their list, keys
+     * and values (GQA packing). stacked_whole: the packed tile has exactly M rows, or the kernel does
+     * not take that height. 0: tiles have rows of one head. */
+    int32_t stacked_rows;
+    int stacked_whole;
+    int32_t padded_head; /* (d_qk + d_v) / 2 as it is computed; 0: as the problem has it */
+    /* 1: halves of tiles have steps of their own, so that each computes only the masked keys that it
+     * lists. */
+    int turns;
+    /* Whether of this problem it can compute listed pairs alone; NULL: never. */
+    int (*listed)(const struct problem *problem);
+    /* CTAs among which items are dealt, for tiles of `rows` rows; 1: whoever is free takes the next.
+     * NULL: 1. */
+    int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
+};
+
 struct kernel {
     const char *name; /* stem and level, e.g. "cpu_attention_portable" */
     tess_stage stage;
-    const int32_t *tile_rows; /* attention: heights it takes, ascending, ended by 0 */
     struct kernel_cost cost;
-    /* Attention: a tile of fewer rows than this has those of several heads, which share their list,
-     * keys and values: as many (a power of two) as there are and it has room for, or stacked_whole,
-     * as make it up, without which the kernel does not take that height. 0: tiles have rows of one
-     * head. */
-    int32_t stacked_rows;
-    int stacked_whole;
-    /* Attention: whether of this problem it can compute listed pairs alone; NULL: never. */
-    int (*listed)(const struct problem *problem);
-    /* Attention: dims of a head that it computes, whatever the problem has; 0: those of the problem. */
-    int32_t padded_head;
-    /* Attention: halves of tiles have steps of their own, so that each computes only the masked keys
-     * that it lists. */
-    int turns;
-    /* Attention: how this backend cuts and orders lists for it; the backend's own. */
-    const struct tiling *tiling;
-    /* Attention: the plan weighs it against the kernels after it, up to the first without this mark
-     * that does not refuse, and takes the cheapest. Without it the first is taken. */
+    const struct tiling *tiling; /* attention; NULL for the stages */
+    const void *own;             /* what the backend alone has to know of it */
+    /* Attention, 1: the plan compares its predicted cost with those of the rows after it, up to and
+     * including the first unmarked one that does not refuse. 0: the plan takes it. */
     int weighed;
-    /* Attention with an image: among how many its items are dealt, for tiles of `rows` rows; NULL:
-     * whoever is free takes the next. */
-    int32_t (*workers)(const tess_target *target, int32_t rows);
-    /* Attention on a device: bytes of shared memory that a block takes for tiles of `rows` rows;
-     * NULL: none. */
-    int64_t (*shared)(int32_t rows);
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);
     /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
      * not looked at: see choose_refuses. */
-    const char *(*refuses)(const struct problem *problem, const tess_target *target);
+    const char *(*refuses)(const struct kernel *kernel, const struct problem *problem,
+                           const tess_target *target);
     /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
      * what the plan knows is set in the arguments. */
     size_t (*workspace)(const struct kernel_args *args);

@@ -45,7 +45,7 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         return no_memory(error, "the list of each stack of heads");
     for (int64_t i = 0; i < stacks; i++)
         list_of[i] = plan->list_of[i * stack];
-    const int32_t dealt = kernel->workers ? kernel->workers(&plan->target, rows) : 1;
+    const int32_t dealt = kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
     const int64_t hands =
         plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     struct schedule_rules rules = {
@@ -190,8 +190,10 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     struct carve whole = {0};
     float *values;
     void *stage;
-    for (int s = 0; s < PLAN_STAGES; s++)
-        plan->stage_workspace[s] = plan->kernels[s] ? plan->kernels[s]->workspace(&args) : 0;
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        args.kernel = plan->kernels[s];
+        plan->stage_workspace[s] = args.kernel ? args.kernel->workspace(&args) : 0;
+    }
     plan_carve(plan, &whole, &values, &stage);
     if (whole.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",

@@ -18,10 +18,19 @@ static const struct kernel *kernel_named(const struct backend *backend, const ch
     return NULL;
 }
 
-/* Whether the target's blocks have the shared memory that query tiles of `rows` rows take. */
+/* Bytes of shared memory that query tiles of a height take. */
+static int64_t height_shared(const struct kernel *kernel, int32_t rows) {
+    const struct tiling *tiling = kernel->tiling;
+    int i = 0;
+    while (tiling->rows[i] != rows)
+        i++;
+    return tiling->shared ? tiling->shared[i] : 0;
+}
+
+/* Whether the target's blocks have as much. */
 static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
-    return !kernel->shared || plan->target.shared_memory_per_block == 0 ||
-           kernel->shared(rows) <= plan->target.shared_memory_per_block;
+    return plan->target.shared_memory_per_block == 0 ||
+           height_shared(kernel, rows) <= plan->target.shared_memory_per_block;
 }
 
 /* Whether query heads, `stack` at a time, share their list, keys and values. */
@@ -36,21 +45,22 @@ static int heads_share(const tess_plan *plan, int32_t stack) {
 }
 
 int32_t choose_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
-    if (rows >= kernel->stacked_rows)
+    const struct tiling *tiling = kernel->tiling;
+    if (rows >= tiling->stacked_rows)
         return 1;
-    int32_t stack = kernel->stacked_rows / rows;
-    if (kernel->stacked_whole)
-        return plan->block_q % kernel->stacked_rows && heads_share(plan, stack) ? stack : 0;
+    int32_t stack = tiling->stacked_rows / rows;
+    if (tiling->stacked_whole)
+        return plan->block_q % tiling->stacked_rows && heads_share(plan, stack) ? stack : 0;
     while (!heads_share(plan, stack))
         stack /= 2;
     return stack;
 }
 
 const char *choose_refuses(const tess_plan *plan, const struct kernel *kernel) {
-    int fits = !kernel->tile_rows;
-    for (const int32_t *rows = kernel->tile_rows; rows && *rows; rows++)
+    int fits = !kernel->tiling;
+    for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
-    return fits ? kernel->refuses(&plan->problem, &plan->target)
+    return fits ? kernel->refuses(kernel, &plan->problem, &plan->target)
                 : "its blocks take more shared memory than the target's have";
 }
 
@@ -72,7 +82,7 @@ static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
 }
 
 static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
-    for (const int32_t *r = kernel->tile_rows; *r; r++)
+    for (const int32_t *r = kernel->tiling->rows; *r; r++)
         if (*r == rows)
             return 1;
     return 0;
@@ -91,7 +101,7 @@ static tess_status height_check(const tess_plan *plan, const struct kernel *kern
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
                          "the target's blocks have %lld",
-                         (int)rows, kernel->name, (long long)kernel->shared(rows),
+                         (int)rows, kernel->name, (long long)height_shared(kernel, rows),
                          (long long)plan->target.shared_memory_per_block);
     return TESS_OK;
 }
@@ -141,7 +151,7 @@ double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
 /* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
 static int has_turns(const tess_plan *plan, const struct kernel *kernel,
                      const struct lists_sums *sums, int32_t height) {
-    return kernel->turns && height > LISTS_HALF &&
+    return kernel->tiling->turns && height > LISTS_HALF &&
            (plan->block_kv % (KERNEL_TILE_KEYS / 4) || 2 * sums->even_keys > sums->masked_keys);
 }
 
@@ -158,7 +168,7 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
 }
 
 double choose_dims(const tess_plan *plan, const struct kernel *kernel) {
-    return (double)(kernel->padded_head ? 2 * kernel->padded_head
+    return (double)(kernel->tiling->padded_head ? 2 * kernel->tiling->padded_head
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
 
@@ -168,7 +178,7 @@ static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
     const struct kernel_cost *cost = &kernel->cost;
     const double all = (sums->full_keys + sums->masked_keys) * rows;
     const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
-    if (!kernel->listed || !kernel->listed(&plan->problem) || 2 * pairs > all)
+    if (!kernel->tiling->listed || !kernel->tiling->listed(&plan->problem) || 2 * pairs > all)
         return 0;
     return dims *
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
@@ -248,7 +258,7 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
                                 double heads, double *least, int32_t *rows, tess_error *error) {
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
     int n = 0, best = 0;
-    for (const int32_t *r = kernel->tile_rows; *r && n < PLAN_HEIGHTS - 1; r++) {
+    for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
         const int32_t stack = choose_stack(plan, kernel, *r);
         if (!stack || !height_fits(plan, kernel, *r) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))

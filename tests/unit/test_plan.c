@@ -174,7 +174,7 @@ static void cuda_plans_need_no_device(void **state) {
         {TESS_FUSED, TESS_F32, 256, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d256"},
         {TESS_FUSED, TESS_F32, 257, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d512"},
         {TESS_FUSED, TESS_F32, 1024, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d1024"},
-        {TESS_FUSED, TESS_F32, 1025, TESS_STAGE_ATTENTION, "cuda_attention_f32"},
+        {TESS_FUSED, TESS_F32, 1025, TESS_STAGE_ATTENTION, "cuda_attention_f32_wide"},
         {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d64"},
         {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_sm90_d128"},
         {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256"},

@@ -45,7 +45,7 @@ static void heights_can_be_asked_for(void **state) {
     tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
     const struct backend *cpu = cpu_kernels();
     for (int64_t k = 0; k < cpu->n_kernels; k++)
-        for (const int32_t *rows = cpu->kernels[k].tile_rows; rows && *rows; rows++) {
+        for (const int32_t *rows = cpu->kernels[k].tiling ? cpu->kernels[k].tiling->rows : NULL; rows && *rows; rows++) {
             tess_problem problem = problem_for_all(256);
             if (cpu->kernels[k].unusable())
                 break;
@@ -108,10 +108,10 @@ static void cuda_low_tiles_are_weighed(void **state) {
                  {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
                  {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
                  {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32"},
+                 {TESS_F32, "random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32_wide"},
                  {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
                  {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
-                 {TESS_F32, "random(0.1,1)", 1032, 8, 8, 8, "cuda_attention_f32"},
+                 {TESS_F32, "random(0.1,1)", 1032, 8, 8, 8, "cuda_attention_f32_wide"},
                  {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
                  {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
                  {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
@@ -153,7 +153,7 @@ static void cuda_pairs_are_workers(void **state) {
         problem.batch = problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-        assert_int_equal(kernel->workers(&target, plan->lists.tile_rows), cases[i].workers);
+        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->lists.tile_rows), cases[i].workers);
         assert_true(plan->schedule.n_slots == 0 || cases[i].workers != 66);
         tess_plan_free(plan);
         tess_pattern_free(pattern);

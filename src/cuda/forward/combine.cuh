@@ -12,7 +12,7 @@
 #define ATTENTION_MERGE_THREADS 128
 #define ATTENTION_MERGE_ROWS (ATTENTION_MERGE_THREADS / 32) /* at a time, of a block */
 
-/* A slot of the workspace (attention.h). */
+/* A slot of the workspace (host/forward.h). */
 struct attention_slot {
     float *o, *m, *l;
 };

@@ -34,7 +34,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
     const struct granules *g = granules_of(args);
     struct carve carve = {.base = image};
     const struct attention_image to = image_take(&carve, args);
-    const struct cuda_part parts[] = {
+    const struct device_part parts[] = {
         {to.keys, g->keys, g->n, sizeof *to.keys},
         {to.masks, g->masks, g->n_masks, sizeof *to.masks},
         {to.words, args->lists->words_of_rows, args->lists->n_words, sizeof *to.words},
@@ -44,7 +44,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.halves, g->halves, g->halves ? g->n_items : 0, sizeof *to.halves},
         {to.score_bits, g->score_bits, g->n_bits, sizeof *to.score_bits},
     };
-    return cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
+    return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
 }
 
 /* ---- runs ---- */

@@ -5,7 +5,6 @@
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
-#include <cuda_runtime_api.h>
 #include <stdbool.h>
 
 /* The image: arrays of struct granules, and the row masks of struct lists. */
@@ -102,28 +101,10 @@ struct attention_params {
 #define ATTENTION_GRANULE_F32 16
 #define ATTENTION_GRANULE_LOW 16
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* For each fused kernel a launch function, cuda_NAME, and cuda_NAME_shared: the bytes of shared
- * memory that a block takes for tiles of `rows` rows. */
-#define CUDA_ATTENTION(name, ...)                                                                  \
-    cudaError_t cuda_##name(const struct attention_params *p, cudaStream_t stream);                \
-    int64_t cuda_##name##_shared(int32_t rows);
-#define CUDA_KERNEL(...)
-#include "instances.def"
-#undef CUDA_KERNEL
-#undef CUDA_ATTENTION
-
-/* What the table asks of every fused kernel (attention_cuda.c). */
+/* What the table asks of every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);
 tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

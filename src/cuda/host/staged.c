@@ -107,7 +107,7 @@ tess_status staged_image_upload(const struct kernel_args *args, void *image, tes
     const struct cuda_params p = staged_params_of(args, image);
     const struct cuda_image *to = &p.image;
     const int64_t heads = args->problem->batch * args->problem->heads_q;
-    const struct cuda_part parts[] = {
+    const struct device_part parts[] = {
         {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
         {to->col_idx, m->col_idx, m->n_tiles, sizeof *to->col_idx},
         {to->band_entry, m->band_entry, m->n_bands, sizeof *to->band_entry},
@@ -118,18 +118,6 @@ tess_status staged_image_upload(const struct kernel_args *args, void *image, tes
         {to->list_of, args->list_of, heads, sizeof *to->list_of},
         {to->values_offset, args->values_offset, heads, sizeof *to->values_offset},
     };
-    tess_status status =
-        cuda_parts_upload(parts, sizeof parts / sizeof *parts, args->stream, error);
-    if (status)
-        return status;
-    cudaError_t code = to->partial
-                           ? cudaMemsetAsync(to->partial, 0,
-                                             (size_t)m->n_tiles * sizeof *to->partial, args->stream)
-                           : cudaSuccess;
-    if (code != cudaSuccess)
-        return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemsetAsync");
-    code = cuda_image_derive(&p, args->stream);
-    return code == cudaSuccess
-               ? TESS_OK
-               : cuda_failed(error, code, "tess_plan_upload", "image", "cuda_image_derive");
+    tess_status status = device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
+    return status ? status : staged_derive(&p, (size_t)m->n_tiles, args->stream, error);
 }

@@ -1,11 +1,8 @@
-/* What the table (C) hands to the kernels (CUDA): plain numbers and device pointers, and one launch
- * function for each instance. Launches only: nothing is allocated, copied or waited for. */
+/* What the host hands to kernels of the stages: a plan's image in device memory, and plain numbers. */
 #ifndef TESSERA_CUDA_LAUNCH_H
 #define TESSERA_CUDA_LAUNCH_H
 
 #include "host/staged_image.h"
-
-#include <cuda_runtime_api.h>
 
 /* What x / number is found by, for x of 32 bits: a division is some 20 instructions, one after the
  * other. As in "Division by Invariant Integers using Multiplication", Granlund and Montgomery. */
@@ -41,23 +38,19 @@ struct cuda_params {
 };
 
 /* An array of an image and where it comes from. */
-struct cuda_part {
+struct device_part {
     void *to;
     const void *from;
     int64_t count;
     size_t size;
 };
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* What both images ask of the table (kernels_cuda.c): copies in the order of the stream, and a CUDA
- * error as a status. */
-tess_status cuda_parts_upload(const struct cuda_part *parts, size_t count, cudaStream_t stream,
-                              tess_error *error);
-tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
-                        const char *argument, const char *call);
+/* Copies parts of an image to the device, in the order of the stream. */
+tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
+                        tess_error *error);
+/* Fills what an image of the stages derives of its other parts on the device. */
+tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+                          tess_error *error);
 
 /*
  * What of a scale is folded into Q, as a power of two that bf16 has: 0, or for scales below 2^-8
@@ -67,32 +60,9 @@ tess_status cuda_failed(tess_error *error, cudaError_t code, const char *functio
  */
 int cuda_scale_power(double scale, tess_type type);
 
-/* What the table asks of the stages (staged_cuda.c). */
+/* What the table asks of the stages (staged.c). */
 size_t staged_image_size(const struct kernel_args *args);
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 struct cuda_params staged_params_of(const struct kernel_args *args, void *image);
-
-/* Fills `partial`, `rows`, `strips` and `chunks` of an image whose other parts are in place. */
-cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
-
-/* cuda_NAME: one launch function for each kernel. */
-#define CUDA_KERNEL(name, ...)                                                                     \
-    cudaError_t cuda_##name(const struct cuda_params *p, cudaStream_t stream);
-#define CUDA_ATTENTION(...)
-#include "instances.def"
-#undef CUDA_KERNEL
-#undef CUDA_ATTENTION
-
-/* The same on Hopper alone, where boxes can fetch keys; cudaErrorNotSupported: they cannot, and
- * nothing is launched. */
-cudaError_t cuda_sddmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_sddmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_softmax_f32_sm90(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_spmm_f16_sm90(const struct cuda_params *p, cudaStream_t stream);
-cudaError_t cuda_spmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

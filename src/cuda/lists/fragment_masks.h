@@ -7,7 +7,7 @@
  *                                                8 j + n of each j = 0 ... 15
  *     bit 2 j + h of each       row r + 8 h lists these places
  *
- * One word is enough for chunks of even granules (cut.h) of 8 keys and more. Places without keys have
+ * One word is enough for chunks of even granules (order.h) of 8 keys and more. Places without keys have
  * no bits.
  */
 #ifndef TESSERA_SCORE_BITS_H

@@ -7,7 +7,7 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
- * cut.h and balance.h say in which order they stand; for kernels that ask, score_bits.h adds their
+ * order.h and balance.h say in which order they stand; for kernels that ask, fragment_masks.h adds their
  * masks as threads need them.
  *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
@@ -48,7 +48,7 @@ struct granule_item {
     int32_t parts;                /* partial results in a row, where this stands for their merge */
 };
 
-/* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (cut.h): from
+/* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (order.h): from
  * `begin` on those of both in turns, the first half's first; from `end` to `alone_end` those of half
  * `alone`. begin may be negative: the item begins among them. */
 struct granule_turns {
@@ -72,7 +72,7 @@ struct granule_halves {
 struct granules {
     int32_t size;
     int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
-    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (cut.h) */
+    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (order.h) */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
@@ -89,7 +89,7 @@ struct granules {
 };
 
 /* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
- * rows lists; keys 0: granules stand as cut.h says. */
+ * rows lists; keys 0: granules stand as order.h says. */
 struct granule_step {
     int32_t keys, rows;
 };
@@ -108,7 +108,7 @@ struct granule_rules {
     int64_t n_kv;    /* keys of each head */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
-    int turns;       /* 1: chunks of one half's alone have turns (cut.h) */
+    int turns;       /* 1: chunks of one half's alone have turns (order.h) */
     struct granule_step step; /* without halves: those with masks stand as balance.h says */
 };
 

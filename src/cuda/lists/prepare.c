@@ -7,16 +7,20 @@
 
 tess_status prepare_lists(struct prepared **out, const struct work *work, tess_error *error) {
     const struct kernel *kernel = work->kernel;
-    const struct granule_rules rules = {.list_of = work->list_of,
-                                        .heads_q = work->problem->heads_q,
-                                        .heads_kv = work->problem->heads_kv,
-                                        .stack = work->stack,
-                                        .workers = work->workers,
-                                        .n_kv = work->problem->n_kv,
-                                        .size = kernel->tiling->granule,
-                                        .halves = kernel->tiling->halves,
-                                        .turns = kernel->turns,
-                                        .step = kernel->tiling->step(work->lists->tile_rows)};
+    const struct forward_kernel *forward = kernel->own;
+    const struct family *family = forward->family;
+    const struct granule_step none = {0, 0};
+    const struct granule_rules rules = {
+        .list_of = work->list_of,
+        .heads_q = work->problem->heads_q,
+        .heads_kv = work->problem->heads_kv,
+        .stack = work->stack,
+        .workers = work->workers,
+        .n_kv = work->problem->n_kv,
+        .size = family->granule,
+        .halves = family->halves,
+        .turns = kernel->tiling->turns,
+        .step = family->step ? family->step(forward->d_qk, work->lists->tile_rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,

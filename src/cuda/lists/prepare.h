@@ -9,12 +9,29 @@ struct prepared {
     struct granules granules;
 };
 
-/* How lists are cut and ordered for a kernel. */
-struct tiling {
+/* What CUDA has to know of a fused kernel beside its row of the table (host/table.c). */
+struct forward_kernel {
+    tess_type type;
+    int32_t d_qk, d_v;                 /* of a head at most */
+    const char *too_wide, *v_too_wide; /* what it says of wider heads */
+    const struct family *family;
+};
+
+/* What fused kernels of one family have in common. */
+struct family {
     int32_t granule; /* keys of a granule at most */
     int halves;      /* it reads halves and score_bits of granules */
-    /* Without halves: its steps for tiles of `rows` rows, which granules are ordered for. */
-    struct granule_step (*step)(int32_t rows);
+    /* Without halves: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which granules
+     * are ordered for; NULL: they need not be. */
+    struct granule_step (*step)(int32_t head, int32_t rows);
+    /* CTAs of a multiprocessor, which stay for several items: as many as registers allow. 0: a CTA for
+     * each item. */
+    int32_t (*resident)(int32_t head, int32_t rows);
+    int32_t cluster; /* CTAs that share an item */
+    /* NULL, or why it does not compute a problem, whatever its heads. */
+    const char *(*refuses)(const struct problem *problem, const tess_target *target);
+    const char
+        *heights; /* what it says of a height that it does not have; NULL: the plan says it */
 };
 
 /* Rows of struct backend (kernels.h). */

@@ -449,7 +449,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     copy_wait_all();
 }
 
-/* Warps and blocks of a tile of so many groups (attention.h). */
+/* Warps and blocks of a tile of so many groups (host/forward.h). */
 template <class T, int D, int GROUPS>
 static __host__ __device__ __forceinline__ constexpr int attention_low_warps(void) {
     return sizeof(T) == 4 ? ATTENTION_WARPS_LOW(D, LOW_ROWS * GROUPS) : ATTENTION_WARPS_LOW_16BIT(D);
@@ -474,7 +474,7 @@ static cudaError_t attention_low_launch_rows(const struct attention_params *p,
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 
-/* The table's heights, low_rows_D and low_16bit_rows_D in kernels_cuda.c. */
+/* The heights of the table (instances.def). */
 template <class T, int D>
 static cudaError_t attention_low_launch(const struct attention_params *p, cudaStream_t stream) {
     constexpr int HIGHEST = attention_low_groups<T, D>(32), SECOND = attention_low_groups<T, D>(16);

@@ -56,7 +56,7 @@
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
  * one, O goes out before its scores. Where granules are smaller than 64 keys, or many of them one
- * warpgroup's alone, so may steps be, and the other has the next (turns.cuh). With one slot of Q, the next item's comes
+ * warpgroup's alone, so may steps be, and the other has the next (consumer_gather.cuh). With one slot of Q, the next item's comes
  * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  *
  * Heads of up to 64 dims have products that take no longer than exponentials, and two warpgroups that
@@ -134,7 +134,7 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int CLAIM[3] = {GROUPS > 2 ? 152 : SHARE > 1 ? 224 : 232, 232,
                                      GROUPS > 2 ? 152 : D_V > 128 ? 224 : 216};
     static constexpr int LEAVE[3] = {SHARE > 1 ? 56 : 40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
-    /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (cut.h). */
+    /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (order.h). */
     static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
     static_assert(BLOCKS <= SHARE && SHARE <= 2, "dims are divided by two, and again by two");
 };

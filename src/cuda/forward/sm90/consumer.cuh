@@ -1,6 +1,6 @@
 /* Fused attention on Hopper, what the warpgroups that compute have in common: where they stand,
- * their products and outputs. boxes.cuh and turns.cuh are their ways through an item's steps;
- * shape.cuh has the picture. */
+ * their products and outputs. consumer_tma.cuh and consumer_gather.cuh are their ways through an item's steps;
+ * config.cuh has the picture. */
 #ifndef TESSERA_CUDA_SM90_COMPUTE_CUH
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 

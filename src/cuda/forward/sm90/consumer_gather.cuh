@@ -1,9 +1,9 @@
 /*
  * Fused attention on Hopper, the warpgroups that compute, where granules may be of any size. Steps
- * that only one's rows list, which the plan has put in turns (cut.h), have barriers of their own,
+ * that only one's rows list, which the plan has put in turns (order.h), have barriers of their own,
  * which that warpgroup alone waits for, and who fetches gives them back for the other: so that the
  * other passes over them without knowing how far they have come. Masks are bits of each thread's
- * scores (score_bits.h).
+ * scores (fragment_masks.h).
  */
 #ifndef TESSERA_CUDA_SM90_TURNS_CUH
 #define TESSERA_CUDA_SM90_TURNS_CUH
@@ -268,7 +268,7 @@ static __device__ __forceinline__ void sm90_compute_turns(char *memory, uint32_t
     for (bool overlapped = false;;) {
         if (!overlapped)
             sm90_turn_alone<T, true>(w, place, p, scale);
-        /* Said again for each item, as in boxes.cuh. */
+        /* Said again for each item, as in consumer_tma.cuh. */
         place.step = (uint32_t)sm90_uniform((int)place.step);
         place.job = (uint32_t)sm90_uniform((int)place.job);
         if (shape::D_QK > 128)

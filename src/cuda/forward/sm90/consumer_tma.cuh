@@ -7,7 +7,7 @@
 
 /* ---- the order of products ---- */
 
-/* The warpgroups hand in products by turns, where there is not twice the scores (shape.cuh). Only
+/* The warpgroups hand in products by turns, where there is not twice the scores (config.cuh). Only
  * steps without masks take part, since no warpgroup passes over those. */
 template <class shape>
 static __device__ __forceinline__ bool sm90_alternates(const sm90_place &place) {

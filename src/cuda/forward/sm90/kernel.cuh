@@ -1,5 +1,5 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it
- * works; fetch.cuh is one of its roles, boxes.cuh or turns.cuh the other. */
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh says how it
+ * works; producer.cuh is one of its roles, consumer_tma.cuh or consumer_gather.cuh the other. */
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 

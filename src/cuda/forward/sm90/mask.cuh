@@ -2,7 +2,7 @@
  * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
  * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
  * looked up by the warp that fetches K, and stand beside it; of others, and where warpgroups have
- * turns, the plan has the bits of each thread's scores (score_bits.h), which are loaded a step ahead.
+ * turns, the plan has the bits of each thread's scores (fragment_masks.h), which are loaded a step ahead.
  */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
@@ -176,7 +176,7 @@ struct sm90_bits {
     bool fine;
 };
 
-/* Where a thread finds those of an item's steps (score_bits.h). */
+/* Where a thread finds those of an item's steps (fragment_masks.h). */
 struct sm90_bits_place {
     const uint32_t *from;  /* of the first chunk that has some, where it is not fine */
     int32_t whole, even;   /* chunks of whole granules, and with the even ones */

@@ -1,5 +1,5 @@
 /*
- * Stage 1 for 16-bit types on Hopper, where boxes fetch keys (strips.cuh). One block a
+ * Stage 1 for 16-bit types on Hopper, where boxes fetch keys (strip_tma.cuh). One block a
  * multiprocessor goes through runs of chunks of CUDA_CHUNK columns, whatever strip they are of, for
  * M rows of it. Keys are the rows of a product, so that low block rows fill it:
  *

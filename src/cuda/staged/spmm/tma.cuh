@@ -1,5 +1,5 @@
 /*
- * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strips.cuh) and weights are whole
+ * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strip_tma.cuh) and weights are whole
  * rows of 16 bytes. As many blocks as the device holds take units of M rows of a strip and all dims
  * in turns, so that the next unit's keys are under way while one's sums go out: blocks of 32 keys
  * and 128 dims took 387 us one by one where they take 352 (H200, h=16,n=16384,random(0.05,1),

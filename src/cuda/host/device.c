@@ -1,0 +1,154 @@
+/* Devices, memory and streams. The runtime is linked statically, so one library serves machines with
+ * and without a driver: without one every call says so. */
+#include "base/status.h"
+#include "host/launch.h"
+#include "host/table.h"
+
+#include <stdio.h>
+
+tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
+                        const char *argument, const char *call) {
+    int absent = code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice;
+    cudaGetLastError(); /* so that a caller's own check does not find our error */
+    return error_set(error, absent ? TESS_NO_CUDA : TESS_CUDA_ERROR, function, argument, "%s: %s",
+                     call, cudaGetErrorString(code));
+}
+
+/* ---- devices ---- */
+
+static int32_t cuda_device_count(void) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return count;
+}
+
+static tess_status cuda_attribute(int32_t *value, enum cudaDeviceAttr attribute, int32_t device,
+                                  const char *function, tess_error *error) {
+    cudaError_t code = cudaDeviceGetAttribute(value, attribute, device);
+    return code == cudaSuccess
+               ? TESS_OK
+               : cuda_failed(error, code, function, "device", "cudaDeviceGetAttribute");
+}
+
+static tess_status cuda_target_query(int32_t device, tess_target *target, tess_error *error) {
+    int32_t major, minor, multiprocessors, shared, cache;
+    const struct {
+        int32_t *value;
+        enum cudaDeviceAttr attribute;
+    } wanted[] = {
+        {&major, cudaDevAttrComputeCapabilityMajor},
+        {&minor, cudaDevAttrComputeCapabilityMinor},
+        {&multiprocessors, cudaDevAttrMultiProcessorCount},
+        {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+        {&cache, cudaDevAttrL2CacheSize},
+    };
+    cudaError_t code = device == -1 ? cudaGetDevice(&device) : cudaSuccess;
+    if (code != cudaSuccess)
+        return cuda_failed(error, code, "tess_target_query", "device", "cudaGetDevice");
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        tess_status status = cuda_attribute(wanted[i].value, wanted[i].attribute, device,
+                                            "tess_target_query", error);
+        if (status != TESS_OK)
+            return status;
+    }
+    target->backend = TESS_CUDA;
+    target->device = device;
+    target->architecture = 10 * major + minor;
+    target->multiprocessors = multiprocessors;
+    target->shared_memory_per_block = shared;
+    target->cache_size = cache;
+    return TESS_OK;
+}
+
+static tess_status cuda_device_describe(int32_t device, tess_device_info *info, tess_error *error) {
+    struct cudaDeviceProp properties;
+    cudaError_t code = cudaGetDeviceProperties(&properties, device);
+    if (code != cudaSuccess)
+        return cuda_failed(error, code, "tess_device_describe", "device",
+                           "cudaGetDeviceProperties");
+    snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, properties.name);
+    info->architecture = 10 * properties.major + properties.minor;
+    info->multiprocessors = properties.multiProcessorCount;
+    info->memory_size = (int64_t)properties.totalGlobalMem;
+    info->cache_size = properties.l2CacheSize;
+    return TESS_OK;
+}
+
+/* ---- memory and streams ---- */
+
+static void *cuda_allocate(size_t size) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, size) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    return memory;
+}
+
+static void cuda_release(void *memory) {
+    cudaFree(memory);
+}
+
+static tess_status cuda_synchronize(tess_stream stream, tess_error *error) {
+    cudaError_t code = cudaStreamSynchronize(stream);
+    return code == cudaSuccess
+               ? TESS_OK
+               : cuda_failed(error, code, "tess_attention", NULL, "cudaStreamSynchronize");
+}
+
+/* ---- images ---- */
+
+tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
+                        tess_error *error) {
+    for (size_t i = 0; i < count; i++) {
+        cudaError_t code = parts[i].count ? cudaMemcpyAsync(parts[i].to, parts[i].from,
+                                                            (size_t)parts[i].count * parts[i].size,
+                                                            cudaMemcpyHostToDevice, stream)
+                                          : cudaSuccess;
+        if (code != cudaSuccess)
+            return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
+    }
+    return TESS_OK;
+}
+
+tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+                          tess_error *error) {
+    cudaError_t code = p->image.partial ? cudaMemsetAsync(p->image.partial, 0,
+                                                          tiles * sizeof *p->image.partial, stream)
+                                        : cudaSuccess;
+    if (code != cudaSuccess)
+        return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemsetAsync");
+    code = cuda_image_derive(p, stream);
+    return code == cudaSuccess
+               ? TESS_OK
+               : cuda_failed(error, code, "tess_plan_upload", "image", "cuda_image_derive");
+}
+
+static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
+                                     tess_error *error) {
+    return args->problem->pipeline == TESS_FUSED ? attention_image_upload(args, image, error)
+                                                 : staged_image_upload(args, image, error);
+}
+
+/* ---- the backend ---- */
+
+const char *cuda_unusable(void) {
+    return cuda_device_count() ? NULL : "there is no CUDA driver or device on this machine";
+}
+
+const struct backend *cuda_kernels(void) {
+    static const struct backend backend = {
+        CUDA_PLANNING,
+        .device_count = cuda_device_count,
+        .device_describe = cuda_device_describe,
+        .target_query = cuda_target_query,
+        .image_upload = cuda_image_upload,
+        .allocate = cuda_allocate,
+        .release = cuda_release,
+        .synchronize = cuda_synchronize,
+    };
+    return &backend;
+}

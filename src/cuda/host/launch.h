@@ -1,0 +1,42 @@
+/* What the host calls of the units that nvcc compiles: one launch function for each kernel. Launches
+ * only: nothing is allocated, copied or waited for. */
+#ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
+#define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
+
+#include "host/forward.h"
+#include "host/staged.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cuda_NAME; for kernels of the stages that are faster on Hopper where TMA can fetch keys also
+ * cuda_NAME_sm90, which answers cudaErrorNotSupported where it cannot, and launches nothing. Fused
+ * ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells planning. */
+#define CUDA_FORWARD_UNIT(name)                                                                    \
+    cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
+    int64_t cuda_attention_##name##_shared(int32_t rows);
+#define CUDA_FORWARD_UNITS_f32(name) CUDA_FORWARD_UNIT(f32_##name)
+#define CUDA_FORWARD_UNITS_16bit(name) CUDA_FORWARD_UNIT(bf16_##name) CUDA_FORWARD_UNIT(f16_##name)
+#define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
+#define CUDA_STAGED(name, ...)                                                                     \
+    cudaError_t cuda_##name(const struct cuda_params *p, cudaStream_t stream);                     \
+    cudaError_t cuda_##name##_sm90(const struct cuda_params *p, cudaStream_t stream);
+#include "instances.def"
+#undef CUDA_FORWARD
+#undef CUDA_STAGED
+
+/* Fills `partial`, `rows`, `strips` and `chunks` of an image whose other parts are in place. */
+cudaError_t cuda_image_derive(const struct cuda_params *p, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* A CUDA error as a status. */
+tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
+                        const char *argument, const char *call);
+
+#endif

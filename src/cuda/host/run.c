@@ -1,0 +1,35 @@
+/* Launches of the table's kernels, in its order. */
+#include "host/launch.h"
+#include "host/table.h"
+
+#define CUDA_FORWARD(...)
+#define CUDA_STAGED(name, ...) cuda_##name,
+static cudaError_t (*const staged[])(const struct cuda_params *, cudaStream_t) = {
+#include "instances.def"
+};
+#undef CUDA_FORWARD
+#undef CUDA_STAGED
+
+#define CUDA_STAGED(...)
+#define CUDA_FORWARD_LAUNCHES_f32(name) cuda_attention_f32_##name,
+#define CUDA_FORWARD_LAUNCHES_16bit(name) cuda_attention_bf16_##name, cuda_attention_f16_##name,
+#define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_LAUNCHES_##types(name)
+static cudaError_t (*const forward[])(const struct attention_params *, cudaStream_t) = {
+#include "instances.def"
+};
+
+static tess_status answer(const struct kernel_args *args, cudaError_t code, tess_error *error) {
+    return code == cudaSuccess ? TESS_OK
+                               : cuda_failed(error, code, args->function, NULL, args->kernel->name);
+}
+
+tess_status staged_run(const struct kernel_args *args, tess_error *error) {
+    const struct cuda_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
+    return answer(args, staged[args->kernel - cuda_table](&p, args->stream), error);
+}
+
+tess_status forward_run(const struct kernel_args *args, tess_error *error) {
+    const struct attention_params p = attention_params_of(args);
+    return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
+                  error);
+}

@@ -1,0 +1,44 @@
+/* The CUDA backend's table of kernels, which needs neither nvcc nor a device: planning reads it, and
+ * what runs on a device stands behind the functions below (run.c, device.c). */
+#ifndef TESSERA_CUDA_TABLE_H
+#define TESSERA_CUDA_TABLE_H
+
+#include "lists/prepare.h"
+#include "plan/kernels.h"
+
+/* Rows: one for each kernel of the stages, then one for each fused kernel and type. */
+#define CUDA_FORWARD_ROWS_16bit 2
+#define CUDA_FORWARD_ROWS_f32 1
+#define CUDA_STAGED(...) +1
+#define CUDA_FORWARD(types, ...) +CUDA_FORWARD_ROWS_##types
+enum {
+    CUDA_ROWS = 0
+#include "instances.def"
+};
+#undef CUDA_FORWARD
+#define CUDA_FORWARD(...)
+enum {
+    CUDA_STAGED_ROWS = 0
+#include "instances.def"
+};
+#undef CUDA_STAGED
+#undef CUDA_FORWARD
+extern const struct kernel cuda_table[CUDA_ROWS];
+
+/* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
+size_t cuda_image_size(const struct kernel_args *args);
+
+/* What planning asks of the backend. */
+#define CUDA_PLANNING                                                                              \
+    .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
+    .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
+    .unevenness = prepare_unevenness, .image_size = cuda_image_size
+
+/* Launches of the table's kernels. */
+tess_status staged_run(const struct kernel_args *args, tess_error *error);
+tess_status forward_run(const struct kernel_args *args, tess_error *error);
+
+/* NULL, or why no kernel runs on this machine. */
+const char *cuda_unusable(void);
+
+#endif

@@ -1,9 +1,0 @@
-#include "forward/sm80_small_m/kernel.cuh"
-
-cudaError_t cuda_attention_f32_low_d128(const struct attention_params *p, cudaStream_t stream) {
-    return attention_low_launch<float, 128>(p, stream);
-}
-
-int64_t cuda_attention_f32_low_d128_shared(int32_t rows) {
-    return attention_low_shared<float, 128>(rows);
-}

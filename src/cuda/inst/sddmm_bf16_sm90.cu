@@ -1,5 +1,0 @@
-#include "staged/sddmm/tma.cuh"
-
-cudaError_t cuda_sddmm_bf16_sm90(const struct cuda_params *p, cudaStream_t stream) {
-    return sddmm_boxes_launch<__nv_bfloat16>(p, stream);
-}

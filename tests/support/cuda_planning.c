@@ -1,0 +1,60 @@
+/*
+ * The CUDA backend as planning knows it, for tests of builds without CUDA: linked with
+ * --wrap=backend_get beside the rooms that planning is made of. Nothing here runs, uploads or finds a
+ * device.
+ */
+#include "base/status.h"
+#include "host/staged.h"
+#include "host/table.h"
+
+static const char *const absent = "this build has no CUDA";
+
+const char *cuda_unusable(void) {
+    return absent;
+}
+
+tess_status staged_run(const struct kernel_args *args, tess_error *error) {
+    (void)args, (void)error;
+    return TESS_NO_CUDA;
+}
+
+tess_status forward_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
+tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
+                        tess_error *error) {
+    (void)parts, (void)count, (void)stream, (void)error;
+    return TESS_NO_CUDA;
+}
+
+tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+                          tess_error *error) {
+    (void)p, (void)tiles, (void)stream, (void)error;
+    return TESS_NO_CUDA;
+}
+
+static int32_t device_count(void) {
+    return 0;
+}
+
+static tess_status device_describe(int32_t device, tess_device_info *info, tess_error *error) {
+    (void)device, (void)info;
+    return error_set(error, TESS_NO_CUDA, "tess_device_describe", "device", "%s", absent);
+}
+
+static tess_status target_query(int32_t device, tess_target *target, tess_error *error) {
+    (void)device, (void)target;
+    return error_set(error, TESS_NO_CUDA, "tess_target_query", "device", "%s", absent);
+}
+
+const struct backend *__real_backend_get(tess_backend backend);
+const struct backend *__wrap_backend_get(tess_backend backend);
+
+const struct backend *__wrap_backend_get(tess_backend backend) {
+    static const struct backend planning = {CUDA_PLANNING,
+                                            .device_count = device_count,
+                                            .device_describe = device_describe,
+                                            .target_query = target_query};
+    return backend == TESS_CUDA ? &planning : __real_backend_get(backend);
+}

@@ -1,0 +1,46 @@
+/* What the table tells planning of CUDA's kernels is what the compiled kernels take. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "host/launch.h"
+#include "host/table.h"
+
+#define CUDA_STAGED(...)
+#define UNIT(name) {"cuda_attention_" #name, cuda_attention_##name##_shared},
+#define UNITS_f32(name) UNIT(f32_##name)
+#define UNITS_16bit(name) UNIT(bf16_##name) UNIT(f16_##name)
+#define CUDA_FORWARD(types, name, ...) UNITS_##types(name)
+static const struct {
+    const char *name;
+    int64_t (*shared)(int32_t rows);
+} units[] = {
+#include "instances.def"
+};
+
+static void shared_memory_is_as_compiled(void **state) {
+    (void)state;
+    const size_t n = sizeof units / sizeof *units;
+    assert_int_equal(n, CUDA_ROWS - CUDA_STAGED_ROWS);
+    for (size_t u = 0; u < n; u++) {
+        const struct kernel *kernel = &cuda_table[CUDA_STAGED_ROWS + u];
+        assert_string_equal(kernel->name, units[u].name);
+        assert_true(kernel->tiling->rows[0] > 0);
+        for (int i = 0; kernel->tiling->rows[i]; i++)
+            if (kernel->tiling->shared[i] != units[u].shared(kernel->tiling->rows[i]))
+                fail_msg("%s: %d rows take %lld bytes, the table says %lld", kernel->name,
+                         (int)kernel->tiling->rows[i],
+                         (long long)units[u].shared(kernel->tiling->rows[i]),
+                         (long long)kernel->tiling->shared[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shared_memory_is_as_compiled)};
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
