@@ -30,19 +30,26 @@ endforeach()
 foreach(name lists schedule pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
-foreach(name attention sddmm softmax spmm)
+foreach(name sddmm softmax spmm)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
-# Planning for CUDA, also where nothing of CUDA was built: then its table stands in with the tests.
+tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
+
+# tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
+# table stands in with the test.
+function(tessera_cuda_planning name)
+    if(NOT TESSERA_WITH_CUDA)
+        target_sources(test_${name} PRIVATE $<TARGET_OBJECTS:tessera_cuda_plan>
+            tests/support/cuda_planning.c)
+        target_include_directories(test_${name} PRIVATE src src/cuda)
+        target_link_options(test_${name} PRIVATE -Wl,--wrap=backend_get)
+    endif()
+endfunction()
 tessera_test(unit granules TEAMS INCLUDES src src/cuda)
 tessera_test(unit plan INCLUDES src src/cuda)
 tessera_test(unit select INCLUDES src src/cuda)
 foreach(name granules plan select)
-    if(NOT TESSERA_WITH_CUDA)
-        target_sources(test_${name} PRIVATE $<TARGET_OBJECTS:tessera_cuda_plan>
-            tests/support/cuda_planning.c)
-        target_link_options(test_${name} PRIVATE -Wl,--wrap=backend_get)
-    endif()
+    tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
     tessera_test(unit cuda_table INCLUDES src src/cuda)
@@ -63,12 +70,16 @@ tessera_test(unit floor LINK bench)
 tessera_test(promises properties TEAMS SOURCES tests/support/support.c)
 tessera_test(promises memory TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
+tessera_cuda_planning(memory)
 tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
-tessera_test(kernels cuda)
+tessera_test(kernels cuda SOURCES tests/support/support.c)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+
+# They read tests/cases.
+set_tests_properties(attention cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh.
 add_executable(latency tests/promises/latency.c)
@@ -114,7 +125,8 @@ add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
     tools/cli/sweep.c tools/cli/verify.c)
-target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_check)
+target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
+    -Wl,--wrap=lab_check,--wrap=lab_seconds)
 add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
     tools/cli/reference.c tools/cli/sweep.c tools/cli/verify.c)
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
@@ -138,8 +150,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
-    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh README.md docs/choosing.md
-        docs/performance.md)
+    set(pages README.md docs/choosing.md docs/performance.md)
+    add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh ${pages})
+    add_test(NAME numbers_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers_fails.sh ${pages})
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
     add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>

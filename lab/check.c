@@ -10,48 +10,33 @@
 
 /* ---- what all runs of a case share ---- */
 
-static int make_tensors(struct lab_work *w) {
-    const struct lab_case *c = &w->c;
-    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
-    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv}, o[4] = {c->b, c->h, c->n, c->dv};
-    const int64_t lse[4] = {c->b, c->h, c->n, 1};
-    int clean = c->fill == LAB_FILL_NANK || c->fill == LAB_FILL_NANV;
-    const struct {
-        struct lab_tensor *tensor;
-        const int64_t *size;
-        tess_type type;
-    } all[] = {
-        {&w->q, q, c->type},       {&w->k, k, c->type},       {&w->v, v, c->type},
-        {&w->o, o, c->type},       {&w->o2, o, c->type},      {&w->lse, lse, TESS_F32},
-        {&w->lse2, lse, TESS_F32}, {&w->k_clean, k, c->type}, {&w->v_clean, v, c->type},
-    };
-    for (size_t t = 0; t < (clean ? 9 : 7); t++)
-        if (lab_tensor_make(all[t].tensor, all[t].type, all[t].size, c->layout,
-                            all[t].type == TESS_F32 && c->align < 4 ? 4 : c->align))
-            return -1;
-    if (clean) {
-        struct lab_case plain = *c;
+/* What a work has beyond its setting. 0, or -1: no memory. */
+static int make_rest(struct lab_work *w) {
+    struct lab_setting *s = &w->s;
+    if (lab_setting_again(s, &s->o, &w->o2) || lab_setting_again(s, &s->lse, &w->lse2))
+        return -1;
+    if (s->c.fill == LAB_FILL_NANK || s->c.fill == LAB_FILL_NANV) {
+        struct lab_case plain = s->c;
         plain.fill = LAB_FILL_NORMAL;
-        lab_fill(&plain, &w->q.view, &w->k_clean.view, &w->v_clean.view);
+        if (lab_setting_again(s, &s->k, &w->k_clean) || lab_setting_again(s, &s->v, &w->v_clean))
+            return -1;
+        lab_fill(&plain, &s->q.view, &w->k_clean.view, &w->v_clean.view);
+        lab_fill(&s->c, &s->q.view, &s->k.view, &s->v.view); /* Q again: it may differ */
     }
-    lab_fill(c, &w->q.view, &w->k.view, &w->v.view);
-    return 0;
+    return lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view) || lab_work_answer(w) ? -1 : 0;
 }
 
 int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY]) {
     tess_error error = tess_error_init();
     memset(w, 0, sizeof *w);
-    w->c = *c;
     tess_status status = lab_case_spec(c, &w->spec, &error);
-    if (!status)
-        status = lab_case_pattern(c, &w->pattern, &error);
     if (status) {
         snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
         return -1;
     }
-    if (make_tensors(w) || lab_fill_poison(w->spec, c->h, &w->k.view, &w->v.view) ||
-        lab_oracle_run(&w->oracle, &w->q.view, &w->k.view, &w->v.view, w->spec, c->scale, NULL,
-                       0)) {
+    if (lab_setting_make(&w->s, c, why))
+        return -1;
+    if (make_rest(w)) {
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
     }
@@ -60,18 +45,17 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 
 int lab_work_answer(struct lab_work *w) {
     lab_oracle_free(&w->oracle);
-    return lab_oracle_run(&w->oracle, &w->q.view, &w->k.view, &w->v.view, w->spec, w->c.scale, NULL,
-                          0);
+    return lab_oracle_run(&w->oracle, &w->s.q.view, &w->s.k.view, &w->s.v.view, w->spec,
+                          w->s.c.scale, NULL, 0);
 }
 
 void lab_work_free(struct lab_work *w) {
-    struct lab_tensor *const all[] = {&w->q,  &w->k,    &w->v,       &w->o,      &w->lse,
-                                      &w->o2, &w->lse2, &w->k_clean, &w->v_clean};
+    struct lab_tensor *const all[] = {&w->o2, &w->lse2, &w->k_clean, &w->v_clean};
     for (size_t t = 0; t < sizeof all / sizeof all[0]; t++)
         lab_tensor_free(all[t]);
     lab_oracle_free(&w->oracle);
     tess_pattern_free(w->spec);
-    tess_pattern_free(w->pattern);
+    lab_setting_free(&w->s);
     memset(w, 0, sizeof *w);
 }
 
@@ -122,8 +106,8 @@ static int accurate(struct lab_outcome *out, const struct lab_work *w, const str
 
 static int same_bits(struct lab_outcome *out, const struct lab_work *w, const char *name) {
     char why[LAB_WHY];
-    if (lab_tensor_same(&w->o.view, &w->o2.view, "o", why) ||
-        lab_tensor_same(&w->lse.view, &w->lse2.view, "lse", why))
+    if (lab_tensor_same(&w->s.o.view, &w->o2.view, "o", why) ||
+        lab_tensor_same(&w->s.lse.view, &w->lse2.view, "lse", why))
         return fail(out, "%s: %.280s", name, why);
     return 0;
 }
@@ -131,15 +115,15 @@ static int same_bits(struct lab_outcome *out, const struct lab_work *w, const ch
 /* Rows in whose tiles no bad key stands have the same bits in o and o2, lse and lse2. */
 static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, const char *name,
                          int64_t reach) {
-    size_t element = tess_type_size(w->c.type);
+    size_t element = tess_type_size(w->s.c.type);
     for (int64_t x = 0; x < w->oracle.rows; x++) {
         const struct lab_place *at = &w->oracle.place[x];
         if (lab_oracle_near(&w->oracle, x, reach, LAB_BAD_K | LAB_BAD_V))
             continue;
-        size_t o = (size_t)lab_row(&w->o.view, at->b, at->h, at->i) * element;
-        size_t lse = (size_t)lab_row(&w->lse.view, at->b, at->h, at->i) * sizeof(float);
-        if (memcmp(w->o.buffer.data + o, w->o2.buffer.data + o, (size_t)w->c.dv * element) ||
-            memcmp(w->lse.buffer.data + lse, w->lse2.buffer.data + lse, sizeof(float)))
+        size_t o = (size_t)lab_row(&w->s.o.view, at->b, at->h, at->i) * element;
+        size_t lse = (size_t)lab_row(&w->s.lse.view, at->b, at->h, at->i) * sizeof(float);
+        if (memcmp(w->s.o.buffer.data + o, w->o2.buffer.data + o, (size_t)w->s.c.dv * element) ||
+            memcmp(w->s.lse.buffer.data + lse, w->lse2.buffer.data + lse, sizeof(float)))
             return fail(out,
                         "%s: keys that its tile does not list changed batch %lld, head %lld, "
                         "query %lld",
@@ -178,7 +162,8 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
 /* The runs, in order; any failure ends them. */
 static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
                  const struct lab_planned *again, tess_pipeline pipeline) {
-    const struct lab_run first = {planned, &w->q, &w->k, &w->v, &w->o, &w->lse, LAB_PLAIN};
+    const struct lab_run first = {planned, &w->s.q,   &w->s.k,  &w->s.v,
+                                  &w->s.o, &w->s.lse, LAB_PLAIN};
     struct named_run r = {first, lab_pipeline_name((int)pipeline)};
     if (ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
         same_again(out, w, &first, again, pipeline))
@@ -190,7 +175,7 @@ static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_p
         if (ran(out, &r, lab_run_whole) || far_rows_same(out, w, r.name, tile_reach(planned->plan)))
             return;
     }
-    r.run.k = &w->k, r.run.v = &w->v, r.run.lse = NULL, r.name = "without an lse";
+    r.run.k = &w->s.k, r.run.v = &w->s.v, r.run.lse = NULL, r.name = "without an lse";
     if (!ran(out, &r, lab_run_whole))
         accurate(out, w, &r);
 }
@@ -199,17 +184,17 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
                tess_pipeline pipeline, const char *kernel) {
     tess_error error = tess_error_init();
     tess_target target = tess_target_init();
-    tess_problem problem = lab_case_problem(&w->c, pipeline);
+    tess_problem problem = lab_case_problem(&w->s.c, pipeline);
     struct lab_planned planned = {0}, again = {0};
     memset(out, 0, sizeof *out);
     if (kernel)
         problem.kernel = kernel;
     tess_status status = tess_target_query(&target, backend, 0, &error);
     if (!status)
-        status = lab_planned_make(&planned, &problem, w->pattern, &target, &error);
+        status = lab_planned_make(&planned, &problem, w->s.pattern, &target, &error);
     problem.threads = problem.threads == 1 ? 3 : 1;
     if (!status)
-        status = lab_planned_make(&again, &problem, w->pattern, &target, &error);
+        status = lab_planned_make(&again, &problem, w->s.pattern, &target, &error);
     if (status) {
         fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
         if (status == TESS_UNSUPPORTED && problem.kernel)
@@ -243,7 +228,7 @@ static int share(struct lab_tensor *tensor, const struct lab_case *c) {
     return 0;
 }
 
-void lab_check_shared(struct lab_outcome *out, const char *text, tess_backend backend,
+void lab_check_shared(struct lab_outcome *out, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline) {
     static const struct {
         const char *name;
@@ -251,12 +236,11 @@ void lab_check_shared(struct lab_outcome *out, const char *text, tess_backend ba
     } inputs[] = {{"q", 1, 0, 0}, {"k", 0, 1, 0}, {"v", 0, 0, 1}, {"q, k and v", 1, 1, 1}};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         struct lab_work w = {0};
-        struct lab_case c;
         char why[LAB_WHY] = "out of memory for the tensors of this case";
         memset(out, 0, sizeof *out);
-        if (lab_case_parse(&c, text, why) || lab_work_make(&w, &c, why) ||
-            (inputs[i].q && share(&w.q, &c)) || (inputs[i].k && share(&w.k, &c)) ||
-            (inputs[i].v && share(&w.v, &c)) || lab_work_answer(&w))
+        if (lab_work_make(&w, c, why) || (inputs[i].q && share(&w.s.q, c)) ||
+            (inputs[i].k && share(&w.s.k, c)) || (inputs[i].v && share(&w.s.v, c)) ||
+            lab_work_answer(&w))
             fail(out, "%.280s", why);
         else
             lab_check(out, &w, backend, pipeline, NULL);

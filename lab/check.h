@@ -6,14 +6,14 @@
 #define LAB_CHECK_H
 
 #include "lab/compare.h"
-#include "lab/guard.h"
+#include "lab/setting.h"
 
 /* What all runs of a case share. */
 struct lab_work {
-    struct lab_case c;
-    tess_pattern *spec;    /* what the oracle reads */
-    tess_pattern *pattern; /* what is planned: the same rows, made through the case's source */
-    struct lab_tensor q, k, v, o, lse, o2, lse2;
+    struct lab_setting s;
+    tess_pattern
+        *spec; /* what the oracle reads: the rows of s.pattern, made from the case's words */
+    struct lab_tensor o2, lse2;
     struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
     struct lab_oracle oracle;
 };
@@ -45,8 +45,8 @@ void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend 
                tess_pipeline pipeline, const char *kernel);
 
 /* The same of a case whose inputs have memory of one head alone, and strides of 0 for the rest: q, k and
- * v by themselves, then all three. Ends with the first that does not pass, or is no case. */
-void lab_check_shared(struct lab_outcome *outcome, const char *text, tess_backend backend,
+ * v by themselves, then all three. Ends with the first that does not pass. */
+void lab_check_shared(struct lab_outcome *outcome, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline);
 
 #endif

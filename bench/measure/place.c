@@ -1,7 +1,7 @@
 /* A case's tensors on the host, and in the memory of a backend. */
 #include <stdio.h>
 
-#include "lab/fill.h"
+#include "lab/setting.h"
 #include "measure/layer.h"
 
 /* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
@@ -13,11 +13,9 @@ static int64_t bench_align(const struct lab_case *c) {
 
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
                        const struct bench_manner *manner, char why[LAB_WHY]) {
-    tess_error error = tess_error_init();
-    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
-    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv}, o[4] = {c->b, c->h, c->n, c->dv};
-    const int64_t lse[4] = {c->b, c->h, c->n, 1};
-    const int64_t align = bench_align(c), lse_align = align < 4 ? 4 : align;
+    struct lab_case placed = *c;
+    struct lab_setting made;
+    placed.align = bench_align(c);
     memset(s, 0, sizeof *s);
     s->c = *c;
     bench_asked(s->asked, manner, c);
@@ -26,22 +24,14 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
     }
-    if (lab_case_pattern(c, &s->pattern, &error) != TESS_OK) {
-        snprintf(why, LAB_WHY, "%s", error.message);
+    const int lacking = lab_setting_make(&made, &placed, why);
+    s->pattern = made.pattern;
+    s->q = made.q, s->k = made.k, s->v = made.v, s->o = made.o, s->lse = made.lse;
+    if (!lacking && manner->layer && bench_layer_make(s)) {
+        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
     }
-    int lacking = lab_tensor_make(&s->q, c->type, q, c->layout, align) ||
-                  lab_tensor_make(&s->k, c->type, k, c->layout, align) ||
-                  lab_tensor_make(&s->v, c->type, v, c->layout, align) ||
-                  lab_tensor_make(&s->o, c->type, o, c->layout, align) ||
-                  lab_tensor_make(&s->lse, TESS_F32, lse, c->layout, lse_align);
-    if (!lacking)
-        lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
-    if (!lacking && manner->layer)
-        lacking = bench_layer_make(s);
-    if (lacking)
-        snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
-    return lacking ? -1 : 0;
+    return lacking;
 }
 
 void bench_setting_free(struct bench_setting *s) {

@@ -1,15 +1,13 @@
 /* Cases from the command line and from sweep files. */
-#define _POSIX_C_SOURCE 200809L
 #include "run/cases.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lab/cases.h"
 #include "lab/guard.h"
 
-enum { LINE_TEXT = 2048, LINE_WORDS = 16 };
-enum { SWEEP_LINE = 8192, SWEEP_LINES = 100000 }; /* what has more is no sweep, as /dev/zero */
+enum { LINE_WORDS = 16 };
 #define BLANKS " \t"
 
 static const char no_memory[] = "out of memory";
@@ -79,90 +77,22 @@ static int add_line(struct bench_cases *all, char *line, const struct bench_mann
     return add_case(all, line, &manner, where);
 }
 
-/* The brace that closes the one at `open`; braces may hold braces. NULL: none does. */
-static char *closing(char *open) {
-    int depth = 0;
-    for (char *at = open; *at; at++) {
-        depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
-        if (depth == 0)
-            return at;
-    }
-    return NULL;
-}
+struct sweep {
+    struct bench_cases *all;
+    const struct bench_manner *manner;
+};
 
-/* Length of the alternative at `at`: up to a comma or the end, outside braces and parentheses. */
-static size_t alternative(const char *at, const char *end) {
-    int depth = 0;
-    const char *from = at;
-    for (; at < end && (*at != ',' || depth > 0); at++)
-        depth += *at == '{' || *at == '(' ? 1 : *at == '}' || *at == ')' ? -1 : 0;
-    return (size_t)(at - from);
-}
-
-/* A line for each alternative of its first braces, and so on for the braces after. */
-static int add_expanded(struct bench_cases *all, const char *text,
-                        const struct bench_manner *manner, const char *where) {
-    char line[LINE_TEXT], next[2 * LINE_TEXT];
-    size_t length = strlen(text);
-    if (length >= sizeof line)
-        return bench_refuse("%sa line of more than %d characters", where, LINE_TEXT - 1);
-    memcpy(line, text, length + 1);
-    char *open = strchr(line, '{');
-    if (!open)
-        return add_line(all, line, manner, where);
-    char *end = closing(open);
-    if (!end)
-        return bench_refuse("%sa '{' without its '}'", where);
-    int status = BENCH_DONE;
-    for (char *at = open + 1; at <= end && status == BENCH_DONE;) {
-        size_t taken = alternative(at, end);
-        snprintf(next, sizeof next, "%.*s%.*s%s", (int)(open - line), line, (int)taken, at,
-                 end + 1);
-        status = add_expanded(all, next, manner, where);
-        at += taken + 1;
-    }
-    return status;
-}
-
-/* A line without its end. 1; 0: there is no more; -1: it is too long. */
-static int read_line(FILE *file, char line[SWEEP_LINE]) {
-    int n = 0, c = getc(file);
-    if (c == EOF)
-        return 0;
-    for (; c != EOF && c != '\n' && n < SWEEP_LINE - 1; c = getc(file))
-        line[n++] = (char)c;
-    line[n] = '\0';
-    return c == EOF || c == '\n' ? 1 : -1;
+static int take_line(void *context, char *line, const char *where) {
+    const struct sweep *sweep = context;
+    return add_line(sweep->all, line, sweep->manner, where);
 }
 
 static int read_sweep(struct bench_cases *all, const char *path,
                       const struct bench_manner *manner) {
-    FILE *file = fopen(path, "r");
-    char line[SWEEP_LINE];
-    int status = BENCH_DONE, read;
-    if (!file)
-        return bench_refuse("cannot read '%s': %s", path, strerror(errno));
-    for (int64_t number = 1; status == BENCH_DONE && (read = read_line(file, line)); number++) {
-        char where[LAB_WHY];
-        if (read < 0 || number > SWEEP_LINES) {
-            status = bench_refuse("'%s' is no sweep: more than %d %s", path,
-                                  read < 0 ? SWEEP_LINE - 1 : SWEEP_LINES,
-                                  read < 0 ? "characters in a line" : "lines");
-            break;
-        }
-        line[strcspn(line, "#\r\n")] = '\0';
-        char *begin = line + strspn(line, BLANKS);
-        size_t length = strlen(begin);
-        while (length && strchr(BLANKS, begin[length - 1]))
-            begin[--length] = '\0';
-        snprintf(where, sizeof where, "%.200s:%lld: ", path, (long long)number);
-        if (*begin)
-            status = add_expanded(all, begin, manner, where);
-    }
-    if (status == BENCH_DONE && ferror(file))
-        status = bench_refuse("cannot read '%s': %s", path, strerror(errno));
-    fclose(file);
-    return status;
+    struct sweep sweep = {all, manner};
+    char why[LAB_WHY];
+    int status = lab_lines_read(path, take_line, &sweep, why);
+    return status < 0 ? bench_refuse("%s", why) : status;
 }
 
 int bench_cases_read(struct bench_cases *cases, const struct bench_options *options) {

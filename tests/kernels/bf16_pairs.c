@@ -37,7 +37,7 @@ static const char *const cases[] = {
 static const char faint[] = "h=2,n=70,nkv=700,d=64,pattern=dense";
 
 static int faint_make(struct lab_work *work, char why[LAB_WHY]) {
-    const tess_tensor *v = &work->v.view;
+    const tess_tensor *v = &work->s.v.view;
     for (int64_t h = 0; h < v->size[1]; h++)
         for (int64_t i = 256; i < 384; i++)
             for (int64_t d = 0; d < v->size[3]; d++) {
@@ -45,8 +45,8 @@ static int faint_make(struct lab_work *work, char why[LAB_WHY]) {
                 lab_put(v->data, v->type, at, 0x1p-60 * lab_get(v->data, v->type, at));
             }
     lab_oracle_free(&work->oracle);
-    if (lab_oracle_run(&work->oracle, &work->q.view, &work->k.view, v, work->spec, work->c.scale,
-                       NULL, 0)) {
+    if (lab_oracle_run(&work->oracle, &work->s.q.view, &work->s.k.view, v, work->spec,
+                       work->s.c.scale, NULL, 0)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         return -1;
     }

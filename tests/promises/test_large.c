@@ -26,7 +26,7 @@
 #define MEGABYTE 1e6
 
 /* The first and last rows and others drawn at random, against the oracle. */
-static void assert_samples_right(const struct setting *s, const tess_pattern *pattern,
+static void assert_samples_right(const struct lab_setting *s, const tess_pattern *pattern,
                                  const char *name) {
     struct lab_place places[SAMPLES];
     for (int64_t x = 0; x < SAMPLES; x++) {
@@ -91,7 +91,7 @@ static double peak_bytes(void) {
  */
 static void million_tokens_in_little_memory(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     double empty = peak_bytes();
     setting_make(&s, "h=1,n=1000000,d=64,pattern=window(256,256),block=64x64,seed=21");
     double tensors = (double)(s.q.buffer.size + s.k.buffer.size + s.v.buffer.size +
@@ -124,12 +124,12 @@ static void million_tokens_in_little_memory(void **state) {
     lab_buffer_free(&workspace);
     tess_plan_free(plan);
     assert_samples_right(&s, s.pattern, s.c.pattern);
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 static void bitmasks_at_65536_tokens(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     setting_make(&s, "h=1,n=65536,d=16,pattern=dilated(40,3)+global_grid(3),block=64x64,seed=22");
     tess_pattern_info info = tess_pattern_info_init();
     assert_int_equal(tess_pattern_describe(s.pattern, &info, NULL), TESS_OK);
@@ -138,7 +138,7 @@ static void bitmasks_at_65536_tokens(void **state) {
         setting_run(&s, NULL, (tess_pipeline)pipeline, 0);
         assert_samples_right(&s, s.pattern, s.c.pattern);
     }
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 static int listed_grid(const void *context, int64_t q, int64_t k) {
@@ -150,7 +150,7 @@ static int listed_grid(const void *context, int64_t q, int64_t k) {
 /* 65 x 65 bitmasks of 2^20 bits: together more than 2^32 bits. */
 static void bitmasks_of_more_than_32_bits(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     setting_make(&s, "h=1,n=66560,d=16,pattern=global_grid(65)+dilated(40,3),block=1024x1024,"
                      "seed=25");
     tess_pattern_info info = tess_pattern_info_init();
@@ -159,7 +159,7 @@ static void bitmasks_of_more_than_32_bits(void **state) {
     assert_rows_list(s.pattern, s.c.n, 257, listed_grid, NULL);
     setting_run(&s, NULL, TESS_FUSED, 0);
     assert_samples_right(&s, s.pattern, s.c.pattern);
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 struct mask {
@@ -175,7 +175,7 @@ static int listed_mask(const void *context, int64_t q, int64_t k) {
 /* A mask of n x n bytes whose rows differ: the diagonal, a line of half its slope, and a key drawn
  * at random. */
 static void mask_of(int64_t n, const char *text) {
-    struct setting s;
+    struct lab_setting s;
     setting_make(&s, text);
     struct mask mask = {pages_make((size_t)(n * n)), n};
     for (int64_t i = 0; i < n; i++) {
@@ -195,7 +195,7 @@ static void mask_of(int64_t n, const char *text) {
     setting_run(&s, pattern, TESS_FUSED, 0);
     assert_samples_right(&s, pattern, "a mask");
     tess_pattern_free(pattern);
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 /* The least mask of more than 2^31 bytes, and one of more than 2^32. */
@@ -244,7 +244,7 @@ static void wide_free(struct wide *w) {
 /* A head is 5 GB long, a tensor of queries 20 GB, hardly any of it ever touched. The bits must be
  * those of the same rows side by side. */
 static void rows_apart(const char *text) {
-    struct setting s;
+    struct lab_setting s;
     setting_make(&s, text);
     for (int pipeline = 0; pipeline < 2; pipeline++) {
         char why[LAB_WHY];
@@ -266,7 +266,7 @@ static void rows_apart(const char *text) {
         tess_plan_free(plan);
         wide_free(&q), wide_free(&k), wide_free(&v), wide_free(&o), wide_free(&lse);
     }
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 static void rows_megabytes_apart(void **state) {
@@ -278,7 +278,7 @@ static void rows_megabytes_apart(void **state) {
 
 static void planning_is_a_small_part_of_one_run(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     setting_make(&s, "h=8,n=16384,d=64,pattern=random(0.05,7),block=64x64,seed=24");
     omp_set_num_threads(1);
     double plan_seconds = 1e9, run_seconds;
@@ -300,7 +300,7 @@ static void planning_is_a_small_part_of_one_run(void **state) {
     assert_true(plan_seconds < 0.05 * run_seconds);
     lab_buffer_free(&workspace);
     tess_plan_free(plan);
-    setting_free(&s);
+    lab_setting_free(&s);
 }
 
 int main(void) {

@@ -27,7 +27,7 @@ static const tess_pipeline pipelines[] = {TESS_FUSED, TESS_STAGED};
 #define FOR_EACH_CASE(s, pipeline)                                                                 \
     for (size_t i_ = 0; i_ < sizeof cases / sizeof *cases; i_++)                                   \
         for (size_t p_ = 0; p_ < 2 && (setting_make(s, cases[i_]), pipeline = pipelines[p_], 1);   \
-             p_++, setting_free(s))
+             p_++, lab_setting_free(s))
 
 /* Rows of the output in the order batch, head, query. */
 static int64_t rows(const tess_tensor *t) {
@@ -45,7 +45,7 @@ struct answer {
     float *o, *lse;
 };
 
-static struct answer answer_take(const struct setting *s) {
+static struct answer answer_take(const struct lab_setting *s) {
     int64_t n = rows(&s->o.view), d = s->o.view.size[3];
     struct answer a = {malloc((size_t)(n * d) * sizeof(float)), malloc((size_t)n * sizeof(float))};
     assert_non_null(a.o);
@@ -63,7 +63,8 @@ static void answer_free(struct answer *a) {
 }
 
 /* |a - b| <= 1e-5 (1 + |b|): V is standard normal, so errors of f32 arithmetic are far below. */
-static void assert_near(const struct setting *s, const struct answer *a, const struct answer *b) {
+static void assert_near(const struct lab_setting *s, const struct answer *a,
+                        const struct answer *b) {
     int64_t n = rows(&s->o.view), d = s->o.view.size[3];
     for (int64_t r = 0; r < n; r++) {
         if (isinf(b->lse[r]) ? a->lse[r] != b->lse[r]
@@ -79,7 +80,7 @@ static void assert_near(const struct setting *s, const struct answer *a, const s
 
 static void constant_v_comes_back(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         for (int64_t r = 0; r < rows(&s.v.view); r++)
@@ -101,7 +102,7 @@ static void constant_v_comes_back(void **state) {
 
 static void outputs_lie_within_v(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         setting_run(&s, NULL, pipeline, 2);
@@ -121,7 +122,7 @@ static void outputs_lie_within_v(void **state) {
 }
 
 /* A mask [heads][n][nkv] of the setting's pattern, key j standing at place[j]. */
-static uint8_t *mask_of(const struct setting *s, const tess_pattern_info *info,
+static uint8_t *mask_of(const struct lab_setting *s, const tess_pattern_info *info,
                         const int64_t *place) {
     int64_t n = info->n_q, nkv = info->n_kv, lists = info->batch * info->heads, count;
     uint8_t *mask = calloc((size_t)(lists * n), (size_t)nkv);
@@ -141,7 +142,7 @@ static uint8_t *mask_of(const struct setting *s, const tess_pattern_info *info,
 
 static void permuted_keys_change_nothing(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         setting_run(&s, NULL, pipeline, 2);
@@ -170,7 +171,7 @@ static void permuted_keys_change_nothing(void **state) {
         tess_pattern *permuted;
         assert_int_equal(tess_pattern_from_mask(&permuted, mask, &shape, NULL), TESS_OK);
 
-        struct setting t;
+        struct lab_setting t;
         setting_make(&t, cases[i_]);
         for (int64_t r = 0; r < rows(&s.k.view); r++) {
             int64_t to = r / nkv * nkv + place[r % nkv];
@@ -183,7 +184,7 @@ static void permuted_keys_change_nothing(void **state) {
 
         answer_free(&moved);
         answer_free(&whole);
-        setting_free(&t);
+        lab_setting_free(&t);
         tess_pattern_free(permuted);
         free(mask);
         free(place);
@@ -191,7 +192,7 @@ static void permuted_keys_change_nothing(void **state) {
 }
 
 /* The setting's pattern, of which only block columns below `middle`, or from it on, are kept. */
-static tess_pattern *keys_side(const struct setting *s, const tess_pattern_info *info,
+static tess_pattern *keys_side(const struct lab_setting *s, const tess_pattern_info *info,
                                int64_t middle, int upper) {
     tess_error error = tess_error_init();
     tess_pattern *side, *part = NULL;
@@ -225,7 +226,7 @@ static tess_pattern *keys_side(const struct setting *s, const tess_pattern_info 
 
 static void two_halves_merge_to_the_whole(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_pattern_info info = tess_pattern_info_init();
@@ -259,7 +260,8 @@ static void two_halves_merge_to_the_whole(void **state) {
 }
 
 /* A plan whose tiles are split into as many parts as can be, or not at all. */
-static struct answer answer_of_parts(struct setting *s, int64_t part_keys, int64_t *split_tiles) {
+static struct answer answer_of_parts(struct lab_setting *s, int64_t part_keys,
+                                     int64_t *split_tiles) {
     tess_error error = tess_error_init();
     tess_problem problem = lab_case_problem(&s->c, TESS_FUSED);
     tess_plan_info info = tess_plan_info_init();
@@ -279,7 +281,7 @@ static void split_is_unsplit(void **state) {
     (void)state;
     int64_t split = 0, none = 0, tiles;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct setting s;
+        struct lab_setting s;
         setting_make(&s, cases[i]);
         struct answer parts = answer_of_parts(&s, 128, &tiles);
         split += tiles;
@@ -288,7 +290,7 @@ static void split_is_unsplit(void **state) {
         assert_near(&s, &parts, &whole);
         answer_free(&parts);
         answer_free(&whole);
-        setting_free(&s);
+        lab_setting_free(&s);
     }
     assert_true(split > 0);
     assert_int_equal(none, 0);
@@ -296,7 +298,7 @@ static void split_is_unsplit(void **state) {
 
 static void list_of_all_blocks_is_dense(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_pattern_info info = tess_pattern_info_init();

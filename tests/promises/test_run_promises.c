@@ -30,16 +30,16 @@ static const tess_pipeline pipelines[] = {TESS_FUSED, TESS_STAGED};
 #define FOR_EACH_CASE(s, pipeline)                                                                 \
     for (size_t i_ = 0; i_ < sizeof cases / sizeof *cases; i_++)                                   \
         for (size_t p_ = 0; p_ < 2 && (setting_make(s, cases[i_]), pipeline = pipelines[p_], 1);   \
-             p_++, setting_free(s))
+             p_++, lab_setting_free(s))
 
 /* The bits of o and lse. */
-static uint64_t bits(const struct setting *s) {
+static uint64_t bits(const struct lab_setting *s) {
     return lab_buffer_hash(&s->o.buffer) ^ 3 * lab_buffer_hash(&s->lse.buffer);
 }
 
 static void workspace_is_exact(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         char why[LAB_WHY];
@@ -92,7 +92,7 @@ static void workspace_is_used_to_the_end(void **state) {
     } stages[] = {{TESS_STAGE_SDDMM, tess_sddmm},
                   {TESS_STAGE_SOFTMAX, tess_softmax},
                   {TESS_STAGE_SPMM, tess_spmm}};
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_plan *plan = setting_plan(&s, NULL, pipeline, 1);
@@ -123,7 +123,7 @@ static void workspace_is_used_to_the_end(void **state) {
 
 static void runs_allocate_nothing(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_plan *plan = setting_plan(&s, NULL, pipeline, 2);
@@ -164,7 +164,7 @@ static void runs_allocate_nothing(void **state) {
 static void runs_leave_subnormals(void **state) {
     (void)state;
     volatile float least = FLT_MIN;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     assert_true(least * 0.5f > 0);
     FOR_EACH_CASE(&s, pipeline) {
@@ -177,7 +177,7 @@ static void runs_print_nothing(void **state) {
     (void)state;
     FILE *caught = tmpfile();
     assert_non_null(caught);
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         fflush(stdout);
@@ -202,7 +202,7 @@ static void runs_print_nothing(void **state) {
 static void same_bits_for_any_threads(void **state) {
     (void)state;
     const int64_t threads[] = {1, 2, 3, 8};
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         uint64_t first = 0;
@@ -219,7 +219,7 @@ static void same_bits_for_any_threads(void **state) {
 
 static void same_bits_for_100_repeats(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_plan *plan = setting_plan(&s, NULL, pipeline, 3);
@@ -243,7 +243,7 @@ static void same_bits_for_100_repeats(void **state) {
 struct caller {
     const tess_plan *plan;
     tess_arguments arguments;
-    struct setting own;
+    struct lab_setting own;
     struct lab_buffer workspace;
     tess_status status;
 };
@@ -257,7 +257,7 @@ static void *call(void *argument) {
 
 static void threads_share_a_plan(void **state) {
     (void)state;
-    struct setting s;
+    struct lab_setting s;
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         setting_run(&s, NULL, pipeline, 2);
@@ -281,7 +281,7 @@ static void threads_share_a_plan(void **state) {
             assert_int_equal(c->status, TESS_OK);
             assert_true(bits(&c->own) == expected);
             lab_buffer_free(&c->workspace);
-            setting_free(&c->own);
+            lab_setting_free(&c->own);
         }
         tess_plan_free(plan);
     }

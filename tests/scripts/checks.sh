@@ -39,12 +39,12 @@ refused() {
     fi
 }
 
-# good ARGUMENTS...: what it printed is left in the file std.
+# good ARGUMENTS...: what it printed is left in the file std. A slow verify may tell its progress.
 good() {
     checks=$((checks + 1))
     "$tessera" "$@" >std 2>err
     local status=$?
-    if [ $status -ne 0 ] || [ -s err ]; then
+    if [ $status -ne 0 ] || grep -qvE '^verify: [0-9]+ of [0-9]+ cases, ' err; then
         fail "status $status: $*"
     fi
 }

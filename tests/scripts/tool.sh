@@ -8,7 +8,7 @@
 set -u
 repository=$(realpath "$(dirname "$0")/../..")
 # shellcheck source=tests/scripts/checks.sh
-. "$(dirname "$0")/checks.sh"
+. "$repository/tests/scripts/checks.sh"
 "$make_files" . || exit 2
 
 run=(run --q f32-q.npy --k f32-k.npy --v f32-v.npy)
@@ -477,6 +477,38 @@ good verify "$first"
 good verify n=4096,d=8,h=1,block=4x4,pattern='window(9,9)',backend=cpu,threads=4096 # as many as are legal
 checks=$((checks + 1))
 "$built/verify_fails" n=17,d=8,seed=12,backend=cpu >std 2>err || fail 'verify without a fault'
+
+# Cases of a file: comments, alternatives, and words beside it.
+printf '%s\n' '# all' '' '  n={16,17},d=8,pattern={causal,random(0.5,1)} # four' 'n=18,d=8' >cases.txt
+good verify --backend cpu --cases cases.txt n=19,d=8
+says 'verify: 6 cases, 6 passed, 0 failed'
+good verify --list --cases cases.txt
+checks=$((checks + 1))
+[ "$(grep -o ',n=[0-9]*\|pattern=[^(,]*' std | tr -d '\n')" = \
+    ,n=16pattern=causal,n=16pattern=random,n=17pattern=causal,n=17pattern=random,n=18pattern=dense ] ||
+    fail 'the cases of a file'
+refused 'none.txt' verify --cases none.txt
+refused 'no cases' verify --cases /dev/null
+refused 'given twice' verify --cases cases.txt --cases cases.txt
+for line in 'n=16,frob=1' 'n={16,17' 'n={16,}' 'n=16 n=17'; do
+    printf '# all\n%s\n' "$line" >bad.txt
+    refused 'bad.txt:2: ' verify --cases bad.txt
+done
+# The files of cases that need a GPU are read here too.
+for file in "$repository"/tests/cases/*.txt; do
+    good verify --list --cases "$file"
+    checks=$((checks + 1))
+    [ "$(wc -l <std)" -ge "$(grep -c '^[^#]' "$file")" ] || fail "the cases of $file"
+done
+# Where stderr is no terminal, a line after 15 s says how far it is and what comes next; each run looks
+# at the clock, which runs ahead from the second case on. In less time there is none.
+checks=$((checks + 1))
+"$built/verify_fails" n=16,d=8,backend=cpu n=17,d=8,seed=14,backend=cpu n=18,d=8,backend=cpu >std 2>err ||
+    fail 'a slow verify'
+{ [ "$(wc -l <err)" -ge 2 ] && ! grep -qvE '^verify: [12] of 3 cases, 0 failed, next b=1,.*n=1[78],' err &&
+    grep -q '^verify: 2 of 3 cases, 0 failed, next b=1,.*n=18,' err; } || fail 'the progress of a slow verify'
+checks=$((checks + 1))
+"$built/verify_fails" n=16,d=8,backend=cpu >std 2>err && [ ! -s err ] || fail 'the progress of a fast verify'
 
 # ---- verify and bench: bad input ----
 for command in verify bench; do

@@ -1,13 +1,25 @@
 /*
- * `tessera verify` with a fault planted, a helper of tests/scripts/tool.sh: linked with --wrap=lab_check,
- * so that staged runs of cases with seed=13 fail whatever they answered.
+ * `tessera verify` with faults planted, a helper of tests/scripts/tool.sh: linked with --wrap=lab_check,
+ * so that staged runs of cases with seed=13 fail whatever they answered; and with --wrap=lab_seconds, so
+ * that after a case with seed=14 each look at the clock is 10 s later than the one before.
  */
 #include <stdio.h>
 
 #include "cli/commands.h"
 #include "lab/check.h"
+#include "lab/timer.h"
 
-enum { UNLUCKY_SEED = 13 };
+enum { UNLUCKY_SEED = 13, SLOW_SEED = 14, SLOW_SECONDS = 10 };
+
+static int slow, looks;
+
+double __real_lab_seconds(void);
+double __wrap_lab_seconds(void);
+
+double __wrap_lab_seconds(void) {
+    looks += slow;
+    return __real_lab_seconds() + SLOW_SECONDS * looks;
+}
 
 void __real_lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                       tess_pipeline pipeline, const char *kernel);
@@ -17,7 +29,8 @@ void __wrap_lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_b
 void __wrap_lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                       tess_pipeline pipeline, const char *kernel) {
     __real_lab_check(outcome, work, backend, pipeline, kernel);
-    if (work->c.seed != UNLUCKY_SEED || pipeline != TESS_STAGED)
+    slow |= work->s.c.seed == SLOW_SEED;
+    if (work->s.c.seed != UNLUCKY_SEED || pipeline != TESS_STAGED)
         return;
     outcome->verdict = LAB_FAILED;
     snprintf(outcome->message, sizeof outcome->message, "the planted fault");

@@ -2,33 +2,27 @@
 #ifndef TESTS_PLANS_H
 #define TESTS_PLANS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "support/words.h"
 
 #include "plan/select.h"
 
 static inline tess_pattern *pattern_make(const char *spec, int64_t n, int64_t block, int64_t batch,
                                          int64_t heads) {
-    tess_pattern *p = NULL;
-    tess_error error = tess_error_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
-    shape.n_q = n, shape.block_q = shape.block_kv = block;
-    shape.batch = batch, shape.heads = heads;
-    if (tess_pattern_from_spec(&p, spec, &shape, &error))
-        fail_msg("%s: %s", spec, error.message);
-    return p;
+    return make(spec, (const int64_t[]){n, n, block, block}, batch, heads);
 }
 
 static inline tess_problem problem_make(int64_t n) {
     tess_problem p = tess_problem_init();
     p.batch = 2, p.heads_q = 4, p.heads_kv = 2, p.n_q = p.n_kv = n, p.d_qk = 16, p.d_v = 8;
     return p;
+}
+
+/* Skips the test, and says why, where the build has no table of CUDA's kernels. */
+static inline void cuda_table_or_skip(void) {
+    if (backend_get(TESS_CUDA))
+        return;
+    print_message("skipped: this build has no table of CUDA's kernels\n");
+    skip();
 }
 
 /* A machine with a GPU of this compute capability; shared: bytes that a block may have, 0 unknown. */

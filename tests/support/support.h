@@ -1,33 +1,47 @@
-/* What several tests share: a case with its tensors, planned and run in one call. */
+/* What several tests share: a case with its tensors, planned and run in one call; and tests that hold for
+ * every backend. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
-#include "lab/case.h"
-#include "lab/guard.h"
+#include "lab/cases.h"
+#include "lab/check.h"
 
-/* The case's pattern and tensors, filled; ends the test when it cannot be made. */
-struct setting {
-    struct lab_case c;
-    tess_pattern *pattern;
-    struct lab_tensor q, k, v, o, lse;
-};
-void setting_make(struct setting *s, const char *text);
-void setting_free(struct setting *s);
+/* A case's words; a setting of them; and all that a check needs. What cannot be made ends the test. */
+struct lab_case case_of(const char *text);
+void setting_make(struct lab_setting *s, const char *text);
+void work_make(struct lab_work *w, const struct lab_case *c);
+
+/* The cases of a file; ends the test when it cannot be read. Paths are relative to the project's
+ * folder, in which ctest runs the tests that read files. */
+struct lab_cases cases_of(const char *path);
+
+/* Ends the test with the command that repeats a case. */
+void case_fails(const struct lab_case *c, tess_backend backend, tess_pipeline pipeline,
+                const char *why);
+
+/* Holds each case of a file against the oracle, on each pipeline that it asks for. */
+void cases_are_right(const char *path, tess_backend backend);
+
+/* The same with inputs that all heads and batches share, by strides of 0. */
+void shared_inputs_are_right(const char *path, tess_backend backend);
+
+/* Only the product of scale, query and key has to be in range, not that of two of them. */
+void extreme_scales_are_right(tess_backend backend);
 
 /* A plan for the setting's problem and another pattern (NULL: its own); ends the test on failure.
  */
-tess_plan *setting_plan(const struct setting *s, const tess_pattern *pattern,
+tess_plan *setting_plan(const struct lab_setting *s, const tess_pattern *pattern,
                         tess_pipeline pipeline, int64_t threads);
 
 /* Workspace of exactly the plan's size between canaries; ends the test without memory. */
 struct lab_buffer setting_workspace(const tess_plan *plan);
-tess_arguments setting_arguments(const struct setting *s, const struct lab_buffer *workspace);
+tess_arguments setting_arguments(const struct lab_setting *s, const struct lab_buffer *workspace);
 
 /* Runs into s->o and s->lse, poisoned before, between canaries; ends the test on failure. */
-void setting_run_plan(struct setting *s, const tess_plan *plan);
+void setting_run_plan(struct lab_setting *s, const tess_plan *plan);
 
 /* Plans, runs and frees the plan. */
-void setting_run(struct setting *s, const tess_pattern *pattern, tess_pipeline pipeline,
+void setting_run(struct lab_setting *s, const tess_pattern *pattern, tess_pipeline pipeline,
                  int64_t threads);
 
 #endif

@@ -3,14 +3,7 @@
  * and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's size,
  * the splits and the number of workers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "support/words.h"
 
 #include "plan/assign.h"
 #include "lists/granules.h"
@@ -33,11 +26,7 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                          int32_t workers, int64_t stack) {
     const int halves = tile_rows % 16 == 0 && !step.keys;
     tess_error error = tess_error_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
-    shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
-    shape.heads = HEADS_KV;
-    if (tess_pattern_from_spec(&c->pattern, spec, &shape, &error))
-        fail_msg("%s: %s", spec, error.message);
+    c->pattern = make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, HEADS_KV);
     c->stack = stack;
     for (int h = 0; h < HEADS / stack; h++)
         c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h * stack, HEADS);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -282,8 +283,8 @@ static void check_sees_wrong_pattern(void **state) {
     assert_int_equal(lab_work_make(&w, &c, why), 0);
     other = c;
     snprintf(other.pattern, sizeof other.pattern, "window(9,2)");
-    tess_pattern_free(w.pattern);
-    assert_int_equal(lab_case_pattern(&other, &w.pattern, NULL), TESS_OK);
+    tess_pattern_free(w.s.pattern);
+    assert_int_equal(lab_case_pattern(&other, &w.s.pattern, NULL), TESS_OK);
     lab_check(&outcome, &w, TESS_CPU, TESS_FUSED, NULL);
     assert_int_equal(outcome.verdict, LAB_FAILED);
     lab_work_free(&w);
@@ -302,9 +303,8 @@ static void work_refuses_bad_spec(void **state) {
 
 /* ---- time, devices ---- */
 
-static void device_and_timer(void **state) {
+static void device(void **state) {
     (void)state;
-    double before = lab_seconds();
     char host[8] = "abcdefg", back[8] = "";
     assert_true(lab_device_available(TESS_CPU));
     void *memory = lab_device_alloc(TESS_CPU, 8);
@@ -321,14 +321,30 @@ static void device_and_timer(void **state) {
         assert_string_equal(lab_device_lacks(TESS_CUDA, TESS_STAGED), "no device");
     }
     assert_null(lab_device_lacks(TESS_CPU, TESS_STAGED));
+}
+
+/* Seconds by the system's clock, which the timers must agree with. */
+static double clock_seconds(void) {
+    struct timespec now;
+    assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &now), 0);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Both timers see at least a sleep of 5 ms, and at most what passes on the clock around them. */
+static void timers_see_a_sleep(void **state) {
+    (void)state;
+    const double slept = 5e-3, rounding = 1e-6; /* seconds */
     struct lab_device_timer timer;
     double ms = -1;
     assert_null(lab_device_timer_make(&timer, TESS_CPU));
+    const double begin = clock_seconds(), before = lab_seconds();
     assert_null(lab_device_timer_start(&timer, NULL));
+    assert_int_equal(nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL), 0);
     assert_null(lab_device_timer_stop(&timer, NULL, &ms));
-    assert_true(ms >= 0);
+    const double seconds = lab_seconds() - before, all = clock_seconds() - begin;
     lab_device_timer_free(&timer);
-    assert_true(lab_seconds() >= before);
+    assert_true(ms >= 1e3 * (slept - rounding) && ms <= 1e3 * (all + rounding));
+    assert_true(seconds >= slept - rounding && seconds <= all + rounding);
 }
 
 int main(void) {
@@ -346,7 +362,8 @@ int main(void) {
         cmocka_unit_test(check_runs),
         cmocka_unit_test(check_sees_wrong_pattern),
         cmocka_unit_test(work_refuses_bad_spec),
-        cmocka_unit_test(device_and_timer),
+        cmocka_unit_test(device),
+        cmocka_unit_test(timers_see_a_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -2,28 +2,14 @@
  * Packed lists against the pattern itself: every query tile, expanded again, must list exactly the
  * keys that tess_pattern_row answers for its rows.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "support/words.h"
 
 #include "support/child.h"
 #include "lists/lists.h"
 
 static tess_pattern *pattern_make(const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
                                   int64_t block_kv, int64_t heads) {
-    tess_pattern *p = NULL;
-    tess_error error = tess_error_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
-    shape.n_q = n_q, shape.n_kv = n_kv, shape.block_q = block_q, shape.block_kv = block_kv;
-    shape.heads = heads;
-    if (tess_pattern_from_spec(&p, spec, &shape, &error))
-        fail_msg("%s: %s", spec, error.message);
-    return p;
+    return make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, heads);
 }
 
 /* One query tile, expanded: seen[r * n_kv + key]. */

@@ -107,7 +107,7 @@ static void oracle_special_rows(void **state) {
 
 /* ---- comparison ---- */
 
-/* A case's oracle, and its answer rounded to the case's type in work.o and work.lse. */
+/* A case's oracle, and its answer rounded to the case's type in work.s.o and work.s.lse. */
 static void exact_answer(struct lab_work *w, const char *text) {
     struct lab_case c;
     char why[LAB_WHY];
@@ -116,16 +116,16 @@ static void exact_answer(struct lab_work *w, const char *text) {
     for (int64_t x = 0; x < w->oracle.rows; x++) {
         const struct lab_place *at = &w->oracle.place[x];
         for (int64_t d = 0; d < c.dv; d++)
-            lab_put(w->o.view.data, c.type, lab_row(&w->o.view, at->b, at->h, at->i) + d,
+            lab_put(w->s.o.view.data, c.type, lab_row(&w->s.o.view, at->b, at->h, at->i) + d,
                     w->oracle.o[x * c.dv + d]);
-        lab_put(w->lse.view.data, TESS_F32, lab_row(&w->lse.view, at->b, at->h, at->i),
+        lab_put(w->s.lse.view.data, TESS_F32, lab_row(&w->s.lse.view, at->b, at->h, at->i),
                 w->oracle.lse[x]);
     }
 }
 
 static struct lab_report compare(const struct lab_work *w) {
     struct lab_report report;
-    lab_compare(&report, &w->oracle, &w->o.view, &w->lse.view, 8);
+    lab_compare(&report, &w->oracle, &w->s.o.view, &w->s.lse.view, 8);
     return report;
 }
 
@@ -153,7 +153,7 @@ static void compare_passes_rounding(void **state) {
     }
     struct lab_work w; /* and one more bit of noise in every element */
     exact_answer(&w, "h=2,n=50,nkv=70,d=16,block=1x1,pattern=causal");
-    float *o = w.o.view.data, *lse = w.lse.view.data;
+    float *o = w.s.o.view.data, *lse = w.s.lse.view.data;
     for (int i = 0; i < 2 * 50 * 16; i++)
         o[i] = nextafterf(o[i], i % 2 ? INFINITY : -INFINITY);
     for (int i = 0; i < 2 * 50; i++)
@@ -168,9 +168,9 @@ static int64_t weighty_key(const struct lab_work *w) {
     int64_t key = 0;
     for (int64_t j = 0; j < 100; j++) {
         double dot = 0;
-        for (int64_t d = 0; d < w->c.d; d++)
-            dot += lab_get(w->q.view.data, w->c.type, lab_row(&w->q.view, 0, 0, 2) + d) *
-                   lab_get(w->k.view.data, w->c.type, lab_row(&w->k.view, 0, 0, j) + d);
+        for (int64_t d = 0; d < w->s.c.d; d++)
+            dot += lab_get(w->s.q.view.data, w->s.c.type, lab_row(&w->s.q.view, 0, 0, 2) + d) *
+                   lab_get(w->s.k.view.data, w->s.c.type, lab_row(&w->s.k.view, 0, 0, j) + d);
         if (dot > best)
             best = dot, key = j;
     }
@@ -195,10 +195,10 @@ static void compare_sees_lost_key(void **state) {
         tess_pattern *less;
         struct lab_oracle wrong;
         assert_int_equal(tess_pattern_from_mask(&less, mask, &shape, NULL), TESS_OK);
-        assert_int_equal(lab_oracle_run(&wrong, &w.q.view, &w.k.view, &w.v.view, less, 0, NULL, 0),
-                         0);
+        assert_int_equal(
+            lab_oracle_run(&wrong, &w.s.q.view, &w.s.k.view, &w.s.v.view, less, 0, NULL, 0), 0);
         for (int64_t i = 0; i < 3 * 16; i++)
-            lab_put(w.o.view.data, w.c.type, i, wrong.o[i]);
+            lab_put(w.s.o.view.data, w.s.c.type, i, wrong.o[i]);
         assert_caught(&w, "query 2");
         lab_oracle_free(&wrong);
         tess_pattern_free(less);
@@ -211,7 +211,7 @@ static void compare_sees_planted_errors(void **state) {
     (void)state;
     struct lab_work w;
     exact_answer(&w, "h=2,hkv=1,n=40,d=16,pattern=segments(30)&causal,block=8x8");
-    float *o = w.o.view.data, *lse = w.lse.view.data, kept = lse[7];
+    float *o = w.s.o.view.data, *lse = w.s.lse.view.data, kept = lse[7];
     assert_true(compare(&w).ok);
     lse[7] += 1e-4f;
     assert_caught(&w, "lse of batch 0, head 0, query 7");
@@ -244,7 +244,7 @@ static void compare_sees_bias(void **state) {
         for (int d = 0; d < 16; d++)
             norm += ref[d] * ref[d];
         double size = fmax(sqrt(norm), w.oracle.spread[x]);
-        lab_put(w.o.view.data, TESS_F16, 16 * x, ref[0] + 1.1e-3 * size);
+        lab_put(w.s.o.view.data, TESS_F16, 16 * x, ref[0] + 1.1e-3 * size);
     }
     assert_caught(&w, "the whole of o");
     lab_work_free(&w);
@@ -258,7 +258,7 @@ static void compare_places_of_nan(void **state) {
     while (bad < 300 && !(w.oracle.lists_bad[bad] & LAB_BAD_V))
         bad++;
     assert_true(bad < 299);
-    float *o = w.o.view.data;
+    float *o = w.s.o.view.data;
     assert_true(compare(&w).ok);
     float kept = o[4 * bad + 4];
     o[4 * bad + 4] = NAN; /* next to it: the same query tile, perhaps */
@@ -282,8 +282,8 @@ static void fill_poisons_unlisted_keys(void **state) {
         lab_case_parse(&c, "h=2,hkv=1,n=10,nkv=20,d=3,pattern=window(1,0),block=4x4", why), 0);
     assert_int_equal(lab_work_make(&w, &c, why), 0);
     for (int64_t j = 0; j < 20; j++) { /* query 0 stands at key 10 */
-        assert_int_equal(isnan(lab_get(w.k.view.data, TESS_F32, 3 * j)) != 0, j < 9);
-        assert_int_equal(isnan(lab_get(w.v.view.data, TESS_F32, 3 * j + 2)) != 0, j < 9);
+        assert_int_equal(isnan(lab_get(w.s.k.view.data, TESS_F32, 3 * j)) != 0, j < 9);
+        assert_int_equal(isnan(lab_get(w.s.v.view.data, TESS_F32, 3 * j + 2)) != 0, j < 9);
     }
     lab_work_free(&w);
 }
@@ -299,12 +299,12 @@ static void fill_ranges(void **state) {
     lab_work_free(&w);
     exact_answer(&w, "h=1,n=300,d=16,fill=huge,seed=5,dtype=bf16");
     for (int64_t i = 0; i < 300 * 16; i++)
-        largest = fmax(largest, fabs(lab_get(w.v.view.data, TESS_BF16, i)));
+        largest = fmax(largest, fabs(lab_get(w.s.v.view.data, TESS_BF16, i)));
     assert_true(largest > 5e29 && largest < 1.01e30);
     lab_work_free(&w);
     exact_answer(&w, "h=1,n=300,d=16,fill=subnormal,seed=5,dtype=f16");
     for (int64_t i = 0; i < 300 * 16; i++)
-        assert_true(fabs(lab_get(w.k.view.data, TESS_F16, i)) < 0x1p-14);
+        assert_true(fabs(lab_get(w.s.k.view.data, TESS_F16, i)) < 0x1p-14);
     lab_work_free(&w);
     exact_answer(&w, "h=1,n=300,d=16,fill=extreme,seed=5,dtype=f16");
     for (int64_t x = 0; x < 300; x++)
@@ -336,13 +336,13 @@ static void fill_extremes(void **state) {
     lab_work_free(&w);
     exact_answer(&w, "h=1,n=300,d=16,pattern=dense,fill=tiny,seed=5");
     for (int64_t i = 0; i < 300 * 16; i++)
-        assert_true(fabs(lab_get(w.k.view.data, TESS_F32, i)) < 0x1p-115);
+        assert_true(fabs(lab_get(w.s.k.view.data, TESS_F32, i)) < 0x1p-115);
     for (int64_t x = 0; x < 300; x++)
         assert_true(w.oracle.size[x] > 0.5 && w.oracle.size[x] < 20);
     lab_work_free(&w);
     exact_answer(&w, "h=1,n=300,d=16,pattern=dense,fill=top,seed=5,dtype=f16");
     for (int64_t i = 0; i < 300 * 16; i++)
-        assert_true(lab_get(w.o.view.data, TESS_F16, i) == 65504);
+        assert_true(lab_get(w.s.o.view.data, TESS_F16, i) == 65504);
     lab_work_free(&w);
 }
 

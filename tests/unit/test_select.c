@@ -63,6 +63,7 @@ static void heights_can_be_asked_for(void **state) {
  * the tallest where few rows share a key. */
 static void cuda_heights_follow_the_lists(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         const char *spec;
         int64_t block;
@@ -71,7 +72,7 @@ static void cuda_heights_follow_the_lists(void **state) {
                  {"dense", 64, 90, 128, 128},
                  {"random(0.1,1)", 32, 90, 128, 128},
                  {"random(0.02,1)", 4, 80, 16, 64}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(cases[i].architecture, 0);
@@ -89,6 +90,7 @@ static void cuda_heights_follow_the_lists(void **state) {
  * against the others. */
 static void cuda_low_tiles_are_weighed(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         tess_type type;
         const char *spec;
@@ -116,7 +118,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
                  {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
                  {TESS_F16, "random(0.1,1)", 512, 8, 64, 64, "cuda_attention_f16_wide"},
                  {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(cases[i].type == TESS_F32 ? 90 : 100, 232448);
@@ -136,11 +138,12 @@ static void cuda_low_tiles_are_weighed(void **state) {
  * 132 equal tiles is half of what one of 66 has to do, and stays whole. */
 static void cuda_pairs_are_workers(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         int64_t d;
         int32_t multiprocessors, workers;
     } cases[] = {{1024, 132, 66}, {1024, 131, 65}, {1024, 1, 1}, {512, 132, 132}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make("dense", 8448, 128, 1, 1);
         tess_problem problem = problem_make(8448);
         tess_target target = cuda_target(90, 232448);
@@ -161,6 +164,7 @@ static void cuda_pairs_are_workers(void **state) {
  * one lists. */
 static void cuda_heads_are_stacked(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         const char *spec;
         int64_t block, lists, heads_kv;
@@ -169,7 +173,7 @@ static void cuda_heads_are_stacked(void **state) {
                  {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
                  {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
                  {"dense", 64, 1, 2, 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern =
             pattern_make(cases[i].spec, 8192, cases[i].block, 1, cases[i].lists);
         tess_problem problem = problem_make(8192);
@@ -193,6 +197,7 @@ static void cuda_heads_are_stacked(void **state) {
  * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
 static void cuda_plans_fit_shared_memory(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         int64_t shared, d, asked, rows; /* rows 0: refused */
         const char *says;               /* the kernel, or of the refusal */
@@ -210,7 +215,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
     tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem problem = problem_make(1024);
         tess_target target = cuda_target(86, cases[i].shared);
         tess_error error = tess_error_init();
@@ -233,8 +238,9 @@ static void cuda_plans_fit_shared_memory(void **state) {
 /* scale * log2(e) has to be an f32. */
 static void cuda_scales_are_refused(void **state) {
     (void)state;
+    cuda_table_or_skip();
     tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
-    for (int type = TESS_F32; type <= TESS_BF16 && backend_get(TESS_CUDA); type++)
+    for (int type = TESS_F32; type <= TESS_BF16; type++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
             tess_problem problem = problem_make(64);
             tess_target target = cuda_target(90, 0);
@@ -253,6 +259,7 @@ static void cuda_scales_are_refused(void **state) {
 /* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
 static void cuda_hopper_kernels_are_weighed(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         const char *spec;
         int64_t d, d_v, block, tile_rows, alignment;
@@ -299,7 +306,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
         {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 80, 166912, "cuda_attention_bf16_wide"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
@@ -317,6 +324,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
 /* Heights that stack heads are refused where they have nothing to share. */
 static void cuda_heights_of_stacked_heads(void **state) {
     (void)state;
+    cuda_table_or_skip();
     static const struct {
         int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
         const char *kernel;
@@ -324,7 +332,7 @@ static void cuda_heights_of_stacked_heads(void **state) {
                  {128, 8, 64, "cuda_attention_bf16_sm90_d128"},
                  {512, 1, 32, "cuda_attention_bf16_sm90_d512"},
                  {512, 8, 32, "cuda_attention_bf16_sm90_d512"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases && backend_get(TESS_CUDA); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make("random(0.1,1)", 8192, cases[i].rows, 1, 1);
         tess_problem problem = problem_make(8192);
         tess_target target = cuda_target(90, 0);

@@ -8,24 +8,35 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/sweep.h"
+#include "lab/cases.h"
 #include "lab/check.h"
 #include "lab/device.h"
 #include "lab/rng.h"
 #include "cli/reference.h"
 #include "cli/sweep.h"
+#include "lab/timer.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
-enum { LEVEL_DRAW = 6 }; /* seed of the draws of a kernel for each case */
+enum { QUIET_SECONDS = 15 }; /* a log gets a line after so many, and what runs then */
+enum { LEVEL_DRAW = 6 };     /* seed of the draws of a kernel for each case */
 
 struct options {
-    char **cases;                                /* argv's; NULL: the sweep */
-    int64_t n_cases, sweep_cases, seed, threads; /* threads -1: as the case says */
-    int backend;                                 /* LAB_ANY: as the case says */
+    char **words; /* cases on the command line */
+    int64_t n_words;
+    const char *file;                   /* of cases; NULL: none */
+    struct lab_cases cases;             /* of both; none: the sweep */
+    int64_t sweep_cases, seed, threads; /* threads -1: as the case says */
+    int backend;                        /* LAB_ANY: as the case says */
     bool list;
 };
 
 static const struct argp_option option_table[] = {
-    {"cases", 'n', "N", 0, "Number of cases in the sweep (default 3200)", 0},
+    {"cases", 'c', "FILE", 0,
+     "Run the cases of FILE: a case a line, or a sweep with its alternatives in braces; # begins a "
+     "comment",
+     0},
+    {"count", 'n', "N", 0, "Number of cases in the generated sweep (default 3200)", 0},
     {"seed", 's', "S", 0, "Seed of the sweep (default 1)", 0},
     {"quick", 'q', NULL, 0, "A sweep of 400 cases", 0},
     {"threads", 't', "T", 0, "Run every case with T threads", 0},
@@ -46,8 +57,10 @@ static error_t parse_backend(int *backend, const char *text) {
 static error_t parse(int key, char *text, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
+    case 'c':
+        return argument_once(&o->file, text, "verify", "cases");
     case 'n':
-        return argument_number(&o->sweep_cases, text, 1, 100000000, "verify", "cases");
+        return argument_number(&o->sweep_cases, text, 1, 100000000, "verify", "count");
     case 's':
         return argument_number(&o->seed, text, 0, INT64_MAX, "verify", "seed");
     case 'q':
@@ -61,8 +74,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         o->list = true;
         return 0;
     case ARGP_KEY_ARGS:
-        o->cases = state->argv + state->next;
-        o->n_cases = state->argc - state->next;
+        o->words = state->argv + state->next;
+        o->n_words = state->argc - state->next;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -83,6 +96,9 @@ struct verify {
     bool asked[2][2];        /* [backend][pipeline]: by some case, and it is not skipped */
     char refusal[LAB_WHY];   /* the last one */
     const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
+    int64_t cases;           /* how many there are to do */
+    bool terminal;           /* stderr is one */
+    double told;             /* when the last line of progress was written */
     double worst;            /* error over bound of all */
     struct lab_case nearest; /* whose it is */
 };
@@ -108,10 +124,35 @@ static void show_failure(const struct verify *v, const struct lab_case *c, const
     printf("FAILED tessera verify '%s'\n       %s\n", text, why);
 }
 
+/* On a terminal one line that is written over. Else, so that the log of a run that was stopped says how
+ * far it was, a line now and then with what comes next. */
+static void progress(struct verify *v, const struct lab_case *next) {
+    const int64_t done = v->passed + v->failed;
+    char text[LAB_CASE_TEXT];
+    if (v->terminal) {
+        if (!next && (done % 16 == 0 || done == v->cases))
+            fprintf(stderr, "\rverify: %lld of %lld cases, %lld failed%s", (long long)done,
+                    (long long)v->cases, (long long)v->failed, done == v->cases ? "\r\033[K" : "");
+        return;
+    }
+    if (!next || lab_seconds() - v->told < QUIET_SECONDS)
+        return;
+    v->told = lab_seconds();
+    lab_case_print(next, text);
+    fprintf(stderr, "verify: %lld of %lld cases, %lld failed, next %s\n", (long long)done,
+            (long long)v->cases, (long long)v->failed, text);
+}
+
 /* One run; adds to the tallies of the kernels that ran, which *ran names. 0 when it failed. */
 static int check_one(struct verify *v, struct lab_work *work, tess_backend backend,
                      tess_pipeline pipeline, const char *kernel, const char *ran[4]) {
     struct lab_outcome outcome;
+    struct lab_case c = work->s.c;
+    c.backend = (int)backend;
+    c.pipeline = (int)pipeline;
+    if (kernel)
+        snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
+    progress(v, &c);
     lab_check(&outcome, work, backend, pipeline, kernel);
     memset(ran, 0, 4 * sizeof *ran);
     if (outcome.verdict == LAB_REFUSED) {
@@ -130,11 +171,6 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
         t->last = v->passed + v->failed;
         t->worst = outcome.worst > t->worst ? outcome.worst : t->worst;
     }
-    struct lab_case c = work->c;
-    c.backend = (int)backend;
-    c.pipeline = (int)pipeline;
-    if (kernel)
-        snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
     if (outcome.worst > v->worst) {
         v->worst = outcome.worst;
         v->nearest = c;
@@ -165,7 +201,7 @@ static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend 
                           tess_pipeline pipeline, int64_t number) {
     const tess_kernel_info *found[MAX_KERNELS];
     const char *ran[4], *forced[4];
-    int64_t n = work->c.kernel[0] ? 0 : usable(v, backend, pipeline, found);
+    int64_t n = work->s.c.kernel[0] ? 0 : usable(v, backend, pipeline, found);
     if (number >= 0 && backend == TESS_CPU && n) {
         const char *drawn = found[lab_below(LEVEL_DRAW, (uint64_t)number, 0, n)]->name;
         int64_t refused = v->refused;
@@ -184,6 +220,7 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     char why[LAB_WHY];
     struct lab_work work;
     int ok = 1;
+    progress(v, c);
     if (lab_work_make(&work, c, why)) {
         show_failure(v, c, why);
         ok = 0;
@@ -198,31 +235,44 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     lab_work_free(&work);
     v->passed += ok;
     v->failed += !ok;
+    progress(v, NULL);
 }
 
 /* The case with this number, the caller's or the sweep's. */
-static int case_read(struct lab_case *c, const struct options *o, int64_t number,
-                     char why[LAB_WHY]) {
-    if (!o->cases)
-        *c = sweep_case((uint64_t)o->seed, number);
-    else if (lab_case_parse(c, o->cases[number], why))
-        return -1;
+static struct lab_case case_at(const struct options *o, int64_t number) {
+    struct lab_case c =
+        o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
     if (o->threads >= 0)
-        c->threads = o->threads;
+        c.threads = o->threads;
     if (o->backend != LAB_ANY)
-        c->backend = o->backend;
-    return 0;
+        c.backend = o->backend;
+    return c;
 }
 
-/* Refuses bad cases before anything runs: what does not parse, what the library refuses, what this
- * machine or build has nothing for. */
+/* The caller's cases: words, then the file's. */
+static int cases_read(struct options *o) {
+    char why[LAB_WHY];
+    for (int64_t i = 0; i < o->n_words; i++) {
+        struct lab_case c;
+        if (lab_case_parse(&c, o->words[i], why))
+            return report("verify", "%s", why);
+        if (lab_cases_add(&o->cases, &c))
+            return report("verify", "out of memory");
+    }
+    if (o->file && lab_cases_read(&o->cases, o->file, why))
+        return report("verify", "%s", why);
+    return EXIT_DONE;
+}
+
+/* Refuses bad cases before anything runs: what the library refuses, what this machine or build has
+ * nothing for. */
 static int cases_check(const struct options *o) {
     char why[LAB_WHY];
-    for (int64_t i = 0; o->cases && i < o->n_cases; i++) {
-        struct lab_case c;
+    for (int64_t i = 0; i < o->cases.count; i++) {
+        const struct lab_case c = case_at(o, i);
         tess_pattern *pattern;
         tess_error error = tess_error_init();
-        if (case_read(&c, o, i, why) || lab_memory_fits(&c, why))
+        if (lab_memory_fits(&c, why))
             return report("verify", "%s", why);
         if (lab_case_spec(&c, &pattern, &error) != TESS_OK)
             return report("verify", "%s", error.message);
@@ -269,29 +319,27 @@ static void summary(const struct verify *v, const struct options *o) {
     }
     printf("verify: %lld cases, %lld passed, %lld failed", (long long)(v->passed + v->failed),
            (long long)v->passed, (long long)v->failed);
-    if (o->cases)
+    if (o->cases.count)
         printf("\n");
     else
         printf(" (seed %lld)\n", (long long)o->seed);
 }
 
 static int run(struct verify *v, const struct options *o) {
-    int64_t cases = o->cases ? o->n_cases : o->sweep_cases;
-    bool terminal = isatty(STDERR_FILENO);
-    if (!o->cases) /* for tiny problems a team costs more than it brings; runs name their own */
+    v->cases = o->cases.count ? o->cases.count : o->sweep_cases;
+    v->terminal = isatty(STDERR_FILENO);
+    v->told = lab_seconds();
+    if (!o->cases
+             .count) /* for tiny problems a team costs more than it brings; runs name their own */
         omp_set_num_threads(1);
-    for (int64_t i = 0; i < cases; i++) {
-        struct lab_case c;
+    for (int64_t i = 0; i < v->cases; i++) {
+        const struct lab_case c = case_at(o, i);
         char text[LAB_CASE_TEXT];
-        case_read(&c, o, i, text);
         lab_case_print(&c, text);
         if (o->list)
             printf("%s\n", text);
         else
-            check_case(v, &c, o->cases ? -1 : i);
-        if (terminal && !o->list && (i % 16 == 15 || i + 1 == cases))
-            fprintf(stderr, "\rverify: %lld of %lld cases, %lld failed%s", (long long)(i + 1),
-                    (long long)cases, (long long)v->failed, i + 1 == cases ? "\r\033[K" : "");
+            check_case(v, &c, o->cases.count ? -1 : i);
     }
     if (o->list)
         return EXIT_DONE;
@@ -313,7 +361,8 @@ int verify_main(int argc, char **argv) {
         NULL,
         reference_case_filter,
         NULL};
-    struct options options = {NULL, 0, SWEEP_CASES, 1, -1, LAB_ANY, false};
+    struct options options = {
+        .sweep_cases = SWEEP_CASES, .seed = 1, .threads = -1, .backend = LAB_ANY};
     int status = arguments_parse(&argp, "verify", argc, argv, &options);
     if (status != EXIT_DONE)
         return status;
@@ -321,9 +370,12 @@ int verify_main(int argc, char **argv) {
     if (!v)
         return report("verify", "out of memory");
     find_kernels(v);
-    status = cases_check(&options);
+    status = cases_read(&options);
+    if (status == EXIT_DONE)
+        status = cases_check(&options);
     if (status == EXIT_DONE)
         status = run(v, &options);
+    lab_cases_free(&options.cases);
     free(v);
     return status;
 }

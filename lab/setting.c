@@ -1,0 +1,54 @@
+/* A case's pattern and tensors. */
+#include "lab/setting.h"
+
+#include "lab/fill.h"
+
+#include <stdio.h>
+
+static int tensor_make(struct lab_tensor *tensor, const struct lab_case *c, tess_type type,
+                       const int64_t size[4]) {
+    const int64_t element = (int64_t)tess_type_size(type);
+    return lab_tensor_make(tensor, type, size, c->layout, c->align < element ? element : c->align);
+}
+
+int lab_setting_again(const struct lab_setting *s, const struct lab_tensor *like,
+                      struct lab_tensor *tensor) {
+    return tensor_make(tensor, &s->c, like->view.type, like->view.size);
+}
+
+int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[LAB_WHY]) {
+    tess_error error = tess_error_init();
+    memset(s, 0, sizeof *s);
+    s->c = *c;
+    tess_status status = lab_case_pattern(c, &s->pattern, &error);
+    if (status) {
+        snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
+        return -1;
+    }
+    const struct {
+        struct lab_tensor *tensor;
+        tess_type type;
+        int64_t size[4];
+    } all[] = {
+        {&s->q, c->type, {c->b, c->h, c->n, c->d}},
+        {&s->k, c->type, {c->b, c->hkv, c->nkv, c->d}},
+        {&s->v, c->type, {c->b, c->hkv, c->nkv, c->dv}},
+        {&s->o, c->type, {c->b, c->h, c->n, c->dv}},
+        {&s->lse, TESS_F32, {c->b, c->h, c->n, 1}},
+    };
+    for (size_t t = 0; t < sizeof all / sizeof *all; t++)
+        if (tensor_make(all[t].tensor, c, all[t].type, all[t].size)) {
+            snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
+            return -1;
+        }
+    lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
+    return 0;
+}
+
+void lab_setting_free(struct lab_setting *s) {
+    struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse};
+    for (size_t t = 0; t < sizeof all / sizeof *all; t++)
+        lab_tensor_free(all[t]);
+    tess_pattern_free(s->pattern);
+    memset(s, 0, sizeof *s);
+}

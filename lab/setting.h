@@ -1,0 +1,22 @@
+/* A case's pattern and tensors on the host: what checks, tests and the benchmark begin with. */
+#ifndef LAB_SETTING_H
+#define LAB_SETTING_H
+
+#include "lab/guard.h"
+
+struct lab_setting {
+    struct lab_case c;
+    tess_pattern *pattern; /* made through the case's source */
+    struct lab_tensor q, k, v, o, lse;
+};
+
+/* Q, K and V are filled as the case says, without the poison of rows that no query lists; o and lse
+ * hold canaries. Answers 0, or -1 with the reason; lab_setting_free whichever it was. */
+int lab_setting_make(struct lab_setting *setting, const struct lab_case *c, char why[LAB_WHY]);
+void lab_setting_free(struct lab_setting *setting);
+
+/* Another o or lse, or K or V, of the setting's layout. 0, or -1 without memory. */
+int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
+                      struct lab_tensor *tensor);
+
+#endif
