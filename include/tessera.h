@@ -401,7 +401,7 @@ TESS_API void tess_pattern_free(tess_pattern *pattern);
  * ------------------------------------------------------------------------------------------- */
 
 /* FUSED: one kernel, nothing between the stages in memory. STAGED: SDDMM, softmax and SpMM, with
- * the scores in BCSR values between them. */
+ * the scores in memory between them. */
 typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 
 /*
@@ -411,7 +411,7 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
  *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and
  *              all strides but the last times the element size, are multiples of it; a run refuses
- *              views that are not. lse and values need no more than their type's
+ *              views that are not. lse and scores need no more than their type's
  *   threads    the most CPU threads that planning and a run use, 0 ... 65536; 0 means as many as
  *              OpenMP offers while planning. Never more than the machine's processors (or 16, if
  *              those are fewer), which also bounds the workspace. Results do not depend on it
@@ -468,7 +468,7 @@ TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend
 /*
  * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
  * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
- * tensors, values and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
+ * tensors, scores and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
  * read here. Time and memory grow with the tiles listed and the query tiles, of up to 256 queries,
  * that they are packed into. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
  * named that does not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY,
@@ -505,7 +505,7 @@ typedef struct tess_arguments {
     const tess_tensor *q, *k, *v;
     const tess_tensor *o;
     const tess_tensor *lse; /* NULL when not wanted */
-    float *values;          /* BCSR values, section 4 */
+    float *scores;          /* BCSR scores, section 4 */
     void *workspace;
     size_t workspace_size;
     const void *image; /* CUDA: the plan's image, filled; CPU: NULL */
@@ -514,7 +514,7 @@ typedef struct tess_arguments {
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * Attention by a plan: q, k, v to o and lse. Uses the workspace; values stay NULL, a staged plan
+ * Attention by a plan: q, k, v to o and lse. Uses the workspace; scores stay NULL, a staged plan
  * keeps them in the workspace. Bitwise repeatable for one plan on one device and the same outputs
  * wanted; on the CPU the bits are the same for any number of threads. On CUDA the call returns
  * before the work is done, is ordered by the stream, and can be captured in a graph.
@@ -553,37 +553,37 @@ TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
 /* ---------------------------------------------------------------------------------------------
  * 4. The three stages one by one, by a plan whose pipeline is TESS_STAGED
  *
- * Between the stages stand the BCSR values: one float per element of every listed tile, whatever
- * the storage type, masked elements included. The values of one scalar row of a block row are
+ * Between the stages stand the BCSR scores: one float per element of every listed tile, whatever
+ * the storage type, masked elements included. The scores of one scalar row of a block row are
  * contiguous ("row-interleaved"; blocked dynamic sparse attention, Goel and Agrawal), so that
  * softmax streams. With list entries e from r0 = row_ptr[i] to r1 = row_ptr[i + 1] of block row i,
  * the element in row r, column c of tile e stands, for (batch b, query head h), at
  *
- *     values_offset(b, h) + block_kv * (r0 * block_q + r * (r1 - r0) + (e - r0)) + c
+ *     scores_offset(b, h) + block_kv * (r0 * block_q + r * (r1 - r0) + (e - r0)) + c
  *
  * where row_ptr is the one that tess_pattern_lists answers, taken relative to the list's own first
- * tile, and values_offset(b, h) is the number of values of all (batch, query head) pairs before it,
+ * tile, and scores_offset(b, h) is the number of scores of all (batch, query head) pairs before it,
  * batch-major. Rows past n_q are never touched. Columns past n_kv and masked elements hold -Inf as
  * scores and 0 as weights. Errors are those of tess_run.
  * ------------------------------------------------------------------------------------------- */
 
-/* How many floats the BCSR values are, over all batches and query heads; 0 for a fused plan. */
-TESS_API int64_t tess_plan_values_count(const tess_plan *plan);
+/* How many floats the BCSR scores are, over all batches and query heads; 0 for a fused plan. */
+TESS_API int64_t tess_plan_scores_count(const tess_plan *plan);
 
 /* Bytes of workspace that one stage needs when called by itself: exact. */
 TESS_API size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage);
 
-/* values = scale * q k^T on the listed tiles, -Inf on their masked elements. Uses q, k, values,
+/* scores = scale * q k^T on the listed tiles, -Inf on their masked elements. Uses q, k, scores,
  * workspace. */
 TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments,
                                 tess_error *error, tess_stream stream);
 
-/* Softmax of every row of values, in place. Uses values, lse if wanted, workspace. */
+/* Softmax of every row of scores, in place. Uses scores, lse if wanted, workspace. */
 TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
                                   tess_error *error, tess_stream stream);
 
-/* o = values v, for weights as tess_softmax leaves them: 0 ... 1, and a row of zeros is empty. Uses
- * values, v, o, workspace. Keys that a query tile does not list are not read. */
+/* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, and a row of zeros is empty. Uses
+ * scores, v, o, workspace. Keys that a query tile does not list are not read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

@@ -101,9 +101,9 @@ struct sight {
     tess_arguments arguments;
 };
 
-/* values NULL: none. */
+/* scores NULL: none. */
 static int sight_make(struct sight *s, const struct lab_run *run,
-                      const struct lab_buffer *workspace, const struct lab_buffer *values) {
+                      const struct lab_buffer *workspace, const struct lab_buffer *scores) {
     tess_arguments a = tess_arguments_init();
     lab_mirror_make(&s->mirror, run->planned->backend);
     if (lab_mirror_tensor(&s->mirror, run->q, &s->q) ||
@@ -114,21 +114,21 @@ static int sight_make(struct sight *s, const struct lab_run *run,
         return -1;
     a.q = &s->q, a.k = &s->k, a.v = &s->v, a.o = &s->o, a.lse = run->lse ? &s->lse : NULL;
     a.workspace = lab_mirror_add(&s->mirror, workspace), a.workspace_size = workspace->size;
-    if (values)
-        a.values = lab_mirror_add(&s->mirror, values);
+    if (scores)
+        a.scores = lab_mirror_add(&s->mirror, scores);
     a.image = run->planned->place, a.image_size = run->planned->image.size;
     s->arguments = a;
-    return a.workspace && (a.values || !values) ? 0 : -1;
+    return a.workspace && (a.scores || !scores) ? 0 : -1;
 }
 
 static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
-                  const struct lab_buffer *values, char why[LAB_WHY]) {
+                  const struct lab_buffer *scores, char why[LAB_WHY]) {
     const struct lab_planned *p = run->planned;
     if (lab_tensor_check(run->q, "q", why) || lab_tensor_check(run->k, "k", why) ||
         lab_tensor_check(run->v, "v", why) || lab_tensor_check(run->o, "o", why) ||
         (run->lse && lab_tensor_check(run->lse, "lse", why)) ||
         lab_buffer_check(workspace, "the workspace", why) ||
-        (values && lab_buffer_check(values, "values", why)) ||
+        (scores && lab_buffer_check(scores, "scores", why)) ||
         (p->place && lab_buffer_check(&p->image, "the image", why)))
         return -1;
     if (p->place && lab_buffer_hash(&p->image) != p->hash)
@@ -137,14 +137,14 @@ static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
 }
 
 static int call_once(call *function, const struct lab_run *run, size_t workspace_size,
-                     const struct lab_buffer *values, const char *what, char why[LAB_WHY]) {
+                     const struct lab_buffer *scores, const char *what, char why[LAB_WHY]) {
     tess_error error = tess_error_init();
     struct sight sight;
     struct lab_buffer workspace;
     const char *broken = NULL;
     if (lab_buffer_make(&workspace, workspace_size, 64))
         return say(why, what, "out of memory for the workspace");
-    if (sight_make(&sight, run, &workspace, values))
+    if (sight_make(&sight, run, &workspace, scores))
         broken = sight.mirror.why;
     if (!broken)
         broken = launch(function, run, &sight.arguments, &error);
@@ -152,7 +152,7 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
         broken = lab_mirror_fetch(&sight.mirror);
     if (!broken)
         broken = lab_mirror_fetch(&run->planned->home);
-    int failed = broken ? say(why, what, broken) : guards(run, &workspace, values, why);
+    int failed = broken ? say(why, what, broken) : guards(run, &workspace, scores, why);
     lab_mirror_free(&sight.mirror);
     lab_buffer_free(&workspace);
     return failed;
@@ -189,17 +189,17 @@ int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]) {
                   {TESS_STAGE_SPMM, tess_spmm}};
     const tess_plan *plan = run->planned->plan;
     uint64_t before = inputs_hash(run);
-    struct lab_buffer values;
-    if (lab_buffer_make(&values, (size_t)tess_plan_values_count(plan) * sizeof(float), 64))
-        return say(why, "values", "out of memory");
+    struct lab_buffer scores;
+    if (lab_buffer_make(&scores, (size_t)tess_plan_scores_count(plan) * sizeof(float), 64))
+        return say(why, "scores", "out of memory");
     poison_outputs(run);
     int failed = 0;
     for (int s = 0; s < 3 && !failed; s++)
         failed = call_once(stages[s].function, run,
-                           tess_plan_stage_workspace_size(plan, stages[s].stage), &values,
+                           tess_plan_stage_workspace_size(plan, stages[s].stage), &scores,
                            tess_stage_name(stages[s].stage), why);
     if (!failed && inputs_hash(run) != before)
         failed = say(why, "the stages", "an input was written to");
-    lab_buffer_free(&values);
+    lab_buffer_free(&scores);
     return failed;
 }

@@ -34,7 +34,7 @@ struct lab_run {
     enum lab_manner manner;
 };
 
-/* tess_run, or the three stages by themselves over values of exactly the size asked for. 0 when it
+/* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0 when it
  * ran, no canary was touched and no input and no image was changed; else -1 and why. */
 int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);
 int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]);

@@ -5,7 +5,7 @@
 #include "base/threads.h"
 
 /* Which arguments a call uses. */
-enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_VALUES = 32 };
+enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_SCORES = 32 };
 
 /* ---- planning ---- */
 
@@ -140,7 +140,7 @@ static const char *outputs_shared(const struct kernel_args *args) {
         const void *data;
         int output;
     } all[] = {{"q", args->q.data, 0}, {"k", args->k.data, 0},     {"v", args->v.data, 0},
-               {"o", args->o.data, 1}, {"lse", args->lse.data, 1}, {"values", args->values, 1}};
+               {"o", args->o.data, 1}, {"lse", args->lse.data, 1}, {"scores", args->scores, 1}};
     const size_t n = sizeof all / sizeof *all;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
@@ -207,11 +207,11 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
     tess_status status = tensors_take(out, &plan->problem, &a, uses, function, error);
     if (status)
         return status;
-    if (uses & USES_VALUES) {
-        if (!a.values || (uintptr_t)a.values % sizeof(float))
-            return error_set(error, TESS_INVALID_ARGUMENT, function, "values",
-                             "values is NULL or not aligned");
-        out->values = a.values;
+    if (uses & USES_SCORES) {
+        if (!a.scores || (uintptr_t)a.scores % sizeof(float))
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "scores",
+                             "scores is NULL or not aligned");
+        out->scores = a.scores;
     }
     const char *both = outputs_shared(out);
     if (both)
@@ -238,7 +238,7 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     if (status)
         return status;
     struct carve carve = {.base = args.workspace};
-    plan_carve(plan, &carve, &args.values, &args.workspace);
+    plan_carve(plan, &carve, &args.scores, &args.workspace);
     args.stream = stream;
     const tess_stage *stages;
     int n = plan_stages(plan->problem.pipeline, &stages);
@@ -268,19 +268,19 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
 
 tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                        tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_VALUES, __func__,
+    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_SCORES, __func__,
                      error, stream);
 }
 
 tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                          tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_VALUES, __func__, error,
+    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_SCORES, __func__, error,
                      stream);
 }
 
 tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                       tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SPMM, USES_V | USES_O | USES_VALUES, __func__,
+    return stage_run(plan, arguments, TESS_STAGE_SPMM, USES_V | USES_O | USES_SCORES, __func__,
                      error, stream);
 }
 

@@ -96,8 +96,8 @@ size_t tess_plan_image_size(const tess_plan *plan) {
     return plan ? plan->image : 0;
 }
 
-int64_t tess_plan_values_count(const tess_plan *plan) {
-    return plan ? plan->values_count : 0;
+int64_t tess_plan_scores_count(const tess_plan *plan) {
+    return plan ? plan->scores_count : 0;
 }
 
 size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage) {

@@ -18,7 +18,7 @@ struct bench_limits {
 struct bench_amounts {
     int64_t pairs;
     int64_t tiles;  /* of the pattern's lists */
-    int64_t values; /* staged: BCSR values between the stages */
+    int64_t scores; /* staged: BCSR scores between the stages */
     int64_t keys;   /* fused: gathered, each once for each query tile that lists it */
 };
 

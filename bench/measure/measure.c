@@ -58,12 +58,12 @@ static const char *run_layer(void *what, tess_stream stream) {
     return why ? why : run_attention(what, stream);
 }
 
-/* A stage by itself; the values lie between them in memory of their own. */
+/* A stage by itself; the scores lie between them in memory of their own. */
 static const char *run_stage(struct measuring *m, tess_stream stream,
                              tess_status (*stage)(const tess_plan *, const tess_arguments *,
                                                   tess_error *, tess_stream)) {
     tess_arguments a = m->place.arguments;
-    a.values = m->place.values;
+    a.scores = m->place.scores;
     return stage(m->plan, &a, &m->error, stream) == TESS_OK ? NULL : m->error.message;
 }
 
@@ -126,7 +126,7 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
 /* All that time_all times. The stages run on what a layer's projections left. */
 static int check(struct measuring *m, char why[LAB_WHY]) {
     int status = check_run(m, m->manner->layer ? run_layer : run_attention, why);
-    if (status != BENCH_DONE || !m->place.values)
+    if (status != BENCH_DONE || !m->place.scores)
         return status;
     bench_setting_spoil(m->s, 0);
     const char *broken = lab_mirror_send(&m->place.tensors);
@@ -156,7 +156,7 @@ static const char *time_all(struct measuring *m) {
     bench_result_take(m->r, &times);
     if (m->clock.backend == TESS_CUDA)
         why = bench_time_host(&m->r->host_us, &m->clock, &attention);
-    for (int i = 0; i < BENCH_STAGES && m->place.values && !why; i++)
+    for (int i = 0; i < BENCH_STAGES && m->place.scores && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
     if (!why && m->manner->layer)
         why = time_one(&m->r->projection_ms, m, run_projection);
@@ -220,7 +220,7 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
     const struct bench_amounts amounts = {
         .pairs = r->pairs,
         .tiles = info.full_tiles + info.band_tiles + info.bitmask_tiles,
-        .values = tess_plan_values_count(m->plan),
+        .scores = tess_plan_scores_count(m->plan),
         .keys = m->pipeline == TESS_STAGED
                     ? 0
                     : plan->packed_keys * (problem.batch * problem.heads_q / plan->stacked_heads) /

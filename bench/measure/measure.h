@@ -59,14 +59,14 @@ struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
     void *workspace, *image;
-    float *values;
+    float *scores;
     tess_arguments arguments;
 };
 
-/* plan NULL: the tensors alone; values: room for the BCSR values too. Answers NULL, or why not;
+/* plan NULL: the tensors alone; scores: room for the BCSR scores too. Answers NULL, or why not;
  * bench_place_free in either case. */
 const char *bench_place_make(struct bench_place *p, const struct bench_setting *s,
-                             const tess_plan *plan, tess_backend backend, int values);
+                             const tess_plan *plan, tess_backend backend, int scores);
 void bench_place_free(struct bench_place *p);
 
 /* Measures what the manner asks for; limits are the CUDA device's. Answers BENCH_DONE; BENCH_BAD

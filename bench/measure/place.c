@@ -61,7 +61,7 @@ static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
 }
 
 const char *bench_place_make(struct bench_place *p, const struct bench_setting *s,
-                             const tess_plan *plan, tess_backend backend, int values) {
+                             const tess_plan *plan, tess_backend backend, int scores) {
     tess_arguments a = tess_arguments_init();
     memset(p, 0, sizeof *p);
     lab_mirror_make(&p->tensors, backend);
@@ -77,10 +77,10 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         a.image = p->image = lab_device_alloc(backend, a.image_size);
     if (a.image_size && !a.image)
         return "out of memory for the plan";
-    if (values)
-        p->values = lab_device_alloc(backend, (size_t)tess_plan_values_count(plan) * sizeof(float));
-    if (values && !p->values)
-        return "out of memory for the values";
+    if (scores)
+        p->scores = lab_device_alloc(backend, (size_t)tess_plan_scores_count(plan) * sizeof(float));
+    if (scores && !p->scores)
+        return "out of memory for the scores";
     a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
     p->arguments = a;
     return NULL;
@@ -90,6 +90,6 @@ void bench_place_free(struct bench_place *p) {
     tess_backend backend = p->tensors.backend;
     lab_device_free(backend, p->workspace);
     lab_device_free(backend, p->image);
-    lab_device_free(backend, p->values);
+    lab_device_free(backend, p->scores);
     lab_mirror_free(&p->tensors);
 }

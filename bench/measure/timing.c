@@ -70,7 +70,7 @@ static const char *time_burst(double *ms, struct bench_clock *clock, const struc
 }
 
 /* As many replays as take BURST_MS. */
-static const char *choose_count(int64_t *count, struct bench_clock *clock, void *graph) {
+static const char *select_count(int64_t *count, struct bench_clock *clock, void *graph) {
     double ms = 0;
     const char *why = NULL;
     for (*count = 1; !why; *count *= 2) {
@@ -95,7 +95,7 @@ static const char *time_runs(struct bench_times *times, struct bench_clock *cloc
     int64_t runs = 0, count = 1, least = LEAST_RUNS;
     const char *why = time_burst(&ms, clock, work, graph, 1); /* warms up */
     if (!why && graph)
-        why = choose_count(&count, clock, graph);
+        why = select_count(&count, clock, graph);
     if (lab_seconds() - began > SLOW_SECONDS)
         least = 1;
     memset(&times->throttle, 0, sizeof times->throttle);

@@ -48,7 +48,7 @@ struct view {
 };
 
 /* What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
- * staged one bcsr and values; both find a schedule, whose tiles are query tiles for the one and
+ * staged one bcsr and scores; both find a schedule, whose tiles are query tiles for the one and
  * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
  * time (docs/semantics.md, "Unlisted keys"). */
 struct kernel_args {
@@ -57,14 +57,14 @@ struct kernel_args {
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse;
-    float *values;
+    float *scores;
     const struct bcsr *bcsr;
     const struct lists *lists;
     const struct prepared *prepared; /* fused, of backends that prepare their lists */
     const struct schedule *schedule;
     int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
-    const int64_t *values_offset; /* [batch * heads_q]: staged, first value of each head */
+    const int64_t *scores_offset; /* [batch * heads_q]: staged, first score of each head */
     double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
     const void *image;            /* CUDA: what image_upload has filled */
@@ -114,7 +114,7 @@ struct tiling {
     int turns;
     /* Whether of this problem it can compute listed pairs alone; NULL: never. */
     int (*listed)(const struct problem *problem);
-    /* CTAs among which items are dealt, for tiles of `rows` rows; 1: whoever is free takes the next.
+    /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
 };
@@ -132,10 +132,10 @@ struct kernel {
      * another machine. */
     const char *(*unusable)(void);
     /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
-     * not looked at: see choose_refuses. */
+     * not looked at: see select_refuses. */
     const char *(*refuses)(const struct kernel *kernel, const struct problem *problem,
                            const tess_target *target);
-    /* Bytes of workspace: exact; SIZE_MAX when they do not fit. values are not part of it. Only
+    /* Bytes of workspace: exact; SIZE_MAX when they do not fit. scores are not part of it. Only
      * what the plan knows is set in the arguments. */
     size_t (*workspace)(const struct kernel_args *args);
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
@@ -149,7 +149,7 @@ struct work {
     const struct schedule *schedule;
     const int64_t *list_of; /* [batch * heads_q / stack] */
     int64_t stack;          /* heads to a tile */
-    int32_t workers;        /* among whom the items are dealt; 1: whoever is free takes the next */
+    int32_t workers;        /* among whom the items are assigned; 1: whoever is free takes the next */
 };
 
 struct backend {

@@ -45,14 +45,14 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         return no_memory(error, "the list of each stack of heads");
     for (int64_t i = 0; i < stacks; i++)
         list_of[i] = plan->list_of[i * stack];
-    const int32_t dealt = kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
+    const int32_t assigned = kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
     const int64_t hands =
         plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost =
-            choose_key_cost(plan, kernel, choose_dims(plan, kernel), (double)(rows * stack)),
-        .workers = dealt > 1 && dealt < hands ? dealt : hands, /* two may share an item */
+            select_key_cost(plan, kernel, select_dims(plan, kernel), (double)(rows * stack)),
+        .workers = assigned > 1 && assigned < hands ? assigned : hands, /* two may share an item */
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan) / stack,
         .merge_cost = kernel->cost.merge};
@@ -64,7 +64,7 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
                               .schedule = &plan->schedule,
                               .list_of = list_of,
                               .stack = stack,
-                              .workers = dealt};
+                              .workers = assigned};
     if (!status && plan->backend->prepare)
         status = plan->backend->prepare(&plan->prepared, &work, error);
     free(list_of);
@@ -74,7 +74,7 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
 static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                               tess_error *error) {
     int32_t rows = 0;
-    tess_status status = choose_height(plan, m, heads, forced, &rows, error);
+    tess_status status = select_height(plan, m, heads, forced, &rows, error);
     if (!status)
         status = lists_pack(&plan->lists, m, rows, error);
     if (status)
@@ -82,14 +82,14 @@ static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double head
     const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
     struct lists_sums sums;
     lists_sum(&sums, &plan->lists);
-    plan->stack = choose_stack(plan, kernel, rows);
+    plan->stack = select_stack(plan, kernel, rows);
     status = fused_schedule(plan, rows, error);
     if (status)
         return status;
     const double uneven = plan->prepared ? plan->backend->unevenness(plan->prepared) : 1;
     plan->predicted_seconds =
         kernel->cost.launch + (plan->schedule.n_merges ? kernel->cost.merge : 0) +
-        choose_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) * uneven;
+        select_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) * uneven;
     return TESS_OK;
 }
 
@@ -113,44 +113,44 @@ static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
                : -1;
 }
 
-/* Where each head's values begin. Zero, or -1 when the sum does not fit. */
-static int values_place(tess_plan *plan) {
+/* Where each head's scores begin. Zero, or -1 when the sum does not fit. */
+static int scores_place(tess_plan *plan) {
     const struct bcsr *m = &plan->bcsr;
     int64_t sum = 0;
     for (int64_t bh = 0; bh < plan->problem.batch * plan->problem.heads_q; bh++) {
         int64_t list = plan->list_of[bh], count;
         int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
-        plan->values_offset[bh] = sum;
+        plan->scores_offset[bh] = sum;
         if (__builtin_mul_overflow(tiles, m->block_q, &count) ||
             __builtin_mul_overflow(count, m->block_kv, &count) ||
             __builtin_add_overflow(sum, count, &sum) || sum > INT64_MAX / 8)
             return -1;
     }
-    plan->values_count = sum;
+    plan->scores_count = sum;
     return 0;
 }
 
 static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double heads,
                                tess_error *error) {
     int64_t batch_heads = plan->problem.batch * plan->problem.heads_q;
-    plan->values_offset = calloc((size_t)batch_heads, sizeof *plan->values_offset);
+    plan->scores_offset = calloc((size_t)batch_heads, sizeof *plan->scores_offset);
     int64_t rows = m->batch * m->heads * m->rows;
     int64_t *keys = malloc(((size_t)rows + 1) * sizeof *keys);
-    if (!plan->values_offset || !keys || bcsr_copy(&plan->bcsr, m)) {
+    if (!plan->scores_offset || !keys || bcsr_copy(&plan->bcsr, m)) {
         free(keys);
         return no_memory(error, "the block lists");
     }
     tess_status status = TESS_OK;
-    if (values_place(plan))
+    if (scores_place(plan))
         status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
-                           "the BCSR values of %lld tiles of %lld x %lld do not fit 64 bits",
+                           "the BCSR scores of %lld tiles of %lld x %lld do not fit 64 bits",
                            (long long)m->n_tiles, (long long)m->block_q, (long long)m->block_kv);
     if (!status) {
         for (int64_t l = 0; l < m->batch * m->heads; l++)
             for (int64_t i = 0; i < m->rows; i++)
                 keys[l * m->rows + i] =
                     (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
-        plan->predicted_seconds = choose_staged_cost(plan, heads);
+        plan->predicted_seconds = select_staged_cost(plan, heads);
         struct schedule_rules rules = {.item_cost = 1,
                                        .key_cost = 1,
                                        .workers = 1,
@@ -174,28 +174,28 @@ struct kernel_args plan_args(const tess_plan *plan) {
                                 .schedule = &plan->schedule,
                                 .stack = plan->stack,
                                 .list_of = plan->list_of,
-                                .values_offset = plan->values_offset,
+                                .scores_offset = plan->scores_offset,
                                 .seconds = plan->predicted_seconds};
 }
 
-void plan_carve(const tess_plan *plan, struct carve *carve, float **values, void **stage) {
+void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **stage) {
     size_t largest = 0;
     for (int s = 0; s < PLAN_STAGES; s++)
         largest = plan->stage_workspace[s] > largest ? plan->stage_workspace[s] : largest;
-    *values = carve_take(carve, (size_t)plan->values_count, sizeof(float));
+    *scores = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
     *stage = carve_take(carve, largest, 1);
 }
 
 static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     struct kernel_args args = plan_args(plan);
     struct carve whole = {0};
-    float *values;
+    float *scores;
     void *stage;
     for (int s = 0; s < PLAN_STAGES; s++) {
         args.kernel = plan->kernels[s];
         plan->stage_workspace[s] = args.kernel ? args.kernel->workspace(&args) : 0;
     }
-    plan_carve(plan, &whole, &values, &stage);
+    plan_carve(plan, &whole, &scores, &stage);
     if (whole.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");
@@ -235,7 +235,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
     if (!status)
-        status = choose_kernels(plan, kernel, error);
+        status = select_kernels(plan, kernel, error);
     if (!status)
         status = problem->pipeline == TESS_FUSED ? fused_make(plan, m, heads, kernel != NULL, error)
                                                  : staged_make(plan, m, heads, error);
@@ -258,6 +258,6 @@ void tess_plan_free(tess_plan *plan) {
         plan->backend->prepared_free(plan->prepared);
     schedule_free(&plan->schedule);
     free(plan->list_of);
-    free(plan->values_offset);
+    free(plan->scores_offset);
     free(plan);
 }

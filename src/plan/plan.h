@@ -25,11 +25,11 @@ struct tess_plan {
     struct prepared *prepared;                   /* fused, of backends that prepare their lists */
     struct schedule schedule;
     int64_t *list_of;       /* [batch * heads_q] */
-    int64_t *values_offset; /* staged: [batch * heads_q] */
-    int64_t values_count;
+    int64_t *scores_offset; /* staged: [batch * heads_q] */
+    int64_t scores_count;
     size_t stage_workspace[PLAN_STAGES];
     size_t image;     /* bytes of the device image; 0 where there is none */
-    size_t workspace; /* what tess_run needs: staged, values and the largest stage's workspace */
+    size_t workspace; /* what tess_run needs: staged, scores and the largest stage's workspace */
     int64_t pairs;    /* over all batches and query heads */
     double predicted_seconds;
 };
@@ -42,8 +42,8 @@ tess_status plan_make(tess_plan **plan, const struct problem *problem, const cha
                       const tess_pattern *pattern, const tess_target *target,
                       const struct backend *backend, tess_error *error);
 
-/* The workspace of tess_run: staged, the values; then room for the largest stage. */
-void plan_carve(const tess_plan *plan, struct carve *carve, float **values, void **stage);
+/* The workspace of tess_run: staged, the scores; then room for the largest stage. */
+void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **stage);
 
 /* The arguments that every kernel of the plan is handed; tensors are left empty. */
 struct kernel_args plan_args(const tess_plan *plan);

@@ -62,7 +62,7 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
                 foreign++;
                 continue;
             }
-            const char *why = choose_refuses(plan, other);
+            const char *why = select_refuses(plan, other);
             if (!why)
                 why = other < plan->kernels[s]
                           ? "predicted to take longer, or not the one asked for"
@@ -110,7 +110,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
     if (plan->problem.pipeline == TESS_FUSED)
         say_lists(&t, plan);
     else
-        say(&t, "  values    %lld floats between the stages\n", (long long)plan->values_count);
+        say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
     say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)plan->schedule.n_items,
         plural(plan->schedule.n_items), (long long)plan->schedule.n_merges,
         plural(plan->schedule.n_merges));

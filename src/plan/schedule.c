@@ -132,9 +132,9 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
 
 /* Costs in keys of one worker. */
 struct wave {
-    struct deal_item *order;
+    struct assign_item *order;
     int64_t n, item, merge, total;
-    struct deal deal;
+    struct assignment assignment;
 };
 
 static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t *keys,
@@ -152,10 +152,10 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
         const struct work_item *w = &s->items[i];
         const int64_t of_tile = keys[list_of[w->batch_head] * tiles + w->tile];
         /* Rows without keys are seen to meanwhile. */
-        wave->order[i] = (struct deal_item){of_tile ? of_tile / w->parts + wave->item : 0, i};
+        wave->order[i] = (struct assign_item){of_tile ? of_tile / w->parts + wave->item : 0, i};
         wave->total += wave->order[i].cost;
     }
-    deal_sort(wave->order, wave->n, (int32_t)rules->workers);
+    assign_sort(wave->order, wave->n, (int32_t)rules->workers);
     return 0;
 }
 
@@ -167,11 +167,11 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
 static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles, struct cuts *cuts,
                      const struct schedule_rules *rules, int64_t *end) {
     const int64_t share = wave->total / rules->workers;
-    int failed = deal_begin(&wave->deal, (int32_t)rules->workers);
+    int failed = assign_begin(&wave->assignment, (int32_t)rules->workers);
     for (int64_t i = 0; i < wave->n && !failed; i++) {
         const struct work_item *w = &s->items[wave->order[i].number];
         const int64_t keys = wave->order[i].cost - wave->item;
-        const int64_t room = share - deal_least(&wave->deal);
+        const int64_t room = share - assign_least(&wave->assignment);
         const int64_t most = min_i64(keys / rules->min_part_keys, WAVE_PARTS);
         int64_t parts = 1;
         if (cuts && w->parts == 1 && keys > room && most > 1) {
@@ -180,10 +180,10 @@ static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles,
             cuts->parts[w->batch_head * tiles + w->tile] = (int32_t)parts;
         }
         for (int64_t part = 0; part < parts; part++)
-            deal_next(&wave->deal, keys / parts + wave->item);
+            assign_next(&wave->assignment, keys / parts + wave->item);
     }
-    *end = failed ? 0 : deal_most(&wave->deal);
-    deal_free(&wave->deal);
+    *end = failed ? 0 : assign_most(&wave->assignment);
+    assign_free(&wave->assignment);
     return failed;
 }
 

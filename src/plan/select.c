@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Tiles that are packed on trial for each tile height. */
-#define CHOOSE_SAMPLES 64
+#define SELECT_SAMPLES 64
 
 /* ---- kernels ---- */
 
@@ -44,7 +44,7 @@ static int heads_share(const tess_plan *plan, int32_t stack) {
     return 1;
 }
 
-int32_t choose_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+int32_t select_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
     const struct tiling *tiling = kernel->tiling;
     if (rows >= tiling->stacked_rows)
         return 1;
@@ -56,7 +56,7 @@ int32_t choose_stack(const tess_plan *plan, const struct kernel *kernel, int32_t
     return stack;
 }
 
-const char *choose_refuses(const tess_plan *plan, const struct kernel *kernel) {
+const char *select_refuses(const tess_plan *plan, const struct kernel *kernel) {
     int fits = !kernel->tiling;
     for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
@@ -73,7 +73,7 @@ static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
             continue;
-        const char *why = choose_refuses(plan, kernel);
+        const char *why = select_refuses(plan, kernel);
         if (!why)
             return kernel;
         *reason = why;
@@ -106,7 +106,7 @@ static tess_status height_check(const tess_plan *plan, const struct kernel *kern
     return TESS_OK;
 }
 
-tess_status choose_kernels(tess_plan *plan, const char *name, tess_error *error) {
+tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error) {
     const tess_stage *stages;
     int n = plan_stages(plan->problem.pipeline, &stages);
     const struct kernel *forced = name ? kernel_named(plan->backend, name) : NULL;
@@ -134,7 +134,7 @@ tess_status choose_kernels(tess_plan *plan, const char *name, tess_error *error)
 
 /* ---- cost ---- */
 
-double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
+double select_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
                        double rows) {
     const struct problem *p = &plan->problem;
     const double head = (double)(p->n_kv * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
@@ -167,7 +167,7 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
                     (turns ? sums->masked_halves : sums->masked_groups));
 }
 
-double choose_dims(const tess_plan *plan, const struct kernel *kernel) {
+double select_dims(const tess_plan *plan, const struct kernel *kernel) {
     return (double)(kernel->tiling->padded_head ? 2 * kernel->tiling->padded_head
                                         : plan->problem.d_qk + plan->problem.d_v);
 }
@@ -194,23 +194,23 @@ static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost,
     return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }
 
-double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
+double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack) {
     const struct kernel_cost *cost = &kernel->cost;
-    const double dims = choose_dims(plan, kernel), rows = (double)height * stack;
+    const double dims = select_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
     const int turns = has_turns(plan, kernel, sums, height);
     return stacks *
            (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
-            (sums->full_keys + sums->masked_keys) * choose_key_cost(plan, kernel, dims, rows) +
+            (sums->full_keys + sums->masked_keys) * select_key_cost(plan, kernel, dims, rows) +
             (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
             masked_cost(plan, cost, sums, rows, turns) -
             listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
 }
 
-double choose_staged_cost(const tess_plan *plan, double heads) {
+double select_staged_cost(const tess_plan *plan, double heads) {
     const struct bcsr *m = &plan->bcsr;
     double dims[PLAN_STAGES] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
                                 [TESS_STAGE_SOFTMAX] = 1,
@@ -226,7 +226,7 @@ double choose_staged_cost(const tess_plan *plan, double heads) {
             seconds +=
                 kernel->cost.launch +
                 heads * (rows * kernel->cost.item +
-                         keys * choose_key_cost(plan, kernel, dims[s], height) +
+                         keys * select_key_cost(plan, kernel, dims[s], height) +
                          keys * height * kernel->cost.value + masked * kernel->cost.masked_key);
     }
     return seconds;
@@ -246,7 +246,7 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     int i = 0;
     while (i < PLAN_HEIGHTS - 1 && e->rows[i] && e->rows[i] != rows)
         i++;
-    if (e->rows[i] != rows && lists_estimate(&e->sums[i], e->m, rows, CHOOSE_SAMPLES, error))
+    if (e->rows[i] != rows && lists_estimate(&e->sums[i], e->m, rows, SELECT_SAMPLES, error))
         return NULL;
     e->rows[i] = rows;
     return &e->sums[i];
@@ -260,7 +260,7 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
     int n = 0, best = 0;
     for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
-        const int32_t stack = choose_stack(plan, kernel, *r);
+        const int32_t stack = select_stack(plan, kernel, *r);
         if (!stack || !height_fits(plan, kernel, *r) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
@@ -268,7 +268,7 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
         if (!sums)
             return TESS_OUT_OF_MEMORY;
         weighed[n] =
-            (struct plan_height){*r, choose_fused_cost(plan, kernel, sums, heads, *r, stack)};
+            (struct plan_height){*r, select_fused_cost(plan, kernel, sums, heads, *r, stack)};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;
@@ -282,14 +282,14 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
     return TESS_OK;
 }
 
-tess_status choose_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
+tess_status select_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                           int32_t *rows, tess_error *error) {
     const struct backend *backend = plan->backend;
     const struct kernel *first = plan->kernels[TESS_STAGE_ATTENTION];
     struct estimates e = {.m = m};
     double least = INFINITY;
     for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
-        if (k->stage != TESS_STAGE_ATTENTION || choose_refuses(plan, k))
+        if (k->stage != TESS_STAGE_ATTENTION || select_refuses(plan, k))
             continue;
         tess_status status = kernel_weigh(plan, k, &e, heads, &least, rows, error);
         if (status)

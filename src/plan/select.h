@@ -1,42 +1,42 @@
 /* Which kernels compute a plan, and in which query tiles. Costs are seconds of one worker. */
-#ifndef TESSERA_CHOOSE_H
-#define TESSERA_CHOOSE_H
+#ifndef TESSERA_SELECT_H
+#define TESSERA_SELECT_H
 
 #include "plan/plan.h"
 
 /* NULL if the kernel computes the plan's problem on its target, at one height at least; else why
  * not, in words. */
-const char *choose_refuses(const tess_plan *plan, const struct kernel *kernel);
+const char *select_refuses(const tess_plan *plan, const struct kernel *kernel);
 
 /* For each stage of the plan's pipeline the first kernel that does not refuse it; a name forces one.
  * Answers TESS_UNSUPPORTED with the reason where there is none. */
-tess_status choose_kernels(tess_plan *plan, const char *name, tess_error *error);
+tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error);
 
 /* Into *rows, which is 0, the cheapest height of the kernel that was picked; where it is to be weighed
  * against those after it and no name forces it, the cheapest of them all, whose kernel becomes the
  * plan's. heads: that read each list. */
-tess_status choose_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
+tess_status select_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                           int32_t *rows, tess_error *error);
 
 /* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
  * do not share their list, or need not be. */
-int32_t choose_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows);
+int32_t select_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows);
 
 /* Dims of a key that attention computes, K's and V's. */
-double choose_dims(const tess_plan *plan, const struct kernel *kernel);
+double select_dims(const tess_plan *plan, const struct kernel *kernel);
 
 /* One key of so many dims for a query tile of `rows` rows. */
-double choose_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
+double select_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
                        double rows);
 
 /* A fused run over lists with these sums, each list read by `heads` heads, in tiles of `height`
  * rows of each of `stack` heads: what kernels and heights are weighed by, without launch, merges and
  * workers that have more to do than others, which the plan's prediction counts. */
-double choose_fused_cost(const tess_plan *plan, const struct kernel *kernel,
+double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack);
 
 /* All stages over the block lists. */
-double choose_staged_cost(const tess_plan *plan, double heads);
+double select_staged_cost(const tess_plan *plan, double heads);
 
 #endif

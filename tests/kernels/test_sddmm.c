@@ -24,7 +24,7 @@ struct stage {
     tess_pattern *pattern;
     tess_plan *plan;
     struct lab_tensor q, k, v;
-    struct lab_buffer values;
+    struct lab_buffer scores;
 };
 
 static void stage_make(struct stage *s, const char *text) {
@@ -45,8 +45,8 @@ static void stage_make(struct stage *s, const char *text) {
     tess_problem problem = lab_case_problem(c, TESS_STAGED);
     if (tess_plan_create(&s->plan, &problem, s->pattern, NULL, &error))
         fail_msg("%s: %s", text, error.message);
-    size_t size = (size_t)tess_plan_values_count(s->plan) * sizeof(float);
-    assert_int_equal(0, lab_buffer_make(&s->values, size, 64));
+    size_t size = (size_t)tess_plan_scores_count(s->plan) * sizeof(float);
+    assert_int_equal(0, lab_buffer_make(&s->scores, size, 64));
 }
 
 static void stage_free(struct stage *s) {
@@ -55,26 +55,26 @@ static void stage_free(struct stage *s) {
     lab_tensor_free(&s->q);
     lab_tensor_free(&s->k);
     lab_tensor_free(&s->v);
-    lab_buffer_free(&s->values);
+    lab_buffer_free(&s->scores);
 }
 
-/* Runs between canaries, values poisoned before. */
+/* Runs between canaries, scores poisoned before. */
 static void stage_run(struct stage *s) {
     char why[LAB_WHY];
     struct lab_buffer workspace;
     tess_error error = tess_error_init();
     size_t size = tess_plan_stage_workspace_size(s->plan, TESS_STAGE_SDDMM);
     assert_int_equal(0, lab_buffer_make(&workspace, size, 64));
-    lab_buffer_poison(&s->values);
+    lab_buffer_poison(&s->scores);
     tess_arguments arguments = tess_arguments_init();
     arguments.q = &s->q.view;
     arguments.k = &s->k.view;
-    arguments.values = (float *)(void *)s->values.data;
+    arguments.scores = (float *)(void *)s->scores.data;
     arguments.workspace = workspace.data;
     arguments.workspace_size = workspace.size;
     if (tess_sddmm(s->plan, &arguments, &error, NULL))
         fail_msg("%s", error.message);
-    if (lab_buffer_check(&s->values, "values", why) ||
+    if (lab_buffer_check(&s->scores, "scores", why) ||
         lab_buffer_check(&workspace, "workspace", why))
         fail_msg("%s", why);
     lab_buffer_free(&workspace);
@@ -97,21 +97,21 @@ static double score(const struct stage *s, int64_t b, int64_t h, int64_t i, int6
     return scale * dot;
 }
 
-/* Holds one block row of one head against the reference; answers how many values it has. */
+/* Holds one block row of one head against the reference; answers how many scores it has. */
 static int64_t block_row_check(const struct stage *s, int64_t b, int64_t h, int64_t row,
-                               const float *values) {
+                               const float *scores) {
     const struct bcsr *m = &s->pattern->lists;
     const int64_t list = bcsr_list(m, b, h, s->c.h);
     const int64_t tiles = bcsr_row_end(m, list, row) - bcsr_row_begin(m, list, row);
     uint32_t canary;
-    memcpy(&canary, s->values.base, sizeof canary);
+    memcpy(&canary, s->scores.base, sizeof canary);
     struct tile_walk walk;
     struct tile tile;
     tile_walk_begin(&walk, m, list, row);
     for (int64_t e = 0; tile_walk_next(&walk, &tile); e++)
         for (int64_t r = 0; r < m->block_q; r++)
             for (int64_t c = 0; c < m->block_kv; c++) {
-                const float x = values[m->block_kv * (r * tiles + e) + c];
+                const float x = scores[m->block_kv * (r * tiles + e) + c];
                 int64_t i = row * m->block_q + r, j = tile.col * m->block_kv + c;
                 uint32_t bits;
                 double size;
@@ -144,31 +144,31 @@ static void every_value_is_right(void **state) {
         struct stage s;
         stage_make(&s, cases[i]);
         stage_run(&s);
-        const float *values = (const float *)(const void *)s.values.data;
+        const float *scores = (const float *)(const void *)s.scores.data;
         int64_t at = 0;
         for (int64_t b = 0; b < s.c.b; b++)
             for (int64_t h = 0; h < s.c.h; h++)
                 for (int64_t row = 0; row < s.pattern->lists.rows; row++)
-                    at += block_row_check(&s, b, h, row, values + at);
-        assert_int_equal(at, tess_plan_values_count(s.plan));
+                    at += block_row_check(&s, b, h, row, scores + at);
+        assert_int_equal(at, tess_plan_scores_count(s.plan));
         stage_free(&s);
     }
 }
 
 static void nan_in_a_listed_key_reaches_its_rows_only(void **state) {
     struct stage s;
-    float *values;
+    float *scores;
     (void)state;
     stage_make(&s, "h=1,n=16,d=3,block=16x16,pattern=causal");
     lab_put(s.k.view.data, TESS_F32, lab_row(&s.k.view, 0, 0, 10) + 1, NAN);
     stage_run(&s);
-    values = (float *)(void *)s.values.data;
+    scores = (float *)(void *)s.scores.data;
     for (int r = 0; r < 16; r++)
         for (int c = 0; c < 16; c++) {
             if (c > r)
-                assert_true(values[16 * r + c] == -INFINITY);
+                assert_true(scores[16 * r + c] == -INFINITY);
             else
-                assert_true(c == 10 ? isnan(values[16 * r + c]) : isfinite(values[16 * r + c]));
+                assert_true(c == 10 ? isnan(scores[16 * r + c]) : isfinite(scores[16 * r + c]));
         }
     stage_free(&s);
 }

@@ -1,5 +1,5 @@
 /*
- * Stage 2 alone: rows of values against softmax in double precision, long rows included; -Inf, +Inf
+ * Stage 2 alone: rows of scores against softmax in double precision, long rows included; -Inf, +Inf
  * and NaN; the lse; and the exponential that the fused kernel shares.
  */
 #include <setjmp.h>
@@ -63,14 +63,14 @@ static void exp2_has_its_special_values(void **state) {
     assert_true(isnan(exp2_of(-NAN)));
 }
 
-/* ---- rows: a pattern of dense blocks, whose values are set by hand ---- */
+/* ---- rows: a pattern of dense blocks, whose scores are set by hand ---- */
 
 struct stage {
     tess_pattern *pattern;
     tess_plan *plan;
-    struct lab_buffer values;
+    struct lab_buffer scores;
     struct lab_tensor lse;
-    float *x; /* the values: row r of block row i at ((i * block_q) + r) * n_kv */
+    float *x; /* the scores: row r of block row i at ((i * block_q) + r) * n_kv */
 };
 
 static void stage_make(struct stage *s, int64_t n_q, int64_t n_kv, int64_t block_q,
@@ -90,10 +90,10 @@ static void stage_make(struct stage *s, int64_t n_q, int64_t n_kv, int64_t block
     assert_int_equal(TESS_OK, tess_pattern_from_spec(&s->pattern, "dense", &shape, &error));
     if (tess_plan_create(&s->plan, &problem, s->pattern, NULL, &error))
         fail_msg("%s", error.message);
-    size_t size = (size_t)tess_plan_values_count(s->plan) * sizeof(float);
-    assert_int_equal(0, lab_buffer_make(&s->values, size, 64));
+    size_t size = (size_t)tess_plan_scores_count(s->plan) * sizeof(float);
+    assert_int_equal(0, lab_buffer_make(&s->scores, size, 64));
     assert_int_equal(0, lab_tensor_make(&s->lse, TESS_F32, lse, LAB_PADDED, 16));
-    s->x = (float *)(void *)s->values.data;
+    s->x = (float *)(void *)s->scores.data;
 }
 
 static void stage_run(struct stage *s, int with_lse) {
@@ -103,13 +103,13 @@ static void stage_run(struct stage *s, int with_lse) {
     size_t size = tess_plan_stage_workspace_size(s->plan, TESS_STAGE_SOFTMAX);
     assert_int_equal(0, lab_buffer_make(&workspace, size, 64));
     tess_arguments arguments = tess_arguments_init();
-    arguments.values = s->x;
+    arguments.scores = s->x;
     arguments.lse = with_lse ? &s->lse.view : NULL;
     arguments.workspace = workspace.data;
     arguments.workspace_size = workspace.size;
     if (tess_softmax(s->plan, &arguments, &error, NULL))
         fail_msg("%s", error.message);
-    if (lab_buffer_check(&s->values, "values", why) || lab_tensor_check(&s->lse, "lse", why) ||
+    if (lab_buffer_check(&s->scores, "scores", why) || lab_tensor_check(&s->lse, "lse", why) ||
         lab_buffer_check(&workspace, "workspace", why))
         fail_msg("%s", why);
     lab_buffer_free(&workspace);
@@ -118,7 +118,7 @@ static void stage_run(struct stage *s, int with_lse) {
 static void stage_free(struct stage *s) {
     tess_plan_free(s->plan);
     tess_pattern_free(s->pattern);
-    lab_buffer_free(&s->values);
+    lab_buffer_free(&s->scores);
     lab_tensor_free(&s->lse);
 }
 
@@ -130,7 +130,7 @@ static float lse_of(const struct stage *s, int64_t row) {
 static void row_check(int64_t n, int64_t block_kv, double spread) {
     struct stage s;
     stage_make(&s, 1, n, 1, block_kv);
-    int64_t width = tess_plan_values_count(s.plan);
+    int64_t width = tess_plan_scores_count(s.plan);
     double *score = malloc((size_t)width * sizeof *score), m = -INFINITY, l = 0, size = 1;
     assert_non_null(score);
     for (int64_t j = 0; j < width; j++) {

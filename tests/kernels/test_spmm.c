@@ -1,5 +1,5 @@
 /*
- * Stage 3 alone: o = values v in double precision, with values set by hand, over types, tails and
+ * Stage 3 alone: o = scores v in double precision, with scores set by hand, over types, tails and
  * head ratios; value rows that nobody lists are not read; nothing is written past o.
  */
 #include <setjmp.h>
@@ -26,11 +26,11 @@ struct stage {
     tess_pattern *pattern;
     tess_plan *plan;
     struct lab_tensor k, v, o;
-    struct lab_buffer values;
+    struct lab_buffer scores;
     float *x;
 };
 
-/* Walks one head's listed values of query i, handing each to visit. */
+/* Walks one head's listed scores of query i, handing each to visit. */
 typedef void visit_value(void *context, int64_t key, float *value);
 
 static void row_visit(struct stage *s, int64_t b, int64_t h, int64_t i, float *head,
@@ -38,16 +38,16 @@ static void row_visit(struct stage *s, int64_t b, int64_t h, int64_t i, float *h
     const struct bcsr *m = &s->pattern->lists;
     const int64_t list = bcsr_list(m, b, h, s->c.h), row = i / m->block_q, r = i % m->block_q;
     const int64_t r0 = bcsr_row_begin(m, list, row), r1 = bcsr_row_end(m, list, row);
-    float *values =
+    float *scores =
         head + m->block_kv * ((r0 - bcsr_row_begin(m, list, 0)) * m->block_q + r * (r1 - r0));
     struct tile_walk walk;
     struct tile tile;
     tile_walk_begin(&walk, m, list, row);
-    for (; tile_walk_next(&walk, &tile); values += m->block_kv)
+    for (; tile_walk_next(&walk, &tile); scores += m->block_kv)
         for (int64_t c = 0; c < m->block_kv; c++) {
             int64_t key = tile.col * m->block_kv + c;
             if (key < m->n_kv && tile_row_bits(m, &tile, r, c, 1))
-                visit(context, key, values + c);
+                visit(context, key, scores + c);
         }
 }
 
@@ -64,12 +64,12 @@ static void set_random(void *context, int64_t key, float *value) {
     *value = (float)lab_uniform(SEED, 0, ++*counter);
 }
 
-/* Values: 0 where masked, NaN in rows past the queries, else random. */
+/* Scores: 0 where masked, NaN in rows past the queries, else random. */
 static void values_fill(struct stage *s) {
     const struct bcsr *m = &s->pattern->lists;
     uint64_t counter = 0;
     float *head = s->x;
-    lab_buffer_poison(&s->values);
+    lab_buffer_poison(&s->scores);
     for (int64_t b = 0; b < s->c.b; b++)
         for (int64_t h = 0; h < s->c.h; h++) {
             const int64_t list = bcsr_list(m, b, h, s->c.h);
@@ -84,7 +84,7 @@ static void values_fill(struct stage *s) {
                 row_visit(s, b, h, i, head, set_random, &counter);
             head += head_values(s, b, h);
         }
-    assert_int_equal(head - s->x, tess_plan_values_count(s->plan));
+    assert_int_equal(head - s->x, tess_plan_scores_count(s->plan));
 }
 
 static void stage_make(struct stage *s, const char *text) {
@@ -108,9 +108,9 @@ static void stage_make(struct stage *s, const char *text) {
     tess_problem problem = lab_case_problem(c, TESS_STAGED);
     if (tess_plan_create(&s->plan, &problem, s->pattern, NULL, &error))
         fail_msg("%s: %s", text, error.message);
-    size_t size = (size_t)tess_plan_values_count(s->plan) * sizeof(float);
-    assert_int_equal(0, lab_buffer_make(&s->values, size, 64));
-    s->x = (float *)(void *)s->values.data;
+    size_t size = (size_t)tess_plan_scores_count(s->plan) * sizeof(float);
+    assert_int_equal(0, lab_buffer_make(&s->scores, size, 64));
+    s->x = (float *)(void *)s->scores.data;
     values_fill(s);
 }
 
@@ -120,28 +120,28 @@ static void stage_free(struct stage *s) {
     lab_tensor_free(&s->k);
     lab_tensor_free(&s->v);
     lab_tensor_free(&s->o);
-    lab_buffer_free(&s->values);
+    lab_buffer_free(&s->scores);
 }
 
 static void stage_run(struct stage *s) {
     char why[LAB_WHY];
     struct lab_buffer workspace;
     tess_error error = tess_error_init();
-    uint64_t before = lab_buffer_hash(&s->values);
+    uint64_t before = lab_buffer_hash(&s->scores);
     size_t size = tess_plan_stage_workspace_size(s->plan, TESS_STAGE_SPMM);
     assert_int_equal(0, lab_buffer_make(&workspace, size, 64));
     lab_tensor_poison(&s->o);
     tess_arguments arguments = tess_arguments_init();
     arguments.v = &s->v.view;
     arguments.o = &s->o.view;
-    arguments.values = s->x;
+    arguments.scores = s->x;
     arguments.workspace = workspace.data;
     arguments.workspace_size = workspace.size;
     if (tess_spmm(s->plan, &arguments, &error, NULL))
         fail_msg("%s", error.message);
     if (lab_tensor_check(&s->o, "o", why) || lab_buffer_check(&workspace, "workspace", why))
         fail_msg("%s", why);
-    assert_true(before == lab_buffer_hash(&s->values));
+    assert_true(before == lab_buffer_hash(&s->scores));
     lab_buffer_free(&workspace);
 }
 

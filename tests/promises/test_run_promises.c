@@ -96,27 +96,27 @@ static void workspace_is_used_to_the_end(void **state) {
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_plan *plan = setting_plan(&s, NULL, pipeline, 1);
-        struct lab_buffer workspace = setting_workspace(plan), values;
+        struct lab_buffer workspace = setting_workspace(plan), scores;
         tess_arguments arguments = setting_arguments(&s, &workspace);
         struct last_line before = last_line(&workspace);
         assert_int_equal(tess_run(plan, &arguments, NULL, NULL), TESS_OK);
         assert_last_line_used(&workspace, &before, lab_pipeline_name((int)pipeline));
         lab_buffer_free(&workspace);
 
-        size_t size = sizeof(float) * (size_t)tess_plan_values_count(plan);
-        assert_int_equal(lab_buffer_make(&values, size, 64), 0);
+        size_t size = sizeof(float) * (size_t)tess_plan_scores_count(plan);
+        assert_int_equal(lab_buffer_make(&scores, size, 64), 0);
         for (int i = 0; pipeline == TESS_STAGED && i < 3; i++) {
             size = tess_plan_stage_workspace_size(plan, stages[i].stage);
             assert_int_equal(lab_buffer_make(&workspace, size, 64), 0);
             arguments = setting_arguments(&s, &workspace);
-            arguments.values = (void *)values.data;
+            arguments.scores = (void *)scores.data;
             before = size ? last_line(&workspace) : before;
             assert_int_equal(stages[i].call(plan, &arguments, NULL, NULL), TESS_OK);
             if (size)
                 assert_last_line_used(&workspace, &before, tess_stage_name(stages[i].stage));
             lab_buffer_free(&workspace);
         }
-        lab_buffer_free(&values);
+        lab_buffer_free(&scores);
         tess_plan_free(plan);
     }
 }
@@ -127,11 +127,11 @@ static void runs_allocate_nothing(void **state) {
     tess_pipeline pipeline;
     FOR_EACH_CASE(&s, pipeline) {
         tess_plan *plan = setting_plan(&s, NULL, pipeline, 2);
-        struct lab_buffer workspace = setting_workspace(plan), values;
+        struct lab_buffer workspace = setting_workspace(plan), scores;
         tess_arguments whole = setting_arguments(&s, &workspace), staged = whole, refused = whole;
         assert_int_equal(
-            lab_buffer_make(&values, sizeof(float) * (size_t)tess_plan_values_count(plan), 64), 0);
-        staged.values = (void *)values.data;
+            lab_buffer_make(&scores, sizeof(float) * (size_t)tess_plan_scores_count(plan), 64), 0);
+        staged.scores = (void *)scores.data;
         refused.workspace = NULL;
         assert_true(alloc_calls() > 0);
 
@@ -154,7 +154,7 @@ static void runs_allocate_nothing(void **state) {
         alloc_refuse(0, 0);
         assert_int_not_equal(status[0], TESS_OK);
         assert_int_equal(calls, 0);
-        lab_buffer_free(&values);
+        lab_buffer_free(&scores);
         lab_buffer_free(&workspace);
         tess_plan_free(plan);
     }

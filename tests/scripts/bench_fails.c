@@ -22,7 +22,7 @@ const char *__wrap_bench_softmax_naive(const struct bench_softmax *s, tess_strea
 
 tess_status __wrap_tess_run(const tess_plan *plan, const tess_arguments *arguments,
                             tess_error *error, tess_stream stream) {
-    if (arguments->o->size[3] == IDLE_RUN && tess_plan_values_count(plan) > 0)
+    if (arguments->o->size[3] == IDLE_RUN && tess_plan_scores_count(plan) > 0)
         return TESS_OK;
     tess_status status = __real_tess_run(plan, arguments, error, stream);
     if (arguments->o->size[3] == UNLUCKY)

@@ -28,7 +28,7 @@ tess_status device_copy(const struct device_part *parts, size_t count, tess_stre
     return TESS_NO_CUDA;
 }
 
-tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
                           tess_error *error) {
     (void)p, (void)tiles, (void)stream, (void)error;
     return TESS_NO_CUDA;

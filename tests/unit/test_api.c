@@ -25,7 +25,7 @@ struct setting {
     tess_plan *plan;
     tess_tensor q, k, v, o, lse;
     tess_arguments arguments;
-    float *values;
+    float *scores;
 };
 
 static void setting_make(struct setting *s, tess_pipeline pipeline) {
@@ -48,14 +48,14 @@ static void setting_make(struct setting *s, tess_pipeline pipeline) {
     s->arguments.o = &s->o, s->arguments.lse = &s->lse;
     s->arguments.workspace_size = tess_plan_workspace_size(s->plan);
     s->arguments.workspace = aligned_alloc(64, s->arguments.workspace_size);
-    s->values = malloc((size_t)tess_plan_values_count(s->plan) * sizeof(float) + 1);
+    s->scores = malloc((size_t)tess_plan_scores_count(s->plan) * sizeof(float) + 1);
     for (int i = 0; i < O_SIZE; i++)
         o_data[i] = 77;
 }
 
 static void setting_free(struct setting *s) {
     free(s->arguments.workspace);
-    free(s->values);
+    free(s->scores);
     tess_plan_free(s->plan);
     tess_pattern_free(s->pattern);
 }
@@ -195,22 +195,22 @@ static void stages_are_checked(void **state) {
                                   tess_stream) = {tess_sddmm, tess_softmax, tess_spmm};
     setting_make(&s, TESS_FUSED);
     for (int i = 0; i < 3; i++) {
-        s.arguments.values = o_data;
+        s.arguments.scores = o_data;
         expect(stages[i](s.plan, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT, "plan",
                "TESS_STAGED");
         expect(stages[i](NULL, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT, "plan",
                "NULL");
     }
-    assert_int_equal(tess_plan_values_count(s.plan), 0);
+    assert_int_equal(tess_plan_scores_count(s.plan), 0);
     setting_free(&s);
 
     setting_make(&s, TESS_STAGED);
     for (int i = 0; i < 3; i++) {
         tess_stage stage = (tess_stage)(TESS_STAGE_SDDMM + i);
-        s.arguments.values = NULL;
+        s.arguments.scores = NULL;
         expect(stages[i](s.plan, &s.arguments, &error, NULL), &error, TESS_INVALID_ARGUMENT,
-               "values", "NULL");
-        s.arguments.values = s.values;
+               "scores", "NULL");
+        s.arguments.scores = s.scores;
         size_t size = tess_plan_stage_workspace_size(s.plan, stage);
         if (!size)
             continue;
@@ -238,7 +238,7 @@ static void stages_make_the_whole(void **state) {
     memcpy(whole_lse, lse_data, sizeof whole_lse);
     memset(o_data, 0, sizeof o_data);
     memset(lse_data, 0, sizeof lse_data);
-    s.arguments.values = s.values;
+    s.arguments.scores = s.scores;
     assert_int_equal(tess_sddmm(s.plan, &s.arguments, NULL, NULL), TESS_OK);
     assert_int_equal(tess_softmax(s.plan, &s.arguments, NULL, NULL), TESS_OK);
     assert_int_equal(tess_spmm(s.plan, &s.arguments, NULL, NULL), TESS_OK);

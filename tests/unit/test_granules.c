@@ -393,19 +393,19 @@ static void work_is_dealt_evenly(void **state) {
     (void)state;
     enum { ITEMS = 1000, WORKERS = 37 };
     int64_t load[WORKERS] = {0}, most = 0;
-    struct deal deal;
-    assert_int_equal(deal_begin(&deal, WORKERS), 0);
+    struct assignment assignment;
+    assert_int_equal(assign_begin(&assignment, WORKERS), 0);
     for (int64_t i = 0; i < ITEMS; i++) {
-        const int64_t cost = 1 + i * 7919 % 500, least = deal_least(&deal);
-        const int32_t worker = deal_next(&deal, cost);
+        const int64_t cost = 1 + i * 7919 % 500, least = assign_least(&assignment);
+        const int32_t worker = assign_next(&assignment, cost);
         assert_int_equal(load[worker], least);
         for (int w = 0; w < WORKERS; w++)
             assert_true(least < load[w] || (least == load[w] && worker <= w));
         load[worker] += cost;
         most = load[worker] > most ? load[worker] : most;
-        assert_int_equal(deal_most(&deal), most);
+        assert_int_equal(assign_most(&assignment), most);
     }
-    deal_free(&deal);
+    assign_free(&assignment);
 }
 
 /* All workers end within one of the shortest items, and have as many items without keys. */

@@ -225,7 +225,7 @@ static void cuda_plans_need_no_device(void **state) {
 }
 
 /* Values that do not fit 64 bits are refused, not wrapped. */
-static void huge_values_are_refused(void **state) {
+static void huge_scores_are_refused(void **state) {
     (void)state;
     tess_pattern *pattern = NULL;
     tess_pattern_shape shape = tess_pattern_shape_init();
@@ -263,7 +263,7 @@ static void queries_answer(void **state) {
     assert_int_equal(tess_kernel_describe(-1, &kernel, &error), TESS_INVALID_ARGUMENT);
     assert_non_null(tess_cpu_isa());
     assert_int_equal(tess_plan_workspace_size(NULL), 0);
-    assert_int_equal(tess_plan_values_count(NULL), 0);
+    assert_int_equal(tess_plan_scores_count(NULL), 0);
     assert_int_equal(tess_plan_stage_workspace_size(NULL, TESS_STAGE_SDDMM), 0);
     assert_int_equal(tess_plan_describe(NULL, NULL, &error), TESS_INVALID_ARGUMENT);
 }
@@ -276,7 +276,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_the_schedule),
         cmocka_unit_test(printing_is_snprintf),
         cmocka_unit_test(cuda_plans_need_no_device),
-        cmocka_unit_test(huge_values_are_refused),
+        cmocka_unit_test(huge_scores_are_refused),
         cmocka_unit_test(queries_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

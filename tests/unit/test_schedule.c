@@ -180,22 +180,22 @@ static void power_law_rows_are_balanced(void **state) {
 /* The makespan of items that are dealt as kernels have them, and what it would be at best. */
 static int64_t dealt(const struct schedule *s, const int64_t *keys, int64_t item, int32_t workers,
                      int64_t *share) {
-    struct deal_item *order = calloc((size_t)s->n_items, sizeof *order);
-    struct deal deal;
+    struct assign_item *order = calloc((size_t)s->n_items, sizeof *order);
+    struct assignment deal;
     *share = 0;
     for (int64_t i = 0; i < s->n_items; i++) {
         int64_t begin, end;
         schedule_part(keys[s->items[i].tile], s->items[i].part, s->items[i].parts, &begin, &end);
-        order[i] = (struct deal_item){end - begin + item, i};
+        order[i] = (struct assign_item){end - begin + item, i};
         *share += order[i].cost;
     }
     *share /= workers;
-    assert_int_equal(deal_begin(&deal, workers), 0);
-    deal_sort(order, s->n_items, workers);
+    assert_int_equal(assign_begin(&deal, workers), 0);
+    assign_sort(order, s->n_items, workers);
     for (int64_t i = 0; i < s->n_items; i++)
-        deal_next(&deal, order[i].cost);
-    const int64_t most = deal_most(&deal);
-    deal_free(&deal);
+        assign_next(&deal, order[i].cost);
+    const int64_t most = assign_most(&deal);
+    assign_free(&deal);
     free(order);
     return most;
 }

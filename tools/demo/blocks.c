@@ -25,7 +25,7 @@ static double *block_means(const struct demo_input *in, const tess_tensor *t, in
  * Writes the columns of the `top` greatest of `count` scores, ascending; of equal scores the first
  * wins. Answers how many it wrote.
  */
-static int64_t choose_columns(int32_t *columns, int64_t top, const double *scores, int64_t count) {
+static int64_t select_columns(int32_t *columns, int64_t top, const double *scores, int64_t count) {
     int64_t chosen = 0;
     for (int64_t j = 0; j < count; j++) {
         int64_t better = 0;
@@ -53,7 +53,7 @@ tess_pattern *demo_top_blocks(const struct demo_input *in, int64_t block, int64_
                 for (int64_t d = 0; d < dim; d++)
                     scores[j] += q[(h * blocks + i) * dim + d] * k[(h * blocks + j) * dim + d];
             }
-            n_tiles += choose_columns(col_idx + n_tiles, top, scores, blocks);
+            n_tiles += select_columns(col_idx + n_tiles, top, scores, blocks);
         }
         row_ptr[h * (blocks + 1) + blocks] = n_tiles;
     }

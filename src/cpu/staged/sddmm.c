@@ -1,4 +1,4 @@
-/* Stage 1 on the CPU: values = scale * q k^T on the listed tiles, -Inf on what a tile masks. Keys
+/* Stage 1 on the CPU: scores = scale * q k^T on the listed tiles, -Inf on what a tile masks. Keys
  * that no row of a chunk lists are not read. */
 #include "tile/parallel.h"
 #include "staged/strip.h"
@@ -7,17 +7,17 @@ size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
     return cpu_stage_workspace(args, args->problem->d_qk, 1);
 }
 
-/* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the values. */
+/* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the scores. */
 static void scores_store(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                          int64_t rows, const float *st) {
     const int64_t width = cpu_lanes(rows), stride = c->strip->width;
-    float *values = c->strip->values + (c->row + row) * stride;
+    float *scores = c->strip->scores + (c->row + row) * stride;
     const int gaps = s->keys.masked || s->keys.n < s->to - s->from;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
-        cpu_from_column(values + r * stride + s->from, stride, st + r, width, s->keys.n);
+        cpu_from_column(scores + r * stride + s->from, stride, st + r, width, s->keys.n);
     for (; r < rows; r++) {
-        float *out = values + r * stride;
+        float *out = scores + r * stride;
         for (int64_t i = s->from; gaps && i < s->to; i++)
             out[i] = -INFINITY;
         for (int32_t j = 0; j < s->keys.n; j++)

@@ -1,5 +1,5 @@
 /*
- * Stage 2 on the CPU: softmax of every row of the values, in place. A row is contiguous, so it
+ * Stage 2 on the CPU: softmax of every row of the scores, in place. A row is contiguous, so it
  * streams: maximum, weights and sum, division. Nothing stands in for -Inf: where the maximum is
  * -Inf, 0 is subtracted, and all weights are exactly 0.
  */
@@ -75,7 +75,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
     struct cpu_lse lse = cpu_lse(&args->lse, s.b, s.h, s.first);
     for (int64_t r = 0; r < s.rows; r++) {
-        float *x = s.values + r * s.width;
+        float *x = s.scores + r * s.width;
         float m = row_max(x, s.width);
         double sum = row_weigh(x, s.width, m == -INFINITY ? 0 : m);
         row_scale(x, s.width, sum == 0 ? 0 : (float)(1 / sum));

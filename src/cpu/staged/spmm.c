@@ -1,4 +1,4 @@
-/* Stage 3 on the CPU: o = values v. Keys that no row of a chunk lists are not read. */
+/* Stage 3 on the CPU: o = scores v. Keys that no row of a chunk lists are not read. */
 #include "tile/parallel.h"
 #include "staged/strip.h"
 
@@ -11,15 +11,15 @@ size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
 static uint64_t weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
                              int64_t rows, float *pt) {
     const int64_t width = cpu_lanes(rows), stride = c->strip->width;
-    const float *values = c->strip->values + (c->row + row) * stride;
+    const float *scores = c->strip->scores + (c->row + row) * stride;
     const int gaps = s->keys.n < s->to - s->from;
     uint64_t weighty = 0;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
-        cpu_to_column(pt + r, width, values + r * stride + s->from, stride, s->keys.n);
+        cpu_to_column(pt + r, width, scores + r * stride + s->from, stride, s->keys.n);
     for (; r < width; r++)
         for (int32_t j = 0; j < s->keys.n; j++)
-            pt[j * width + r] = r < rows ? values[r * stride + s->at[j]] : 0;
+            pt[j * width + r] = r < rows ? scores[r * stride + s->at[j]] : 0;
     for (int64_t lane = 0; lane < width; lane += CPU_LANES) {
         vi any = {0};
         for (int32_t j = 0; j < s->keys.n; j++)

@@ -1,6 +1,6 @@
 /*
- * A strip: the tiles of one block row side by side, as the BCSR values hold them, seen by a chunk
- * of at most CPU_TILE_ROWS of the block row's queries. tessera.h, section 4, draws the values: row
+ * A strip: the tiles of one block row side by side, as the BCSR scores hold them, seen by a chunk
+ * of at most CPU_TILE_ROWS of the block row's queries. tessera.h, section 4, draws the scores: row
  * r of the strip is `width` consecutive floats, block_kv for each tile.
  */
 #ifndef TESSERA_CPU_STRIP_H
@@ -14,8 +14,8 @@ struct cpu_strip {
     int64_t b, h, list;
     int64_t block_row;
     int64_t first, rows; /* its queries */
-    int64_t width;       /* floats of a row of values */
-    float *values;
+    int64_t width;       /* floats of a row of scores */
+    float *scores;
 };
 
 /* One chunk of its rows, and how far its columns have been walked. */
@@ -49,7 +49,7 @@ static inline struct cpu_strip cpu_strip(const struct kernel_args *args,
                           .first = item->tile * m->block_q,
                           .width = (r1 - r0) * m->block_kv};
     s.rows = m->n_q - s.first < m->block_q ? m->n_q - s.first : m->block_q;
-    s.values = args->values + args->values_offset[bh] +
+    s.scores = args->scores + args->scores_offset[bh] +
                (r0 - bcsr_row_begin(m, list, 0)) * m->block_q * m->block_kv;
     return s;
 }

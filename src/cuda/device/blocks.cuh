@@ -14,8 +14,8 @@ static __device__ __forceinline__ int64_t blocks_unit(void) {
     return (int64_t)blockIdx.y * BLOCKS_ACROSS + blockIdx.x;
 }
 
-static inline cudaError_t blocks_launch(void (*kernel)(const struct cuda_params), int64_t units,
-                                        int threads, const struct cuda_params *p,
+static inline cudaError_t blocks_launch(void (*kernel)(const struct staged_params), int64_t units,
+                                        int threads, const struct staged_params *p,
                                         cudaStream_t stream) {
     if (units == 0)
         return cudaSuccess;
@@ -28,11 +28,11 @@ static inline cudaError_t blocks_launch(void (*kernel)(const struct cuda_params)
 /* An instance, and the height of block rows that it is for, at most; tables end with INT64_MAX. */
 struct blocks_mapping {
     int64_t height;
-    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+    cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
 static inline cudaError_t blocks_launch_of(const struct blocks_mapping *mapping,
-                                           const struct cuda_params *p, cudaStream_t stream) {
+                                           const struct staged_params *p, cudaStream_t stream) {
     while (p->height > mapping->height)
         mapping++;
     return mapping->launch(p, stream);

@@ -84,9 +84,9 @@ static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, 
 }
 
 /* Launches blocks as cluster_config describes them. */
-static inline cudaError_t cluster_launch(void (*kernel)(const struct cuda_params), int64_t blocks,
+static inline cudaError_t cluster_launch(void (*kernel)(const struct staged_params), int64_t blocks,
                                          int cluster, int threads, size_t shared,
-                                         const struct cuda_params *p, cudaStream_t stream) {
+                                         const struct staged_params *p, cudaStream_t stream) {
     if (blocks == 0)
         return cudaSuccess;
     if (blocks > INT32_MAX)
@@ -103,9 +103,9 @@ static inline cudaError_t cluster_launch(void (*kernel)(const struct cuda_params
 }
 
 /* Launches as many clusters as the device holds at a time, `wanted` at most. */
-static inline cudaError_t cluster_launch_held(void (*kernel)(const struct cuda_params),
+static inline cudaError_t cluster_launch_held(void (*kernel)(const struct staged_params),
                                               int64_t wanted, int cluster, int threads,
-                                              size_t shared, const struct cuda_params *p,
+                                              size_t shared, const struct staged_params *p,
                                               cudaStream_t stream) {
     int held = 0;
     cudaError_t code = cudaFuncSetAttribute(

@@ -1,4 +1,4 @@
-/* Launching a kernel whose one argument is struct cuda_params, over units of work. */
+/* Launching a kernel whose one argument is struct staged_params, over units of work. */
 #ifndef TESSERA_CUDA_GRID_CUH
 #define TESSERA_CUDA_GRID_CUH
 
@@ -12,8 +12,8 @@
 
 /* Enough blocks for `units`, each doing `per_block` at a time. units may be more than there are:
  * kernels know the true number. */
-static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), int64_t units,
-                                      int per_block, int threads, const struct cuda_params *p,
+static inline cudaError_t grid_launch(void (*kernel)(const struct staged_params), int64_t units,
+                                      int per_block, int threads, const struct staged_params *p,
                                       cudaStream_t stream) {
     int64_t blocks = (units + per_block - 1) / per_block;
     if (blocks == 0)
@@ -27,13 +27,13 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct cuda_params), 
 struct grid_tile {
     int64_t height;
     size_t shared;
-    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+    cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
 /* Launches the first of n tiles that is high enough, or the last; a lower one where the device's
  * blocks have less shared memory than that takes. */
 static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
-                                           const struct cuda_params *p, cudaStream_t stream) {
+                                           const struct staged_params *p, cudaStream_t stream) {
     int i = 0;
     while (i < n - 1 && tiles[i].height < p->height)
         i++;
@@ -44,8 +44,8 @@ static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
 
 /* A block for each unit, with `shared` bytes of dynamic shared memory. More units than a grid has
  * blocks, 2^31, would take more values than any memory. */
-static inline cudaError_t grid_launch_units(void (*kernel)(const struct cuda_params), int64_t units,
-                                            int threads, size_t shared, const struct cuda_params *p,
+static inline cudaError_t grid_launch_units(void (*kernel)(const struct staged_params), int64_t units,
+                                            int threads, size_t shared, const struct staged_params *p,
                                             cudaStream_t stream) {
     if (units == 0)
         return cudaSuccess;

@@ -114,7 +114,7 @@ tess_status device_copy(const struct device_part *parts, size_t count, tess_stre
     return TESS_OK;
 }
 
-tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
                           tess_error *error) {
     cudaError_t code = p->image.partial ? cudaMemsetAsync(p->image.partial, 0,
                                                           tiles * sizeof *p->image.partial, stream)

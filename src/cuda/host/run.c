@@ -4,7 +4,7 @@
 
 #define CUDA_FORWARD(...)
 #define CUDA_STAGED(name, ...) cuda_##name,
-static cudaError_t (*const staged[])(const struct cuda_params *, cudaStream_t) = {
+static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t) = {
 #include "instances.def"
 };
 #undef CUDA_FORWARD
@@ -24,7 +24,7 @@ static tess_status answer(const struct kernel_args *args, cudaError_t code, tess
 }
 
 tess_status staged_run(const struct kernel_args *args, tess_error *error) {
-    const struct cuda_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
+    const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
     return answer(args, staged[args->kernel - cuda_table](&p, args->stream), error);
 }
 

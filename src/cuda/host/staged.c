@@ -5,13 +5,13 @@
 
 /* ---- what kernels are handed ---- */
 
-/* Columns of all strips: the values of each head fill block_q rows of its strips. */
+/* Columns of all strips: the scores of each head fill block_q rows of its strips. */
 static int64_t columns_of(const struct kernel_args *args) {
     const struct bcsr *m = args->bcsr;
     const int64_t last = args->problem->batch * args->problem->heads_q - 1;
     const int64_t list = args->list_of[last];
     const int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
-    return args->values_offset[last] / m->block_q + tiles * m->block_kv;
+    return args->scores_offset[last] / m->block_q + tiles * m->block_kv;
 }
 
 static int64_t mean_width_of(const struct kernel_args *args) {
@@ -48,21 +48,21 @@ static struct cuda_divisor divisor_of(int64_t number) {
     };
 }
 
-struct cuda_params staged_params_of(const struct kernel_args *args, void *image) {
+struct staged_params staged_params_of(const struct kernel_args *args, void *image) {
     const struct problem *p = args->problem;
     const struct bcsr *m = args->bcsr;
     struct carve carve = {.base = image};
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
     const int64_t widest = widest_of(args);
     const int even = widest <= 2 * mean_width_of(args) + 32; /* as widths drawn for each are */
-    return (struct cuda_params){
-        .image = cuda_image(&carve, args),
+    return (struct staged_params){
+        .image = staged_image(&carve, args),
         .q = args->q,
         .k = args->k,
         .v = args->v,
         .o = args->o,
         .lse = args->lse,
-        .values = args->values,
+        .scores = args->scores,
         .n_items = args->schedule->n_items,
         .n_bands = m->n_bands,
         .n_bitmasks = m->n_bitmasks,
@@ -98,14 +98,14 @@ struct cuda_params staged_params_of(const struct kernel_args *args, void *image)
 
 size_t staged_image_size(const struct kernel_args *args) {
     struct carve carve = {0};
-    cuda_image(&carve, args);
+    staged_image(&carve, args);
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error) {
     const struct bcsr *m = args->bcsr;
-    const struct cuda_params p = staged_params_of(args, image);
-    const struct cuda_image *to = &p.image;
+    const struct staged_params p = staged_params_of(args, image);
+    const struct staged_image *to = &p.image;
     const int64_t heads = args->problem->batch * args->problem->heads_q;
     const struct device_part parts[] = {
         {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
@@ -113,10 +113,10 @@ tess_status staged_image_upload(const struct kernel_args *args, void *image, tes
         {to->band_entry, m->band_entry, m->n_bands, sizeof *to->band_entry},
         {to->band, m->band, m->n_bands, 2 * sizeof *to->band},
         {to->bitmask_entry, m->bitmask_entry, m->n_bitmasks, sizeof *to->bitmask_entry},
-        {to->bits, m->bits, cuda_image_words(m), sizeof *to->bits},
+        {to->bits, m->bits, staged_image_words(m), sizeof *to->bits},
         {to->items, args->schedule->items, args->schedule->n_items, sizeof *to->items},
         {to->list_of, args->list_of, heads, sizeof *to->list_of},
-        {to->values_offset, args->values_offset, heads, sizeof *to->values_offset},
+        {to->scores_offset, args->scores_offset, heads, sizeof *to->scores_offset},
     };
     tess_status status = device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
     return status ? status : staged_derive(&p, (size_t)m->n_tiles, args->stream, error);

@@ -10,10 +10,10 @@ struct cuda_divisor {
     uint32_t factor, halve, shift;
 };
 
-struct cuda_params {
-    struct cuda_image image;
+struct staged_params {
+    struct staged_image image;
     struct view q, k, v, o, lse;
-    float *values;
+    float *scores;
     int64_t n_items;
     int64_t n_bands, n_bitmasks;
     int64_t n_q, n_kv;
@@ -49,7 +49,7 @@ struct device_part {
 tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
                         tess_error *error);
 /* Fills what an image of the stages derives of its other parts on the device. */
-tess_status staged_derive(const struct cuda_params *p, size_t tiles, tess_stream stream,
+tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
                           tess_error *error);
 
 /*
@@ -63,6 +63,6 @@ int cuda_scale_power(double scale, tess_type type);
 /* What the table asks of the stages (staged.c). */
 size_t staged_image_size(const struct kernel_args *args);
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
-struct cuda_params staged_params_of(const struct kernel_args *args, void *image);
+struct staged_params staged_params_of(const struct kernel_args *args, void *image);
 
 #endif

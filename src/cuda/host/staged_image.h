@@ -12,19 +12,19 @@
  * one before. Two pieces of 16 bytes, by which kernels load it. */
 struct strip_place {
     int64_t entry;  /* its first tile */
-    int64_t values; /* its first value */
+    int64_t scores; /* its first value */
     int64_t tiles;
     int32_t batch_head, row; /* b * heads_q + h, block row */
 };
 
-/* Where the values of a strip are, for those who pass over all strips as their values stand: one
+/* Where the scores of a strip are, for those who pass over all strips as their scores stand: one
  * piece of 16 bytes. */
 struct strip_row {
-    int64_t values;
+    int64_t scores;
     int32_t tiles, batch_head;
 };
 
-struct cuda_image {
+struct staged_image {
     int64_t *row_ptr; /* these six as in struct bcsr */
     int32_t *col_idx;
     int64_t *band_entry;
@@ -35,28 +35,28 @@ struct cuda_image {
                                  tiles are full */
     struct work_item *items; /* [n_items] one block row of one head each, longest first */
     struct strip_place *strips; /* [n_items] */
-    struct strip_row *rows;     /* [batch * heads_q * rows] of all, as their values stand */
+    struct strip_row *rows;     /* [batch * heads_q * rows] of all, as their scores stand */
     int64_t *chunks;            /* [n_items + 1] chunks of the strips of all items before */
     int64_t *list_of;           /* [batch * heads_q] */
-    int64_t *values_offset;     /* [batch * heads_q] */
+    int64_t *scores_offset;     /* [batch * heads_q] */
 };
 
-static inline int64_t cuda_image_words(const struct bcsr *m) {
+static inline int64_t staged_image_words(const struct bcsr *m) {
     return (m->n_bitmasks * m->block_q * m->block_kv + 63) / 64;
 }
 
-static inline struct cuda_image cuda_image(struct carve *c, const struct kernel_args *args) {
+static inline struct staged_image staged_image(struct carve *c, const struct kernel_args *args) {
     const struct bcsr *m = args->bcsr;
     const size_t lists = (size_t)(m->batch * m->heads), items = (size_t)args->schedule->n_items;
     const size_t heads = (size_t)(args->problem->batch * args->problem->heads_q);
     const int64_t n_partial = m->n_bands + m->n_bitmasks;
-    struct cuda_image i;
+    struct staged_image i;
     i.row_ptr = (int64_t *)carve_take(c, lists * (size_t)(m->rows + 1), sizeof(int64_t));
     i.col_idx = (int32_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int32_t));
     i.band_entry = (int64_t *)carve_take(c, (size_t)m->n_bands, sizeof(int64_t));
     i.band = (int32_t *)carve_take(c, (size_t)m->n_bands, 2 * sizeof(int32_t));
     i.bitmask_entry = (int64_t *)carve_take(c, (size_t)m->n_bitmasks, sizeof(int64_t));
-    i.bits = (uint64_t *)carve_take(c, (size_t)cuda_image_words(m), sizeof(uint64_t));
+    i.bits = (uint64_t *)carve_take(c, (size_t)staged_image_words(m), sizeof(uint64_t));
     i.partial = NULL;
     if (n_partial)
         i.partial = (int64_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int64_t));
@@ -65,7 +65,7 @@ static inline struct cuda_image cuda_image(struct carve *c, const struct kernel_
     i.rows = (struct strip_row *)carve_take(c, heads * (size_t)m->rows, sizeof(struct strip_row));
     i.chunks = (int64_t *)carve_take(c, items + 1, sizeof(int64_t));
     i.list_of = (int64_t *)carve_take(c, heads, sizeof(int64_t));
-    i.values_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));
+    i.scores_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));
     return i;
 }
 

@@ -69,7 +69,7 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
 
 /* ---- CTAs and steps ---- */
 
-/* CTAs that stay for several items, which are dealt among them. */
+/* CTAs that stay for several items, which are assigned among them. */
 static int32_t forward_workers(const struct kernel *kernel, const tess_target *target,
                                int32_t rows) {
     const struct forward_kernel *own = kernel->own;

@@ -1,4 +1,4 @@
-/* Granules: each tile's are counted, then filled; and the items of a schedule, dealt. */
+/* Granules: each tile's are counted, then filled; and the items of a schedule, assigned. */
 #include "lists/granules.h"
 
 #include "lists/balance.h"
@@ -164,38 +164,38 @@ static int64_t item_cost(const struct granules *g, const struct granule_item *it
 }
 
 /* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
-static int deal_in_order(int32_t *worker, const struct deal_item *order, int64_t n,
+static int assign_in_order(int32_t *worker, const struct assign_item *order, int64_t n,
                          int32_t workers) {
-    struct deal deal;
-    int failed = deal_begin(&deal, workers);
+    struct assignment assignment;
+    int failed = assign_begin(&assignment, workers);
     for (int64_t i = 0; i < n && !failed; i++)
-        worker[order[i].number] = deal_next(&deal, order[i].cost);
-    deal_free(&deal);
+        worker[order[i].number] = assign_next(&assignment, order[i].cost);
+    assign_free(&assignment);
     return failed;
 }
 
-/* Whom each item goes to. Items without keys are dealt by themselves: on Hopper other warps do them
+/* Whom each item goes to. Items without keys are assigned by themselves: on Hopper other warps do them
  * meanwhile, elsewhere they cost little. */
 static int workers_choose(int32_t *worker, const struct granules *g,
                           const struct granule_item *items) {
-    struct deal_item *order = array_make(g->n_items, sizeof *order);
+    struct assign_item *order = array_make(g->n_items, sizeof *order);
     int64_t n = 0, empty = g->n_items;
     for (int64_t i = 0; i < g->n_items && order; i++)
         if (items[i].count)
-            order[n++] = (struct deal_item){item_cost(g, &items[i]), i};
+            order[n++] = (struct assign_item){item_cost(g, &items[i]), i};
         else
-            order[--empty] = (struct deal_item){1, i};
+            order[--empty] = (struct assign_item){1, i};
     int failed = !order;
     if (!failed)
-        deal_sort(order, n, g->workers);
-    failed = failed || deal_in_order(worker, order, n, g->workers) ||
-             deal_in_order(worker, order + n, g->n_items - n, g->workers);
+        assign_sort(order, n, g->workers);
+    failed = failed || assign_in_order(worker, order, n, g->workers) ||
+             assign_in_order(worker, order + n, g->n_items - n, g->workers);
     free(order);
     return failed;
 }
 
 /* Deals the items: place[i] is where item i of the schedule goes. */
-static int items_deal(struct granules *out, const struct granule_item *items, int64_t *place) {
+static int items_assign(struct granules *out, const struct granule_item *items, int64_t *place) {
     int32_t *worker = array_make(out->n_items, sizeof *worker);
     int failed = !worker || workers_choose(worker, out, items);
     for (int64_t i = 0; i < out->n_items && !failed; i++)
@@ -224,7 +224,7 @@ static int items_fill(struct granules *out, const struct lists *lists,
         if (w->slot >= 0)
             items[i].slot = (w->slot - w->part) * rules->stack + w->part;
     }
-    failed = failed || items_deal(out, items, place);
+    failed = failed || items_assign(out, items, place);
     for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
         const struct work_item *w = &schedule->items[i];
         const int64_t T = rules->list_of[w->batch_head] * lists->tiles + w->tile;

@@ -95,7 +95,7 @@ struct granule_step {
 };
 
 /*
- * How heads read lists, keys and values, and among how many the items are dealt. `stack` query
+ * How heads read lists, keys and values, and among how many the items are assigned. `stack` query
  * heads in a row share their list, keys and values, and make one item of the schedule: its part k
  * of P leaves head s's result in slot `slot` + s P of its own rows, where `slot` is that of head 0,
  * so that each head has its merge, of P slots in a row.
@@ -119,7 +119,7 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                           tess_error *error);
 void granules_free(struct granules *granules);
 
-/* How much more the worker with the most has been dealt than all have in the mean, 1 at least. */
+/* How much more the worker with the most has been assigned than all have in the mean, 1 at least. */
 double granules_unevenness(const struct granules *granules);
 size_t granules_memory(const struct granules *granules);
 

@@ -8,7 +8,7 @@
 
 /* partial[n_tiles], zero on entry. */
 static __global__ void __launch_bounds__(IMAGE_THREADS)
-    image_partial(const __grid_constant__ struct cuda_params p) {
+    image_partial(const __grid_constant__ struct staged_params p) {
     const int64_t step = (int64_t)gridDim.x * IMAGE_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * IMAGE_THREADS + threadIdx.x;
          i < p.n_bands + p.n_bitmasks; i += step) {
@@ -21,20 +21,20 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
 }
 
 static __global__ void __launch_bounds__(IMAGE_THREADS)
-    image_strips(const __grid_constant__ struct cuda_params p) {
+    image_strips(const __grid_constant__ struct staged_params p) {
     const int64_t step = (int64_t)gridDim.x * IMAGE_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * IMAGE_THREADS + threadIdx.x; i < p.n_items; i += step) {
         const int32_t head = p.image.items[i].batch_head, row = p.image.items[i].tile;
         const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[head] * (p.rows + 1);
         const int64_t entry = row_ptr[row], before = (entry - row_ptr[0]) * p.block_q * p.block_kv;
-        const struct strip_place strip = {entry, p.image.values_offset[head] + before,
+        const struct strip_place strip = {entry, p.image.scores_offset[head] + before,
                                           row_ptr[row + 1] - entry, head, row};
         p.image.strips[i] = strip;
-        p.image.rows[head * p.rows + row] = {strip.values, (int32_t)strip.tiles, head};
+        p.image.rows[head * p.rows + row] = {strip.scores, (int32_t)strip.tiles, head};
     }
 }
 
-static __device__ __forceinline__ int64_t image_chunks_of(const struct cuda_params &p,
+static __device__ __forceinline__ int64_t image_chunks_of(const struct staged_params &p,
                                                           int64_t item) {
     return (p.image.strips[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
 }
@@ -42,7 +42,7 @@ static __device__ __forceinline__ int64_t image_chunks_of(const struct cuda_para
 /* chunks[n_items + 1], from the strips, by one block: each thread sums consecutive items, then the
  * sums are added up, then each thread writes its own. */
 static __global__ void __launch_bounds__(IMAGE_THREADS)
-    image_chunks(const __grid_constant__ struct cuda_params p) {
+    image_chunks(const __grid_constant__ struct staged_params p) {
     __shared__ int64_t sums[IMAGE_THREADS];
     const int64_t each = (p.n_items + IMAGE_THREADS - 1) / IMAGE_THREADS;
     const int64_t begin = min(threadIdx.x * each, p.n_items), end = min(begin + each, p.n_items);
@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
         p.image.chunks[p.n_items] = sum;
 }
 
-static inline cudaError_t image_derive(const struct cuda_params *p, cudaStream_t stream) {
+static inline cudaError_t image_derive(const struct staged_params *p, cudaStream_t stream) {
     cudaError_t code = grid_launch(image_partial, p->n_bands + p->n_bitmasks, IMAGE_THREADS,
                                    IMAGE_THREADS, p, stream);
     if (!code)

@@ -1,5 +1,5 @@
 /*
- * A strip: the tiles of one block row side by side, as the BCSR values hold them (tessera.h,
+ * A strip: the tiles of one block row side by side, as the BCSR scores hold them (tessera.h,
  * section 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
  */
 #ifndef TESSERA_CUDA_STRIP_CUH
@@ -15,7 +15,7 @@ struct strip {
     int64_t first; /* its first query */
     int64_t rows;
     int64_t width;
-    float *values;
+    float *scores;
 };
 
 /* n / number. */
@@ -37,7 +37,7 @@ static __device__ __forceinline__ struct strip_place strip_place_at(const struct
     return at.place;
 }
 
-static __device__ __forceinline__ struct strip strip_at(const struct cuda_params &p,
+static __device__ __forceinline__ struct strip strip_at(const struct staged_params &p,
                                                         const struct strip_place &at) {
     struct strip s;
     s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
@@ -46,18 +46,18 @@ static __device__ __forceinline__ struct strip strip_at(const struct cuda_params
     s.first = at.row * p.block_q;
     s.rows = p.n_q - s.first < p.block_q ? p.n_q - s.first : p.block_q;
     s.width = at.tiles * p.block_kv;
-    s.values = p.values + at.values;
+    s.scores = p.scores + at.scores;
     return s;
 }
 
-static __device__ __forceinline__ struct strip strip_of(const struct cuda_params &p,
+static __device__ __forceinline__ struct strip strip_of(const struct staged_params &p,
                                                         int64_t number) {
     return strip_at(p, strip_place_at(p.image.strips + number));
 }
 
 /* Whether all rows of a strip begin and end on multiples of 16 bytes. */
 static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
-    return s.width % 4 == 0 && (uintptr_t)s.values % 16 == 0;
+    return s.width % 4 == 0 && (uintptr_t)s.scores % 16 == 0;
 }
 
 /* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there
@@ -80,14 +80,14 @@ struct column_place {
 };
 
 static __device__ __forceinline__ struct column_place
-column_place_of(const struct cuda_params &p, int64_t first, int64_t x) {
+column_place_of(const struct staged_params &p, int64_t first, int64_t x) {
     const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
     return {first + tile, n - tile * (uint32_t)p.block_kv};
 }
 
 /* The column there, of block column `block`. */
 static __device__ __forceinline__ struct column
-column_at(const struct cuda_params &p, const struct column_place &at, int32_t block) {
+column_at(const struct staged_params &p, const struct column_place &at, int32_t block) {
     const uint32_t c = at.c;
     const int64_t key = block * p.block_kv + c;
     struct column out = {(int32_t)key, 0, INT32_MAX, -1};
@@ -105,13 +105,13 @@ column_at(const struct cuda_params &p, const struct column_place &at, int32_t bl
     return out;
 }
 
-static __device__ __forceinline__ struct column column_of(const struct cuda_params &p,
+static __device__ __forceinline__ struct column column_of(const struct staged_params &p,
                                                           const struct strip &s, int64_t x) {
     const struct column_place at = column_place_of(p, s.entry, x);
     return column_at(p, at, p.image.col_idx[at.entry]);
 }
 
-static __device__ __forceinline__ bool column_lists(const struct cuda_params &p, int32_t first,
+static __device__ __forceinline__ bool column_lists(const struct staged_params &p, int32_t first,
                                                     int32_t last, int64_t bit, int64_t row) {
     if (row < first || row > last)
         return false;
@@ -122,7 +122,7 @@ static __device__ __forceinline__ bool column_lists(const struct cuda_params &p,
 }
 
 /* Whether any of rows row ... row + rows - 1 lists the column. */
-static __device__ __forceinline__ bool column_lists_any(const struct cuda_params &p,
+static __device__ __forceinline__ bool column_lists_any(const struct staged_params &p,
                                                         const struct column &c, int64_t row,
                                                         int64_t rows) {
     if (c.bit < 0)
@@ -134,12 +134,12 @@ static __device__ __forceinline__ bool column_lists_any(const struct cuda_params
 }
 
 /* Chunks of all strips at most: each may end in one that is not whole. */
-static inline int64_t chunks_at_most(const struct cuda_params &p) {
+static inline int64_t chunks_at_most(const struct staged_params &p) {
     return p.n_items + p.columns / CUDA_CHUNK;
 }
 
 /* The head of K and V that a strip's queries meet. */
-static __device__ __forceinline__ int32_t head_kv_of(const struct cuda_params &p,
+static __device__ __forceinline__ int32_t head_kv_of(const struct staged_params &p,
                                                      const struct strip &s) {
     return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
 }
@@ -153,7 +153,7 @@ template <class T> struct head_view {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> head_of(const struct cuda_params &p,
+static __device__ __forceinline__ head_view<T> head_of(const struct staged_params &p,
                                                        const struct view &view, int32_t b,
                                                        int32_t h, int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],

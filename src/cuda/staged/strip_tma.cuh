@@ -17,16 +17,16 @@
 #define STRIP_CHUNK_BOXES (CUDA_CHUNK / STRIP_BOX)
 
 /* Whether boxes may fetch the keys of all strips. */
-static inline bool strips_boxed(const struct cuda_params *p) {
+static inline bool strips_boxed(const struct staged_params *p) {
     return p->architecture == 90 && p->alignment == 16 && p->block_kv % STRIP_BOX == 0 &&
-           p->n_bands + p->n_bitmasks == 0 && (uintptr_t)p->values % 16 == 0;
+           p->n_bands + p->n_bitmasks == 0 && (uintptr_t)p->scores % 16 == 0;
 }
 
 /* A map for boxes of `rows` rows and `box_panels` panels of Q, or of K or V, with `heads` heads of
  * `n` rows of `d` dims: [b][h][panel][n][64]. False where boxes cannot reach it; past one panel's
  * dims whole panels are needed. */
 template <class T>
-static bool strips_map(CUtensorMap *map, const struct cuda_params *p, const struct view &view,
+static bool strips_map(CUtensorMap *map, const struct staged_params *p, const struct view &view,
                        int64_t heads, int64_t n, int64_t d, int rows, int box_panels, T) {
     const sm90_encode encode = sm90_encode_find();
     const cuuint64_t panels = d > 64 ? d / 64 : 1;
@@ -47,7 +47,7 @@ static bool strips_map(CUtensorMap *map, const struct cuda_params *p, const stru
 
 /* The key that box `lane` begins with of those of columns x ... end - 1 of the strip whose first
  * tile is `entry`; past the end, one past the last key, which fetches zeros. By all lanes. */
-static __device__ __forceinline__ int32_t strip_box_key(const struct cuda_params &p, int64_t entry,
+static __device__ __forceinline__ int32_t strip_box_key(const struct staged_params &p, int64_t entry,
                                                         int64_t x, int64_t end) {
     x += warp_lane() * STRIP_BOX;
     if (x >= end)

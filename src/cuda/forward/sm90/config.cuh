@@ -1,6 +1,6 @@
 /*
  * Fused attention for 16-bit types on Hopper. One block of three warpgroups on each multiprocessor
- * goes through the items that the plan has dealt to it; a query tile has 128 rows, a step 128 places
+ * goes through the items that the plan has assigned to it; a query tile has 128 rows, a step 128 places
  * of its granules, or 64 where O takes the registers of more than 128 dims. One warpgroup fetches,
  * ahead and without regard to items; the other two compute, 64 rows each. For lists of 192 rows
  * there are shapes with a third that computes, and steps of 64 places.

@@ -1,5 +1,5 @@
 /*
- * Stage 1: values = scale * q k^T on the listed tiles, -Inf on masked elements and past the keys:
+ * Stage 1: scores = scale * q k^T on the listed tiles, -Inf on masked elements and past the keys:
  * f32 at every height of block rows, 16-bit types where a block row has 8 queries at most.
  *
  * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
@@ -35,7 +35,7 @@
 
 /* Chunks of a unit, as a power of two: many, so that queries stay in L1 and blocks that run at one
  * time sweep the keys together, unless units become few. */
-static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct staged_params &p) {
     int log2 = 0;
     while ((2 << log2) <= SDDMM_SPAN_MAX &&
            p.columns / CUDA_CHUNK + p.n_items > (int64_t)SDDMM_UNITS << (log2 + 1))
@@ -44,13 +44,13 @@ static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct cuda
 }
 
 /* Items stand one after the other in places, one for each span of the item at least. */
-static __device__ __forceinline__ int64_t sddmm_place(const struct cuda_params &p, int64_t item,
+static __device__ __forceinline__ int64_t sddmm_place(const struct staged_params &p, int64_t item,
                                                       int span_log2) {
     return item + (p.image.chunks[item] >> span_log2);
 }
 
 /* The item that holds a place, by all lanes of a warp: see warp_find. */
-static __device__ __forceinline__ int64_t sddmm_item(const struct cuda_params &p, int64_t place,
+static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params &p, int64_t place,
                                                      int span_log2) {
     int64_t low = 0, count = p.n_items;
     while (count > 1) {
@@ -77,7 +77,7 @@ struct sddmm_share {
 
 /* Blocks that units of M rows share stand together. */
 template <int M>
-static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct cuda_params &p) {
+static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct staged_params &p) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const int64_t chunks = p.image.chunks[p.n_items];
     struct sddmm_share share;
@@ -108,12 +108,12 @@ template <class T> struct sddmm_rows {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> sddmm_q(const struct cuda_params &p,
+static __device__ __forceinline__ head_view<T> sddmm_q(const struct staged_params &p,
                                                        const struct strip &s) {
     return head_of<T>(p, p.q, s.b, s.h, p.d_qk);
 }
 template <class T>
-static __device__ __forceinline__ head_view<T> sddmm_k(const struct cuda_params &p,
+static __device__ __forceinline__ head_view<T> sddmm_k(const struct staged_params &p,
                                                        const struct strip &s) {
     return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
 }
@@ -143,11 +143,11 @@ static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float, boo
     for (int i = 0; i < 4; i++)
         w.x[i] = there ? w.x[i] : 0;
 }
-static __device__ __forceinline__ float sddmm_scale(const struct cuda_params &p, __half) {
+static __device__ __forceinline__ float sddmm_scale(const struct staged_params &p, __half) {
     return p.q_scale * p.score_scale;
 }
 template <class T>
-static __device__ __forceinline__ float sddmm_scale(const struct cuda_params &p, T) {
+static __device__ __forceinline__ float sddmm_scale(const struct staged_params &p, T) {
     return p.score_scale;
 }
 
@@ -214,7 +214,7 @@ static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
 /* The keys of columns x ...; where there is none, another. */
 template <class T>
 static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
-                                                  const struct cuda_params &p,
+                                                  const struct staged_params &p,
                                                   const struct strip &s, const head_view<T> &k,
                                                   uint32_t x, uint32_t end) {
     x += warp_lane();
@@ -227,7 +227,7 @@ static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
 /* From column x of the strip on, rows row ... . Answers whether a lane stored NaN. */
 template <int TILES>
 static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][4],
-                                                   const struct cuda_params &p,
+                                                   const struct staged_params &p,
                                                    const struct strip &s, int64_t row, uint32_t x,
                                                    uint32_t end, float scale) {
     bool bad = false;
@@ -238,7 +238,7 @@ static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][
         if (x + 8 * c >= end)
             break;
         const struct column column = column_of(p, s, x + 8 * c);
-        float *to = s.values + row * s.width + x + 8 * c;
+        float *to = s.scores + row * s.width + x + 8 * c;
 #pragma unroll
         for (int j = 0; j < TILES; j++)
 #pragma unroll
@@ -260,7 +260,7 @@ static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][
  * them (device/fragment.cuh), nor give 0 where they meet what is 0 past the last dim. A lane looks
  * at the scores that it has stored. */
 template <class T, int TILES>
-static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
+static __device__ __forceinline__ void sddmm_mend(const struct staged_params &p,
                                                   const struct strip &s, int64_t row, uint32_t x,
                                                   uint32_t end) {
     const int g = warp_lane() / 4, t = warp_lane() % 4;
@@ -269,7 +269,7 @@ static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
         const int64_t r = row + c / 8 * 8 + 2 * t + c % 2, column = x + g + 8 * (c / 2 % 4);
         if (r >= s.rows || column >= end)
             continue;
-        float *to = s.values + r * s.width + column;
+        float *to = s.scores + r * s.width + column;
         if (!isnan(*to))
             continue;
         const row_view<T> query = row_of(sddmm_q<T>(p, s), s.first + r);
@@ -289,7 +289,7 @@ static __device__ __forceinline__ void sddmm_mend(const struct cuda_params &p,
 template <class T, int TILES, bool WHOLE, bool FEW>
 static __global__ void
 __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_AFTER ? 2 : 3)
-    sddmm_gather(const __grid_constant__ struct cuda_params p) {
+    sddmm_gather(const __grid_constant__ struct staged_params p) {
     constexpr int ROWS = 8 * TILES, AHEAD = FEW && ARCHITECTURE_FITTED ? 4 : TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
     __shared__ struct strip strips[SDDMM_THREADS / 32];
@@ -338,7 +338,7 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
 /* ---- launching ---- */
 
 template <class T, int TILES>
-static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
     const int64_t row_units = (p->height + 8 * TILES - 1) / (8 * TILES);
     const int64_t places =
         p->n_items + ((p->columns / CUDA_CHUNK + p->n_items) >> sddmm_span_log2(*p));
@@ -361,7 +361,7 @@ static cudaError_t sddmm_gather_launch(const struct cuda_params *p, cudaStream_t
 
 /* The mappings that every type has for low block rows. */
 template <class T>
-static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, sddmm_single_launch<T>},
         {INT64_MAX, sddmm_gather_launch<T, 1>},
@@ -370,7 +370,7 @@ static cudaError_t sddmm_launch_low(const struct cuda_params *p, cudaStream_t st
 }
 
 template <class T>
-static cudaError_t sddmm_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, sddmm_single_launch<T>},
         {8, sddmm_gather_launch<T, 1>},

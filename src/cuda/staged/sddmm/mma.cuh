@@ -22,11 +22,11 @@
 #include "device/sm90/wgmma.cuh"
 
 /* What is applied to 8 elements of queries, as sddmm_scale_q does to words. */
-static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4], const struct cuda_params &,
+static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4], const struct staged_params &,
                                                        __half) {
 }
 static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&a)[4],
-                                                       const struct cuda_params &p,
+                                                       const struct staged_params &p,
                                                        __nv_bfloat16) {
     const __nv_bfloat162 scale = __float2bfloat162_rn(p.q_scale);
 #pragma unroll
@@ -66,7 +66,7 @@ sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk, const struct sddmm
  * of copies. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
-sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
+sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
                 const struct sddmm_share &share, struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M, LONG>::THREADS;
     const int32_t d = at.panel * PANEL16_WIDTH;
@@ -119,7 +119,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
 
 /* Scales what this thread has fetched of a panel of queries, of which `rows` are there. */
 template <class T, int M, int THREADS>
-static __device__ __forceinline__ void sddmm_mma_scale_panel(T *panel, const struct cuda_params &p,
+static __device__ __forceinline__ void sddmm_mma_scale_panel(T *panel, const struct staged_params &p,
                                                              int64_t rows) {
     if (p.q_scale == 1)
         return;
@@ -167,7 +167,7 @@ sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
-                 const struct sddmm_mma_chunk<T> &chunk, float *space, const struct cuda_params &p,
+                 const struct sddmm_mma_chunk<T> &chunk, float *space, const struct staged_params &p,
                  int64_t row, int column) {
     typedef sddmm_mma_shape<M, LONG> shape;
     const float scale = sddmm_scale(p, T());
@@ -192,7 +192,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
 template <class T, int M, bool LONG>
 static __global__ void
 __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::BLOCKS)
-    sddmm_mma(const __grid_constant__ struct cuda_params p) {
+    sddmm_mma(const __grid_constant__ struct staged_params p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     typedef sddmm_mma_shape<M, LONG> shape;
     struct sddmm_mma_shared<T, M> &s = *reinterpret_cast<struct sddmm_mma_shared<T, M> *>(memory);
@@ -248,7 +248,7 @@ __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::B
 /* ---- launching ---- */
 
 template <class T, int M, bool LONG>
-static cudaError_t sddmm_mma_launch_heads(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_mma_launch_heads(const struct staged_params *p, cudaStream_t stream) {
     const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors * sddmm_mma_shape<M, LONG>::BLOCKS / row_units;
     const int64_t across = held < 1 ? 1 : held < chunks ? held : chunks;
@@ -258,7 +258,7 @@ static cudaError_t sddmm_mma_launch_heads(const struct cuda_params *p, cudaStrea
 }
 
 template <class T, int M>
-static cudaError_t sddmm_mma_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     return p->d_qk <= SDDMM_MMA_RESIDENT * PANEL16_WIDTH
                ? sddmm_mma_launch_heads<T, M, false>(p, stream)
                : sddmm_mma_launch_heads<T, M, true>(p, stream);
@@ -268,7 +268,7 @@ static cudaError_t sddmm_mma_launch_tile(const struct cuda_params *p, cudaStream
  * tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms for the same number of scores, each at
  * blocks of its own size: keys are gathered once for all of a tile's rows. */
 template <class T>
-static cudaError_t sddmm_mma_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_mma_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {
         {8, 0, sddmm_launch_low<T>},
         {16, sizeof(struct sddmm_mma_shared<T, 16>), sddmm_mma_launch_tile<T, 16>},

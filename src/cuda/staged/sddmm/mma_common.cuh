@@ -63,7 +63,7 @@ struct sddmm_mma_column {
 template <class T>
 static __device__ __forceinline__ void
 sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &column,
-               const struct sddmm_mma_chunk<T> &before, const struct cuda_params &p,
+               const struct sddmm_mma_chunk<T> &before, const struct staged_params &p,
                const struct sddmm_share &share, int number, bool always) {
     int run = number == 0 ? 0 : before.run, left = number == 0 ? 0 : before.left - 1;
     int64_t item;
@@ -101,7 +101,7 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &colu
  * it. Most follow in their strip: that is the short way, for all warps wait for it. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
-sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
+sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
                   const struct sddmm_share &share, int number) {
     constexpr int KNOWN = SDDMM_MMA_KNOWN, WORDS = sizeof(struct sddmm_mma_place<T>) / 4;
     static_assert(WORDS <= 32, "a warp copies a place");
@@ -138,7 +138,7 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct cuda_params &p,
 /* What has been looked up may be used after a barrier, and the next look-up begin. */
 template <class T, int M>
 static __device__ __forceinline__ void sddmm_mma_know(struct sddmm_mma_shared<T, M> &s,
-                                                      const struct cuda_params &p,
+                                                      const struct staged_params &p,
                                                       const struct sddmm_share &share,
                                                       const struct sddmm_mma_column &mine) {
     const int i = (int)threadIdx.x;

@@ -22,7 +22,7 @@ sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct
     const int lane = warp_lane_here();
     row += lane / 4;
     column += lane % 4 * 4;
-    float *to = s.values + row * s.width + column;
+    float *to = s.scores + row * s.width + column;
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++, to += 8 * s.width) {
         if (row + 8 * i >= s.rows)
@@ -40,7 +40,7 @@ static __device__ __forceinline__ void sddmm_mma_store_column(const float *space
                                                               const struct strip &s, int64_t first,
                                                               int64_t column, int c) {
     const int rows = column + c < s.width ? (int)min(s.rows - first, (int64_t)8) : 0;
-    float *to = s.values + first * s.width + column + c;
+    float *to = s.scores + first * s.width + column + c;
 #pragma unroll
     for (int r = 0; r < 8; r++) {
         if (r >= rows)
@@ -53,14 +53,14 @@ static __device__ __forceinline__ void sddmm_mma_store_column(const float *space
 /* The same, -Inf where a row does not list the column. */
 template <int COLUMNS>
 static __device__ __forceinline__ void
-sddmm_mma_store_listed(const float *space, const struct cuda_params &p, const struct strip &s,
+sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct strip &s,
                        int64_t first, int64_t column, int c) {
     if (column + c >= s.width)
         return;
     const struct column listed = column_of(p, s, column + c);
 #pragma unroll 1
     for (int r = 0; r < 8 && first + r < s.rows; r++)
-        s.values[(first + r) * s.width + column + c] =
+        s.scores[(first + r) * s.width + column + c] =
             column_lists(p, listed.first, listed.last, listed.bit, first + r)
                 ? space[panel_f32_at<COLUMNS>(r, c)]
                 : -INFINITY;
@@ -71,7 +71,7 @@ sddmm_mma_store_listed(const float *space, const struct cuda_params &p, const st
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,
-                     const struct cuda_params &p, const struct strip &s, int64_t row,
+                     const struct staged_params &p, const struct strip &s, int64_t row,
                      int64_t column, bool partial) {
     typedef sddmm_mma_shape<M, LONG> shape;
     constexpr int WIDTH = shape::COLUMNS < 64 ? shape::COLUMNS : 64, TIMES = shape::COLUMNS / WIDTH;

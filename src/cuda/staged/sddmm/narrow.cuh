@@ -22,14 +22,14 @@
 #define SDDMM_NARROW_LEAST 4  /* of a block */
 
 /* Rows that a warp computes together. */
-static __host__ __device__ __forceinline__ int sddmm_narrow_rows(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int sddmm_narrow_rows(const struct staged_params &p) {
     return p.widest <= 16 && p.n_items > (int64_t)SDDMM_NARROW_WARPS * p.multiprocessors ? 2 : 1;
 }
 
 /* FEW: a device holds all rows with registers for more fetches of each at a time. */
 template <class T, bool FEW>
 static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NARROW_WARPS), 1)
-    sddmm_narrow(const __grid_constant__ struct cuda_params p) {
+    sddmm_narrow(const __grid_constant__ struct staged_params p) {
     constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
     const int rows = sddmm_narrow_rows(p), lanes = 32 / rows, lane = warp_lane();
     const int64_t first = (blocks_unit() * (blockDim.x / 32) + threadIdx.x / 32) * rows;
@@ -52,12 +52,12 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
                 score = sddmm_row_scores<T, true, AHEAD>(warp_pointer(q, from), row, k.d, from,
                                                          p.q_scale, score);
         if (x < width)
-            s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
+            s.scores[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }
 }
 
 template <class T>
-static cudaError_t sddmm_narrow_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_narrow_launch(const struct staged_params *p, cudaStream_t stream) {
     const bool few = p->d_qk > SDDMM_ROW_DIMS &&
                      p->n_items <= (int64_t)SDDMM_NARROW_FEW * p->multiprocessors / 2;
     const int rows = sddmm_narrow_rows(*p), most = few ? SDDMM_NARROW_FEW : SDDMM_NARROW_WARPS;
@@ -72,7 +72,7 @@ static cudaError_t sddmm_narrow_launch(const struct cuda_params *p, cudaStream_t
 
 /* Block rows of one query, by one of the two. */
 template <class T>
-static cudaError_t sddmm_single_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_single_launch(const struct staged_params *p, cudaStream_t stream) {
     const bool narrow =
         p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
     return narrow ? sddmm_narrow_launch<T>(p, stream) : sddmm_row_launch<T>(p, stream);

@@ -26,7 +26,7 @@
 
 /* Parts that a chunk is cut into, as a power of two: where rows are wide and have many dims a warp
  * would fetch a chunk's keys one after the other for longer than all the others take. */
-static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct staged_params &p) {
     if (p.d_qk <= SDDMM_ROW_DIMS) /* first: a division costs where rows are short */
         return 0;
     const int64_t mean = p.columns / p.n_items;
@@ -34,7 +34,7 @@ static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct
 }
 
 /* Units of the launch, each a warp's: no fewer than there are parts of chunks. */
-static inline int64_t sddmm_row_units(const struct cuda_params &p) {
+static inline int64_t sddmm_row_units(const struct staged_params &p) {
     return chunks_at_most(p) << sddmm_row_parts_log2(p);
 }
 
@@ -48,7 +48,7 @@ struct sddmm_row_chunk {
 /* Chunk `number` of all. Where strips are about as wide its item is near its share of them: looked
  * for there, while what would be its strip is on its way, then everywhere. */
 static __device__ __forceinline__ struct sddmm_row_chunk
-sddmm_row_find(const struct cuda_params &p, int64_t number) {
+sddmm_row_find(const struct staged_params &p, int64_t number) {
     const int64_t share = (uint32_t)number / (uint32_t)p.strip_chunks; /* a guess: any will do */
     const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
     const int64_t begin = p.image.chunks[min(low + warp_lane(), p.n_items)];
@@ -121,7 +121,7 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
 }
 
 /* The key of column x of a strip of one row; -1 where the row does not list it, or from `end` on. */
-static __device__ __forceinline__ int32_t sddmm_row_key(const struct cuda_params &p,
+static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_params &p,
                                                         const struct strip &s, uint32_t x,
                                                         uint32_t end) {
     if (x >= end)
@@ -135,7 +135,7 @@ static __device__ __forceinline__ int32_t sddmm_row_key(const struct cuda_params
 template <class T, bool WHOLE, bool FEW>
 static __global__ void
 __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
-    sddmm_row(const __grid_constant__ struct cuda_params p) {
+    sddmm_row(const __grid_constant__ struct staged_params p) {
     constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
     const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
     const int64_t number = blocks_unit() * SDDMM_ROW_WARPS + threadIdx.x / 32;
@@ -156,12 +156,12 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
         if (from + 16 < end)
             score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 16, p.q_scale, score);
         if (x < end)
-            s.values[x] = key < 0 ? -INFINITY : score * p.score_scale;
+            s.scores[x] = key < 0 ? -INFINITY : score * p.score_scale;
     }
 }
 
 template <class T>
-static cudaError_t sddmm_row_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_row_launch(const struct staged_params *p, cudaStream_t stream) {
     if (p->n_items == 0)
         return cudaSuccess;
     const int64_t blocks = (sddmm_row_units(*p) + SDDMM_ROW_WARPS - 1) / SDDMM_ROW_WARPS;

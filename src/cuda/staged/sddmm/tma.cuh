@@ -74,7 +74,7 @@ template <int M, int PANELS> struct sddmm_box_shape {
  * a box each, one writes. */
 template <class shape>
 static __device__ __forceinline__ void
-sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_params &p,
+sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct staged_params &p,
                    const struct strip &strip, int64_t item, int64_t row, int64_t x, int number,
                    int count) {
     const int32_t key = strip_box_key(p, strip.entry, x, strip.width);
@@ -91,7 +91,7 @@ sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_par
         for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
             keys[j] = __shfl_sync(WARP_ALL, key, STRIP_CHUNK_BOXES * i + j);
         if (lane == 0) {
-            entry.to = strip.values + row * strip.width + x;
+            entry.to = strip.scores + row * strip.width + x;
             entry.width = strip.width;
             entry.rows = (int32_t)(strip.rows - row);
             entry.columns = (int32_t)min(strip.width - x, (int64_t)CUDA_CHUNK);
@@ -112,7 +112,7 @@ sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct cuda_par
 /* Scout `scout` of a block: a run's chunks are numbered from those of the runs before on. */
 template <class shape>
 static __device__ __forceinline__ void sddmm_box_scout(unsigned char *memory, uint32_t shared,
-                                                       const struct cuda_params &p,
+                                                       const struct staged_params &p,
                                                        const struct sddmm_share &share,
                                                        int scout) {
 #pragma unroll 1
@@ -268,7 +268,7 @@ static __device__ __forceinline__ void sddmm_box_store(const float (&s)[2][M / 2
 
 template <class T, int M, int PANELS>
 static __device__ __forceinline__ void sddmm_box_compute(unsigned char *memory, uint32_t shared,
-                                                         const struct cuda_params &p, int count) {
+                                                         const struct staged_params &p, int count) {
     typedef sddmm_box_shape<M, PANELS> shape;
     const int warp = sm90_uniform((int)threadIdx.x / 32), of_group = warp % 4;
     float *space = reinterpret_cast<float *>(memory + shape::SPACES + warp * shape::SPACE);
@@ -302,7 +302,7 @@ static __device__ __forceinline__ void sddmm_box_compute(unsigned char *memory, 
 
 template <class T, int M, int PANELS>
 static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
-    sddmm_boxes(const __grid_constant__ struct cuda_params p,
+    sddmm_boxes(const __grid_constant__ struct staged_params p,
                 const __grid_constant__ CUtensorMap map_q,
                 const __grid_constant__ CUtensorMap map_k) {
     typedef sddmm_box_shape<M, PANELS> shape;
@@ -336,7 +336,7 @@ static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
 }
 
 template <class T, int M, int PANELS>
-static cudaError_t sddmm_boxes_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_boxes_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef sddmm_box_shape<M, PANELS> shape;
     CUtensorMap map_q, map_k;
     if (!strips_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T()) ||
@@ -350,7 +350,7 @@ static cudaError_t sddmm_boxes_launch_tile(const struct cuda_params *p, cudaStre
         return cudaSuccess;
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
-    void (*kernel)(const struct cuda_params, const CUtensorMap, const CUtensorMap) =
+    void (*kernel)(const struct staged_params, const CUtensorMap, const CUtensorMap) =
         sddmm_boxes<T, M, PANELS>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
@@ -362,8 +362,8 @@ static cudaError_t sddmm_boxes_launch_tile(const struct cuda_params *p, cudaStre
 
 /* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
 template <class T>
-static cudaError_t sddmm_boxes_launch(const struct cuda_params *p, cudaStream_t stream) {
-    static cudaError_t (*const launch[2][3])(const struct cuda_params *, cudaStream_t) = {
+static cudaError_t sddmm_boxes_launch(const struct staged_params *p, cudaStream_t stream) {
+    static cudaError_t (*const launch[2][3])(const struct staged_params *, cudaStream_t) = {
         {sddmm_boxes_launch_tile<T, 32, 1>, sddmm_boxes_launch_tile<T, 64, 1>,
          sddmm_boxes_launch_tile<T, 128, 1>},
         {sddmm_boxes_launch_tile<T, 32, 2>, sddmm_boxes_launch_tile<T, 64, 2>,

@@ -71,7 +71,7 @@ static __device__ __forceinline__ float softmax_bulk_scaled(float weight, float 
 }
 
 /* A row where it is, by a warp; seldom, so not where it stands. */
-static __device__ __noinline__ void softmax_bulk_alone(const struct cuda_params &p, float *data,
+static __device__ __noinline__ void softmax_bulk_alone(const struct staged_params &p, float *data,
                                                        int width, int32_t batch_head,
                                                        int32_t query) {
     const int lane = warp_lane();
@@ -96,13 +96,13 @@ static __device__ __noinline__ void softmax_bulk_alone(const struct cuda_params 
 /* Begins to fetch the tile whose rows are at `place`, each LANES lanes' own, to a stage. */
 template <int LANES>
 static __device__ __forceinline__ struct softmax_bulk_tile
-softmax_bulk_fetch(const struct cuda_params &p, const struct softmax_place &place, float *stage,
+softmax_bulk_fetch(const struct staged_params &p, const struct softmax_place &place, float *stage,
                    uint32_t full) {
     const int lane = warp_lane();
     const int64_t query = place.block_row * p.block_q + place.r;
     const bool inside = place.item < p.n_items;
     const int width = inside ? place.tiles * (int)p.block_kv : 0;
-    const int64_t begin = place.values + (int64_t)place.r * width;
+    const int64_t begin = place.scores + (int64_t)place.r * width;
     const int64_t first = __shfl_sync(WARP_ALL, begin, 0);
     const int64_t after = __shfl_down_sync(WARP_ALL, begin, LANES);
     const bool follows = __shfl_down_sync(WARP_ALL, inside, LANES) && lane + LANES < 32;
@@ -110,7 +110,7 @@ softmax_bulk_fetch(const struct cuda_params &p, const struct softmax_place &plac
     const bool fits = !inside || (width <= SOFTMAX_BULK_HELD * LANES && end >= 0 &&
                                   end <= SOFTMAX_BULK_TILE && (!follows || after == begin + width));
     struct softmax_bulk_tile tile;
-    tile.data = p.values + first;
+    tile.data = p.scores + first;
     tile.count = 0;
     tile.start = (int)(begin - first);
     tile.width = -1;
@@ -121,7 +121,7 @@ softmax_bulk_fetch(const struct cuda_params &p, const struct softmax_place &plac
         tile.width = inside ? width : -1;
     } else {
         for (int from = 0; from < 32; from += LANES) {
-            float *data = p.values + __shfl_sync(WARP_ALL, begin, from);
+            float *data = p.scores + __shfl_sync(WARP_ALL, begin, from);
             const int count = __shfl_sync(WARP_ALL, width, from);
             const int32_t batch_head = __shfl_sync(WARP_ALL, place.batch_head, from);
             const int32_t row = __shfl_sync(WARP_ALL, (int32_t)query, from);
@@ -148,7 +148,7 @@ softmax_bulk_fetch(const struct cuda_params &p, const struct softmax_place &plac
 /* Lanes t, t + LANES ... of a row have its elements in turns, each row beginning at another of them
  * where that spares bank conflicts; a tile of 32 / LANES rows of as many elements has none. */
 template <int LANES>
-static __device__ __forceinline__ void softmax_bulk_compute(const struct cuda_params &p,
+static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_params &p,
                                                             const struct softmax_bulk_tile &tile,
                                                             float *stage) {
     constexpr int HELD = SOFTMAX_BULK_HELD;
@@ -209,7 +209,7 @@ static __device__ __forceinline__ void softmax_bulk_store(const struct softmax_b
 
 template <int LANES>
 static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
-    softmax_bulk(const __grid_constant__ struct cuda_params p) {
+    softmax_bulk(const __grid_constant__ struct staged_params p) {
     constexpr int ROWS = 32 / LANES, STAGES = SOFTMAX_BULK_STAGES, AHEAD = SOFTMAX_BULK_AHEAD;
     static_assert(STAGES == AHEAD + 1 && AHEAD == 2, "two tiles are known, one is computed");
     extern __shared__ __align__(16) unsigned char memory[];
@@ -255,7 +255,7 @@ static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
 /* ---- launching ---- */
 
 template <int LANES>
-static cudaError_t softmax_bulk_launch_lanes(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t softmax_bulk_launch_lanes(const struct staged_params *p, cudaStream_t stream) {
     constexpr int BYTES = SOFTMAX_BULK_WARPS * (int)sizeof(struct softmax_bulk_ring);
     static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
     const int64_t least = (int64_t)SOFTMAX_BULK_TIMES * SOFTMAX_BULK_WARPS * 32 / LANES;
@@ -266,8 +266,8 @@ static cudaError_t softmax_bulk_launch_lanes(const struct cuda_params *p, cudaSt
 }
 
 /* cudaErrorNotSupported: nothing is launched, for rows are wide, or too few. */
-static inline cudaError_t softmax_bulk_launch(const struct cuda_params *p, cudaStream_t stream) {
-    static cudaError_t (*const launch[])(const struct cuda_params *, cudaStream_t) = {
+static inline cudaError_t softmax_bulk_launch(const struct staged_params *p, cudaStream_t stream) {
+    static cudaError_t (*const launch[])(const struct staged_params *, cudaStream_t) = {
         softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>, softmax_bulk_launch_lanes<4>};
     int log2 = 0;
     while (log2 < 3 && p->widest > (int64_t)SOFTMAX_BULK_HELD << log2)

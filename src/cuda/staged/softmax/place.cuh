@@ -14,7 +14,7 @@ struct softmax_place {
     int64_t item;
     int32_t r;
     int32_t batch_head, block_row, tiles;
-    int64_t values;
+    int64_t scores;
 };
 
 /* How far apart in items and rows those are that a group takes one after another. */
@@ -33,28 +33,28 @@ strip_row_at(const struct strip_row *of) {
     return at.row;
 }
 
-/* in_order: items are counted as their values stand in memory, else longest first. */
+/* in_order: items are counted as their scores stand in memory, else longest first. */
 static __device__ __forceinline__ void
-softmax_look_up(struct softmax_place &to, const struct cuda_params &p, bool in_order) {
+softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in_order) {
     const int64_t item = min(to.item, p.n_items - 1);
     if (in_order) {
         const struct strip_row at = strip_row_at(p.image.rows + item);
         to.batch_head = at.batch_head;
         to.block_row = (int32_t)(item - at.batch_head * p.rows);
         to.tiles = at.tiles;
-        to.values = at.values;
+        to.scores = at.scores;
     } else {
         const struct strip_place at = strip_place_at(p.image.strips + item);
         to.batch_head = at.batch_head;
         to.block_row = at.row;
         to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
-        to.values = at.values;
+        to.scores = at.scores;
     }
 }
 
 static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
                                                        const struct softmax_stride &by,
-                                                       const struct cuda_params &p,
+                                                       const struct staged_params &p,
                                                        bool in_order) {
     to.item += by.items;
     to.r += by.rows;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
 }
 
 /* Where a row's lse goes, if it is wanted. */
-static __device__ __forceinline__ float *softmax_lse_at(const struct cuda_params &p,
+static __device__ __forceinline__ float *softmax_lse_at(const struct staged_params &p,
                                                         int32_t batch_head, int64_t query) {
     const int32_t b = (int32_t)divided((uint32_t)batch_head, p.by_heads_q);
     const int32_t h = batch_head - b * p.heads_q;

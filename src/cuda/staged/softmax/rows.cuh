@@ -1,5 +1,5 @@
 /*
- * Stage 2: softmax of every row of the values, in place. A row is contiguous, whatever the block.
+ * Stage 2: softmax of every row of the scores, in place. A row is contiguous, whatever the block.
  *
  * The limit is memory, so a row is read once, held in registers and written once, by a group of
  * threads: part of a warp, some warps of a block, or all blocks of a cluster. What is held is what
@@ -28,7 +28,7 @@
 #define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
 
 /* The elements that a group holds at least: no row has more than all blocks of keys. */
-static __host__ __device__ __forceinline__ int64_t softmax_width(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int64_t softmax_width(const struct staged_params &p) {
     const int64_t mean = p.columns / p.n_items, wide = mean + mean / 8;
     const int64_t most = (p.n_kv + p.block_kv - 1) / p.block_kv * p.block_kv;
     return wide < most ? wide : most;
@@ -51,11 +51,11 @@ template <int LANES> struct softmax_row {
 template <int HELD, int LANES>
 static __device__ __forceinline__ struct softmax_row<LANES>
 softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
-               const struct cuda_params &p) {
+               const struct staged_params &p) {
     const int64_t query = at.block_row * p.block_q + at.r;
     const bool there = at.item < p.n_items && query < p.n_q;
     const int width = there ? at.tiles * (int)p.block_kv : 0;
-    float *begin = p.values + at.values + (there ? (int64_t)at.r * width : 0);
+    float *begin = p.scores + at.scores + (there ? (int64_t)at.r * width : 0);
     const int head = min((int)(-(uintptr_t)begin / sizeof(float) % 4), width);
     struct softmax_row<LANES> row;
     row.data = begin + head;
@@ -233,7 +233,7 @@ static __host__ __device__ constexpr int softmax_blocks(int held, int blocks, bo
 template <int HELD, int LANES, int BLOCKS>
 static __global__ void
 __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
-    softmax_rows(const __grid_constant__ struct cuda_params p) {
+    softmax_rows(const __grid_constant__ struct staged_params p) {
     constexpr int OF_BLOCK = SOFTMAX_THREADS / LANES;
     constexpr bool CLUSTERS = LANES == SOFTMAX_THREADS;
     __shared__ struct softmax_shared shared;
@@ -276,7 +276,7 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
 /* ---- launching ---- */
 
 template <int HELD, int LANES, int BLOCKS>
-static cudaError_t softmax_launch_held(const struct cuda_params *p, int cluster,
+static cudaError_t softmax_launch_held(const struct staged_params *p, int cluster,
                                        cudaStream_t stream) {
     const int64_t of_block = SOFTMAX_THREADS / LANES, rows = p->n_items * p->height;
     const int64_t wanted = (rows + of_block - 1) / of_block;
@@ -293,7 +293,7 @@ static cudaError_t softmax_launch_held(const struct cuda_params *p, int cluster,
 struct softmax_mapping {
     int64_t width;
     int cluster;
-    cudaError_t (*launch)(const struct cuda_params *p, int cluster, cudaStream_t stream);
+    cudaError_t (*launch)(const struct staged_params *p, int cluster, cudaStream_t stream);
 };
 
 /* As few threads as hold a row, with as few pieces each as that takes; the widest rows are of
@@ -301,7 +301,7 @@ struct softmax_mapping {
  * 1.13 to 1.17 times the floor at blocks of 1 to 128. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
     { 4 * (held) * (lanes) * (cluster), cluster, softmax_launch_held<held, lanes, blocks> }
-static inline cudaError_t softmax_launch(const struct cuda_params *p, cudaStream_t stream) {
+static inline cudaError_t softmax_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct softmax_mapping mappings[] = {
         SOFTMAX_HOLDS(4, 2, 3, 1),    SOFTMAX_HOLDS(6, 2, 3, 1),    SOFTMAX_HOLDS(4, 4, 4, 1),
         SOFTMAX_HOLDS(4, 8, 4, 1),    SOFTMAX_HOLDS(4, 16, 4, 1),   SOFTMAX_HOLDS(4, 32, 4, 1),

@@ -1,5 +1,5 @@
 /*
- * Stage 3: o = values v: f32 at every height of block rows, 16-bit types where a block row has 8
+ * Stage 3: o = scores v: f32 at every height of block rows, 16-bit types where a block row has 8
  * queries at most. A key that none of a unit's rows lists is not read, whatever it holds. Sums over
  * 16 keys leave the tensor cores, are added up over a chunk of keys, and those to the result, which
  * keeps long rows accurate.
@@ -162,7 +162,7 @@ spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_piec
 
 /* The key of each lane's column, from x on. A column without a key that one of rows row ... row +
  * rows - 1 lists gets another's, whose value its weight of 0 meets; -1 where none has one. */
-static __device__ __forceinline__ int32_t spmm_keys_of(const struct cuda_params &p,
+static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_params &p,
                                                        const struct strip &s, uint32_t x,
                                                        uint32_t width, int64_t row, int rows) {
     int32_t key = -1;
@@ -208,14 +208,14 @@ spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left,
  * 8 j + lane / 4 has a weight that is not 0. */
 template <class T, int TILES, bool WHOLE>
 static __device__ __forceinline__ unsigned
-spmm_sweep(float (*sum)[32], const struct cuda_params &p, const struct strip &s,
+spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &s,
            const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
     constexpr int PIECES = spmm_pieces<T, TILES>();
     const int g = warp_lane() / 4, t = warp_lane() % 4;
     const int rows = (int)min((int64_t)(8 * TILES), s.rows - row);
     const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
     const uint32_t step = SPMM_COLUMNS * turns;
-    const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.values % sizeof(float4) == 0;
+    const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.scores % sizeof(float4) == 0;
     struct spmm_sums<T, TILES> part = {};
     unsigned weighty = 0;
     int turn_of = 0;
@@ -230,7 +230,7 @@ spmm_sweep(float (*sum)[32], const struct cuda_params &p, const struct strip &s,
             struct words values[PIECES][4];
             float4 w[TILES];
             spmm_load<T, PIECES, WHOLE>(values, v, dim, key, from);
-            weighty |= spmm_weights<TILES>(w, s.values + (row + g) * s.width + 4 * t + x + from,
+            weighty |= spmm_weights<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
                                            s.width, (int32_t)(width - x) - from - 4 * t, rows - g,
                                            fours);
             spmm_multiply<T, TILES>(part, values, w);
@@ -269,7 +269,7 @@ static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES>
 /* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
 template <class T, int TILES>
 static __device__ __forceinline__ void
-spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct cuda_params &p,
+spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct staged_params &p,
              const struct strip &s, int64_t row, int32_t dim) {
     constexpr int N = words_elements<T>();
     const bool whole = words_whole<T>(p.alignment, p.d_v);
@@ -299,11 +299,11 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
 
 /* Units of all strips, for one slice of dims; and slices. */
 template <int TILES>
-static __host__ __device__ __forceinline__ int64_t spmm_row_units(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int64_t spmm_row_units(const struct staged_params &p) {
     return (p.height + 8 * TILES - 1) / (8 * TILES);
 }
 template <class T, int TILES>
-static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct staged_params &p) {
     const int dims = spmm_dim_warps<T, TILES>(p.d_v) * spmm_warp_dims<T, TILES>();
     return (p.d_v + dims - 1) / dims;
 }
@@ -311,7 +311,7 @@ static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct cuda
 template <class T, int TILES, bool WHOLE>
 static __global__ void
 __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
-    spmm_gather(const __grid_constant__ struct cuda_params p) {
+    spmm_gather(const __grid_constant__ struct staged_params p) {
     __shared__ struct spmm_shared<T, TILES> shared;
     const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
     const int turns = (int)blockDim.x / 32 / dim_warps;
@@ -347,7 +347,7 @@ __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE
 /* ---- launching ---- */
 
 template <class T, int TILES>
-static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
     if (p->n_items == 0)
         return cudaSuccess;
     const int64_t units = p->n_items * spmm_row_units<TILES>(*p) * spmm_slices<T, TILES>(*p);
@@ -377,7 +377,7 @@ static cudaError_t spmm_gather_launch(const struct cuda_params *p, cudaStream_t 
 
 /* The mappings that every type has for low block rows. */
 template <class T>
-static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<T>},
         {INT64_MAX, spmm_gather_launch<T, 1>},
@@ -387,12 +387,12 @@ static cudaError_t spmm_launch_low(const struct cuda_params *p, cudaStream_t str
 
 /* f32 of more rows, which multiply-adds serve where there is little to add up. */
 template <int TILES>
-static cudaError_t spmm_launch_high(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_high(const struct staged_params *p, cudaStream_t stream) {
     return spmm_short_takes(p) ? spmm_short_launch(p, stream)
                                : spmm_gather_launch<float, TILES>(p, stream);
 }
 
-static inline cudaError_t spmm_launch_f32(const struct cuda_params *p, cudaStream_t stream) {
+static inline cudaError_t spmm_launch_f32(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<float>},
         {8, spmm_gather_launch<float, 1>},

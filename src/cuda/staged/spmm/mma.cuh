@@ -57,7 +57,7 @@ template <class T, int M, int N> struct spmm_mma_shared {
 
 template <class T>
 static __device__ __forceinline__ struct spmm_mma_unit<T>
-spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t row, int32_t dim) {
+spmm_mma_unit_of(const struct staged_params &p, const struct strip &strip, int64_t row, int32_t dim) {
     struct spmm_mma_unit<T> unit;
     unit.strip = strip;
     unit.row = row;
@@ -75,7 +75,7 @@ spmm_mma_unit_of(const struct cuda_params &p, const struct strip &strip, int64_t
 /* Window `number` of the unit's keys: columns PANEL16_KEYS at a time. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T, M, N> &s,
-                                                        const struct cuda_params &p,
+                                                        const struct staged_params &p,
                                                         int64_t number) {
     const struct spmm_mma_unit<T> &unit = s.unit;
     constexpr int THREADS = spmm_mma_shape<M, N>::THREADS, EACH = PANEL16_KEYS / THREADS;
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void spmm_mma_fetch_pieces(float *to,
     const int row = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
     const int64_t width = unit.strip.width, left = unit.strip.rows - unit.row - row;
     const bool wanted = x + column < unit.width;
-    const float *from = unit.strip.values;
+    const float *from = unit.strip.scores;
     if (wanted)
         from += (unit.row + row) * width + unit.column + x + column;
     const uint32_t at = shared_address(to + panel_f32_at<SPMM_MMA_KEYS>(row, column));
@@ -141,7 +141,7 @@ spmm_mma_fetch_weights(struct spmm_mma_shared<T, M, N> &s, int64_t step, int sta
 }
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_fetch_values(struct spmm_mma_shared<T, M, N> &s,
-                                                             const struct cuda_params &p,
+                                                             const struct staged_params &p,
                                                              int64_t step, int stage) {
     constexpr int WINDOW = PANEL16_KEYS / SPMM_MMA_KEYS;
     const struct spmm_mma_unit<T> &unit = s.unit;
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void spmm_mma_end(typename spmm_mma_shape<M, N
 
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T, M, N> &s,
-                                                        const struct cuda_params &p) {
+                                                        const struct staged_params &p) {
     const struct spmm_mma_unit<T> &unit = s.unit;
     typedef spmm_mma_shape<M, N> shape;
     constexpr int AHEAD = shape::STAGES - 1;
@@ -284,7 +284,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
 template <class T, int M, int N>
 static __global__ void
 __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
-    spmm_mma(const __grid_constant__ struct cuda_params p) {
+    spmm_mma(const __grid_constant__ struct staged_params p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     struct spmm_mma_shared<T, M, N> &s =
         *reinterpret_cast<struct spmm_mma_shared<T, M, N> *>(memory);
@@ -304,7 +304,7 @@ __launch_bounds__(spmm_mma_shape<M, N>::THREADS, spmm_mma_shape<M, N>::BLOCKS)
 /* ---- launching ---- */
 
 template <class T, int M, int N>
-static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
     const int cluster = spmm_mma_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
     return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
@@ -316,7 +316,7 @@ static cudaError_t spmm_mma_launch_tile(const struct cuda_params *p, cudaStream_
  * tiles of 128, 64 and 32 rows take 0.57, 0.65 and 1.00 ms for the same number of weights, each at
  * blocks of its own size: values are gathered once for all of a tile's rows. */
 template <class T, int N>
-static cudaError_t spmm_mma_launch_tiles(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_mma_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {
         {8, 0, spmm_launch_low<T>},
         {16, sizeof(struct spmm_mma_shared<T, 16, N>), spmm_mma_launch_tile<T, 16, N>},
@@ -328,7 +328,7 @@ static cudaError_t spmm_mma_launch_tiles(const struct cuda_params *p, cudaStream
 }
 
 template <class T>
-static cudaError_t spmm_mma_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_mma_launch(const struct staged_params *p, cudaStream_t stream) {
     return p->d_v <= 64 ? spmm_mma_launch_tiles<T, 64>(p, stream)
                         : spmm_mma_launch_tiles<T, 128>(p, stream);
 }

@@ -13,7 +13,7 @@
 /* Blocks that share a unit's keys, where there are too few units for the device, which holds
  * `blocks` on each multiprocessor. With one head of spmm_mma_launch_tiles's case, clusters of 1, 2
  * and 4 took 61, 54 and 92 us at blocks of 128, 62, 58 and 92 us at 64. */
-static inline int spmm_mma_cluster(const struct cuda_params *p, int64_t units, int blocks) {
+static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
     const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
     const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
     int cluster = 1;

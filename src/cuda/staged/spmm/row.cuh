@@ -45,11 +45,11 @@ struct spmm_row_key {
 };
 
 static __device__ __forceinline__ struct spmm_row_key
-spmm_row_key_of(const struct cuda_params &p, const struct strip &s, uint32_t x) {
+spmm_row_key_of(const struct staged_params &p, const struct strip &s, uint32_t x) {
     struct spmm_row_key out = {-1, 0};
     x += warp_lane();
     if (x < (uint32_t)s.width) {
-        const float weight = s.values[x];
+        const float weight = s.scores[x];
         const struct column c = column_of(p, s, x);
         if (column_lists(p, c.first, c.last, c.bit, 0))
             out = {c.key, weight};
@@ -88,7 +88,7 @@ static __device__ __forceinline__ void spmm_row_add(struct spmm_row_sum<T> &sum,
  * weight that is not 0. */
 template <class T, bool WHOLE>
 static __device__ __forceinline__ bool
-spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct cuda_params &p, const struct strip &s,
+spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p, const struct strip &s,
                int32_t dim, int lanes, int turn, int turns) {
     const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     const int part = warp_lane() / lanes;
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_
 /* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
 template <class T, bool WHOLE>
 static __device__ __forceinline__ void spmm_row_store(struct spmm_row_sum<T> &sum, bool weighty,
-                                                      const struct cuda_params &p,
+                                                      const struct staged_params &p,
                                                       const struct strip &s, int32_t dim,
                                                       int lanes) {
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void spmm_row_store(struct spmm_row_sum<T> &su
 /* A row by all warps, stored by warp `owner`. */
 template <class T, bool WHOLE>
 static __device__ __forceinline__ void
-spmm_row_together(struct spmm_row_shared<T> &shared, const struct cuda_params &p,
+spmm_row_together(struct spmm_row_shared<T> &shared, const struct staged_params &p,
                   const struct strip &s, int32_t dim, int lanes, int owner) {
     const int warp = (int)threadIdx.x / 32, lane = warp_lane();
     struct spmm_row_sum<T> sum = {};
@@ -182,13 +182,13 @@ spmm_row_together(struct spmm_row_shared<T> &shared, const struct cuda_params &p
 /* ---- the kernel ---- */
 
 /* Blocks for all rows, each for SPMM_ROW_WARPS of them. */
-static __host__ __device__ __forceinline__ int64_t spmm_row_blocks(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ int64_t spmm_row_blocks(const struct staged_params &p) {
     return (p.n_items + SPMM_ROW_WARPS - 1) / SPMM_ROW_WARPS;
 }
 
 template <class T, bool WHOLE>
 static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, WHOLE && sizeof(T) == 4 ? 5 : 4)
-    spmm_row(const __grid_constant__ struct cuda_params p) {
+    spmm_row(const __grid_constant__ struct staged_params p) {
     __shared__ struct spmm_row_shared<T> shared;
     constexpr int N = words_elements<T>();
     const int lanes = p.d_v > 16 * N ? 32 : p.d_v > 8 * N ? 16 : 8; /* that share a key */
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, WHOLE && sizeof(T)
 }
 
 template <class T>
-static cudaError_t spmm_row_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_row_launch(const struct staged_params *p, cudaStream_t stream) {
     const int64_t slices = (p->d_v + spmm_row_dims<T>() - 1) / spmm_row_dims<T>();
     return blocks_launch(words_whole<T>(p->alignment, p->d_v) ? spmm_row<T, true>
                                                               : spmm_row<T, false>,

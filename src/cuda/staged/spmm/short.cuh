@@ -43,7 +43,7 @@ struct spmm_short_sum {
 
 /* Keys and weights of columns x ... x + SPMM_SHORT_KEYS - 1 of rows row ..., 0 past the strip. */
 static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared &shared,
-                                                        const struct cuda_params &p,
+                                                        const struct staged_params &p,
                                                         const struct strip &s, int row,
                                                         uint32_t x) {
     const int rows = (int)min(s.rows - row, (int64_t)SPMM_SHORT_ROWS), lane = warp_lane();
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared
         }
         shared.key[lane] = key;
     }
-    const float *from = s.values + row * s.width + x + lane;
+    const float *from = s.scores + row * s.width + x + lane;
 #pragma unroll
     for (int at = (int)threadIdx.x / 32; at < SPMM_SHORT_ROWS; at += SPMM_SHORT_THREADS / 32)
         shared.weight[lane][at] = there && at < rows ? from[at * s.width] : 0.0f;
@@ -122,17 +122,17 @@ spmm_short_weighty(const struct spmm_short_shared &shared) {
 
 /* Units of rows of a strip; blocks side by side that share its dims. */
 static __host__ __device__ __forceinline__ uint32_t
-spmm_short_row_units(const struct cuda_params &p) {
+spmm_short_row_units(const struct staged_params &p) {
     return (uint32_t)((p.height + SPMM_SHORT_ROWS - 1) / SPMM_SHORT_ROWS);
 }
-static __host__ __device__ __forceinline__ uint32_t spmm_short_slices(const struct cuda_params &p) {
+static __host__ __device__ __forceinline__ uint32_t spmm_short_slices(const struct staged_params &p) {
     return ((uint32_t)p.d_v + 4 * SPMM_SHORT_THREADS - 1) / (4 * SPMM_SHORT_THREADS);
 }
 
 template <bool WHOLE>
 static __global__ void
 __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
-    spmm_short(const __grid_constant__ struct cuda_params p) {
+    spmm_short(const __grid_constant__ struct staged_params p) {
     __shared__ __align__(16) struct spmm_short_shared shared;
     const uint32_t row_units = spmm_short_row_units(p), slices = spmm_short_slices(p);
     const uint32_t unit = blockIdx.x / slices, item = unit / row_units;
@@ -176,11 +176,11 @@ __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
 /* ---- launching ---- */
 
 /* Whether strips have few keys and heads many dims. */
-static inline bool spmm_short_takes(const struct cuda_params *p) {
+static inline bool spmm_short_takes(const struct staged_params *p) {
     return p->d_v >= SPMM_SHORT_DIMS && p->columns <= SPMM_SHORT_WIDTH * p->n_items;
 }
 
-static inline cudaError_t spmm_short_launch(const struct cuda_params *p, cudaStream_t stream) {
+static inline cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
     const bool whole = words_whole<float>(p->alignment, p->d_v);
     return grid_launch_units(whole ? spmm_short<true> : spmm_short<false>,
                              p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),

@@ -44,7 +44,7 @@ struct spmm_box_unit {
 };
 
 /* Units of one strip stand together. */
-static __host__ __device__ __forceinline__ int64_t spmm_box_units(const struct cuda_params &p,
+static __host__ __device__ __forceinline__ int64_t spmm_box_units(const struct staged_params &p,
                                                                   int64_t m) {
     return p.n_items * ((p.height + m - 1) / m);
 }
@@ -53,7 +53,7 @@ static __host__ __device__ __forceinline__ int64_t spmm_box_units(const struct c
  * in turns. */
 template <int M, class shape>
 static __device__ __forceinline__ struct spmm_box_unit
-spmm_box_unit_of(const struct cuda_params &p, int round) {
+spmm_box_unit_of(const struct staged_params &p, int round) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const uint32_t place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int64_t number = (int64_t)round * gridDim.x + place;
@@ -75,7 +75,7 @@ spmm_box_unit_of(const struct cuda_params &p, int round) {
 /* A step's values. */
 template <class shape>
 static __device__ __forceinline__ void spmm_box_values(uint32_t shared, const CUtensorMap *map,
-                                                       const struct cuda_params &p,
+                                                       const struct staged_params &p,
                                                        const struct strip &strip, int stage,
                                                        int32_t key, int first) {
     const uint32_t full = shared + shape::FULL + 8 * stage;
@@ -96,7 +96,7 @@ static __device__ __forceinline__ void spmm_box_values(uint32_t shared, const CU
  * that of values. */
 template <int M, class shape>
 static __device__ __forceinline__ void
-spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct cuda_params &p,
+spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
                const struct spmm_box_unit &unit, int number, int warp) {
     constexpr int WINDOW = 32 / shape::BOXES; /* steps whose keys are looked up at a time */
     constexpr int PIECES = shape::KEYS / 4, AT_ONCE = 128 / PIECES; /* rows */
@@ -104,7 +104,7 @@ spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct cuda_params
     const int thread = 32 * warp + warp_lane(), first = thread / PIECES;
     const int column = thread % PIECES * 4;
     const int rows = (int)min(unit.strip.rows - unit.row, (int64_t)M) - first;
-    const float *from = unit.strip.values + (unit.row + first) * width + column;
+    const float *from = unit.strip.scores + (unit.row + first) * width + column;
     const uint32_t to = shared + shape::W + (uint32_t)(first * shape::PITCH + 4 * column);
     int32_t key = 0, next = 0;
     if (warp == 0)
@@ -124,7 +124,7 @@ spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct cuda_params
                                    step % WINDOW * shape::BOXES);
         }
         const bool there = x + column < width;
-        const float *at = there ? from + x : unit.strip.values;
+        const float *at = there ? from + x : unit.strip.scores;
 #pragma unroll
         for (int i = 0; i < M; i += AT_ONCE) {
             if (i < rows)
@@ -178,7 +178,7 @@ spmm_box_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned 
 /* A unit, whose steps are numbered from `number` on. */
 template <class T, int M, class shape>
 static __device__ __forceinline__ void
-spmm_box_compute(unsigned char *memory, uint32_t shared, const struct cuda_params &p,
+spmm_box_compute(unsigned char *memory, uint32_t shared, const struct staged_params &p,
                  const struct spmm_box_unit &unit, int number) {
     constexpr int FOLD = CUDA_CHUNK / shape::KEYS; /* steps */
     const int row = sm90_uniform((int)threadIdx.x / 32) * 16;
@@ -214,7 +214,7 @@ spmm_box_compute(unsigned char *memory, uint32_t shared, const struct cuda_param
  * holds, also of the next unit. */
 template <class T, int M, class shape>
 static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
-    spmm_boxes(const __grid_constant__ struct cuda_params p,
+    spmm_boxes(const __grid_constant__ struct staged_params p,
                const __grid_constant__ CUtensorMap map) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = shared_address(memory);
@@ -255,7 +255,7 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
 /* ---- launching ---- */
 
 template <class T, int M, int N>
-static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_boxes_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef spmm_box_shape<M, N> shape;
     CUtensorMap map;
     const int64_t units = spmm_box_units(*p, M);
@@ -267,7 +267,7 @@ static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStrea
         return cudaSuccess;
     if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
-    void (*kernel)(const struct cuda_params, const CUtensorMap) = spmm_boxes<T, M, shape>;
+    void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_boxes<T, M, shape>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, &map};
@@ -281,7 +281,7 @@ static cudaError_t spmm_boxes_launch_tile(const struct cuda_params *p, cudaStrea
 struct spmm_boxes_tile {
     int64_t height;
     int blocks;
-    cudaError_t (*launch)(const struct cuda_params *p, cudaStream_t stream);
+    cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
 #define SPMM_BOXES_TILE(m, n)                                                                      \
@@ -291,7 +291,7 @@ struct spmm_boxes_tile {
  * them: values are fetched again then, but no sums have to be added up.
  * cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
 template <class T>
-static cudaError_t spmm_boxes_launch(const struct cuda_params *p, cudaStream_t stream) {
+static cudaError_t spmm_boxes_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct spmm_boxes_tile tiles[2][3] = {
         {SPMM_BOXES_TILE(32, 64), SPMM_BOXES_TILE(64, 64), SPMM_BOXES_TILE(128, 64)},
         {SPMM_BOXES_TILE(32, 128), SPMM_BOXES_TILE(64, 128), SPMM_BOXES_TILE(128, 128)},
