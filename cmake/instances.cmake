@@ -13,7 +13,7 @@ function(unit list name HEADER BODY)
     set(${list} ${${list}} ${file} PARENT_SCOPE)
 endfunction()
 
-set(staged_parameters "const struct cuda_params *p, cudaStream_t stream")
+set(staged_parameters "const struct staged_params *p, cudaStream_t stream")
 set(forward_parameters "const struct attention_params *p, cudaStream_t stream")
 set(types_f32 f32)
 set(types_16bit bf16 f16)
