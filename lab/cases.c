@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 enum { LINE_TEXT = 2048 };
-enum { FILE_LINE = 8192, FILE_LINES = 100000 }; /* what has more is no file of cases, as /dev/zero */
+/* What has more is no file of cases, as /dev/zero. */
+enum { FILE_LINE = 8192, FILE_LINES = 100000 };
 #define BLANKS " \t"
 
 /* ---- lines ---- */

@@ -133,10 +133,11 @@ static int level_pays(int level) {
     return 1;
 }
 
+#define LEVEL_WORD(level) " " #level
 static const char *level_unusable(int level) {
     int forced = level_forced();
     if (forced == LEVELS)
-        return "TESSERA_ISA names a level that this build does not have";
+        return "TESSERA_ISA names none of this build's levels:" CPU_LEVELS(LEVEL_WORD);
     if (forced >= 0 && forced != level && level_rest(forced) != level)
         return "TESSERA_ISA names another level";
     if (!level_present(level))
@@ -206,8 +207,7 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
 #define KERNEL(level, stem, its_stage, tiles, ...)                                                 \
     {                                                                                              \
         .name = "cpu_" #stem "_" #level, .stage = its_stage, .tiling = tiles,                      \
-        .cost = {__VA_ARGS__},                                                                     \
-        .unusable = level##_unusable, .refuses = level##_refuses,                                  \
+        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_refuses,           \
         .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
 
@@ -221,16 +221,16 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
  * cores of an AMD EPYC (family 26), where tiles of up to 16 rows take as long as one of 16.
  */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)        \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, &forward_tiling,                                \
-           .item = 1e-6, .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,       \
-           .far_dim = 0.03e-9, .near_size = 2 << 20, .masked_key = masked,                         \
-           .listed_row_dim = row_listed, .listed_key_dim = key_listed),                            \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6,                                 \
-               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, &forward_tiling, .item = 1e-6,                  \
+           .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
+           .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
+           .listed_key_dim = key_listed),                                                          \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,   \
+               .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
         KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6,                                   \
-               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
+        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,     \
+               .key_dim = 0.07e-9, .convert_dim = 0.10e-9)
 #define KERNEL_PAIRS(level, row_dim, key)                                                          \
     {                                                                                              \
         .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tiling = &pairs_tiling,   \

@@ -149,7 +149,7 @@ struct work {
     const struct schedule *schedule;
     const int64_t *list_of; /* [batch * heads_q / stack] */
     int64_t stack;          /* heads to a tile */
-    int32_t workers;        /* among whom the items are assigned; 1: whoever is free takes the next */
+    int32_t workers; /* among whom the items are assigned; 1: whoever is free takes the next */
 };
 
 struct backend {

@@ -45,7 +45,8 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         return no_memory(error, "the list of each stack of heads");
     for (int64_t i = 0; i < stacks; i++)
         list_of[i] = plan->list_of[i * stack];
-    const int32_t assigned = kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
+    const int32_t assigned =
+        kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
     const int64_t hands =
         plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     struct schedule_rules rules = {

@@ -103,6 +103,11 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     return TESS_OK;
 }
 
+/* What is told with the alignment that the problem declares. */
+static const char data_unaligned[] = "data is not aligned as the problem declares";
+static const char stride_unaligned[] =
+    "a stride is not a multiple of the alignment that the problem declares";
+
 /* NULL, or what is wrong with the strides: in 64 bits, aligned, and for outputs without overlap. */
 static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule *rule) {
     int64_t element = (int64_t)tess_type_size(t->type), last = 0, span;
@@ -118,7 +123,7 @@ static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule 
             __builtin_add_overflow(last, span, &last) || last > INT64_MAX / 8)
             return "the last element's offset does not fit 64 bits";
         if (i < 3 && t->stride[i] % (rule->alignment / element))
-            return "a stride is not a multiple of the alignment that the problem declares";
+            return stride_unaligned;
         int at = n++;
         for (; at && t->stride[order[at - 1]] > t->stride[i]; at--)
             order[at] = order[at - 1];
@@ -157,12 +162,15 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
                              "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
                              check_size_names[i], (long long)rule->size[i]);
     if ((uintptr_t)t.data % (uintptr_t)rule->alignment)
-        wrong = "data is not aligned as the problem declares";
+        wrong = data_unaligned;
     else
         wrong = strides_wrong(&t, rule);
-    if (wrong)
+    if (wrong == data_unaligned || wrong == stride_unaligned)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s (%lld bytes)",
                          rule->name, wrong, (long long)rule->alignment);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s", rule->name,
+                         wrong);
     *out = (struct view){.data = t.data};
     for (int i = 0; i < 3; i++)
         out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];

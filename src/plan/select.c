@@ -169,7 +169,7 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
 
 double select_dims(const tess_plan *plan, const struct kernel *kernel) {
     return (double)(kernel->tiling->padded_head ? 2 * kernel->tiling->padded_head
-                                        : plan->problem.d_qk + plan->problem.d_v);
+                                                : plan->problem.d_qk + plan->problem.d_v);
 }
 
 /* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */

@@ -52,8 +52,7 @@ const struct backend *__real_backend_get(tess_backend backend);
 const struct backend *__wrap_backend_get(tess_backend backend);
 
 const struct backend *__wrap_backend_get(tess_backend backend) {
-    static const struct backend planning = {CUDA_PLANNING,
-                                            .device_count = device_count,
+    static const struct backend planning = {CUDA_PLANNING, .device_count = device_count,
                                             .device_describe = device_describe,
                                             .target_query = target_query};
     return backend == TESS_CUDA ? &planning : __real_backend_get(backend);

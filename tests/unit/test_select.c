@@ -45,7 +45,8 @@ static void heights_can_be_asked_for(void **state) {
     tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
     const struct backend *cpu = cpu_kernels();
     for (int64_t k = 0; k < cpu->n_kernels; k++)
-        for (const int32_t *rows = cpu->kernels[k].tiling ? cpu->kernels[k].tiling->rows : NULL; rows && *rows; rows++) {
+        for (const int32_t *rows = cpu->kernels[k].tiling ? cpu->kernels[k].tiling->rows : NULL;
+             rows && *rows; rows++) {
             tess_problem problem = problem_for_all(256);
             if (cpu->kernels[k].unusable())
                 break;
@@ -153,7 +154,8 @@ static void cuda_pairs_are_workers(void **state) {
         problem.batch = problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->lists.tile_rows), cases[i].workers);
+        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->lists.tile_rows),
+                         cases[i].workers);
         assert_true(plan->schedule.n_slots == 0 || cases[i].workers != 66);
         tess_plan_free(plan);
         tess_pattern_free(pattern);

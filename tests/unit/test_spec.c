@@ -468,9 +468,9 @@ static void test_far_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_terms),     cmocka_unit_test(test_each),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_long_specs),
-        cmocka_unit_test(test_arguments), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_terms),      cmocka_unit_test(test_each),
+        cmocka_unit_test(test_errors),     cmocka_unit_test(test_long_specs),
+        cmocka_unit_test(test_arguments),  cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_far_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

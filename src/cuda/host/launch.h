@@ -22,7 +22,7 @@ extern "C" {
 #define CUDA_FORWARD_UNITS_16bit(name) CUDA_FORWARD_UNIT(bf16_##name) CUDA_FORWARD_UNIT(f16_##name)
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
 #define CUDA_STAGED(name, ...)                                                                     \
-    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                     \
+    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                   \
     cudaError_t cuda_##name##_sm90(const struct staged_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD

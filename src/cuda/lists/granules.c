@@ -165,7 +165,7 @@ static int64_t item_cost(const struct granules *g, const struct granule_item *it
 
 /* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
 static int assign_in_order(int32_t *worker, const struct assign_item *order, int64_t n,
-                         int32_t workers) {
+                           int32_t workers) {
     struct assignment assignment;
     int failed = assign_begin(&assignment, workers);
     for (int64_t i = 0; i < n && !failed; i++)
