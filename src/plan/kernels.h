@@ -83,10 +83,6 @@ struct kernel_cost {
     double copied_dim;  /* the same where blocks are not whole quarters of KERNEL_TILE_KEYS */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an
-     * item takes more, and a masked key times one dim; and one row mask of blocks of fewer than 4
-     * rows. */
-    double turned_item, turned_dim, masked_thin;
     double value; /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
@@ -109,9 +105,6 @@ struct tiling {
     int32_t stacked_rows;
     int stacked_whole;
     int32_t padded_head; /* (d_qk + d_v) / 2 as it is computed; 0: as the problem has it */
-    /* 1: halves of tiles have steps of their own, so that each computes only the masked keys that it
-     * lists. */
-    int turns;
     /* Whether of this problem it can compute listed pairs alone; NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.

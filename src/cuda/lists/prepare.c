@@ -18,8 +18,7 @@ tess_status prepare_lists(struct prepared **out, const struct work *work, tess_e
         .workers = work->workers,
         .n_kv = work->problem->n_kv,
         .size = family->granule,
-        .halves = family->halves,
-        .turns = kernel->tiling->turns,
+        .groups = family->groups,
         .step = family->step ? family->step(forward->d_qk, work->lists->tile_rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)
