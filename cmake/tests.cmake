@@ -170,7 +170,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME debian_packages COMMAND ${PROJECT_SOURCE_DIR}/tests/package/deb.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
     add_test(NAME abi COMMAND ${PROJECT_SOURCE_DIR}/tests/package/abi.sh ${CMAKE_C_COMPILER})
-    add_test(NAME newcomer COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/newcomer.sh
+    add_test(NAME newcomer COMMAND ${PROJECT_SOURCE_DIR}/tests/newcomer.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)
     set_tests_properties(newcomer PROPERTIES TIMEOUT 600)
     set_tests_properties(debian_packages abi PROPERTIES SKIP_RETURN_CODE 77)

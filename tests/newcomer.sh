@@ -1,11 +1,11 @@
 #!/bin/bash
 # The newcomer's path: builds and installs Tessera, then uses it in every way that README names, by
 # the lines that README and the examples give: shared, static, C++, ctypes, vendored, packages.
-# Usage: tests/scripts/newcomer.sh              from a clean clone of what is committed, all of it
-#        tests/scripts/newcomer.sh BUILD [CC [CXX]]  with that build, and without what `package` and
-#                                       `debian_packages` test of it
+# Usage: tests/newcomer.sh                    from a clean clone of what is committed, all of it
+#        tests/newcomer.sh BUILD [CC [CXX]]  with that build, and without what `package` and
+#                                             `debian_packages` test of it
 set -eu
-here=$(cd "$(dirname "$0")/../.." && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
 build=${1-} cc=${2-cc} cxx=${3-c++}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
