@@ -1,7 +1,7 @@
 /*
  * The CPU backend's levels: instruction sets that its kernels are compiled for. The sources of the
  * four stems are compiled once for each level, with -DCPU_LEVEL=NAME and the level's machine flags,
- * and export their functions under that name. A new level is a line here, a row in kernels_cpu.c
+ * and export their functions under that name. A new level is a line here, a row in table.c
  * and a line in the build.
  */
 #ifndef TESSERA_CPU_H

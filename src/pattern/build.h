@@ -50,8 +50,8 @@ struct build_document {
 
 /* The block row at hand. */
 struct build_row {
-    const struct bcsr
-        *m; /* sizes only, blocks cut to what exists: rows of masks are as far apart */
+    /* Sizes only, blocks cut to what exists: rows of masks are as far apart. */
+    const struct bcsr *m;
     const struct source *sources;
     struct cursor *cursors;
     int64_t list, row;
@@ -177,7 +177,7 @@ uint64_t *build_bits(const struct build_row *b, struct cursor *c);
 /* A clear bit for each block column, to be left clear; NULL: no memory. */
 uint64_t *build_bitmap(const struct build_row *b, struct cursor *c);
 
-/* Draws (draw.c): fill functions of source_columns, which count columns from the document's. */
+/* Draws (random.c): fill functions of source_columns, which count columns from the document's. */
 int draw_random(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_random_row(struct build_row *b, const struct source *s, struct cursor *c);
 int draw_shared_random(struct build_row *b, const struct source *s, struct cursor *c);

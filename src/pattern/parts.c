@@ -26,8 +26,8 @@ static tess_status concat_sizes(struct bcsr *m, const tess_pattern *const *parts
                                  (long long)lists[k].own, (long long)i, (long long)*lists[k].all);
             *lists[k].all = max_i64(*lists[k].all, lists[k].own);
         }
-        shape.n_q =
-            min_i64(shape.n_q + part->n_q, INT64_C(1) << 32); /* is refused, does not wrap */
+        /* 2^32 is refused, and does not wrap. */
+        shape.n_q = min_i64(shape.n_q + part->n_q, INT64_C(1) << 32);
         shape.n_kv = min_i64(shape.n_kv + part->n_kv, INT64_C(1) << 32);
     }
     shape.block_q = parts[0]->lists.block_q, shape.block_kv = parts[0]->lists.block_kv;

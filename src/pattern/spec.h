@@ -1,5 +1,5 @@
 /*
- * What the reader of specs (spec.c) and the terms it knows (terms.c) share.
+ * What the reader of specs (spec.c) and the terms it knows (spec_terms.c) share.
  */
 #ifndef TESSERA_SPEC_H
 #define TESSERA_SPEC_H

@@ -1,5 +1,5 @@
-/* Assignment work items among workers that take them without asking: so that all end at about the same
- * time, and each keeps the order of the schedule. */
+/* Assigns work items to workers when the plan is made, so that all end at about the same time. Each
+ * worker keeps the order of the schedule. */
 #ifndef TESSERA_ASSIGN_H
 #define TESSERA_ASSIGN_H
 
@@ -10,10 +10,9 @@ struct assign_item {
 };
 
 /*
- * Puts items in the order in which they are assigned, which is their own but for the last few of each
- * worker: those stand longest first. Groups of heads come one after the other, so that short items of
- * one stand before long ones of the next: which is well but at the end, where only short ones even
- * out.
+ * Puts items in the order in which they are assigned: their own, but for the last few of each worker,
+ * which stand longest first. Heads come one after the other, so that one head's short items stand
+ * before long ones of the next. At the end only short items even out the loads.
  */
 void assign_sort(struct assign_item *items, int64_t n, int32_t workers);
 

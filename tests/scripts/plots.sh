@@ -63,7 +63,7 @@ checks=$((checks + 1))
 "$repository/tools/scripts/plot.sh" keep.json figures >std 2>err && fail 'a figure without lines'
 
 # ---- the gallery ----
-# Every term of terms.c is in it, and it can be drawn.
+# Every term of spec_terms.c is in it, and it can be drawn.
 sed -n '/^static const struct term terms/,/^};/s/^ *{"\([a-z_]*\)".*/\1/p' "$repository/src/pattern/spec_terms.c" |
     while read -r term; do
         grep -qE "^$term(\$|\()" "$repository/docs/gallery.txt" || echo "$term"

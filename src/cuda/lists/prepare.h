@@ -30,8 +30,8 @@ struct family {
     int32_t cluster; /* CTAs that share an item */
     /* NULL, or why it does not compute a problem, whatever its heads. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
-    const char
-        *heights; /* what it says of a height that it does not have; NULL: the plan says it */
+    /* What it says of a height that it does not have; NULL: the plan says it. */
+    const char *heights;
 };
 
 /* Rows of struct backend (kernels.h). */
