@@ -127,6 +127,7 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
     if (status || !plan->image)
         return status;
     struct kernel_args args = plan_args(plan);
+    pass_args(&args, plan->passes); /* whose work is that of all */
     args.stream = stream;
     return plan->backend->image_upload(&args, image, error);
 }
@@ -229,6 +230,11 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
     return image_check(plan, a.image, a.image_size, function, error);
 }
 
+static tess_status pass_run(const struct pass *pass, struct kernel_args *args, tess_error *error) {
+    pass_args(args, pass);
+    return pass->kernel->run(args, error);
+}
+
 tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                      tess_stream stream) {
     struct kernel_args args;
@@ -240,12 +246,8 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     struct carve carve = {.base = args.workspace};
     plan_carve(plan, &carve, &args.scores, &args.workspace);
     args.stream = stream;
-    const tess_stage *stages;
-    int n = plan_stages(plan->problem.pipeline, &stages);
-    for (int s = 0; s < n && !status; s++) {
-        args.kernel = plan->kernels[stages[s]];
-        status = args.kernel->run(&args, error);
-    }
+    for (int i = 0; i < plan->n_passes && !status; i++)
+        status = pass_run(&plan->passes[i], &args, error);
     return status;
 }
 
@@ -254,7 +256,8 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
                              tess_stage stage, int uses, const char *function, tess_error *error,
                              tess_stream stream) {
     struct kernel_args args;
-    if (plan && !plan->kernels[stage])
+    const struct pass *pass = plan_pass(plan, stage);
+    if (plan && !pass)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          "the plan is fused: stages need a problem whose pipeline is TESS_STAGED");
     tess_status status = arguments_take(
@@ -262,8 +265,7 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     if (status)
         return status;
     args.stream = stream;
-    args.kernel = plan->kernels[stage];
-    return args.kernel->run(&args, error);
+    return pass_run(pass, &args, error);
 }
 
 tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

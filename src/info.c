@@ -101,37 +101,38 @@ int64_t tess_plan_scores_count(const tess_plan *plan) {
 }
 
 size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage) {
-    return plan && (unsigned)stage < PLAN_STAGES ? plan->stage_workspace[stage] : 0;
+    const struct pass *pass = plan_pass(plan, stage);
+    return pass ? pass->workspace : 0;
 }
 
 const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage) {
-    if (!plan || (unsigned)stage >= PLAN_STAGES || !plan->kernels[stage])
-        return NULL;
-    return plan->kernels[stage]->name;
+    const struct pass *pass = plan_pass(plan, stage);
+    return pass ? pass->kernel->name : NULL;
 }
 
 tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess_error *error) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
+    const struct work *work = &plan->work;
     int fused = plan->problem.pipeline == TESS_FUSED;
     size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
-    known.tile_rows = fused ? plan->lists.tile_rows : plan->block_q;
+    known.tile_rows = fused ? work->lists.tile_rows : plan->block_q;
     known.query_tiles =
-        fused ? plan->lists.n_lists * plan->lists.tiles : plan->n_lists * plan->bcsr.rows;
+        fused ? work->lists.n_lists * work->lists.tiles : plan->n_lists * work->bcsr.rows;
     if (fused)
         for (int64_t T = 0; T < known.query_tiles; T++)
-            known.packed_keys += plan->lists.keys[T];
+            known.packed_keys += work->lists.keys[T];
     else
         known.packed_keys = plan->n_tiles * plan->block_kv;
     known.pairs = plan->pairs;
-    known.stacked_heads = fused ? plan->stack : 1;
-    known.work_items = plan->schedule.n_items;
-    known.split_tiles = plan->schedule.n_merges;
+    known.stacked_heads = fused ? work->stack : 1;
+    known.work_items = work->schedule.n_items;
+    known.split_tiles = work->schedule.n_merges;
     known.memory_size =
-        (int64_t)(sizeof *plan + lists_memory(&plan->lists) +
-                  (plan->prepared ? plan->backend->prepared_memory(plan->prepared) : 0) +
-                  (fused ? 0 : bcsr_memory(&plan->bcsr)) + schedule_memory(&plan->schedule) +
+        (int64_t)(sizeof *plan + lists_memory(&work->lists) +
+                  (work->prepared ? plan->backend->prepared_memory(work->prepared) : 0) +
+                  (fused ? 0 : bcsr_memory(&work->bcsr)) + schedule_memory(&work->schedule) +
                   batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;
     return give(info, &known, sizeof known, __func__, "info", error);

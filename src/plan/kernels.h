@@ -109,6 +109,9 @@ struct tiling {
     int32_t stacked_rows;
     int stacked_whole;
     int32_t padded_head; /* (d_qk + d_v) / 2 as it is computed; 0: as the problem has it */
+    /* 1: the plan compares the kernel's predicted cost with those of the rows after it, up to and
+     * including the first unmarked one that does not refuse. 0: the plan takes it. */
+    int weighed;
     /* 1: halves of tiles have steps of their own, so that each computes only the masked keys that it
      * lists. */
     int turns;
@@ -125,9 +128,6 @@ struct kernel {
     struct kernel_cost cost;
     const struct tiling *tiling; /* attention; NULL for the stages */
     const void *own;             /* what the backend alone has to know of it */
-    /* Attention, 1: the plan compares its predicted cost with those of the rows after it, up to and
-     * including the first unmarked one that does not refuse. 0: the plan takes it. */
-    int weighed;
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);
@@ -141,17 +141,6 @@ struct kernel {
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
-/* What a backend prepares: the packed lists of a fused plan, and their schedule. */
-struct work {
-    const struct problem *problem;
-    const struct kernel *kernel;
-    const struct lists *lists;
-    const struct schedule *schedule;
-    const int64_t *list_of; /* [batch * heads_q / stack] */
-    int64_t stack;          /* heads to a tile */
-    int32_t workers; /* among whom the items are assigned; 1: whoever is free takes the next */
-};
-
 struct backend {
     const char *name;
     const struct kernel
@@ -160,9 +149,10 @@ struct backend {
     int32_t (*device_count)(void);
     tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);
     tess_status (*target_query)(int32_t device, tess_target *target, tess_error *error);
-    /* Turns lists into what this backend's kernels walk. Allocates *out, which prepared_free releases;
-     * NULL when it fails. NULL: kernels walk the lists themselves. */
-    tess_status (*prepare)(struct prepared **out, const struct work *work, tess_error *error);
+    /* Turns lists and schedule of a fused pass into what its kernel walks. Allocates *out, which
+     * prepared_free releases; NULL when it fails. NULL: kernels walk the lists themselves. */
+    tess_status (*prepare)(struct prepared **out, const struct kernel_args *args,
+                           tess_error *error);
     void (*prepared_free)(struct prepared *prepared);
     size_t (*prepared_memory)(const struct prepared *prepared);
     /* The largest load of a worker over the mean load, 1 at least. */

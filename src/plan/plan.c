@@ -1,4 +1,4 @@
-/* From problem and pattern to plan: lists, schedule, what the backend prepares, workspace. */
+/* From problem and pattern to plan: passes, lists, schedule, what the backend prepares, memory. */
 #include "plan/plan.h"
 
 #include "plan/select.h"
@@ -11,12 +11,27 @@
  * it. */
 #define PLAN_CPU_WORKERS 64
 
-static const tess_stage fused_stages[] = {TESS_STAGE_ATTENTION};
-static const tess_stage staged_stages[] = {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM};
+/* The passes of each pipeline. */
+static const struct {
+    int n;
+    tess_stage stages[PLAN_PASSES];
+} pipelines[] = {
+    [TESS_FUSED] = {1, {TESS_STAGE_ATTENTION}},
+    [TESS_STAGED] = {3, {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM}},
+};
 
-int plan_stages(tess_pipeline pipeline, const tess_stage **stages) {
-    *stages = pipeline == TESS_FUSED ? fused_stages : staged_stages;
-    return pipeline == TESS_FUSED ? 1 : 3;
+static void passes_begin(tess_plan *plan) {
+    plan->n_passes = pipelines[plan->problem.pipeline].n;
+    for (int i = 0; i < plan->n_passes; i++)
+        plan->passes[i] = (struct pass){.stage = pipelines[plan->problem.pipeline].stages[i],
+                                        .work = &plan->work};
+}
+
+const struct pass *plan_pass(const tess_plan *plan, tess_stage stage) {
+    for (int i = 0; plan && i < plan->n_passes; i++)
+        if (plan->passes[i].stage == stage)
+            return &plan->passes[i];
+    return NULL;
 }
 
 static tess_status no_memory(tess_error *error, const char *what) {
@@ -35,10 +50,13 @@ static int64_t heads_per_group(const tess_plan *plan) {
     return (fit < 1 ? 1 : (int64_t)fit) * (p->heads_q / p->heads_kv);
 }
 
-/* Schedule of a plan whose lists are packed, and what its backend prepares of both. */
-static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *error) {
-    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-    const int64_t stack = plan->stack;
+/* Schedule of a pass whose lists are packed, and what its backend prepares of both. */
+static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass,
+                                  tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
+    struct work *work = pass->work;
+    const int32_t rows = work->lists.tile_rows;
+    const int64_t stack = work->stack;
     const int64_t stacks = plan->problem.batch * plan->problem.heads_q / stack;
     int64_t *list_of = malloc((size_t)stacks * sizeof *list_of);
     if (!list_of)
@@ -57,40 +75,38 @@ static tess_status fused_schedule(tess_plan *plan, int32_t rows, tess_error *err
         .min_part_keys = plan->problem.part_keys,
         .heads_per_group = heads_per_group(plan) / stack,
         .merge_cost = kernel->cost.merge};
-    tess_status status = schedule_make(&plan->schedule, plan->lists.keys, plan->lists.tiles,
+    tess_status status = schedule_make(&work->schedule, work->lists.keys, work->lists.tiles,
                                        list_of, stacks, &rules, error);
-    const struct work work = {.problem = &plan->problem,
-                              .kernel = kernel,
-                              .lists = &plan->lists,
-                              .schedule = &plan->schedule,
-                              .list_of = list_of,
-                              .stack = stack,
-                              .workers = assigned};
-    if (!status && plan->backend->prepare)
-        status = plan->backend->prepare(&plan->prepared, &work, error);
     free(list_of);
+    if (!status && plan->backend->prepare) {
+        struct kernel_args args = plan_args(plan);
+        pass_args(&args, pass);
+        status = plan->backend->prepare(&work->prepared, &args, error);
+    }
     return status;
 }
 
 static tess_status fused_make(tess_plan *plan, const struct bcsr *m, double heads, int forced,
                               tess_error *error) {
+    struct pass *pass = &plan->passes[0];
+    struct work *work = pass->work;
     int32_t rows = 0;
-    tess_status status = select_height(plan, m, heads, forced, &rows, error);
+    tess_status status = select_height(plan, pass, m, heads, forced, &rows, error);
     if (!status)
-        status = lists_pack(&plan->lists, m, rows, error);
+        status = lists_pack(&work->lists, m, rows, error);
     if (status)
         return status;
-    const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
+    const struct kernel *kernel = pass->kernel;
     struct lists_sums sums;
-    lists_sum(&sums, &plan->lists);
-    plan->stack = select_stack(plan, kernel, rows);
-    status = fused_schedule(plan, rows, error);
+    lists_sum(&sums, &work->lists);
+    work->stack = select_stack(plan, kernel, rows);
+    status = fused_schedule(plan, pass, error);
     if (status)
         return status;
-    const double uneven = plan->prepared ? plan->backend->unevenness(plan->prepared) : 1;
+    const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
     plan->predicted_seconds =
-        kernel->cost.launch + (plan->schedule.n_merges ? kernel->cost.merge : 0) +
-        select_fused_cost(plan, kernel, &sums, heads, rows, plan->stack) * uneven;
+        kernel->cost.launch + (work->schedule.n_merges ? kernel->cost.merge : 0) +
+        select_fused_cost(plan, kernel, &sums, heads, rows, work->stack) * uneven;
     return TESS_OK;
 }
 
@@ -116,7 +132,7 @@ static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
 
 /* Where each head's scores begin. Zero, or -1 when the sum does not fit. */
 static int scores_place(tess_plan *plan) {
-    const struct bcsr *m = &plan->bcsr;
+    const struct bcsr *m = &plan->work.bcsr;
     int64_t sum = 0;
     for (int64_t bh = 0; bh < plan->problem.batch * plan->problem.heads_q; bh++) {
         int64_t list = plan->list_of[bh], count;
@@ -137,7 +153,7 @@ static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double hea
     plan->scores_offset = calloc((size_t)batch_heads, sizeof *plan->scores_offset);
     int64_t rows = m->batch * m->heads * m->rows;
     int64_t *keys = malloc(((size_t)rows + 1) * sizeof *keys);
-    if (!plan->scores_offset || !keys || bcsr_copy(&plan->bcsr, m)) {
+    if (!plan->scores_offset || !keys || bcsr_copy(&plan->work.bcsr, m)) {
         free(keys);
         return no_memory(error, "the block lists");
     }
@@ -157,8 +173,8 @@ static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double hea
                                        .workers = 1,
                                        .min_part_keys = INT64_MAX,
                                        .heads_per_group = heads_per_group(plan)};
-        status = schedule_make(&plan->schedule, keys, m->rows, plan->list_of, batch_heads, &rules,
-                               error);
+        status = schedule_make(&plan->work.schedule, keys, m->rows, plan->list_of, batch_heads,
+                               &rules, error);
     }
     free(keys);
     return status;
@@ -169,34 +185,39 @@ static tess_status staged_make(tess_plan *plan, const struct bcsr *m, double hea
 struct kernel_args plan_args(const tess_plan *plan) {
     return (struct kernel_args){.problem = &plan->problem,
                                 .target = &plan->target,
-                                .bcsr = &plan->bcsr,
-                                .lists = &plan->lists,
-                                .prepared = plan->prepared,
-                                .schedule = &plan->schedule,
-                                .stack = plan->stack,
                                 .list_of = plan->list_of,
                                 .scores_offset = plan->scores_offset,
                                 .seconds = plan->predicted_seconds};
 }
 
-void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **stage) {
+void pass_args(struct kernel_args *args, const struct pass *pass) {
+    args->kernel = pass->kernel;
+    args->bcsr = &pass->work->bcsr;
+    args->lists = &pass->work->lists;
+    args->prepared = pass->work->prepared;
+    args->schedule = &pass->work->schedule;
+    args->stack = pass->work->stack;
+}
+
+void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **of_pass) {
     size_t largest = 0;
-    for (int s = 0; s < PLAN_STAGES; s++)
-        largest = plan->stage_workspace[s] > largest ? plan->stage_workspace[s] : largest;
+    for (int i = 0; i < plan->n_passes; i++)
+        if (plan->passes[i].workspace > largest)
+            largest = plan->passes[i].workspace;
     *scores = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
-    *stage = carve_take(carve, largest, 1);
+    *of_pass = carve_take(carve, largest, 1);
 }
 
 static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     struct kernel_args args = plan_args(plan);
     struct carve whole = {0};
     float *scores;
-    void *stage;
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        args.kernel = plan->kernels[s];
-        plan->stage_workspace[s] = args.kernel ? args.kernel->workspace(&args) : 0;
+    void *of_pass;
+    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
+        pass_args(&args, pass);
+        pass->workspace = pass->kernel->workspace(&args);
     }
-    plan_carve(plan, &whole, &scores, &stage);
+    plan_carve(plan, &whole, &scores, &of_pass);
     if (whole.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");
@@ -223,6 +244,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     plan->block_kv = m->block_kv;
     plan->n_lists = m->batch * m->heads;
     plan->n_tiles = m->n_tiles;
+    passes_begin(plan);
     plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
 
     double heads = (double)batch_heads / (double)plan->n_lists;
@@ -253,11 +275,11 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
 void tess_plan_free(tess_plan *plan) {
     if (!plan)
         return;
-    bcsr_free(&plan->bcsr);
-    lists_free(&plan->lists);
-    if (plan->prepared)
-        plan->backend->prepared_free(plan->prepared);
-    schedule_free(&plan->schedule);
+    bcsr_free(&plan->work.bcsr);
+    lists_free(&plan->work.lists);
+    schedule_free(&plan->work.schedule);
+    if (plan->work.prepared)
+        plan->backend->prepared_free(plan->work.prepared);
     free(plan->list_of);
     free(plan->scores_offset);
     free(plan);

@@ -4,7 +4,7 @@
 
 #include "plan/kernels.h"
 
-#define PLAN_STAGES 4  /* of enum tess_stage */
+#define PLAN_PASSES 3  /* of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
 struct plan_height {
@@ -12,40 +12,54 @@ struct plan_height {
     double seconds; /* predicted from a sample of tiles */
 };
 
+/* The pattern in tiles, and a schedule over them. */
+struct work {
+    struct bcsr bcsr;                         /* staged: the pattern's own tiles, copied */
+    struct lists lists;                       /* fused: query tiles */
+    struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
+    int32_t stack;                            /* fused: query heads that make up a tile */
+    struct schedule schedule;
+    struct prepared *prepared; /* fused, of backends that prepare their lists */
+};
+
+/* One step of a run: a kernel and the work that it walks. */
+struct pass {
+    tess_stage stage;
+    const struct kernel *kernel;
+    struct work *work; /* of the plan, and of every other pass over the same tiles */
+    size_t workspace;  /* bytes that the kernel needs while it runs */
+};
+
 struct tess_plan {
     struct problem problem;
     tess_target target;
     const struct backend *backend;
-    const struct kernel *kernels[PLAN_STAGES];   /* NULL where the pipeline has no such stage */
-    struct plan_height heights[PLAN_HEIGHTS];    /* fused: what was weighed; rows 0 ends it */
-    int32_t stack;                               /* fused: query heads that make up a tile */
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
-    struct bcsr bcsr;                            /* staged: the pattern's lists, copied */
-    struct lists lists;                          /* fused */
-    struct prepared *prepared;                   /* fused, of backends that prepare their lists */
-    struct schedule schedule;
+    struct pass passes[PLAN_PASSES];             /* in the order in which they run */
+    int n_passes;
+    struct work work;       /* one, as all passes walk the same tiles */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* staged: [batch * heads_q] */
     int64_t scores_count;
-    size_t stage_workspace[PLAN_STAGES];
     size_t image;     /* bytes of the device image; 0 where there is none */
-    size_t workspace; /* what tess_run needs: staged, scores and the largest stage's workspace */
+    size_t workspace; /* what tess_run needs: staged, scores; then the largest of a pass */
     int64_t pairs;    /* over all batches and query heads */
     double predicted_seconds;
 };
-
-/* The stages of a pipeline, in order; returns how many. */
-int plan_stages(tess_pipeline pipeline, const tess_stage **stages);
 
 /* Makes a plan of what has been checked: sizes agree, the backend exists. */
 tess_status plan_make(tess_plan **plan, const struct problem *problem, const char *kernel,
                       const tess_pattern *pattern, const tess_target *target,
                       const struct backend *backend, tess_error *error);
 
-/* The workspace of tess_run: staged, the scores; then room for the largest stage. */
-void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **stage);
+/* The pass of a stage; NULL where the plan, which may be NULL, has none. */
+const struct pass *plan_pass(const tess_plan *plan, tess_stage stage);
 
-/* The arguments that every kernel of the plan is handed; tensors are left empty. */
+/* The workspace of tess_run: staged, the scores; then room for the largest of a pass. */
+void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **of_pass);
+
+/* What the plan knows of the arguments of all its kernels; then of the kernel of a pass. */
 struct kernel_args plan_args(const tess_plan *plan);
+void pass_args(struct kernel_args *args, const struct pass *pass);
 
 #endif

@@ -46,17 +46,15 @@ static int kernel_is_foreign(const tess_plan *plan, const struct kernel *kernel)
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
-/* The kernel of each stage, and the other kernels of that stage that could have been taken, with why
+/* The kernel of each pass, and the other kernels of its stage that could have been taken, with why
  * they were not. */
 static void say_kernels(struct text *t, const tess_plan *plan) {
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        if (!plan->kernels[s])
-            continue;
+    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         int64_t foreign = 0;
-        say(t, "  kernel    %s: %s\n", tess_stage_name((tess_stage)s), plan->kernels[s]->name);
+        say(t, "  kernel    %s: %s\n", tess_stage_name(pass->stage), pass->kernel->name);
         for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
             const struct kernel *other = &plan->backend->kernels[k];
-            if (other == plan->kernels[s] || other->stage != (tess_stage)s)
+            if (other == pass->kernel || other->stage != pass->stage)
                 continue;
             if (kernel_is_foreign(plan, other)) {
                 foreign++;
@@ -64,9 +62,8 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             }
             const char *why = select_refuses(plan, other);
             if (!why)
-                why = other < plan->kernels[s]
-                          ? "predicted to take longer, or not the one asked for"
-                          : "comes after it";
+                why = other < pass->kernel ? "predicted to take longer, or not the one asked for"
+                                           : "comes after it";
             say(t, "            not %s: %s\n", other->name, why);
         }
         if (foreign)
@@ -76,14 +73,15 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
 }
 
 static void say_lists(struct text *t, const tess_plan *plan) {
-    const struct lists *l = &plan->lists;
+    const struct work *work = &plan->work;
+    const struct lists *l = &work->lists;
     struct lists_sums sums;
     say(t, "  tile      %d rows", (int)l->tile_rows);
-    if (plan->stack > 1)
-        say(t, " of each of %d heads", (int)plan->stack);
-    for (int i = 0; plan->heights[i].rows; i++)
-        say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)plan->heights[i].rows,
-            plan->heights[i].seconds * 1e3);
+    if (work->stack > 1)
+        say(t, " of each of %d heads", (int)work->stack);
+    for (int i = 0; work->heights[i].rows; i++)
+        say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)work->heights[i].rows,
+            work->heights[i].seconds * 1e3);
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;
     say(t,
@@ -111,9 +109,9 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         say_lists(&t, plan);
     else
         say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
-    say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)plan->schedule.n_items,
-        plural(plan->schedule.n_items), (long long)plan->schedule.n_merges,
-        plural(plan->schedule.n_merges));
+    const struct schedule *schedule = &plan->work.schedule;
+    say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)schedule->n_items,
+        plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges));
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
     if (plan->target.backend == TESS_CPU)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));

@@ -107,29 +107,27 @@ static tess_status height_check(const tess_plan *plan, const struct kernel *kern
 }
 
 tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error) {
-    const tess_stage *stages;
-    int n = plan_stages(plan->problem.pipeline, &stages);
     const struct kernel *forced = name ? kernel_named(plan->backend, name) : NULL;
     if (name && !forced)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "the %s backend has no kernel named %.64s: see tess_kernel_describe",
                          plan->backend->name, name);
     int used = !forced;
-    for (int s = 0; s < n; s++) {
+    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const char *reason;
-        used |= forced && forced->stage == stages[s];
-        plan->kernels[stages[s]] = kernel_pick(plan, stages[s], forced, &reason);
-        if (!plan->kernels[stages[s]])
+        used |= forced && forced->stage == pass->stage;
+        pass->kernel = kernel_pick(plan, pass->stage, forced, &reason);
+        if (!pass->kernel)
             return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                              "no %s kernel of the %s backend computes this: %s",
-                             tess_stage_name(stages[s]), plan->backend->name, reason);
+                             tess_stage_name(pass->stage), plan->backend->name, reason);
     }
     if (!used)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "kernel %.64s computes %s, which the chosen pipeline does not contain",
                          name, tess_stage_name(forced->stage));
-    const struct kernel *attention = plan->kernels[TESS_STAGE_ATTENTION];
-    return attention ? height_check(plan, attention, error) : TESS_OK;
+    const struct kernel *first = plan->passes->kernel;
+    return first->tiling ? height_check(plan, first, error) : TESS_OK;
 }
 
 /* ---- cost ---- */
@@ -211,23 +209,21 @@ double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
 }
 
 double select_staged_cost(const tess_plan *plan, double heads) {
-    const struct bcsr *m = &plan->bcsr;
-    double dims[PLAN_STAGES] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
-                                [TESS_STAGE_SOFTMAX] = 1,
-                                [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
+    const struct bcsr *m = &plan->work.bcsr;
+    const double dims[] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
+                           [TESS_STAGE_SOFTMAX] = 1,
+                           [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
     double rows = (double)(m->batch * m->heads * m->rows);
     double keys = (double)m->n_tiles * (double)m->block_kv;
     double height = (double)bcsr_row_height(m, 0); /* a single row of a block may be all there is */
     double masked = (double)(m->n_bands + m->n_bitmasks) * height * (double)m->block_kv;
     double seconds = 0;
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct kernel *kernel = plan->kernels[s];
-        if (kernel)
-            seconds +=
-                kernel->cost.launch +
-                heads * (rows * kernel->cost.item +
-                         keys * select_key_cost(plan, kernel, dims[s], height) +
-                         keys * height * kernel->cost.value + masked * kernel->cost.masked_key);
+    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
+        const struct kernel *kernel = pass->kernel;
+        seconds += kernel->cost.launch +
+                   heads * (rows * kernel->cost.item +
+                            keys * select_key_cost(plan, kernel, dims[pass->stage], height) +
+                            keys * height * kernel->cost.value + masked * kernel->cost.masked_key);
     }
     return seconds;
 }
@@ -253,10 +249,11 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
 }
 
 /* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
- * asks for; what was weighed becomes the plan's when one of them takes less than *least, which it
+ * asks for; what was weighed becomes the pass's when one of them takes less than *least, which it
  * then is, with its rows in *rows. */
-static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, struct estimates *e,
-                                double heads, double *least, int32_t *rows, tess_error *error) {
+static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
+                                const struct kernel *kernel, struct estimates *e, double heads,
+                                double *least, int32_t *rows, tess_error *error) {
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
     int n = 0, best = 0;
     for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
@@ -276,25 +273,25 @@ static tess_status kernel_weigh(tess_plan *plan, const struct kernel *kernel, st
     const double seconds = kernel->cost.launch + weighed[best].seconds;
     if (n && seconds < *least) {
         *least = seconds, *rows = weighed[best].rows;
-        plan->kernels[TESS_STAGE_ATTENTION] = kernel;
-        memcpy(plan->heights, weighed, sizeof weighed);
+        pass->kernel = kernel;
+        memcpy(pass->work->heights, weighed, sizeof weighed);
     }
     return TESS_OK;
 }
 
-tess_status select_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
-                          int32_t *rows, tess_error *error) {
+tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
+                          double heads, int forced, int32_t *rows, tess_error *error) {
     const struct backend *backend = plan->backend;
-    const struct kernel *first = plan->kernels[TESS_STAGE_ATTENTION];
+    const struct kernel *first = pass->kernel;
     struct estimates e = {.m = m};
     double least = INFINITY;
     for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
-        if (k->stage != TESS_STAGE_ATTENTION || select_refuses(plan, k))
+        if (k->stage != pass->stage || select_refuses(plan, k))
             continue;
-        tess_status status = kernel_weigh(plan, k, &e, heads, &least, rows, error);
+        tess_status status = kernel_weigh(plan, pass, k, &e, heads, &least, rows, error);
         if (status)
             return status;
-        if (forced || !k->weighed)
+        if (forced || !k->tiling->weighed)
             break;
     }
     if (*rows)

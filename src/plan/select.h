@@ -8,15 +8,15 @@
  * not, in words. */
 const char *select_refuses(const tess_plan *plan, const struct kernel *kernel);
 
-/* For each stage of the plan's pipeline the first kernel that does not refuse it; a name forces one.
- * Answers TESS_UNSUPPORTED with the reason where there is none. */
+/* For each pass of the plan the first kernel of its stage that does not refuse the problem; a name
+ * forces one. Answers TESS_UNSUPPORTED with the reason where there is none. */
 tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error);
 
-/* Into *rows, which is 0, the cheapest height of the kernel that was picked; where it is to be weighed
+/* Into *rows, which is 0, the cheapest height of the pass's kernel; where that is to be weighed
  * against those after it and no name forces it, the cheapest of them all, whose kernel becomes the
- * plan's. heads: that read each list. */
-tess_status select_height(tess_plan *plan, const struct bcsr *m, double heads, int forced,
-                          int32_t *rows, tess_error *error);
+ * pass's. heads: that read each list. */
+tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
+                          double heads, int forced, int32_t *rows, tess_error *error);
 
 /* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
  * do not share their list, or need not be. */
@@ -36,7 +36,7 @@ double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
                          const struct lists_sums *sums, double heads, int32_t height,
                          int32_t stack);
 
-/* All stages over the block lists. */
+/* All passes over the block lists. */
 double select_staged_cost(const tess_plan *plan, double heads);
 
 #endif

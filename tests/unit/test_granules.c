@@ -28,8 +28,9 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
     tess_error error = tess_error_init();
     c->pattern = make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, HEADS_KV);
     c->stack = stack;
-    for (int h = 0; h < HEADS / stack; h++)
-        c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h * stack, HEADS);
+    int64_t of_stack[HEADS];
+    for (int h = 0; h < HEADS; h++)
+        of_stack[h / stack] = c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
     const struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
     const struct granule_rules granule_rules = {.list_of = c->list_of,
@@ -43,7 +44,7 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                                                 .turns = halves,
                                                 .step = step};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
-    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, c->list_of,
+    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, of_stack,
                                    HEADS / stack, &rules, &error),
                      TESS_OK);
     assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
@@ -168,9 +169,8 @@ static void check(const struct cut *c) {
     for (int64_t h = 0; h < HEADS; h++)
         for (int64_t i = 0; i < n_q; i++) {
             int64_t n, found = 0;
-            assert_int_equal(
-                tess_pattern_row(c->pattern, 0, c->list_of[h / c->stack], i, row, n_kv, &n, NULL),
-                TESS_OK);
+            assert_int_equal(tess_pattern_row(c->pattern, 0, c->list_of[h], i, row, n_kv, &n, NULL),
+                             TESS_OK);
             for (int64_t k = 0; k < n_kv; k++)
                 found += seen[(h * n_q + i) * n_kv + k];
             assert_int_equal(found, n);

@@ -22,6 +22,37 @@ static void pattern_may_go(void **state) {
     }
 }
 
+/* Passes stand in the order in which they run, and walk one work. */
+static void plans_are_passes(void **state) {
+    (void)state;
+    static const struct {
+        int n;
+        tess_stage stages[PLAN_PASSES];
+    } of[] = {[TESS_FUSED] = {1, {TESS_STAGE_ATTENTION}},
+              [TESS_STAGED] = {3, {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM}}};
+    tess_pattern *pattern = pattern_make("causal", 100, 16, 1, 1);
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        tess_problem problem = problem_make(100);
+        tess_plan *plan = NULL;
+        problem.pipeline = (tess_pipeline)pipeline;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        assert_int_equal(plan->n_passes, of[pipeline].n);
+        for (int i = 0; i < plan->n_passes; i++) {
+            const struct pass *pass = &plan->passes[i];
+            assert_int_equal(pass->stage, of[pipeline].stages[i]);
+            assert_int_equal(pass->kernel->stage, pass->stage);
+            assert_ptr_equal(pass->work, &plan->work);
+            assert_ptr_equal(plan_pass(plan, pass->stage), pass);
+            assert_true(pass->workspace <= tess_plan_workspace_size(plan));
+            assert_int_equal(tess_plan_stage_workspace_size(plan, pass->stage), pass->workspace);
+        }
+        assert_null(plan_pass(plan, (tess_stage)-1));
+        tess_plan_free(plan);
+    }
+    assert_null(plan_pass(NULL, TESS_STAGE_ATTENTION));
+    tess_pattern_free(pattern);
+}
+
 /* Head h reads the list of its key/value head, or its own, or the only one. */
 static void heads_find_their_lists(void **state) {
     (void)state;
@@ -117,13 +148,13 @@ static void threads_do_not_change_the_schedule(void **state) {
         tess_plan *plan = NULL;
         problem.threads = threads;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
-        assert_true(plan->schedule.n_merges > 0);
+        assert_true(plan->work.schedule.n_merges > 0);
         if (threads == 1) {
-            first = plan->schedule;
-            plan->schedule = (struct schedule){0};
+            first = plan->work.schedule;
+            plan->work.schedule = (struct schedule){0};
         } else {
-            assert_int_equal(plan->schedule.n_items, first.n_items);
-            assert_memory_equal(plan->schedule.items, first.items,
+            assert_int_equal(plan->work.schedule.n_items, first.n_items);
+            assert_memory_equal(plan->work.schedule.items, first.items,
                                 (size_t)first.n_items * sizeof *first.items);
         }
         tess_plan_free(plan);
@@ -271,6 +302,7 @@ static void queries_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pattern_may_go),
+        cmocka_unit_test(plans_are_passes),
         cmocka_unit_test(heads_find_their_lists),
         cmocka_unit_test(problems_are_checked),
         cmocka_unit_test(threads_do_not_change_the_schedule),

@@ -54,7 +54,7 @@ static void heights_can_be_asked_for(void **state) {
             problem.kernel = cpu->kernels[k].name;
             problem.tile_rows = *rows;
             assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
-            assert_int_equal(plan->lists.tile_rows, *rows);
+            assert_int_equal(plan->work.lists.tile_rows, *rows);
             tess_plan_free(plan);
         }
     tess_pattern_free(pattern);
@@ -81,7 +81,7 @@ static void cuda_heights_follow_the_lists(void **state) {
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
         problem.heads_kv = problem.heads_q;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        assert_in_range(plan->work.lists.tile_rows, cases[i].lowest, cases[i].highest);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -129,7 +129,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
         problem.heads_kv = problem.heads_q;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].kernel);
-        assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+        assert_int_equal(plan->work.lists.tile_rows, cases[i].rows);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -153,10 +153,10 @@ static void cuda_pairs_are_workers(void **state) {
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = cases[i].d;
         problem.batch = problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-        const struct kernel *kernel = plan->kernels[TESS_STAGE_ATTENTION];
-        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->lists.tile_rows),
+        const struct kernel *kernel = plan->passes->kernel;
+        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->work.lists.tile_rows),
                          cases[i].workers);
-        assert_true(plan->schedule.n_slots == 0 || cases[i].workers != 66);
+        assert_true(plan->work.schedule.n_slots == 0 || cases[i].workers != 66);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -185,11 +185,11 @@ static void cuda_heads_are_stacked(void **state) {
         problem.heads_kv = cases[i].heads_kv;
         problem.kernel = "cuda_attention_bf16_sm90_d128";
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-        assert_int_equal(plan->stack, cases[i].stack);
+        assert_int_equal(plan->work.stack, cases[i].stack);
         tess_plan_info info = tess_plan_info_init();
         assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
         assert_int_equal(info.stacked_heads, cases[i].stack);
-        assert_int_equal(plan->lists.tile_rows * plan->stack, 128);
+        assert_int_equal(plan->work.lists.tile_rows * plan->work.stack, 128);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -228,7 +228,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
         assert_int_equal(status, cases[i].rows ? TESS_OK : TESS_UNSUPPORTED);
         if (cases[i].rows) {
             assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), cases[i].says);
-            assert_int_equal(plan->lists.tile_rows, cases[i].rows);
+            assert_int_equal(plan->work.lists.tile_rows, cases[i].rows);
         } else if (!strstr(error.message, cases[i].says)) {
             fail_msg("'%s' does not say '%s'", error.message, cases[i].says);
         }
@@ -346,7 +346,8 @@ static void cuda_heights_of_stacked_heads(void **state) {
         problem.tile_rows = cases[i].rows, problem.kernel = cases[i].kernel;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          shared ? TESS_OK : TESS_UNSUPPORTED);
-        assert_true(shared ? plan->stack == 2 : strstr(error.message, "that share a list") != NULL);
+        assert_true(shared ? plan->work.stack == 2
+                           : strstr(error.message, "that share a list") != NULL);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -363,7 +364,7 @@ static void cpu_heights_know_what_is_listed(void **state) {
         tess_plan *plan = NULL;
         problem.d_qk = problem.d_v = cases[i].d, problem.heads_kv = problem.heads_q;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
-        assert_in_range(plan->lists.tile_rows, cases[i].lowest, cases[i].highest);
+        assert_in_range(plan->work.lists.tile_rows, cases[i].lowest, cases[i].highest);
         tess_plan_free(plan);
     }
     tess_pattern_free(pattern);

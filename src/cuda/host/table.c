@@ -201,6 +201,7 @@ static size_t workspace_none(const struct kernel_args *args) {
                                    .stacked_rows = PACKED_##its_family,                            \
                                    .stacked_whole = 1,                                             \
                                    .padded_head = (head) > 1024 ? 0 : ((head) + (head_v)) / 2,     \
+                                   .weighed = WEIGHED_##its_family,                                \
                                    .turns = turned,                                                \
                                    .workers = forward_workers},                                    \
         .own = &(const struct forward_kernel){.type = its_type,                                    \
@@ -210,8 +211,8 @@ static size_t workspace_none(const struct kernel_args *args) {
                                               .v_too_wide =                                        \
                                                   "its values have at most " #head_v " dims",      \
                                               .family = &family_##its_family},                     \
-        .weighed = WEIGHED_##its_family, .unusable = cuda_unusable, .refuses = forward_refuses,    \
-        .workspace = attention_workspace, .run = forward_run                                       \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = forward_run                                                                         \
     }
 #define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \

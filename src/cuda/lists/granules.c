@@ -111,8 +111,9 @@ static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, i
 static struct granule_item item_make(const struct granules *g, const struct lists *lists,
                                      const struct granule_rules *rules, int32_t batch_head,
                                      int32_t tile, int32_t part, int32_t parts) {
-    int64_t T = rules->list_of[batch_head] * lists->tiles + tile;
-    int64_t head = batch_head * rules->stack % rules->heads_q;
+    int64_t first = batch_head * rules->stack; /* of the heads that are stacked */
+    int64_t T = rules->list_of[first] * lists->tiles + tile;
+    int64_t head = first % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
     int64_t begin, end;
@@ -125,7 +126,7 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .slot = -1,
         .count = (int32_t)(end - begin),
         .whole = here > 0 ? (int32_t)here : 0,
-        .batch = (int32_t)(batch_head * rules->stack / rules->heads_q),
+        .batch = (int32_t)(first / rules->heads_q),
         .head = (int32_t)head,
         .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
         .row = (int32_t)lists->tile_row[tile],
@@ -227,7 +228,7 @@ static int items_fill(struct granules *out, const struct lists *lists,
     failed = failed || items_assign(out, items, place);
     for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
         const struct work_item *w = &schedule->items[i];
-        const int64_t T = rules->list_of[w->batch_head] * lists->tiles + w->tile;
+        const int64_t T = rules->list_of[w->batch_head * rules->stack] * lists->tiles + w->tile;
         out->items[place[i]] = items[i];
         if (out->halves)
             out->halves[place[i]] = halves_make(out, lists, &tiles[T], &items[i], T);

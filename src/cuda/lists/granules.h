@@ -101,7 +101,7 @@ struct granule_step {
  * so that each head has its merge, of P slots in a row.
  */
 struct granule_rules {
-    const int64_t *list_of; /* [batch * heads_q / stack] */
+    const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int64_t stack;
     int32_t workers; /* 1: all stand in the order of the schedule */

@@ -5,28 +5,30 @@
 
 #include <stdlib.h>
 
-tess_status prepare_lists(struct prepared **out, const struct work *work, tess_error *error) {
-    const struct kernel *kernel = work->kernel;
+tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
+                          tess_error *error) {
+    const struct kernel *kernel = args->kernel;
+    const int32_t rows = args->lists->tile_rows;
     const struct forward_kernel *forward = kernel->own;
     const struct family *family = forward->family;
     const struct granule_step none = {0, 0};
     const struct granule_rules rules = {
-        .list_of = work->list_of,
-        .heads_q = work->problem->heads_q,
-        .heads_kv = work->problem->heads_kv,
-        .stack = work->stack,
-        .workers = work->workers,
-        .n_kv = work->problem->n_kv,
+        .list_of = args->list_of,
+        .heads_q = args->problem->heads_q,
+        .heads_kv = args->problem->heads_kv,
+        .stack = args->stack,
+        .workers = kernel->tiling->workers(kernel, args->target, rows),
+        .n_kv = args->problem->n_kv,
         .size = family->granule,
         .halves = family->halves,
         .turns = kernel->tiling->turns,
-        .step = family->step ? family->step(forward->d_qk, work->lists->tile_rows) : none};
+        .step = family->step ? family->step(forward->d_qk, rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory for the lists of the device");
     const tess_status status =
-        granules_make(&prepared->granules, work->lists, work->schedule, &rules, error);
+        granules_make(&prepared->granules, args->lists, args->schedule, &rules, error);
     if (status) {
         prepare_free(prepared);
         return status;

@@ -35,7 +35,7 @@ struct family {
 };
 
 /* Rows of struct backend (kernels.h). */
-tess_status prepare_lists(struct prepared **out, const struct work *work, tess_error *error);
+tess_status prepare_lists(struct prepared **out, const struct kernel_args *args, tess_error *error);
 void prepare_free(struct prepared *prepared);
 size_t prepare_memory(const struct prepared *prepared);
 double prepare_unevenness(const struct prepared *prepared);
