@@ -60,6 +60,7 @@ endif()
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
 tessera_test(unit oracle)
+tessera_test(unit modifiers TEAMS SOURCES tests/support/support.c)
 tessera_test(unit output SOURCES tools/cli/attention_output.c LINK tool_files -Wl,--wrap=rename)
 if(TESSERA_OPENMP)
     tessera_test(unit threads)
@@ -79,7 +80,7 @@ tessera_test(kernels cuda SOURCES tests/support/support.c)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh.
 add_executable(latency tests/promises/latency.c)

@@ -421,6 +421,30 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *              plan choose
  *   part_keys  fused: the fewest keys that a part of a split tile gets, rounded up to 128; 0 means
  *              the default, INT64_MAX never splits
+ *
+ * Score modifiers, in the order in which they apply; 0 is none, and costs nothing:
+ *
+ *   softcap    c from 2^-64 to 2^64: a score s becomes c tanh(s / c) (Gemma 2, arXiv:2408.00118)
+ *   alibi      1: slope_h (j - p_i) is added, for query position p_i and key position j, with the
+ *              slopes that a run is given (Press et al., ALiBi, arXiv:2108.12409)
+ *   sink       1: a logit per head, that a run is given, joins the denominator and carries no value:
+ *              o is multiplied by e^lse / (e^lse + e^sink). lse is told without it, and an empty row
+ *              stays 0 (Xiao et al., arXiv:2309.17453; gpt-oss, arXiv:2508.10925)
+ *   dropout    p in 0 ... 65535/65536, rounded to units of 1/65536: a weight becomes 0 with
+ *              probability p, else 1/(1 - p) of itself; lse does not know. What is dropped depends
+ *              on the seed that a run is given, on batch, head, query and key, and on nothing else
+ *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
+ *
+ * ALiBi and dropout count in the whole problem, of which this one may be a slice (of ranks, chunks,
+ * or of documents in turn). Sizes of 0 mean this problem's own:
+ *
+ *   batch_offset, head_offset, query_offset, key_offset
+ *              whole-problem numbers of the first batch, query head, query and key
+ *   whole_heads_q, whole_n_q, whole_n_kv
+ *              sizes of the whole problem; query i stands at position
+ *              p_i = i + query_offset + whole_n_kv - whole_n_q
+ *   key_positions
+ *              1: a run is given the position of each key, which need not be contiguous
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -435,6 +459,13 @@ typedef struct tess_problem {
     const char *kernel;
     int64_t tile_rows;
     int64_t part_keys;
+    double softcap;
+    int64_t alibi;
+    int64_t sink;
+    double dropout;
+    int64_t batch_offset, head_offset, query_offset, key_offset;
+    int64_t whole_heads_q, whole_n_q, whole_n_kv;
+    int64_t key_positions;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -510,6 +541,12 @@ typedef struct tess_arguments {
     size_t workspace_size;
     const void *image; /* CUDA: the plan's image, filled; CPU: NULL */
     size_t image_size;
+    /* What the problem's modifiers need, in the target's memory, read when the run runs; NULL where
+     * the problem has no such modifier. */
+    const float *alibi;           /* [heads_q] slopes */
+    const float *sink;            /* [heads_q] logits, natural logarithm, -Inf: none */
+    const uint64_t *seed;         /* one word, for dropout */
+    const int32_t *key_positions; /* [n_kv] */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
@@ -573,17 +610,18 @@ TESS_API int64_t tess_plan_scores_count(const tess_plan *plan);
 /* Bytes of workspace that one stage needs when called by itself: exact. */
 TESS_API size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage);
 
-/* scores = scale * q k^T on the listed tiles, -Inf on their masked elements. Uses q, k, scores,
- * workspace. */
+/* scores = scale * q k^T, softcap and ALiBi applied, on the listed tiles, -Inf on their masked
+ * elements. Uses q, k, scores, workspace, and alibi and key_positions where the problem has them. */
 TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments,
                                 tess_error *error, tess_stream stream);
 
-/* Softmax of every row of scores, in place. Uses scores, lse if wanted, workspace. */
+/* Softmax of every row of scores, in place, sinks and dropout applied. Uses scores, lse if wanted,
+ * workspace, and sink, seed and key_positions where the problem has them. */
 TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
                                   tess_error *error, tess_stream stream);
 
-/* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, and a row of zeros is empty. Uses
- * scores, v, o, workspace. Keys that a query tile does not list are not read. */
+/* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, with dropout p 0 ... 1 / (1 - p),
+ * and a row of zeros is empty. Uses scores, v, o, workspace. Keys that a query tile does not list are not read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

@@ -61,6 +61,10 @@ static const struct key keys[] = {
     {"tile", NUMBER, FIELD(tile_rows), 256, NULL, "rows of a query tile; the plan's choice"},
     {"part", NUMBER, FIELD(part_keys), INT64_MAX, NULL,
      "fewest keys of a part of a split tile; the plan's choice"},
+    {"softcap", REAL, FIELD(softcap), 0, NULL, "C: scores become C tanh(score / C); none"},
+    {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
+    {"sink", NUMBER, FIELD(sink), 1, NULL, "1: a sink for each head; 0"},
+    {"dropout", REAL, FIELD(dropout), 0, NULL, "share of the weights that is dropped; 0"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
@@ -181,7 +185,7 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[160] = "";
+    char names[224] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
@@ -210,6 +214,8 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
     if ((c->align & (c->align - 1)) != 0 || c->align < (int64_t)tess_type_size(c->type))
         return refuse(why, "align=%lld: a power of two, at least the size of an element",
                       (long long)c->align);
+    if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
+        return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
         __builtin_mul_overflow(all, d + 16, &all) || all > INT64_MAX / 8)
@@ -294,6 +300,14 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",part=%lld", (long long)c->part_keys);
     if (c->scale < 0 || c->scale > 0)
         put(&p, ",scale=%.17g", c->scale);
+    if (c->softcap > 0)
+        put(&p, ",softcap=%.17g", c->softcap);
+    if (c->alibi)
+        put(&p, ",alibi=1");
+    if (c->sink)
+        put(&p, ",sink=1");
+    if (c->dropout > 0)
+        put(&p, ",dropout=%.17g", c->dropout);
 }
 
 tess_pattern_shape lab_case_shape(const struct lab_case *c) {
@@ -336,6 +350,8 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.scale = c->scale;
     p.threads = c->threads;
     p.kernel = c->kernel[0] ? c->kernel : NULL;
+    p.softcap = c->softcap, p.dropout = c->dropout;
+    p.alibi = c->alibi, p.sink = c->sink;
     if (pipeline == TESS_FUSED)
         p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
 

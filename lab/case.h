@@ -16,6 +16,8 @@
  *     threads=T                     0, the default, as many as the machine offers
  *     scale=X                       0, the default, is 1/sqrt(d)
  *     tile=ROWS, part=KEYS          fused: tile_rows and part_keys of the problem (default 0)
+ *     softcap=C, alibi=1, sink=1, dropout=P
+ *                                   score modifiers, see modifiers.h (default 0, none)
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -63,6 +65,8 @@ struct lab_case {
     int64_t threads;
     double scale;
     int64_t tile_rows, part_keys;
+    double softcap, dropout;
+    int64_t alibi, sink; /* 0 or 1 */
 };
 
 /* The defaults. */
@@ -91,6 +95,11 @@ tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, t
 static inline int lab_case_asks(const struct lab_case *c, int backend, int pipeline) {
     return (c->backend == LAB_ANY || c->backend == backend) &&
            (c->pipeline == LAB_ANY || c->pipeline == pipeline);
+}
+
+/* Whether the case has score modifiers. */
+static inline int lab_case_modifies(const struct lab_case *c) {
+    return c->softcap > 0 || c->alibi || c->sink || c->dropout > 0;
 }
 
 /* The case's problem for one pipeline. kernel points into *c. */

@@ -44,9 +44,10 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 }
 
 int lab_work_answer(struct lab_work *w) {
+    const struct lab_scoring scoring = lab_modifiers_scoring(&w->s.modifiers, &w->s.c);
     lab_oracle_free(&w->oracle);
-    return lab_oracle_run(&w->oracle, &w->s.q.view, &w->s.k.view, &w->s.v.view, w->spec,
-                          w->s.c.scale, NULL, 0);
+    return lab_oracle_run(&w->oracle, &w->s.q.view, &w->s.k.view, &w->s.v.view, w->spec, &scoring,
+                          NULL, 0);
 }
 
 void lab_work_free(struct lab_work *w) {
@@ -162,8 +163,8 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
 /* The runs, in order; any failure ends them. */
 static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
                  const struct lab_planned *again, tess_pipeline pipeline) {
-    const struct lab_run first = {planned, &w->s.q,   &w->s.k,  &w->s.v,
-                                  &w->s.o, &w->s.lse, LAB_PLAIN};
+    const struct lab_run first = {planned, &w->s.q,   &w->s.k,   &w->s.v,
+                                  &w->s.o, &w->s.lse, LAB_PLAIN, &w->s.modifiers};
     struct named_run r = {first, lab_pipeline_name((int)pipeline)};
     if (ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
         same_again(out, w, &first, again, pipeline))

@@ -2,6 +2,7 @@
 #include "lab/oracle.h"
 
 #include "lab/half.h"
+#include "lab/philox.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,13 +11,14 @@ struct inputs {
     const tess_tensor *q, *k, *v;
     const tess_pattern *pattern;
     int64_t lists_batch, lists_heads;
-    double scale;
+    struct lab_scoring scoring;
 };
 
 /* Scratch of one thread. */
 struct scratch {
     int64_t *keys;   /* [n_kv] */
     double *weights; /* [n_kv] scores, then weights */
+    double *size;    /* [n_kv] what a score's rounding grows with */
     double *q, *kv;  /* [d_qk], [max(d_qk, d_v)] */
     double *squares; /* [d_v] sum of p^2 v^2 */
 };
@@ -25,15 +27,17 @@ static int scratch_make(struct scratch *s, const struct inputs *in) {
     size_t n = (size_t)in->k->size[2], d = (size_t)in->q->size[3], dv = (size_t)in->v->size[3];
     s->keys = malloc(n * sizeof *s->keys);
     s->weights = malloc(n * sizeof *s->weights);
+    s->size = malloc(n * sizeof *s->size);
     s->q = malloc(d * sizeof *s->q);
     s->kv = malloc((d > dv ? d : dv) * sizeof *s->kv);
     s->squares = malloc(dv * sizeof *s->squares);
-    return s->keys && s->weights && s->q && s->kv && s->squares ? 0 : -1;
+    return s->keys && s->weights && s->size && s->q && s->kv && s->squares ? 0 : -1;
 }
 
 static void scratch_free(struct scratch *s) {
     free(s->keys);
     free(s->weights);
+    free(s->size);
     free(s->q);
     free(s->kv);
     free(s->squares);
@@ -51,13 +55,36 @@ static int all_finite(const double *x, int64_t count) {
     return sum == 0; /* -ffast-math would break this; it is never used */
 }
 
-/* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets the
- * row's size and whether it lists a bad K row. */
+/* A score as softcap and ALiBi leave it. */
+static double modified(const struct inputs *in, const struct lab_place *at, int64_t key,
+                       double score) {
+    const struct lab_scoring *s = &in->scoring;
+    if (s->softcap > 0)
+        score = s->softcap * tanh(score / s->softcap);
+    if (s->alibi) {
+        const int64_t j = s->key_positions ? s->key_positions[key] : key + s->first_key;
+        const int64_t p = at->i + in->k->size[2] - in->q->size[2] + s->position;
+        score += (double)s->alibi[at->h] * (double)(j - p);
+    }
+    return score;
+}
+
+static int dropped(const struct inputs *in, const struct lab_place *at, int64_t key) {
+    const struct lab_scoring *s = &in->scoring;
+    const int64_t j = s->key_positions ? s->key_positions[key] : key + s->first_key;
+    const int64_t heads = s->heads ? s->heads : in->q->size[1];
+    return s->dropped &&
+           lab_draw(s->seed, (uint32_t)(s->first_head + at->b * heads + at->h),
+                    (uint32_t)(at->i + s->first_query), (uint32_t)j) < (uint32_t)s->dropped;
+}
+
+/* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets whether
+ * the row lists a bad K row. */
 static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
                      int64_t hk) {
     const struct lab_place *at = &out->place[x];
     int64_t d_qk = in->q->size[3];
-    double top = -(double)INFINITY, largest = 0, longest = 0, q_square = 0;
+    double top = -(double)INFINITY, q_square = 0;
     int bad = 0;
     for (int64_t d = 0; d < d_qk; d++)
         q_square += s->q[d] * s->q[d];
@@ -68,18 +95,22 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
             dot += s->q[d] * s->kv[d];
             square += s->kv[d] * s->kv[d];
         }
-        double score = s->weights[e] = in->scale * dot;
-        if (!all_finite(s->kv, d_qk))
+        const double plain = in->scoring.scale * dot;
+        const double score = s->weights[e] = modified(in, at, s->keys[e], plain);
+        s->size[e] = 0.5 * fabs(in->scoring.scale) * sqrt(q_square) * sqrt(square);
+        if (!all_finite(s->kv, d_qk)) {
             out->lists_bad[x] |= LAB_BAD_K;
-        else if (square > longest)
-            longest = square;
-        if (isfinite(score) && fabs(score) > largest)
-            largest = fabs(score);
+            s->size[e] = 0;
+        }
+        if (!isfinite(s->size[e]))
+            s->size[e] = 0;
+        if (isfinite(plain) && fabs(plain) > s->size[e])
+            s->size[e] = fabs(plain);
+        if (isfinite(score) && fabs(score) > s->size[e])
+            s->size[e] = fabs(score);
         bad |= isnan(score) || score == (double)INFINITY;
         top = score > top ? score : top;
     }
-    double bound = 0.5 * fabs(in->scale) * sqrt(q_square) * sqrt(longest);
-    out->size[x] = isfinite(bound) && bound > largest ? bound : largest;
     return bad ? (double)NAN : top;
 }
 
@@ -99,14 +130,23 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t e = 0; e < out->keys[x]; e++)
         sum += s->weights[e] = empty ? 0 : exp(s->weights[e] - top);
     out->lse[x] = empty ? -(double)INFINITY : top + log(sum);
+    out->size[x] = 0;
+    for (int64_t e = 0; e < out->keys[x]; e++)
+        if (s->size[e] > out->size[x] && (!in->scoring.alibi || s->weights[e] >= sum * exp(-32)))
+            out->size[x] = s->size[e];
+    const double kept = 65536.0 / (double)(65536 - in->scoring.dropped);
+    if (in->scoring.sink && !empty)
+        sum += exp((double)in->scoring.sink[at->h] - top);
     for (int64_t e = 0; e < out->keys[x]; e++) {
-        double p = empty ? 0 : s->weights[e] / sum;
+        const double p = empty ? 0 : s->weights[e] / sum * kept;
+        const int drops = dropped(in, at, s->keys[e]);
         load(s->kv, in->v, at->b, hk, s->keys[e]);
         if (!all_finite(s->kv, d_v))
             out->lists_bad[x] |= LAB_BAD_V;
         for (int64_t d = 0; d < d_v && !empty; d++) {
             double term = p * s->kv[d];
-            o[d] += term;
+            if (!drops || isnan(p))
+                o[d] += term;
             if (isfinite(term))
                 s->squares[d] += term * term;
         }
@@ -137,24 +177,27 @@ static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
 }
 
 int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tensor *k,
-                   const tess_tensor *v, const tess_pattern *pattern, double scale,
-                   const struct lab_place *places, int64_t n_places) {
+                   const tess_tensor *v, const tess_pattern *pattern,
+                   const struct lab_scoring *scoring, const struct lab_place *places,
+                   int64_t n_places) {
     tess_pattern_info info = tess_pattern_info_init();
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
+    out->drops = scoring && scoring->dropped;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;
     for (int64_t x = 0; x < out->rows; x++)
         out->place[x] =
             places ? places[x] : (struct lab_place){x / n_q / heads, x / n_q % heads, x % n_q};
-    const struct inputs in = {.q = q,
-                              .k = k,
-                              .v = v,
-                              .pattern = pattern,
-                              .lists_batch = info.batch,
-                              .lists_heads = info.heads,
-                              .scale =
-                                  scale < 0 || scale > 0 ? scale : 1 / sqrt((double)q->size[3])};
+    struct inputs in = {.q = q,
+                        .k = k,
+                        .v = v,
+                        .pattern = pattern,
+                        .lists_batch = info.batch,
+                        .lists_heads = info.heads,
+                        .scoring = scoring ? *scoring : (struct lab_scoring){0}};
+    if (!(in.scoring.scale < 0 || in.scoring.scale > 0))
+        in.scoring.scale = 1 / sqrt((double)q->size[3]);
 #pragma omp parallel if (out->rows > 64)
     {
         struct scratch s;

@@ -9,6 +9,18 @@
 
 enum { LAB_BAD_K = 1, LAB_BAD_V = 2 };
 
+/* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */
+struct lab_scoring {
+    double scale, softcap;
+    const float *alibi, *sink; /* [heads_q], NULL: none */
+    int64_t dropped;           /* of 65536 */
+    uint64_t seed;
+    /* Where this problem lies in the whole one: added to a head's number (b * heads + h, where heads 0
+     * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
+    int64_t first_head, heads, first_query, first_key, position;
+    const int32_t *key_positions; /* [n_kv], NULL: j + first_key */
+};
+
 struct lab_place {
     int64_t b, h, i;
 };
@@ -16,22 +28,26 @@ struct lab_place {
 /* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
 struct lab_oracle {
     int64_t rows, d_v;
+    int drops;               /* some weights are dropped */
     struct lab_place *place; /* [rows] */
     double *o;               /* [rows][d_v] */
     double *lse;             /* [rows] */
-    double *size;            /* [rows] M: max(max |s|, scale |q| max |k| / 2), over finite scores */
-    double *spread;          /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2) */
-    int64_t *keys;           /* [rows] n: how many keys the row lists */
+    /* [rows] M: max(max |s|, scale |q| max |k| / 2), over finite scores; with ALiBi of keys whose s is
+     * at least lse - 32 */
+    double *size;
+    double *spread; /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2), dropped keys counted */
+    int64_t *keys;  /* [rows] n: how many keys the row lists */
     unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with NaN or Inf */
 };
 
 /*
- * All rows (places NULL), or the n_places rows named. scale 0 means 1/sqrt(d_qk). Answers 0, or -1
+ * All rows (places NULL), or the n_places rows named. scoring NULL: plain attention. Answers 0, or -1
  * without memory. lab_oracle_free releases *out whichever it was.
  */
 int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tensor *k,
-                   const tess_tensor *v, const tess_pattern *pattern, double scale,
-                   const struct lab_place *places, int64_t n_places);
+                   const tess_tensor *v, const tess_pattern *pattern,
+                   const struct lab_scoring *scoring, const struct lab_place *places,
+                   int64_t n_places);
 void lab_oracle_free(struct lab_oracle *oracle);
 
 /* Whether a row less than `reach` away from row x, in the same head, lists what `bad` names. Of an

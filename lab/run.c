@@ -116,6 +116,8 @@ static int sight_make(struct sight *s, const struct lab_run *run,
     a.workspace = lab_mirror_add(&s->mirror, workspace), a.workspace_size = workspace->size;
     if (scores)
         a.scores = lab_mirror_add(&s->mirror, scores);
+    if (run->modifiers && lab_modifiers_place(run->modifiers, &s->mirror, &a))
+        return -1;
     a.image = run->planned->place, a.image_size = run->planned->image.size;
     s->arguments = a;
     return a.workspace && (a.scores || !scores) ? 0 : -1;
@@ -129,6 +131,7 @@ static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
         (run->lse && lab_tensor_check(run->lse, "lse", why)) ||
         lab_buffer_check(workspace, "the workspace", why) ||
         (scores && lab_buffer_check(scores, "scores", why)) ||
+        (run->modifiers && lab_modifiers_check(run->modifiers, why)) ||
         (p->place && lab_buffer_check(&p->image, "the image", why)))
         return -1;
     if (p->place && lab_buffer_hash(&p->image) != p->hash)
@@ -161,7 +164,8 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
 /* ---- runs ---- */
 
 static uint64_t inputs_hash(const struct lab_run *run) {
-    return lab_buffer_hash(&run->q->buffer) ^ 3 * lab_buffer_hash(&run->k->buffer) ^
+    const uint64_t modifiers = run->modifiers ? lab_modifiers_hash(run->modifiers) : 0;
+    return modifiers ^ lab_buffer_hash(&run->q->buffer) ^ 3 * lab_buffer_hash(&run->k->buffer) ^
            5 * lab_buffer_hash(&run->v->buffer);
 }
 

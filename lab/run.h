@@ -5,7 +5,7 @@
 #ifndef LAB_RUN_H
 #define LAB_RUN_H
 
-#include "lab/mirror.h"
+#include "lab/modifiers.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
 struct lab_planned {
@@ -32,6 +32,7 @@ struct lab_run {
     const struct lab_tensor *q, *k, *v;
     struct lab_tensor *o, *lse; /* lse NULL: none wanted */
     enum lab_manner manner;
+    const struct lab_modifiers *modifiers; /* NULL: none */
 };
 
 /* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0 when it

@@ -41,6 +41,10 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
             snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
             return -1;
         }
+    if (lab_modifiers_make(&s->modifiers, c)) {
+        snprintf(why, LAB_WHY, "out of memory for the modifiers of this case");
+        return -1;
+    }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
     return 0;
 }
@@ -49,6 +53,7 @@ void lab_setting_free(struct lab_setting *s) {
     struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse};
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
+    lab_modifiers_free(&s->modifiers);
     tess_pattern_free(s->pattern);
     memset(s, 0, sizeof *s);
 }

@@ -2,12 +2,13 @@
 #ifndef LAB_SETTING_H
 #define LAB_SETTING_H
 
-#include "lab/guard.h"
+#include "lab/modifiers.h"
 
 struct lab_setting {
     struct lab_case c;
     tess_pattern *pattern; /* made through the case's source */
     struct lab_tensor q, k, v, o, lse;
+    struct lab_modifiers modifiers;
 };
 
 /* Q, K and V are filled as the case says, without the poison of rows that no query lists; o and lse

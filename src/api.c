@@ -5,7 +5,16 @@
 #include "base/threads.h"
 
 /* Which arguments a call uses. */
-enum { USES_Q = 1, USES_K = 2, USES_V = 4, USES_O = 8, USES_LSE = 16, USES_SCORES = 32 };
+enum {
+    USES_Q = 1,
+    USES_K = 2,
+    USES_V = 4,
+    USES_O = 8,
+    USES_LSE = 16,
+    USES_SCORES = 32,
+    USES_BIAS = 64,     /* what changes scores: alibi */
+    USES_WEIGHTS = 128, /* what changes weights: sink, seed */
+};
 
 /* ---- planning ---- */
 
@@ -55,7 +64,7 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     p.heads_kv = t[1].size[1];
     p.n_kv = t[1].size[2];
     p.d_v = t[2].size[3];
-    const char *wrong = struct_give(problem, &p, sizeof p, sizeof p);
+    const char *wrong = struct_give(problem, &p, sizeof p, PROBLEM_FIRST_SIZE);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     return TESS_OK;
@@ -192,6 +201,42 @@ static tess_status tensors_take(struct kernel_args *out, const struct problem *p
     return TESS_OK;
 }
 
+/* The arrays that a problem's modifiers need, of the call that uses them, and no others. */
+static tess_status modifiers_take(struct kernel_args *out, const struct problem *p,
+                                  const tess_arguments *a, int uses, const char *function,
+                                  tess_error *error) {
+    const struct modifiers *m = &p->modifiers;
+    const int bias = m->alibi && uses & USES_BIAS, drop = m->dropped && uses & USES_WEIGHTS;
+    const struct {
+        const char *name;
+        const void *given;
+        size_t alignment;
+        int declared, used;
+    } arrays[] = {
+        {"alibi", a->alibi, sizeof *a->alibi, m->alibi, bias},
+        {"sink", a->sink, sizeof *a->sink, m->sink, m->sink && uses & USES_WEIGHTS},
+        {"seed", a->seed, sizeof *a->seed, m->dropped, drop},
+        {"key_positions", a->key_positions, sizeof *a->key_positions, m->key_positions,
+         m->key_positions && (bias || drop)},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        if (arrays[i].given && !arrays[i].declared)
+            return error_set(error, TESS_INVALID_ARGUMENT, function, arrays[i].name,
+                             "%s is given, and the plan's problem does not declare it",
+                             arrays[i].name);
+        if (arrays[i].used &&
+            (!arrays[i].given || (uintptr_t)arrays[i].given % arrays[i].alignment))
+            return error_set(error, TESS_INVALID_ARGUMENT, function, arrays[i].name,
+                             "%s is NULL or not aligned, and the plan's problem declares it",
+                             arrays[i].name);
+    }
+    out->alibi = a->alibi;
+    out->sink = a->sink;
+    out->seed = a->seed;
+    out->key_positions = a->key_positions;
+    return TESS_OK;
+}
+
 /* Checks the arguments that a call uses and turns them into what kernels are handed. */
 static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
                                   const tess_arguments *given, int uses, size_t workspace_size,
@@ -199,13 +244,15 @@ static tess_status arguments_take(struct kernel_args *out, const tess_plan *plan
     tess_arguments a;
     const char *wrong = !plan    ? "plan is NULL"
                         : !given ? "arguments is NULL"
-                                 : struct_take(&a, sizeof a, sizeof a, given);
+                                 : struct_take(&a, sizeof a, ARGUMENTS_FIRST_SIZE, given);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, plan ? "arguments" : "plan", "%s",
                          wrong);
     *out = plan_args(plan);
     out->function = function;
     tess_status status = tensors_take(out, &plan->problem, &a, uses, function, error);
+    if (!status)
+        status = modifiers_take(out, &plan->problem, &a, uses, function, error);
     if (status)
         return status;
     if (uses & USES_SCORES) {
@@ -238,7 +285,7 @@ static tess_status pass_run(const struct pass *pass, struct kernel_args *args, t
 tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                      tess_stream stream) {
     struct kernel_args args;
-    int uses = USES_Q | USES_K | USES_V | USES_O | USES_LSE;
+    int uses = USES_Q | USES_K | USES_V | USES_O | USES_LSE | USES_BIAS | USES_WEIGHTS;
     tess_status status = arguments_take(&args, plan, arguments, uses,
                                         tess_plan_workspace_size(plan), __func__, error);
     if (status)
@@ -270,14 +317,14 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
 
 tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                        tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_SCORES, __func__,
-                     error, stream);
+    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_SCORES | USES_BIAS,
+                     __func__, error, stream);
 }
 
 tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                          tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_SCORES, __func__, error,
-                     stream);
+    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_SCORES | USES_WEIGHTS,
+                     __func__, error, stream);
 }
 
 tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

@@ -3,7 +3,7 @@
 #define BENCH_MEASURE_H
 
 #include "lab/guard.h"
-#include "lab/mirror.h"
+#include "lab/modifiers.h"
 #include "measure/floor.h"
 #include "run/options.h"
 
@@ -12,6 +12,7 @@ struct bench_setting {
     struct lab_case c;
     tess_pattern *pattern;
     struct lab_tensor q, k, v, o, lse;
+    struct lab_modifiers modifiers;
     struct lab_tensor tokens, weights; /* layer: [n, d], and [3, d, d] for Q, K and V */
     char asked[BENCH_ASKED_TEXT];
 };

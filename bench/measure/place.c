@@ -26,6 +26,7 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     }
     const int lacking = lab_setting_make(&made, &placed, why);
     s->pattern = made.pattern;
+    s->modifiers = made.modifiers;
     s->q = made.q, s->k = made.k, s->v = made.v, s->o = made.o, s->lse = made.lse;
     if (!lacking && manner->layer && bench_layer_make(s)) {
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
@@ -38,6 +39,7 @@ void bench_setting_free(struct bench_setting *s) {
     struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse, &s->tokens, &s->weights};
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
+    lab_modifiers_free(&s->modifiers);
     tess_pattern_free(s->pattern);
     memset(s, 0, sizeof *s);
 }
@@ -81,6 +83,8 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         p->scores = lab_device_alloc(backend, (size_t)tess_plan_scores_count(plan) * sizeof(float));
     if (scores && !p->scores)
         return "out of memory for the scores";
+    if (lab_modifiers_place(&s->modifiers, &p->tensors, &a))
+        return p->tensors.why;
     a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
     p->arguments = a;
     return NULL;

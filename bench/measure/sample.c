@@ -23,9 +23,10 @@ int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
         places[x].h = lab_below(c->seed, SAMPLE_STREAM, draw + 1, c->h);
         places[x].i = lab_below(c->seed, SAMPLE_STREAM, draw + 2, c->n);
     }
+    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, c);
     places[0] = (struct lab_place){c->b - 1, c->h - 1, c->n - 1};
     places[1] = (struct lab_place){0, 0, 0};
-    return lab_oracle_run(oracle, &s->q.view, &s->k.view, &s->v.view, pattern, c->scale, places,
+    return lab_oracle_run(oracle, &s->q.view, &s->k.view, &s->v.view, pattern, &scoring, places,
                           count);
 }
 

@@ -35,6 +35,8 @@ tess_status error_pass(tess_error *error, const tess_error *from, const char *fu
 /* Sizes in version 0.1 of the structs that have grown since. */
 #define SHAPE_FIRST_SIZE offsetof(tess_pattern_shape, threads)
 #define LISTS_FIRST_SIZE offsetof(tess_lists, threads)
+#define PROBLEM_FIRST_SIZE offsetof(tess_problem, softcap)
+#define ARGUMENTS_FIRST_SIZE offsetof(tess_arguments, alibi)
 
 /*
  * Copies a public struct that came from the caller into *known (size bytes of this version, `first`

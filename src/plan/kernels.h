@@ -19,6 +19,21 @@
 #include "plan/schedule.h"
 #include "tessera.h"
 
+/* Score modifiers, and where this problem lies in the whole one. 0: none. */
+struct modifiers {
+    double softcap;
+    int32_t alibi, sink, key_positions; /* a run is given them */
+    int32_t dropped;                    /* of 65536 words: dropout */
+    int64_t first_head;                 /* batch_offset * heads + head_offset, of the whole */
+    int64_t heads;                      /* query heads of the whole: from a batch to the next */
+    int64_t first_query, first_key;
+    int64_t first_position; /* p_0 */
+};
+
+static inline int modifiers_any(const struct modifiers *m) {
+    return m->softcap != 0 || m->alibi || m->sink || m->dropped;
+}
+
 /* A tess_problem with every default resolved and every rule checked. */
 struct problem {
     tess_pipeline pipeline;
@@ -30,6 +45,7 @@ struct problem {
     int32_t threads;
     int32_t tile_rows; /* 0: the plan chooses */
     int64_t part_keys;
+    struct modifiers modifiers;
 };
 
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
@@ -57,6 +73,9 @@ struct kernel_args {
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse;
+    const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
+    const uint64_t *seed;
+    const int32_t *key_positions; /* [n_kv] */
     float *scores;
     const struct bcsr *bcsr;
     const struct lists *lists;

@@ -32,6 +32,19 @@ static void say_problem(struct text *t, const tess_plan *plan) {
         (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
         (long long)p->n_kv, (long long)p->d_qk, (long long)p->d_v, tess_type_name(p->type),
         p->scale);
+    const struct modifiers *m = &p->modifiers;
+    if (modifiers_any(m))
+        say(t, "  modifiers");
+    if (m->softcap != 0)
+        say(t, " softcap=%.9g", m->softcap);
+    if (m->alibi)
+        say(t, " alibi");
+    if (m->sink)
+        say(t, " sink");
+    if (m->dropped)
+        say(t, " dropout=%.9g", m->dropped / 65536.0);
+    if (modifiers_any(m))
+        say(t, "\n");
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
     say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
         (long long)plan->n_lists, plural(plan->n_lists), (long long)plan->block_q,

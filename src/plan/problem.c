@@ -10,6 +10,10 @@
 /* The fewest keys of a part of a split tile, unless the problem says otherwise. */
 #define DEFAULT_PART_KEYS 1024
 
+/* Softcaps whose inverse and product with log2(e) are normal numbers of f32. */
+#define SOFTCAP_LEAST 0x1p-64
+#define SOFTCAP_MOST 0x1p64
+
 const char *const check_size_names[4] = {"batches", "heads", "rows", "dims"};
 
 /* A field of a problem that must lie in 1 ... most. */
@@ -58,12 +62,54 @@ static const char *options_wrong(const tess_problem *p) {
     return NULL;
 }
 
+/* Whether n items from `offset` on are some of `whole`. */
+static int slice_fits(int64_t offset, int64_t n, int64_t whole, int64_t most) {
+    return whole >= n && whole <= most && offset >= 0 && offset <= whole - n;
+}
+
+static const char *modifiers_wrong(const tess_problem *p) {
+    const int64_t words = UINT32_MAX; /* of a counter */
+    if (p->softcap != 0 && !(p->softcap >= SOFTCAP_LEAST && p->softcap <= SOFTCAP_MOST))
+        return "softcap is not 0 or within 2^-64 ... 2^64";
+    if (p->alibi < 0 || p->alibi > 1 || p->sink < 0 || p->sink > 1 || p->key_positions < 0 ||
+        p->key_positions > 1)
+        return "alibi, sink or key_positions is not 0 or 1";
+    if (!(p->dropout >= 0 && p->dropout <= 65535.0 / 65536))
+        return "dropout is not within 0 ... 65535/65536";
+    if (!slice_fits(p->head_offset, p->heads_q, p->whole_heads_q, INT32_MAX))
+        return "head_offset + heads_q is past whole_heads_q";
+    if (!slice_fits(p->batch_offset, p->batch, words / p->whole_heads_q, words))
+        return "batch_offset is negative, or whole_heads_q times all batches past 2^32";
+    if (!slice_fits(p->query_offset, p->n_q, p->whole_n_q, INT32_MAX))
+        return "query_offset + n_q is past whole_n_q";
+    if (p->key_positions ? p->key_offset || p->whole_n_kv < 1 || p->whole_n_kv > INT32_MAX
+                         : !slice_fits(p->key_offset, p->n_kv, p->whole_n_kv, INT32_MAX))
+        return p->key_positions ? "key_positions take no key_offset, or whole_n_kv is past 2^31 - 1"
+                                : "key_offset + n_kv is past whole_n_kv";
+    return NULL;
+}
+
+static struct modifiers modifiers_of(const tess_problem *p) {
+    return (struct modifiers){
+        .softcap = p->softcap,
+        .alibi = (int32_t)p->alibi,
+        .sink = (int32_t)p->sink,
+        .key_positions = (int32_t)p->key_positions,
+        .dropped = (int32_t)lround(p->dropout * 65536),
+        .first_head = p->batch_offset * p->whole_heads_q + p->head_offset,
+        .heads = p->whole_heads_q,
+        .first_query = p->query_offset,
+        .first_key = p->key_offset,
+        .first_position = p->query_offset + p->whole_n_kv - p->whole_n_q,
+    };
+}
+
 tess_status check_problem(struct problem *out, const char **kernel, const tess_problem *given,
                           const char *function, tess_error *error) {
     tess_problem p;
     if (!given)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem is NULL");
-    const char *wrong = struct_take(&p, sizeof p, sizeof p, given);
+    const char *wrong = struct_take(&p, sizeof p, PROBLEM_FIRST_SIZE, given);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     const struct problem_size sizes[] = {
@@ -76,8 +122,11 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
             return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
                              "problem: %s is %lld, not in 1 ... %lld", sizes[i].name,
                              (long long)sizes[i].value, (long long)sizes[i].most);
-    if (!(wrong = sizes_wrong(&p)))
-        wrong = options_wrong(&p);
+    p.whole_heads_q = p.whole_heads_q ? p.whole_heads_q : p.heads_q;
+    p.whole_n_q = p.whole_n_q ? p.whole_n_q : p.n_q;
+    p.whole_n_kv = p.whole_n_kv ? p.whole_n_kv : p.n_kv;
+    if (!(wrong = sizes_wrong(&p)) && !(wrong = options_wrong(&p)))
+        wrong = modifiers_wrong(&p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
 
@@ -96,6 +145,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .threads = threads_limit(p.threads),
         .tile_rows = (int32_t)p.tile_rows,
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
+        .modifiers = modifiers_of(&p),
     };
     if (out->part_keys <= INT64_MAX - SCHEDULE_CHUNK)
         out->part_keys = (out->part_keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK * SCHEDULE_CHUNK;

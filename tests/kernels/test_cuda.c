@@ -105,7 +105,8 @@ static int rows_apart(const struct lab_case *c, tess_pipeline pipeline) {
     char why[LAB_WHY] = "";
     work_make(&w, c);
     planned_make(&p, &w, pipeline);
-    const struct lab_run run = {&p, &w.s.q, &w.s.k, &w.s.v, &w.s.o, &w.s.lse, LAB_PLAIN};
+    const struct lab_run run = {&p,     &w.s.q,   &w.s.k,    &w.s.v,
+                                &w.s.o, &w.s.lse, LAB_PLAIN, &w.s.modifiers};
     assert_int_equal(lab_run_whole(&run, why), 0);
 
     tess_tensor q = apart_make(&w.s.q.view), k = apart_make(&w.s.k.view),

@@ -37,7 +37,8 @@ static void assert_samples_right(const struct lab_setting *s, const tess_pattern
     }
     struct lab_oracle oracle;
     struct lab_report report;
-    if (lab_oracle_run(&oracle, &s->q.view, &s->k.view, &s->v.view, pattern, s->c.scale, places,
+    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    if (lab_oracle_run(&oracle, &s->q.view, &s->k.view, &s->v.view, pattern, &scoring, places,
                        SAMPLES) != 0)
         fail_msg("no memory for the oracle");
     lab_compare(&report, &oracle, &s->o.view, &s->lse.view, 256);

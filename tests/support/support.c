@@ -76,6 +76,9 @@ tess_arguments setting_arguments(const struct lab_setting *s, const struct lab_b
     arguments.v = &s->v.view;
     arguments.o = &s->o.view;
     arguments.lse = &s->lse.view;
+    arguments.alibi = (const float *)(const void *)s->modifiers.alibi.data;
+    arguments.sink = (const float *)(const void *)s->modifiers.sink.data;
+    arguments.seed = (const uint64_t *)(const void *)s->modifiers.seed.data;
     arguments.workspace = workspace->data;
     arguments.workspace_size = workspace->size;
     return arguments;

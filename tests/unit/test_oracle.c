@@ -32,7 +32,8 @@ static void small_run(struct small *s, const char *spec, double scale) {
     s->tq = tess_tensor_bhnd(s->q, TESS_F32, 1, 2, 2, 1);
     s->tk = tess_tensor_bhnd(s->k, TESS_F32, 1, 1, 2, 1);
     s->tv = tess_tensor_bhnd(s->v, TESS_F32, 1, 1, 2, 1);
-    assert_int_equal(lab_oracle_run(&s->oracle, &s->tq, &s->tk, &s->tv, s->pattern, scale, NULL, 0),
+    assert_int_equal(lab_oracle_run(&s->oracle, &s->tq, &s->tk, &s->tv, s->pattern,
+                                    &(struct lab_scoring){.scale = scale}, NULL, 0),
                      0);
 }
 
@@ -66,7 +67,9 @@ static void oracle_by_hand(void **state) {
     assert_near(s.oracle.spread[1], sqrt(1.0 / 16 + 225.0 / 16));
     const struct lab_place place = {0, 1, 1};
     struct lab_oracle one;
-    assert_int_equal(lab_oracle_run(&one, &s.tq, &s.tk, &s.tv, s.pattern, 2, &place, 1), 0);
+    assert_int_equal(lab_oracle_run(&one, &s.tq, &s.tk, &s.tv, s.pattern,
+                                    &(struct lab_scoring){.scale = 2}, &place, 1),
+                     0);
     assert_int_equal(one.rows, 1);
     assert_near(one.lse[0], log(1 + 81));
     lab_oracle_free(&one);
@@ -196,7 +199,7 @@ static void compare_sees_lost_key(void **state) {
         struct lab_oracle wrong;
         assert_int_equal(tess_pattern_from_mask(&less, mask, &shape, NULL), TESS_OK);
         assert_int_equal(
-            lab_oracle_run(&wrong, &w.s.q.view, &w.s.k.view, &w.s.v.view, less, 0, NULL, 0), 0);
+            lab_oracle_run(&wrong, &w.s.q.view, &w.s.k.view, &w.s.v.view, less, NULL, NULL, 0), 0);
         for (int64_t i = 0; i < 3 * 16; i++)
             lab_put(w.s.o.view.data, w.s.c.type, i, wrong.o[i]);
         assert_caught(&w, "query 2");

@@ -120,8 +120,9 @@ static bool run_oracle(const struct run_options *options, const struct attention
                        const tess_pattern *pattern, struct attention_output *output,
                        struct reason *reason) {
     struct lab_oracle oracle;
+    const struct lab_scoring scoring = {.scale = options->scale};
     int failed = lab_oracle_run(&oracle, &input->view[INPUT_Q], &input->view[INPUT_K],
-                                &input->view[INPUT_V], pattern, options->scale, NULL, 0);
+                                &input->view[INPUT_V], pattern, &scoring, NULL, 0);
     const tess_tensor *q = &input->view[INPUT_Q];
     for (int64_t x = 0; !failed && x < oracle.rows; x++) {
         struct lab_place p = oracle.place[x];

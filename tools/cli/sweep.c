@@ -125,6 +125,20 @@ static void shrink(struct lab_case *c, double budget) {
             break;
 }
 
+/* Score modifiers of a third of the cases. */
+static void draw_modifiers(struct lab_case *c, struct draw *r) {
+    if (!chance(r, 0.33))
+        return;
+    if (chance(r, 0.4))
+        c->softcap = chance(r, 0.5) ? 30 : 0.5;
+    c->alibi = chance(r, 0.4);
+    c->sink = chance(r, 0.4);
+    if (chance(r, 0.4))
+        c->dropout = chance(r, 0.5) ? 0.1 : 0.75;
+    if (lab_case_modifies(c))
+        c->backend = TESS_CPU; /* which alone has kernels for it */
+}
+
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
 static void draw_manner(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
@@ -143,6 +157,7 @@ static void draw_manner(struct lab_case *c, struct draw *r) {
     if (chance(r, c->nkv >= 500 ? 0.8 : 0.2))
         c->part_keys = 1 + below(r, 256);
     c->threads = pick(r, thread_counts, COUNT(thread_counts));
+    draw_modifiers(c, r);
 }
 
 struct lab_case sweep_case(uint64_t seed, int64_t number) {

@@ -244,6 +244,8 @@ static struct lab_case case_at(const struct options *o, int64_t number) {
         o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
+    if (o->backend == TESS_CUDA && !o->cases.count && lab_case_modifies(&c))
+        c.softcap = c.dropout = 0, c.alibi = c.sink = 0;
     if (o->backend != LAB_ANY)
         c.backend = o->backend;
     return c;

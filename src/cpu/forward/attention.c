@@ -13,6 +13,7 @@
 #endif
 #include "forward/group.h"
 #include "forward/listed.h"
+#include "tile/modify.h"
 #include "tile/parallel.h"
 #include "forward/prefetch.h"
 
@@ -117,12 +118,13 @@ static struct scratch thread_scratch(const struct job *job, int32_t thread) {
 struct item {
     const struct kernel_args *args;
     struct scratch s;
-    struct state out;    /* what its rows have seen, at last */
-    int64_t b, h, heads; /* rows of heads h ... h + heads - 1, see cpu_row */
-    int64_t tile;        /* number T, see lists.h */
-    int64_t first, rows; /* the first query; rows of all heads together */
-    int listed;          /* only listed pairs are computed */
-    int64_t left;        /* superblocks after this one, if all that may are whole */
+    struct state out;      /* what its rows have seen, at last */
+    int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
+    int64_t tile;          /* number T, see lists.h */
+    int64_t first, rows;   /* the first query; rows of all heads together */
+    int listed;            /* only listed pairs are computed */
+    struct modify *modify; /* NULL where the problem modifies nothing */
+    int64_t left;          /* superblocks after this one, if all that may are whole */
     struct cpu_soon *soon;
     int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
 #if defined(__AVX512BF16__)
@@ -147,10 +149,14 @@ static void item_flush(struct item *it) {
 /* ---- one superblock ---- */
 
 /* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
- * factor NULL: all 1. */
-static void group_run(const struct problem *p, int64_t lane, int vectors, const float **key,
+ * factor NULL: all 1; number: of keys in the superblock, NULL: 0, 1, ... */
+static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
                       const float **value, tess_type type, int32_t n, const uint64_t *mask,
-                      const float *factor, const struct scratch *s) {
+                      const int32_t *number) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const float *factor = it->shifted ? s->factor + lane : NULL;
+    const int scored = it->modify && modify_scored(it->modify);
     float *m = s->near.m + lane, *l = s->near.l + lane;
     vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
     vf sum[CPU_VECTORS];
@@ -159,12 +165,16 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
     rows_scores(s->qt + lane * p->d_qk, vectors, key, type, n, p->d_qk, s->k, s->st, seen);
     if (factor)
         cpu_multiply(s->st, vectors, n, factor);
+    if (scored)
+        modify_scores(it->modify, s->st, lane, vectors, n, number);
     if (mask)
         st_mask(s->st, vectors, n, mask);
-    if (factor || mask)
+    if (factor || scored || mask)
         st_max(s->st, vectors, n, top);
-    lanes_raise(m, vectors, factor || mask ? top : seen, base, alpha);
+    lanes_raise(m, vectors, factor || scored || mask ? top : seen, base, alpha);
     cpu_shapes[vectors - 1].weigh(s->st, n, base, value, sum);
+    if (it->modify && it->modify->drops)
+        modify_weights(it->modify, s->st, lane, vectors, n, number);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
     rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
@@ -173,13 +183,13 @@ static void group_run(const struct problem *p, int64_t lane, int vectors, const 
 #if defined(__AVX512BF16__)
 /* Takes maxima: what is subtracted from scores now. Where some lane's moves, all that was added is
  * multiplied for it. */
-static void pairs_raise(struct item *it, int vectors, vf *top, vf *base) {
+static void pairs_raise(struct item *it, int vectors, float factor, vf *top, vf *base) {
     const struct near *near = &it->s.near;
     vf alpha[CPU_VECTORS];
     uint32_t moves = 0;
     for (int i = 0; i < vectors; i++) {
         const vf m = v_load(near->m + i * CPU_LANES);
-        top[i] = pairs_follow(top[i] * pairs_factor(it->args->problem), m);
+        top[i] = pairs_follow(top[i] * factor, m);
         base[i] = base_of(m);
         moves |= _mm512_cmp_ps_mask((__m512)top[i], (__m512)m, _CMP_NEQ_UQ);
     }
@@ -192,6 +202,28 @@ static void pairs_raise(struct item *it, int vectors, vf *top, vf *base) {
     pairs_rescale(vectors, it->args->problem->d_v, alpha, near->ot);
 }
 
+/* Applies what a run has of score modifiers to keys j ... j + n - 1 of a superblock. */
+static void pairs_modify(const struct modify *m, float factor, float *st, int vectors, int32_t j,
+                         int32_t n) {
+    const vf by = v_set(factor);
+    int32_t number[PAIRS_KEYS];
+    for (int64_t i = 0; i < n * vectors * CPU_LANES; i += CPU_LANES)
+        v_store(st + i, v_load(st + i) * by);
+    for (int32_t i = 0; i < n; i++)
+        number[i] = j + i;
+    modify_scores(m, st, 0, vectors, n, number);
+}
+
+/* Weights of n keys in pairs: 0 where they are dropped. */
+static void pairs_drop(const struct modify *m, uint32_t *pt, int vectors, int32_t n) {
+    for (int32_t j = 0; j < n; j += 2) {
+        const uint64_t low = m->keep[j], high = j + 1 < n ? m->keep[j + 1] : 0;
+        for (int64_t lane = 0; lane < vectors * CPU_LANES; lane++)
+            *pt++ &= (uint32_t)(0 - (low >> lane & 1)) >> 16 | (uint32_t)(0 - (high >> lane & 1))
+                                                                   << 16;
+    }
+}
+
 /* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
 static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
@@ -199,6 +231,8 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
     const struct scratch *s = &it->s;
     struct pairs_values values;
     const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
+    const int scored = it->modify && modify_scored(it->modify);
+    const float factor = scored ? 1 : pairs_factor(p);
     vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
     if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
         return 0;
@@ -208,13 +242,17 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
         const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
         float *st = s->st + j * vectors * CPU_LANES;
         unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        if (scored)
+            pairs_modify(it->modify, pairs_factor(p), st, vectors, j, n);
         if (keys->masked)
             st_mask(st, vectors, n, keys->mask + j);
         st_max(st, vectors, n, top);
     }
-    pairs_raise(it, vectors, top, base);
-    pairs_weigh(pairs_next(&s->pairs, &it->batch, vectors), s->st, keys->n, pairs_factor(p), base,
-                vectors, sum);
+    pairs_raise(it, vectors, factor, top, base);
+    uint32_t *pt = pairs_next(&s->pairs, &it->batch, vectors);
+    pairs_weigh(pt, s->st, keys->n, factor, base, vectors, sum);
+    if (it->modify && it->modify->drops)
+        pairs_drop(it->modify, pt, vectors, keys->n);
     for (int i = 0; i < vectors; i++) {
         float *l = s->near.l + i * CPU_LANES;
         v_store(l, v_load(l) + sum[i]);
@@ -233,6 +271,9 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     const int64_t lanes = cpu_lanes(it->rows);
     const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
     uint64_t mask[CPU_KEYS];
+    int32_t number[CPU_KEYS];
+    if (it->modify)
+        modify_keys(it->modify, keys->key, keys->n);
 #if defined(__AVX512BF16__)
     if (it->paired && pairs_run(it, keys, k, v))
         return;
@@ -248,14 +289,13 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
-        const float *factor = it->shifted ? s->factor + lane : NULL;
         if (!keys->masked) {
-            group_run(p, lane, vectors, k_row, v_row, type, keys->n, NULL, factor, s);
+            group_run(it, lane, vectors, k_row, v_row, type, keys->n, NULL, NULL);
             continue;
         }
-        int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask);
+        int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask, number);
         if (n)
-            group_run(p, lane, vectors, group_k, group_v, type, n, mask, factor, s);
+            group_run(it, lane, vectors, group_k, group_v, type, n, mask, number);
     }
 }
 
@@ -272,6 +312,11 @@ static float *item_lse(const struct item *it, int64_t r) {
     return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
 }
 
+/* What row r's sums of weighted values are multiplied by: +Inf where it is empty. */
+static float item_factor(const struct item *it, int64_t r, float m, double l) {
+    return modify_factor(it->args, it->h + r % it->heads, (double)m, l);
+}
+
 /* Divides by the sums and writes the rows. */
 static void tile_finish(const struct item *it, const struct state *s, float *row) {
     const struct kernel_args *args = it->args;
@@ -281,7 +326,7 @@ static void tile_finish(const struct item *it, const struct state *s, float *row
         float *o = cpu_column(s->ot, lanes, lane, d, &width);
         vf l;
         for (int i = 0; i < CPU_LANES; i++)
-            l[i] = (float)(1 / s->l[lane + i]);
+            l[i] = item_factor(it, lane + i, s->m[lane + i], s->l[lane + i]);
         vi empty = (vi)(l == v_set(INFINITY));
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
@@ -360,7 +405,8 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
     struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
     for (int64_t r = 0; r < it->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
-        const vf factor = v_set((float)(1 / l));
+        const float m = (t->folded ? t->state.m : t->near.m)[r];
+        const vf factor = v_set(item_factor(it, r, m, l));
         const vi empty = (vi)(factor == v_set(INFINITY));
         float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
         for (int64_t i = 0; i < d; i += CPU_LANES) {
@@ -371,7 +417,7 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
         }
         cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
         if (args->lse.data)
-            *item_lse(it, r) = lse_of((t->folded ? t->state.m : t->near.m)[r], l);
+            *item_lse(it, r) = lse_of(m, l);
     }
 }
 
@@ -385,6 +431,7 @@ static void listed_compute(const struct item *it, struct walk *w, const struct c
                             .low = s->low,
                             .q = s->qt,
                             .factor = s->factor,
+                            .modify = it->modify,
                             .rows = it->rows};
     int64_t set;
     memset(t.s->seen, 0, CPU_TILE_ROWS * sizeof *t.s->seen);
@@ -404,6 +451,10 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     const struct problem *p = args->problem;
     const struct work_item *work = &args->schedule->items[number];
     struct item it = item_begin(job, work, thread);
+    struct modify modify;
+    if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
+                     it.rows, LOG2_E))
+        it.modify = &modify;
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
     struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);

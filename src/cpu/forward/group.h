@@ -44,17 +44,18 @@ static inline void st_max(const float *st, int vectors, int32_t n, vf *top) {
         st_max_body(st + v * CPU_LANES, 1, vectors * CPU_LANES, n, top + v);
 }
 
-/* The keys that some lane of the group at `lane` lists, with the group's own masks; answers how
- * many. */
+/* The keys that some lane of the group at `lane` lists, with the group's own masks and their
+ * numbers in the superblock; answers how many. */
 static inline int32_t group_keys(const struct cpu_keys *keys, const float **k, const float **v,
                                  int64_t lane, const float **group_k, const float **group_v,
-                                 uint64_t *mask) {
+                                 uint64_t *mask, int32_t *number) {
     const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
     int32_t n = 0;
     for (int32_t j = 0; j < keys->n; j++) {
         mask[n] = keys->mask[j] >> lane & lanes;
         group_k[n] = k[j];
         group_v[n] = v[j];
+        number[n] = j;
         n += mask[n] != 0;
     }
     cpu_rows_end(group_k, n);

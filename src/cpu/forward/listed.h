@@ -10,6 +10,7 @@
 #define TESSERA_CPU_LISTED_H
 
 #include "tile/micro_dims.h"
+#include "tile/modify.h"
 #include "forward/state.h"
 #include "tile/walk.h"
 
@@ -23,6 +24,7 @@ struct listed {
     int32_t *key;         /* rows of K and V, or of their conversions */
     uint32_t *mask[2];    /* of rows 0 ... 31, and of those after them: for each key who lists it */
     int32_t *list, *seen; /* a set's keys; how many keys of each row are near */
+    int32_t *number;      /* of K and V's rows, where conversions have numbers of their own */
     float *q, *s;         /* a set's queries side by side, and its scores */
 };
 
@@ -33,7 +35,8 @@ struct listed_tile {
     struct near near;
     struct state state;
     float *low;
-    const float *q, *factor; /* [rows][d_qk]; of each row */
+    const float *q, *factor;     /* [rows][d_qk]; of each row */
+    const struct modify *modify; /* NULL: none */
     int64_t rows;
     int folded; /* the state holds something */
 };
@@ -56,6 +59,7 @@ static inline void listed_take(struct carve *c, const struct problem *p, struct 
         s->mask[half] = carve_take(c, keys, sizeof *s->mask[half]);
     s->list = carve_take(c, keys + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
     s->seen = carve_take(c, CPU_TILE_ROWS, sizeof *s->seen);
+    s->number = carve_take(c, p->type == TESS_F32 ? 0 : keys, sizeof *s->number);
     s->q = carve_take_panel(c, CPU_FEW_SET, d, sizeof *s->q);
     s->s = carve_take_panel(c, CPU_FEW_SET, keys, sizeof *s->s);
 }
@@ -162,6 +166,60 @@ static inline void listed_fold(struct listed_tile *t, int64_t r, int64_t rows) {
     }
 }
 
+/* Number of the key in row `row` of K, or of its conversion. */
+static inline int32_t listed_number(const struct listed_tile *t, int32_t row) {
+    return t->p->type == TESS_F32 ? row : t->s->number[row];
+}
+
+/* Keys of a vector of scores that begins at i, floats of s; the last stands for those past n. */
+V_INLINE void listed_lanes(const struct listed_tile *t, int64_t i, int32_t rows,
+                           const int32_t *list, int32_t n, int32_t *key) {
+    V_FOR(x, CPU_LANES) {
+        const int32_t j = (int32_t)(i / rows) + x / (4 * rows) * 4 + x % 4;
+        key[x] = listed_number(t, list[j < n ? j : n - 1]);
+    }
+}
+
+/* Softcap and ALiBi on the scores of the set at row r, which are multiplied by its factors before. */
+static inline void listed_modify(const struct listed_tile *t, int64_t r, int32_t rows,
+                                 const int32_t *list, int32_t n) {
+    const struct modify *m = t->modify;
+    const vf factor = cpu_few_spread(t->factor + r, rows);
+    const vf slope = cpu_few_spread(m->slope + r, rows), back = cpu_few_spread(m->back + r, rows);
+    for (int64_t i = 0; i < (int64_t)n * rows; i += CPU_LANES) {
+        vf s = v_load(t->s->s + i) * factor, distance = {0};
+        int32_t key[CPU_LANES];
+        if (m->capped)
+            s = m->out * v_tanh(m->in * s);
+        if (m->biased) {
+            listed_lanes(t, i, rows, list, n, key);
+            V_FOR(x, CPU_LANES) {
+                distance[x] = modify_distance(m, key[x]);
+            }
+            s = v_fma(slope, distance - back, s);
+        }
+        v_store(t->s->s + i, s);
+    }
+}
+
+/* Weights of the set at row r: 0 where they are dropped. */
+static inline void listed_drop(const struct listed_tile *t, int64_t r, int32_t rows,
+                               const int32_t *list, int32_t n) {
+    for (int32_t j = 0; j < n; j += CPU_LANES) {
+        vu position = {0};
+        V_FOR(x, CPU_LANES) {
+            position[x] =
+                draw_position(t->modify, listed_number(t, list[j + x < n ? j + x : n - 1]));
+        }
+        for (int32_t i = 0; i < rows; i++) {
+            const uint32_t keep = draw_row(t->modify, r + i, position);
+            for (int32_t x = 0; x < CPU_LANES && j + x < n; x++)
+                if (!(keep >> x & 1))
+                    t->s->s[(j + x) / 4 * 4 * rows + 4 * i + (j + x) % 4] = 0;
+        }
+    }
+}
+
 /* Adds the n >= 1 keys of a list to what the set at row r has seen. */
 static inline void listed_set(struct listed_tile *t, const struct cpu_few_shape *shape, int64_t r,
                               const struct cpu_few_rows *keys, const struct cpu_few_rows *values,
@@ -178,7 +236,13 @@ static inline void listed_set(struct listed_tile *t, const struct cpu_few_shape 
         s->seen[i] += n;
     shape->queries(t->q + r * d, d, s->q);
     cpu_few_scores(shape, s->q, keys, list, n, d, s->s);
-    shape->weigh(s->s, n, t->factor + r, t->near.m + r, t->near.l + r, alpha);
+    static const float one[4] = {1, 1, 1, 1};
+    const int scored = t->modify && modify_scored(t->modify);
+    if (scored)
+        listed_modify(t, r, (int32_t)rows, list, n);
+    shape->weigh(s->s, n, scored ? one : t->factor + r, t->near.m + r, t->near.l + r, alpha);
+    if (t->modify && t->modify->drops)
+        listed_drop(t, r, (int32_t)rows, list, n);
     cpu_few_values(shape, s->s, values, list, n, t->p->d_v, alpha, t->near.ot + r * t->p->d_v);
 }
 
@@ -201,6 +265,8 @@ static inline void listed_superblock(struct listed_tile *t, int32_t n, int64_t s
     const struct cpu_few_rows keys = listed_rows(k, s->key, n, t->p->d_qk, k32);
     const struct cpu_few_rows values = listed_rows(v, s->key, n, t->p->d_v, v32);
     const int64_t step = set ? set : CPU_FEW_SET;
+    if (t->p->type != TESS_F32 && t->modify)
+        memcpy(s->number, s->key, (size_t)n * sizeof *s->number);
     for (int32_t j = 0; t->p->type != TESS_F32 && j < n; j++)
         s->key[j] = j;
     for (int64_t r = 0; r < t->rows; r += step) {

@@ -29,6 +29,7 @@
 #define CPU_DIMS_2 8
 #define CPU_DIMS_3 4
 #define CPU_DIMS_4 4
+#define V_LANES 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768
 #elif defined(__AVX2__)
 #define CPU_LANES 8
@@ -38,6 +39,7 @@
 #define CPU_DIMS_1 8
 #define CPU_DIMS_2 6
 #define CPU_LANE_BITS 1, 2, 4, 8, 16, 32, 64, 128
+#define V_LANES 0, 1, 2, 3, 4, 5, 6, 7
 #elif defined(CPU_NEON)
 #define CPU_LANES 4
 #define CPU_VECTORS 4
@@ -50,6 +52,7 @@
 #define CPU_DIMS_3 4
 #define CPU_DIMS_4 4
 #define CPU_LANE_BITS 1, 2, 4, 8
+#define V_LANES 0, 1, 2, 3
 #else
 #define CPU_LANES 4
 #define CPU_VECTORS 2
@@ -58,6 +61,7 @@
 #define CPU_DIMS_1 4
 #define CPU_DIMS_2 4
 #define CPU_LANE_BITS 1, 2, 4, 8
+#define V_LANES 0, 1, 2, 3
 #endif
 #define CPU_STEP_MAX 8
 #define CPU_UNROLL (CPU_LANES == 8 ? 1 : 4) /* dims of scores: with 16 registers more would spill */
@@ -82,6 +86,8 @@ typedef float vf __attribute__((vector_size(4 * CPU_LANES), may_alias));
 typedef float vf_any __attribute__((vector_size(4 * CPU_LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * CPU_LANES), may_alias));
 typedef uint32_t vu __attribute__((vector_size(4 * CPU_LANES), may_alias));
+
+typedef uint64_t vul __attribute__((vector_size(4 * CPU_LANES), may_alias));
 
 V_INLINE vf v_load(const float *p) {
     return *(const vf *)p;
@@ -307,6 +313,54 @@ V_INLINE vf v_exp2_flushed(vf x, vf y) {
     return v_exp2_part(v_max(v_set(-127.0f), (vf)less));
 #else
     return v_exp2(x - y);
+#endif
+}
+
+/* Bit i: lane i of the mask is set. */
+V_INLINE uint32_t v_bits(vi mask) {
+#if CPU_LANES == 16
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#elif CPU_LANES == 8
+    return (uint32_t)_mm256_movemask_ps((__m256)mask);
+#elif defined(__SSE2__)
+    return (uint32_t)_mm_movemask_ps((__m128)mask);
+#else
+    uint32_t bits = 0;
+    V_FOR(i, CPU_LANES) {
+        bits |= (uint32_t)(mask[i] & 1) << i;
+    }
+    return bits;
+#endif
+}
+
+#if defined(__SSE2__)
+V_INLINE vul v_multiply_even(vu a, uint32_t b) {
+#if CPU_LANES == 16
+    return (vul)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
+#elif CPU_LANES == 8
+    return (vul)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
+#else
+    return (vul)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(b));
+#endif
+}
+#endif
+
+/* a * b in 64 bits: the low and the high half. x86 multiplies even lanes. */
+V_INLINE void v_multiply_wide(vu a, uint32_t b, vu *low, vu *high) {
+#if defined(__SSE2__)
+    const vul lower = (vul){0} + UINT32_MAX;
+    const vul even = v_multiply_even(a, b), odd = v_multiply_even((vu)((vul)a >> 32), b);
+    *low = (vu)((even & lower) | odd << 32);
+    *high = (vu)(even >> 32 | (odd & ~lower));
+#else
+    vu below = {0}, above = {0};
+    V_FOR(i, CPU_LANES) {
+        const uint64_t product = (uint64_t)a[i] * b;
+        below[i] = (uint32_t)product;
+        above[i] = (uint32_t)(product >> 32);
+    }
+    *low = below;
+    *high = above;
 #endif
 }
 

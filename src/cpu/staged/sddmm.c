@@ -1,5 +1,6 @@
-/* Stage 1 on the CPU: scores = scale * q k^T on the listed tiles, -Inf on what a tile masks. Keys
- * that no row of a chunk lists are not read. */
+/* Stage 1 on the CPU: scores = scale * q k^T on the listed tiles, softcap and ALiBi applied, -Inf on
+ * what a tile masks. Keys that no row of a chunk lists are not read. */
+#include "tile/modify.h"
 #include "tile/parallel.h"
 #include "staged/strip.h"
 
@@ -34,10 +35,15 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     for (int v = 0; v < CPU_VECTORS; v++)
         ignored[v] = (vf){0};
     struct cpu_strip_keys keys;
+    struct modify modify;
+    const int modified = modify_begin(&modify, args, MODIFY_SCORES, c->strip->b, c->strip->h, 1,
+                                      c->strip->first + c->row, c->rows, 1);
     int shifted = cpu_load_queries(s->panel, s->side, q, c->strip->first + c->row, c->rows, d,
                                    args->problem->scale, s->row);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);
+        if (modified)
+            modify_keys(&modify, keys.keys.key, keys.keys.n);
         for (int64_t lane = 0; lane < c->rows; lane += CPU_GROUP) {
             int64_t rows = c->rows - lane < CPU_GROUP ? c->rows - lane : CPU_GROUP;
             const int vectors = (int)(cpu_lanes(rows) / CPU_LANES);
@@ -45,6 +51,8 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
                 cpu_scores(s->panel + lane * d, vectors, k_row, keys.keys.n, d, s->st, ignored);
             if (shifted)
                 cpu_multiply(s->st, vectors, keys.keys.n, s->side + lane);
+            if (modified)
+                modify_scores(&modify, s->st, lane, vectors, keys.keys.n, NULL);
             scores_store(c, &keys, lane, rows, s->st);
         }
     }

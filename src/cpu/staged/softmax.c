@@ -1,8 +1,9 @@
 /*
- * Stage 2 on the CPU: softmax of every row of the scores, in place. A row is contiguous, so it
- * streams: maximum, weights and sum, division. Nothing stands in for -Inf: where the maximum is
- * -Inf, 0 is subtracted, and all weights are exactly 0.
+ * Stage 2 on the CPU: softmax of every row of the scores, in place, with sinks and dropout. A row is
+ * contiguous, so it streams: maximum, weights and sum, division. Nothing stands in for -Inf: where
+ * the maximum is -Inf, 0 is subtracted, and all weights are exactly 0.
  */
+#include "tile/modify.h"
 #include "tile/parallel.h"
 #include "staged/strip.h"
 
@@ -69,6 +70,44 @@ static void row_scale(float *x, int64_t n, float scale) {
         x[i] = x[i] == 0 ? 0 : x[i] * scale;
 }
 
+/* One row's weights of a superblock: 0 where `bit` of a key's word is not set. NaN stays, so that its
+ * row has one. Keys stand side by side but for those that no row lists. */
+static void row_drop(float *x, const struct cpu_strip_keys *s, const uint32_t *keep, uint32_t bit) {
+    const int32_t n = s->keys.n;
+    const int gaps = n < s->to - s->from;
+    int32_t j = 0;
+    for (; !gaps && j + CPU_LANES <= n; j += CPU_LANES) {
+        const vf p = v_load_any(x + s->from + j);
+        const vi kept = (vi)((*(const vu *)(keep + j) & bit) != 0);
+        v_store_any(x + s->from + j, v_select(kept | (vi)(p != p), p, (vf){0}));
+    }
+    for (; j < n; j++)
+        if (!(keep[j] & bit) && !isnan(x[s->at[j]]))
+            x[s->at[j]] = 0;
+}
+
+/* The weights of a strip's rows that are dropped. */
+static void strip_drop(const struct kernel_args *args, const struct cpu_strip *s) {
+    _Alignas(64)
+        uint32_t keep[2][CPU_KEYS_SHORT]; /* of rows 0 ... 31 of a chunk, and of the others */
+    struct cpu_strip_keys keys;
+    struct modify modify;
+    for (int64_t row = 0; row < s->rows; row += CPU_TILE_ROWS) {
+        struct cpu_chunk c = cpu_chunk(s, row);
+        modify_begin(&modify, args, MODIFY_WEIGHTS, s->b, s->h, 1, s->first + row, c.rows, 1);
+        while (cpu_chunk_next(&c, &keys)) {
+            modify_keys(&modify, keys.keys.key, keys.keys.n);
+            for (int32_t j = 0; j < keys.keys.n; j++) {
+                keep[0][j] = (uint32_t)modify.keep[j];
+                keep[1][j] = (uint32_t)(modify.keep[j] >> 32);
+            }
+            for (int64_t r = 0; r < c.rows; r++)
+                row_drop(s->scores + (row + r) * s->width, &keys, keep[r / 32],
+                         UINT32_C(1) << r % 32);
+        }
+    }
+}
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = context;
     (void)thread;
@@ -78,10 +117,12 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         float *x = s.scores + r * s.width;
         float m = row_max(x, s.width);
         double sum = row_weigh(x, s.width, m == -INFINITY ? 0 : m);
-        row_scale(x, s.width, sum == 0 ? 0 : (float)(1 / sum));
+        row_scale(x, s.width, sum == 0 ? 0 : modify_factor(args, s.h, (double)m * LOG2_E, sum));
         if (lse.data)
             lse.data[r * lse.stride] = sum == 0 ? -INFINITY : (float)((double)m + log(sum));
     }
+    if (args->problem->modifiers.dropped)
+        strip_drop(args, &s);
 }
 
 tess_status CPU_NAME(softmax)(const struct kernel_args *args, tess_error *error) {

@@ -22,11 +22,18 @@ static const char *architecture_refused(const tess_target *target) {
                : NULL;
 }
 
+/* What no kernel computes. */
+static const char *refused(const struct problem *problem, const tess_target *target) {
+    return modifiers_any(&problem->modifiers)
+               ? "it has no score modifiers (softcap, ALiBi, sinks, dropout): the CPU's kernels do"
+               : architecture_refused(target);
+}
+
 /* Kernels of the stages take every shape: own is their type, NULL for any. */
 static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
                                   const tess_target *target) {
     const tess_type *takes = kernel->own;
-    const char *why = architecture_refused(target);
+    const char *why = refused(problem, target);
     return why || !takes ? why : type_refused(*takes, problem->type);
 }
 
@@ -41,7 +48,7 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
     const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
-    const char *why = architecture_refused(target);
+    const char *why = refused(problem, target);
     if (!why && fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         why = "it computes scales of up to 2^127";
     if (!why && d > own->d_qk)
