@@ -1,7 +1,7 @@
 /*
  * Block-top-k: every head keeps, for each block of queries, the blocks of keys whose means score
- * highest. The kept blocks are plain lists; what must not be seen of them, the future, is cut off by
- * intersection with `causal`, exactly and without a line about diagonals. To build it:
+ * highest. A byte for each block says which are kept; what must not be seen of them, the future, is
+ * cut off by intersection with `causal`, exactly and without a line about diagonals. To build it:
  *
  *     cc topk_blocks.c $(pkg-config --cflags --libs tessera) -lm
  */
@@ -61,35 +61,25 @@ static void keep_highest(const float *score, int n, unsigned char *kept) {
     }
 }
 
-/* The kept blocks as lists, a list for each head. */
+/* The kept blocks of each head: a byte for each block. */
 static tess_pattern *choose(void) {
-    static int64_t row_ptr[HEADS][ROWS + 1];
-    static int32_t col_idx[HEADS * ROWS * KEEP];
+    static unsigned char kept[HEADS][ROWS][ROWS];
     static float mean_q[ROWS][DIM], mean_k[ROWS][DIM];
-    int64_t n_tiles = 0;
     for (int h = 0; h < HEADS; h++) {
         block_means(q[h], mean_q);
         block_means(k[h], mean_k);
         for (int row = 0; row < ROWS; row++) {
             float score[ROWS];
-            unsigned char kept[ROWS];
             for (int col = 0; col <= row; col++)
                 score[col] = dot(mean_q[row], mean_k[col]);
-            keep_highest(score, row + 1, kept);
-            row_ptr[h][row] = n_tiles;
-            for (int col = 0; col <= row; col++)
-                if (kept[col])
-                    col_idx[n_tiles++] = col;
+            keep_highest(score, row + 1, kept[h][row]);
         }
-        row_ptr[h][ROWS] = n_tiles;
     }
     tess_error error = tess_error_init();
-    tess_lists lists = tess_lists_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
     tess_pattern *blocks;
-    lists.n_q = lists.n_kv = N, lists.block_q = lists.block_kv = BLOCK;
-    lists.heads = HEADS, lists.n_tiles = n_tiles;
-    lists.row_ptr = row_ptr[0], lists.col_idx = col_idx;
-    require(tess_pattern_from_lists(&blocks, &lists, &error), &error);
+    shape.n_q = N, shape.block_q = shape.block_kv = BLOCK, shape.heads = HEADS;
+    require(tess_pattern_from_blocks(&blocks, kept[0][0], &shape, &error), &error);
     return blocks;
 }
 

@@ -85,11 +85,11 @@ typedef enum tess_list_fault {
     TESS_FAULT_NONE = 0,
     TESS_FAULT_NULL = 1,         /* an array is missing */
     TESS_FAULT_NOT_MONOTONE = 2, /* row_ptr falls */
-    TESS_FAULT_NEGATIVE = 3,     /* an index is below 0 (below -1 for top-k indices) */
+    TESS_FAULT_NEGATIVE = 3,     /* a count or index is below 0 (below -1 where -1 is padding) */
     TESS_FAULT_OUT_OF_RANGE = 4, /* an index is past the last block, key or tile */
     TESS_FAULT_UNSORTED = 5,     /* a row's indices fall */
     TESS_FAULT_DUPLICATE = 6,    /* a row names a block twice */
-    TESS_FAULT_OVERFLOW = 7      /* row_ptr points past n_tiles, or a size does not fit 64 bits */
+    TESS_FAULT_OVERFLOW = 7      /* row_ptr or a count goes past the end, or a size past 64 bits */
 } tess_list_fault;
 
 /*
@@ -281,9 +281,44 @@ TESS_API tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_
                                             const tess_pattern_shape *shape, tess_error *error);
 
 /*
+ * A pattern of whole blocks from a byte for each, uint8 [batch, heads, rows, columns], nonzero =
+ * listed. rows = ceil(n_q / block_q) and columns = ceil(n_kv / block_kv) of the shape. Nothing of
+ * the array is kept. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY.
+ */
+TESS_API tess_status tess_pattern_from_blocks(tess_pattern **pattern, const uint8_t *blocks,
+                                              const tess_pattern_shape *shape, tess_error *error);
+
+/*
+ * A pattern of whole blocks from a bit for each, words uint64 [batch, heads, rows,
+ * ceil(columns / 64)]. Block column c is bit c % 64 of word c / 64 of its row, bit 0 being the
+ * lowest; bits past the last column are ignored. Errors as those of tess_pattern_from_blocks.
+ */
+TESS_API tess_status tess_pattern_from_bits(tess_pattern **pattern, const uint64_t *bits,
+                                            const tess_pattern_shape *shape, tess_error *error);
+
+/*
+ * A pattern of whole blocks from padded lists: the block columns of each block row, in any order.
+ *
+ *   indices   int32 [batch, heads, rows, capacity]; -1 is padding anywhere; a column named twice
+ *             counts once
+ *   counts    int32 [batch, heads, rows]: so many of a row's entries are looked at, 0 ... capacity;
+ *             those after them are never read. NULL: all of them are looked at
+ *   capacity  entries of each row, at least 1
+ *
+ * rows and columns are those of tess_pattern_from_blocks. Counts below 0 or past capacity, indices
+ * below -1 or past the last column are refused. Time grows with the entries that are looked at.
+ * Errors: INVALID_LIST, its fault and place (a count has no position); INVALID_ARGUMENT,
+ * OUT_OF_MEMORY.
+ */
+TESS_API tess_status tess_pattern_from_counts(tess_pattern **pattern, const int32_t *indices,
+                                              const int32_t *counts, int64_t capacity,
+                                              const tess_pattern_shape *shape, tess_error *error);
+
+/*
  * A pattern of 1 x 1 blocks from top-k indices, int32 [batch, heads, n_q, k]: the keys of each
  * query in any order; -1 is padding anywhere; a key named twice counts once. Indices below -1 or
- * past n_kv are refused. The shape's blocks are 1 or 0.
+ * past n_kv are refused. The shape's blocks are 1 or 0. It is tess_pattern_from_counts without
+ * counts.
  */
 TESS_API tess_status tess_pattern_from_topk(tess_pattern **pattern, const int32_t *indices,
                                             int64_t k, const tess_pattern_shape *shape,

@@ -11,7 +11,7 @@
 #define BUILD_CHUNKS 256
 
 /* Seconds of one thread that building takes, roughly: a source in a block row, a tile, a word of a
- * mask, a byte of a caller's mask. */
+ * mask, a byte of a caller's arrays. */
 #define SECONDS_ROW 60e-9
 #define SECONDS_TILE 30e-9
 #define SECONDS_WORD 12e-9
@@ -84,7 +84,7 @@ uint64_t *build_bits(const struct build_row *b, struct cursor *c) {
 
 uint64_t *build_bitmap(const struct build_row *b, struct cursor *c) {
     if (!c->bitmap)
-        c->bitmap = calloc((size_t)((b->m->cols + 63) / 64), sizeof *c->bitmap);
+        c->bitmap = calloc((size_t)bcsr_col_words(b->m), sizeof *c->bitmap);
     return c->bitmap;
 }
 
@@ -186,10 +186,9 @@ static int64_t chunk_first(int64_t total, int64_t n_chunks, int64_t k) {
 /* Seconds that the last block row took, which gave so many tiles and masks. */
 static double row_seconds(const struct build_row *b, int64_t n_sources, int64_t tiles,
                           int64_t masks) {
-    const int bytes = b->sources[n_sources - 1].kind == &source_mask;
     return SECONDS_ROW * (double)n_sources + SECONDS_TILE * (double)tiles +
            SECONDS_WORD * (double)(masks * mask_words(b->m)) +
-           (bytes ? SECONDS_BYTE * (double)(b->rows * b->m->n_kv) : 0);
+           SECONDS_BYTE * b->sources[n_sources - 1].row_bytes;
 }
 
 /* Builds block rows in order on the caller's thread, until what they took would have paid for a

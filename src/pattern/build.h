@@ -72,10 +72,18 @@ struct draw_rule {
     int64_t count;
 };
 
+/* Block columns of every block row, padded: those of tess_pattern_from_counts. */
+struct padded_lists {
+    const int32_t *indices; /* [lists][rows][capacity] */
+    const int32_t *counts;  /* [lists][rows], each up to capacity; NULL: all of capacity */
+    int64_t capacity;
+};
+
 /* Sources stand in an array, children before their parents; the last is the root. */
 struct source {
     const struct source_kind *kind;
     int64_t child, next; /* first child, next sibling; -1 = none */
+    double row_bytes;    /* of a caller's arrays that a block row reads, on average */
     union {
         struct { /* source_band: keys p + lo ... p + hi */
             int64_t lo, hi;
@@ -101,10 +109,7 @@ struct source {
             int (*fill)(struct build_row *b, const struct source *s, struct cursor *c);
             union {
                 struct draw_rule draw;
-                struct {
-                    const int32_t *indices;
-                    int64_t k;
-                } topk;
+                struct padded_lists padded;
             } of;
         } columns;
         const struct bcsr *pattern; /* source_pattern: one batch or head serves all */
@@ -114,8 +119,10 @@ struct source {
             const int64_t *entry; /* [n_tiles] */
             const int32_t *row;   /* [n_tiles] block row of each entry */
         } transposed;
-        const uint8_t *mask; /* source_mask: bytes [lists][n_q][n_kv] */
-        struct {             /* source_placed: what m lists for (i, j), at (i + query, j + key) */
+        const uint8_t *mask;   /* source_mask: bytes [lists][n_q][n_kv] */
+        const uint8_t *blocks; /* source_blocks: bytes [lists][rows][cols] */
+        const uint64_t *bits;  /* source_bits: words [lists][rows][bcsr_col_words] */
+        struct {               /* source_placed: what m lists for (i, j), at (i + query, j + key) */
             const struct bcsr *m;
             int64_t query, key;
         } placed;
@@ -131,7 +138,8 @@ struct source {
 };
 
 extern const struct source_kind source_band, source_ranges, source_steps, source_columns;
-extern const struct source_kind source_pattern, source_placed, source_transposed, source_mask;
+extern const struct source_kind source_pattern, source_placed, source_transposed;
+extern const struct source_kind source_mask, source_blocks, source_bits;
 extern const struct source_kind source_union, source_intersection, source_documents;
 
 /*

@@ -1,5 +1,4 @@
-/* Patterns: the walk over tiles, builders that need no checking of lists, and what a pattern tells.
- */
+/* Patterns: the walk over tiles, set operations, transposition, and what a pattern tells. */
 #include "pattern/pattern.h"
 
 #include "pattern/build.h"
@@ -58,97 +57,6 @@ void tess_pattern_free(tess_pattern *pattern) {
         return;
     bcsr_free(&pattern->lists);
     free(pattern);
-}
-
-/* ---- from a mask, from top-k indices --------------------------------------------------------- */
-
-/* What every builder begins with: *pattern = NULL, the shape taken and resolved. */
-static tess_status shape_take(struct bcsr *sizes, tess_pattern **pattern,
-                              const tess_pattern_shape *given, int64_t default_block,
-                              const char *function, tess_error *error) {
-    tess_pattern_shape shape;
-    if (!pattern)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
-    *pattern = NULL;
-    const char *wrong =
-        given ? struct_take(&shape, sizeof shape, SHAPE_FIRST_SIZE, given) : "is NULL";
-    if (wrong)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape", "shape %s", wrong);
-    if (!shape.block_q)
-        shape.block_q = default_block;
-    if (!shape.block_kv)
-        shape.block_kv = default_block;
-    return build_sizes(sizes, &shape, function, "shape", error);
-}
-
-/* Can an array of batch * heads * n_q * inner elements exist? */
-static int array_fits(const struct bcsr *m, int64_t inner, int64_t size) {
-    int64_t n;
-    return !__builtin_mul_overflow(m->batch * m->heads, m->n_q, &n) &&
-           !__builtin_mul_overflow(n, inner, &n) && !__builtin_mul_overflow(n, size, &n);
-}
-
-tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_t *mask,
-                                   const tess_pattern_shape *shape, tess_error *error) {
-    static const char function[] = "tess_pattern_from_mask";
-    struct bcsr sizes;
-    tess_status status = shape_take(&sizes, pattern, shape, 64, function, error);
-    if (status != TESS_OK)
-        return status;
-    if (!mask)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "mask", "mask is NULL");
-    if (!array_fits(&sizes, sizes.n_kv, 1))
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape",
-                         "batch * heads * n_q * n_kv bytes do not fit 64 bits");
-    struct source source = {.kind = &source_mask, .child = -1, .next = -1, .u.mask = mask};
-    return pattern_build(pattern, &sizes, &source, 1, function, error);
-}
-
-/* The columns of one query. */
-static int topk_fill(struct build_row *b, const struct source *s, struct cursor *c) {
-    int64_t k = s->u.columns.of.topk.k;
-    const int32_t *index = s->u.columns.of.topk.indices + (b->list * b->m->n_q + b->row) * k;
-    int32_t *columns = build_scratch(c, k * (int64_t)sizeof *columns);
-    if (!columns)
-        return -1;
-    for (int64_t i = 0; i < k; i++)
-        if (index[i] >= 0)
-            columns[c->n++] = index[i];
-    return columns_sort(b, c);
-}
-
-tess_status tess_pattern_from_topk(tess_pattern **pattern, const int32_t *indices, int64_t k,
-                                   const tess_pattern_shape *shape, tess_error *error) {
-    static const char function[] = "tess_pattern_from_topk";
-    struct bcsr m;
-    tess_status status = shape_take(&m, pattern, shape, 1, function, error);
-    if (status != TESS_OK)
-        return status;
-    if (m.block_q != 1 || m.block_kv != 1)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "shape",
-                         "blocks are %lldx%lld, but top-k patterns have blocks of 1x1",
-                         (long long)m.block_q, (long long)m.block_kv);
-    if (k < 1 || !array_fits(&m, k, sizeof *indices))
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "k",
-                         "k is %lld, but must be at least 1 and fit memory", (long long)k);
-    if (!indices)
-        return error_set_list(error, TESS_FAULT_NULL, function, "indices", -1, -1, -1, -1,
-                              "indices is NULL");
-    int64_t total = m.batch * m.heads * m.n_q * k;
-    for (int64_t i = 0; i < total; i++) {
-        if (indices[i] >= -1 && indices[i] < m.n_kv)
-            continue;
-        int64_t query = i / k, list = query / m.n_q;
-        return error_set_list(error, indices[i] < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OUT_OF_RANGE,
-                              function, "indices", list / m.heads, list % m.heads, query % m.n_q,
-                              i % k, "index %d is not -1 (padding) or 0 ... %lld", indices[i],
-                              (long long)m.n_kv - 1);
-    }
-    struct source source = {.kind = &source_columns, .child = -1, .next = -1};
-    source.u.columns.fill = topk_fill;
-    source.u.columns.of.topk.indices = indices;
-    source.u.columns.of.topk.k = k;
-    return pattern_build(pattern, &m, &source, 1, function, error);
 }
 
 /* ---- set operations, transposition ----------------------------------------------------------- */

@@ -57,6 +57,10 @@ static inline int64_t bcsr_col_width(const struct bcsr *m, int64_t col) {
 static inline int64_t bcsr_words(const struct bcsr *m) {
     return (m->n_bitmasks * m->block_q * m->block_kv + 63) / 64 + 1;
 }
+/* Words of one bit for each block column. */
+static inline int64_t bcsr_col_words(const struct bcsr *m) {
+    return (m->cols + 63) / 64;
+}
 void bcsr_free(struct bcsr *m);
 size_t bcsr_memory(const struct bcsr *m);
 

@@ -51,7 +51,7 @@ static int compare_columns(const void *a, const void *b) {
 /* By comparing where columns are few, through a bitmap otherwise. */
 int columns_sort(const struct build_row *b, struct cursor *c) {
     int32_t *columns = c->scratch;
-    int64_t words = (b->m->cols + 63) / 64, n = c->n;
+    int64_t words = bcsr_col_words(b->m), n = c->n;
     if (n < words) {
         if (n)
             qsort(columns, (size_t)n, sizeof *columns, compare_columns);

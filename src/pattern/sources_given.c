@@ -1,6 +1,6 @@
 /*
- * The sources of build.h that a caller gave: other patterns, as they are, moved or transposed, and
- * masks of bytes.
+ * The sources of build.h that a caller gave: other patterns, as they are, moved or transposed, masks
+ * of bytes, a byte or a bit for each block.
  */
 #include "pattern/build.h"
 
@@ -293,3 +293,30 @@ static int mask_seek(struct build_row *b, int64_t source, int64_t j) {
 }
 
 const struct source_kind source_mask = {mask_begin, mask_seek};
+
+/* ---- blocks: one byte for each block --------------------------------------------------------- */
+
+static int blocks_seek(struct build_row *b, int64_t source, int64_t j) {
+    const struct bcsr *m = b->m;
+    const uint8_t *bytes = b->sources[source].u.blocks + (b->list * m->rows + b->row) * m->cols;
+    build_answer(b, source, mask_next(bytes, j, m->cols));
+    return 0;
+}
+
+const struct source_kind source_blocks = {NULL, blocks_seek};
+
+/* ---- bits: one bit for each block ------------------------------------------------------------ */
+
+/* A bit past the last column comes after all that count: it answers as no bit at all does. */
+static int bits_seek(struct build_row *b, int64_t source, int64_t j) {
+    const struct bcsr *m = b->m;
+    int64_t words = bcsr_col_words(m), w = j / 64;
+    const uint64_t *bits = b->sources[source].u.bits + (b->list * m->rows + b->row) * words;
+    uint64_t v = bits[w] & UINT64_MAX << j % 64;
+    while (!v && ++w < words)
+        v = bits[w];
+    build_answer(b, source, v ? min_i64(64 * w + __builtin_ctzll(v), m->cols) : m->cols);
+    return 0;
+}
+
+const struct source_kind source_bits = {NULL, bits_seek};

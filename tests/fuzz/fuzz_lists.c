@@ -1,7 +1,7 @@
 /*
- * What a caller hands the library to make patterns of: SPEC strings, block lists, top-k indices.
- * Refused, or a pattern whose parts agree with one another. The first byte chooses; the next four
- * are small sizes.
+ * What a caller hands the library to make patterns of: SPEC strings, block lists, padded indices,
+ * bytes and bits of blocks. Refused, or a pattern whose parts agree with one another. The first byte
+ * chooses; the next four are small sizes.
  */
 #include <stdlib.h>
 
@@ -188,52 +188,115 @@ static void check_lists(const tess_pattern_shape *shape, const uint8_t *data, si
         free(arrays[i]);
 }
 
-/* Is key k among the k_count indices of a row? */
-static int row_names(const int32_t *row, int64_t k_count, int64_t k) {
-    for (int64_t t = 0; t < k_count; t++)
-        if (row[t] == k)
-            return 1;
-    return 0;
+/* Padded indices; counts NULL: all of capacity. */
+struct padded {
+    int32_t *indices, *counts;
+    int64_t capacity;
+};
+
+static int64_t padded_count(const struct padded *p, int64_t row) {
+    return p->counts ? p->counts[row] : p->capacity;
 }
 
-static void check_topk_rows(const tess_pattern *pattern, const tess_pattern_shape *shape,
-                            const int32_t *indices, int64_t k_count) {
-    int64_t keys[KEYS], count;
+/* Every rule of tess_pattern_from_counts. */
+static int padded_hold(const struct padded *p, int64_t rows, int64_t cols) {
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t count = padded_count(p, row);
+        if (count < 0 || count > p->capacity)
+            return 0;
+        for (int64_t i = 0; i < count; i++)
+            if (p->indices[row * p->capacity + i] < -1 || p->indices[row * p->capacity + i] >= cols)
+                return 0;
+    }
+    return 1;
+}
+
+/* Are the rows those of a byte for each block? */
+static void check_block_rows(const tess_pattern *pattern, const tess_pattern_shape *shape,
+                             const uint8_t *blocks) {
+    int64_t keys[KEYS], count, rows = (shape->n_q - 1) / shape->block_q + 1;
+    int64_t cols = (shape->n_kv - 1) / shape->block_kv + 1;
     for (int64_t x = 0; x < shape->batch * shape->heads * shape->n_q; x++) {
-        int64_t list = x / shape->n_q, at = 0;
-        require(tess_pattern_row(pattern, list / shape->heads, list % shape->heads, x % shape->n_q,
-                                 keys, KEYS, &count, NULL) == TESS_OK);
+        int64_t list = x / shape->n_q, q = x % shape->n_q, at = 0;
+        require(tess_pattern_row(pattern, list / shape->heads, list % shape->heads, q, keys, KEYS,
+                                 &count, NULL) == TESS_OK);
         for (int64_t k = 0; k < shape->n_kv; k++)
-            if (row_names(indices + x * k_count, k_count, k))
+            if (blocks[(list * rows + q / shape->block_q) * cols + k / shape->block_kv])
                 require(at < count && keys[at++] == k);
         require(at == count);
     }
 }
 
-/* The first byte says whether the indices are bytes or whole int32. */
-static void check_topk(tess_pattern_shape shape, const uint8_t *data, size_t size) {
+/* A byte for each block that good indices name. */
+static uint8_t *padded_blocks(const struct padded *p, int64_t rows, int64_t cols) {
+    uint8_t *blocks = calloc((size_t)(rows * cols), 1);
+    require(blocks != NULL);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < padded_count(p, row); i++) {
+            int32_t c = p->indices[row * p->capacity + i];
+            if (c >= 0)
+                blocks[row * cols + c] = 1;
+        }
+    return blocks;
+}
+
+/* The first byte says whether the indices are bytes or whole int32, and whether there are counts;
+ * top-k indices have none. */
+static void check_padded(tess_pattern_shape shape, int topk, const uint8_t *data, size_t size) {
     if (size < 1)
         return;
-    int wide = data[0] % 2;
+    int wide = data[0] % 2, counted = !topk && data[0] / 2 % 2;
     data++, size--;
-    shape.block_q = shape.block_kv = 1;
-    int64_t rows = shape.batch * shape.heads * shape.n_q;
-    int64_t k_count = (int64_t)size / (wide ? 4 : 1) / rows;
-    int32_t *indices =
-        k_count > 0 ? (wide ? take : take_bytes)(&data, &size, rows * k_count, 4) : NULL;
-    if (!indices)
-        return;
-    int good = 1;
-    for (int64_t i = 0; i < rows * k_count; i++)
-        good = good && indices[i] >= -1 && indices[i] < shape.n_kv;
-    tess_pattern *pattern;
-    require((tess_pattern_from_topk(&pattern, indices, k_count, &shape, NULL) == TESS_OK) == good);
-    if (pattern) {
-        check_topk_rows(pattern, &shape, indices, k_count);
-        check_pattern(pattern);
-        tess_pattern_free(pattern);
+    if (topk)
+        shape.block_q = shape.block_kv = 1;
+    int64_t rows = shape.batch * shape.heads * ((shape.n_q - 1) / shape.block_q + 1);
+    int64_t cols = (shape.n_kv - 1) / shape.block_kv + 1;
+    struct padded p = {.counts = counted ? take_bytes(&data, &size, rows, 4) : NULL};
+    p.capacity = (int64_t)size / (wide ? 4 : 1) / rows;
+    if ((p.counts || !counted) && p.capacity > 0) {
+        p.indices = (wide ? take : take_bytes)(&data, &size, rows * p.capacity, 4);
+        require(p.indices != NULL);
+        int good = padded_hold(&p, rows, cols);
+        tess_pattern *pattern;
+        tess_status status =
+            topk
+                ? tess_pattern_from_topk(&pattern, p.indices, p.capacity, &shape, NULL)
+                : tess_pattern_from_counts(&pattern, p.indices, p.counts, p.capacity, &shape, NULL);
+        require((status == TESS_OK) == good);
+        if (pattern) {
+            uint8_t *blocks = padded_blocks(&p, rows, cols);
+            check_block_rows(pattern, &shape, blocks);
+            free(blocks);
+            check_pattern(pattern);
+            tess_pattern_free(pattern);
+        }
     }
-    free(indices);
+    free(p.indices);
+    free(p.counts);
+}
+
+/* A byte for each block, and the same by bits; those past the last column are set. */
+static void check_blocks(const tess_pattern_shape *shape, const uint8_t *data, size_t size) {
+    int64_t rows = shape->batch * shape->heads * ((shape->n_q - 1) / shape->block_q + 1);
+    int64_t cols = (shape->n_kv - 1) / shape->block_kv + 1, words = (cols + 63) / 64;
+    uint8_t *blocks = take(&data, &size, rows * cols, 1);
+    if (!blocks)
+        return;
+    uint64_t *bits = calloc((size_t)(rows * words), sizeof *bits);
+    require(bits != NULL);
+    for (int64_t i = 0; i < rows * 64 * words; i++)
+        if (i % (64 * words) >= cols || blocks[i / (64 * words) * cols + i % (64 * words)])
+            bits[i / 64] |= UINT64_C(1) << i % 64;
+    tess_pattern *patterns[2];
+    require(tess_pattern_from_blocks(&patterns[0], blocks, shape, NULL) == TESS_OK);
+    require(tess_pattern_from_bits(&patterns[1], bits, shape, NULL) == TESS_OK);
+    for (int i = 0; i < 2; i++) {
+        check_block_rows(patterns[i], shape, blocks);
+        check_pattern(patterns[i]);
+        tess_pattern_free(patterns[i]);
+    }
+    free(blocks);
+    free(bits);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -243,13 +306,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     shape.n_q = 1 + data[1] % 40, shape.n_kv = 1 + data[2] % 40;
     shape.block_q = 1 + data[3] % 9, shape.block_kv = 1 + data[4] % 9;
     shape.batch = 1 + data[3] / 128, shape.heads = 1 + data[4] / 128;
-    int kind = data[0] % 3;
+    int kind = data[0] % 5;
     if (kind == 0)
         check_spec(&shape, data + 5, size - 5);
     else if (kind == 1)
         check_lists(&shape, data + 5, size - 5);
+    else if (kind < 4)
+        check_padded(shape, kind == 2, data + 5, size - 5);
     else
-        check_topk(shape, data + 5, size - 5);
+        check_blocks(&shape, data + 5, size - 5);
     return 0;
 }
 
@@ -267,6 +332,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
         FUZZ_SEED("\0\x20\x25\4\5random(0.25,1)+random_row(0.5,2)&shared_random(0.5,0.5,3)"),
         FUZZ_SEED("\1\x05\x05\2\2\3\1\1\0\0\1\3\0\0\1\0\xff\1\1\xf0\xaa\xaa\xaa\xaa\xaa\xaa\xaa"),
         FUZZ_SEED("\2\2\5\0\0\0\0\1\xff\3\2\1"),
+        FUZZ_SEED("\3\4\7\1\1\2\1\2\0\3\1\xff\0\2\x80\x7f\3"),
+        FUZZ_SEED("\4\3\5\1\1\1\0\0\2\0\1"),
         FUZZ_SEED("\2\1\5\0\0\1\0\0\0\0\xff\xff\xff\xff\5\0\0\0\5\0\0\0"),
     };
     return fuzz_mutate(data, size, max_size, seed, seeds, sizeof seeds / sizeof seeds[0], repair);

@@ -17,12 +17,15 @@
 
 #define N 300
 #define TOP_K 5
+#define BLOCKS 19 /* of 16 queries or keys */
 
 static struct lab_setting setting;
 static tess_pattern *other;
 static int64_t live_at_start; /* the CUDA runtime has some of its own */
 static uint8_t mask[N * N];
 static int32_t topk[N * TOP_K];
+static int32_t columns[BLOCKS * TOP_K];
+static uint64_t bits[BLOCKS];
 
 /* One thing to try: makes it and, when that succeeded, frees it again. */
 struct attempt {
@@ -71,6 +74,26 @@ static tess_status try_topk(const void *argument, tess_error *error) {
     tess_pattern *pattern = NULL;
     tess_pattern_shape shape = shape_of(1, 1);
     return done(tess_pattern_from_topk(&pattern, argument, TOP_K, &shape, error), &pattern);
+}
+
+static tess_status try_counts(const void *argument, tess_error *error) {
+    static const int32_t counts[BLOCKS] = {1, 2, 3, 4, 5, 0, 5, 4, 3, 2};
+    tess_pattern *pattern = NULL;
+    tess_pattern_shape shape = shape_of(16, 1);
+    return done(tess_pattern_from_counts(&pattern, argument, counts, TOP_K, &shape, error),
+                &pattern);
+}
+
+static tess_status try_blocks(const void *argument, tess_error *error) {
+    tess_pattern *pattern = NULL;
+    tess_pattern_shape shape = shape_of(16, 1);
+    return done(tess_pattern_from_blocks(&pattern, argument, &shape, error), &pattern);
+}
+
+static tess_status try_bits(const void *argument, tess_error *error) {
+    tess_pattern *pattern = NULL;
+    tess_pattern_shape shape = shape_of(16, 1);
+    return done(tess_pattern_from_bits(&pattern, argument, &shape, error), &pattern);
 }
 
 static tess_status try_lists(const void *argument, tess_error *error) {
@@ -211,6 +234,9 @@ static void every_allocation(void **state) {
         {"large", try_large, "window(9,0)+random_row(0.00001,4)"},
         {"mask", try_mask, mask},
         {"topk", try_topk, topk},
+        {"counts", try_counts, columns},
+        {"blocks", try_blocks, mask},
+        {"bits", try_bits, bits},
         {"lists", try_lists, setting.pattern},
         {"union", try_union, setting.pattern},
         {"intersection", try_intersection, setting.pattern},
@@ -250,6 +276,10 @@ static int make(void **state) {
         mask[i] = i % 7 == 0 || i % 299 < 40;
     for (int i = 0; i < N * TOP_K; i++)
         topk[i] = i * 37 % (N + 1) - 1;
+    for (int i = 0; i < BLOCKS * TOP_K; i++)
+        columns[i] = i * 7 % (BLOCKS + 1) - 1;
+    for (int i = 0; i < BLOCKS; i++)
+        bits[i] = UINT64_C(0x9e3779b97f4a7c15) >> i;
     return tess_pattern_from_spec(&other, "strided(30,5)", &shape, NULL) == TESS_OK ? 0 : -1;
 }
 

@@ -1,6 +1,5 @@
 /*
- * Patterns from masks and top-k indices, set operations and transposition: each against the elements
- * it was made of.
+ * Patterns from masks, set operations and transposition: each against the elements it was made of.
  */
 #include "support/naive.h"
 
@@ -185,79 +184,6 @@ static void test_round_trip(void **state) {
     }
 }
 
-/* ---- top-k ----------------------------------------------------------------------------------- */
-
-static void test_topk(void **state) {
-    (void)state;
-    const struct {
-        int64_t n_q, n_kv, k;
-    } sizes[] = {{30, 40, 7}, {5, 3000, 9}, {8, 10, 40}, {1, 1, 1}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int64_t n_q = sizes[i].n_q, n_kv = sizes[i].n_kv, k = sizes[i].k, lists = 6;
-        struct mask m = mask_make(lists, n_q, n_kv, 6);
-        int32_t *indices = malloc((size_t)(lists * n_q * k) * sizeof *indices);
-        assert_non_null(indices);
-        for (int64_t e = 0; e < lists * n_q * k; e++) {
-            indices[e] = (int32_t)(random_next() % (n_kv + 1)) - 1; /* -1: padding */
-            if (e % k > 0 && random_next() % 3 == 0)
-                indices[e] = indices[e - 1];
-            if (indices[e] >= 0)
-                m.bytes[e / k * n_kv + indices[e]] = 1;
-        }
-        struct naive x = {mask_listed, &m, "topk"};
-        tess_pattern_shape shape = shape_of(n_q, n_kv, 0, i % 2, 2, 3);
-        tess_pattern *p = NULL;
-        assert_int_equal(tess_pattern_from_topk(&p, indices, k, &shape, NULL), TESS_OK);
-        naive_check(&x, p);
-        tess_pattern_free(p);
-        free(indices);
-        free(m.bytes);
-    }
-}
-
-static void test_topk_faults(void **state) {
-    (void)state;
-    enum { N_Q = 3, K = 4, LISTS = 4 };
-    const struct {
-        int64_t place;
-        int32_t value;
-        tess_list_fault fault;
-    } wrong[] = {{0, 10, TESS_FAULT_OUT_OF_RANGE},
-                 {17, -2, TESS_FAULT_NEGATIVE},
-                 {47, INT32_MAX, TESS_FAULT_OUT_OF_RANGE},
-                 {30, INT32_MIN, TESS_FAULT_NEGATIVE}};
-    int32_t indices[LISTS * N_Q * K] = {0};
-    tess_pattern_shape shape = shape_of(N_Q, 10, 1, 1, 2, 2);
-    tess_error error = tess_error_init();
-    tess_pattern *p = NULL;
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        int64_t at = wrong[i].place;
-        indices[at] = wrong[i].value;
-        assert_int_equal(tess_pattern_from_topk(&p, indices, K, &shape, &error), TESS_INVALID_LIST);
-        indices[at] = 0;
-        assert_null(p);
-        assert_int_equal(error.fault, wrong[i].fault);
-        assert_int_equal(error.batch, at / (K * N_Q * 2));
-        assert_int_equal(error.head, at / (K * N_Q) % 2);
-        assert_int_equal(error.row, at / K % N_Q);
-        assert_int_equal(error.position, at % K);
-    }
-    assert_int_equal(tess_pattern_from_topk(&p, NULL, K, &shape, &error), TESS_INVALID_LIST);
-    assert_int_equal(error.fault, TESS_FAULT_NULL);
-    const int64_t ks[] = {0, -1, INT64_MAX, INT64_MIN};
-    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
-        assert_int_equal(tess_pattern_from_topk(&p, indices, ks[i], &shape, &error),
-                         TESS_INVALID_ARGUMENT);
-        assert_string_equal(error.argument, "k");
-    }
-    shape.block_kv = 2;
-    assert_int_equal(tess_pattern_from_topk(&p, indices, K, &shape, &error), TESS_INVALID_ARGUMENT);
-    assert_string_equal(error.argument, "shape");
-    assert_int_equal(tess_pattern_from_topk(NULL, indices, K, &shape, &error),
-                     TESS_INVALID_ARGUMENT);
-    assert_int_equal(tess_pattern_from_topk(&p, indices, K, NULL, &error), TESS_INVALID_ARGUMENT);
-}
-
 /* ---- set operations -------------------------------------------------------------------------- */
 
 struct two_masks {
@@ -423,8 +349,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks),         cmocka_unit_test(test_masks_in_words),
         cmocka_unit_test(test_mask_threads),  cmocka_unit_test(test_mask_arguments),
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_topk_faults),   cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_sets),
         cmocka_unit_test(test_set_arguments), cmocka_unit_test(test_transpose),
         cmocka_unit_test(test_row),
     };

@@ -141,6 +141,51 @@ static void limits_are_kept(void **state) {
         assert_true(holds(large_work, limits[i]));
 }
 
+/* Entries past the counts are not read, and no work. */
+static void few_of_many_entries(int64_t threads) {
+    const int64_t rows = 16, capacity = INT64_C(1) << 20;
+    const int32_t counts[16] = {1, 0, 2};
+    int32_t *indices = calloc((size_t)(rows * capacity), sizeof *indices);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    shape.n_q = 1024, shape.threads = threads;
+    need(indices && !tess_pattern_from_counts(&pattern, indices, counts, capacity, &shape, NULL),
+         "pattern");
+    need(threads_counted() == 1, "entries past the counts started threads");
+}
+
+/* Arrays so large that reading them is shared, though they list little. */
+static void large_counts(int64_t threads) {
+    const int64_t rows = 1024;
+    int32_t *indices = calloc((size_t)(rows * rows), sizeof *indices);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    shape.n_q = 64 * rows, shape.threads = threads;
+    need(indices && !tess_pattern_from_counts(&pattern, indices, NULL, rows, &shape, NULL),
+         "pattern");
+    need(threads_counted() == (threads ? threads : OFFERED), "threads of counts");
+}
+
+static void large_blocks(int64_t threads) {
+    const int64_t rows = 2048;
+    uint8_t *blocks = calloc((size_t)(rows * rows), sizeof *blocks);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    shape.n_q = 64 * rows, shape.threads = threads;
+    need(blocks && !tess_pattern_from_blocks(&pattern, blocks, &shape, NULL), "pattern");
+    need(threads_counted() == (threads ? threads : OFFERED), "threads of blocks");
+}
+
+static void arrays_are_shared_where_it_pays(void **state) {
+    (void)state;
+    const int64_t limits[] = {1, 2, 3, 0};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        assert_true(holds(few_of_many_entries, limits[i]));
+        assert_true(holds(large_counts, limits[i]));
+        assert_true(holds(large_blocks, limits[i]));
+    }
+}
+
 /* A plan alone, whose pattern was built by as many threads as there are: the limit is the plan's. */
 static void plan_alone(int64_t threads) {
     tess_pattern_shape shape = tess_pattern_shape_init();
@@ -230,9 +275,13 @@ static void limits_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_work_starts_no_thread),     cmocka_unit_test(limits_are_kept),
-        cmocka_unit_test(plans_have_a_limit_of_their_own), cmocka_unit_test(no_legal_limit_kills),
-        cmocka_unit_test(fork_leaves_one_thread),          cmocka_unit_test(limits_are_checked),
+        cmocka_unit_test(small_work_starts_no_thread),
+        cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(arrays_are_shared_where_it_pays),
+        cmocka_unit_test(plans_have_a_limit_of_their_own),
+        cmocka_unit_test(no_legal_limit_kills),
+        cmocka_unit_test(fork_leaves_one_thread),
+        cmocka_unit_test(limits_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
