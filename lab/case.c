@@ -25,7 +25,8 @@ static const char *const type_words[] = {"f32", "f16", "bf16", NULL};
 static const char *const backend_words[] = {"cpu", "cuda", NULL};
 static const char *const pipeline_words[] = {"fused", "staged", NULL};
 static const char *const lists_words[] = {"q", "kv", "1", NULL};
-static const char *const source_words[] = {"spec", "mask", "topk", "lists", NULL};
+static const char *const source_words[] = {"spec",   "mask",   "topk", "lists",
+                                           "counts", "blocks", "bits", NULL};
 static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
 static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
                                          "extreme", "sink",     "nank",  "nanv", "inf",
@@ -51,7 +52,7 @@ static const struct key keys[] = {
      "q, kv or 1: random terms draw for each such head, or once; q"},
     {"seed", SEED, FIELD(seed), 0, NULL, "of the tensors; 0"},
     {"source", WORD, FIELD(source), 0, source_words,
-     "spec, mask, topk or lists: how the pattern is handed over; spec"},
+     "spec, mask, topk, lists, counts, blocks or bits: the constructor; spec"},
     {"layout", WORD, FIELD(layout), 0, layout_words, "bhnd, bnhd or padded: how tensors lie; bhnd"},
     {"fill", WORD, FIELD(fill), 0, fill_words,
      "what tensors hold, such as normal, large, subnormal, inf; normal"},

@@ -7,8 +7,9 @@
  *
  * Keys in any order; commas inside parentheses belong to the value. Further keys, for tests:
  *
- *     source=spec|mask|topk|lists   the pattern goes through this constructor (default spec);
- *                                   topk needs block=1x1
+ *     source=spec|mask|topk|lists|counts|blocks|bits
+ *                                   the pattern goes through this constructor (default spec);
+ *                                   topk needs block=1x1, the last three a pattern of whole blocks
  *     layout=bhnd|bnhd|padded       of all tensors (default bhnd); padded = bnhd with gaps
  *     align=BYTES                   data pointers are aligned to this and no more (default 16, for
  *                                   which the benchmark takes 64)
@@ -30,7 +31,15 @@
 #define LAB_ANY (-1) /* backend or pipeline left out: every one there is */
 
 enum lab_lists { LAB_LISTS_Q, LAB_LISTS_KV, LAB_LISTS_1 };
-enum lab_source { LAB_SOURCE_SPEC, LAB_SOURCE_MASK, LAB_SOURCE_TOPK, LAB_SOURCE_LISTS };
+enum lab_source {
+    LAB_SOURCE_SPEC,
+    LAB_SOURCE_MASK,
+    LAB_SOURCE_TOPK,
+    LAB_SOURCE_LISTS,
+    LAB_SOURCE_COUNTS, /* these three hand over whole blocks only */
+    LAB_SOURCE_BLOCKS,
+    LAB_SOURCE_BITS
+};
 enum lab_layout { LAB_BHND, LAB_BNHD, LAB_PADDED };
 enum lab_fill {
     LAB_FILL_NORMAL,
@@ -87,6 +96,9 @@ tess_pattern_shape lab_case_shape(const struct lab_case *c);
 
 /* The case's pattern as its spec says, whatever its source. */
 tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
+
+/* Whether the case's pattern lists whole blocks only. */
+int lab_case_whole_blocks(const struct lab_case *c);
 
 /* The case's pattern, made through its source (source.c). */
 tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, tess_error *error);

@@ -1,11 +1,12 @@
-/* Patterns of a case by way of the other constructors: the spec's rows, written down as a mask, as
- * top-k indices or as block lists, and read back by the library. */
+/* Patterns of a case by way of the other constructors: the spec's rows or blocks, written down as a
+ * mask, as lists, as indices, as bytes or bits, and read back by the library. */
 #include "lab/case.h"
 #include "lab/rng.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { STREAM_PADDING = 100 };
+enum { STREAM_COUNTS = 99, STREAM_PADDING = 100 };
 
 /* One row of (batch, head) of a wanted shape; a pattern with one list serves all. */
 static tess_status spec_row(const tess_pattern *spec, const tess_pattern_info *info, int64_t b,
@@ -15,7 +16,7 @@ static tess_status spec_row(const tess_pattern *spec, const tess_pattern_info *i
                             capacity, count, error);
 }
 
-/* What the two writers below share. */
+/* What a mask is written from. */
 struct rows {
     const tess_pattern *spec;
     tess_pattern_info info;
@@ -46,25 +47,27 @@ static tess_status from_mask(tess_pattern **pattern, const struct rows *r, tess_
     return status;
 }
 
-static tess_status longest_row(const struct rows *r, int64_t *longest, tess_error *error) {
-    tess_status status = TESS_OK;
-    *longest = 0;
-    for (int64_t b = 0; b < r->info.batch; b++)
-        for (int64_t h = 0; h < r->info.heads; h++)
-            for (int64_t i = 0; i < r->shape.n_q && !status; i++) {
-                int64_t count = 0;
-                status = tess_pattern_row(r->spec, b, h, i, NULL, 0, &count, error);
-                *longest = count > *longest ? count : *longest;
-            }
-    return status;
+/* The block rows of a spec of whole blocks, numbered over all lists of the wanted shape. */
+struct block_rows {
+    tess_lists spec;
+    tess_pattern_shape shape;
+    int64_t rows, cols, total;
+};
+
+static const int32_t *block_row(const struct block_rows *r, int64_t number, int64_t *count) {
+    int64_t list = number / r->rows, b = list / r->shape.heads, h = list % r->shape.heads;
+    list = (r->spec.batch == 1 ? 0 : b) * r->spec.heads + (r->spec.heads == 1 ? 0 : h);
+    const int64_t *ptr = r->spec.row_ptr + list * (r->rows + 1) + number % r->rows;
+    *count = ptr[1] - ptr[0];
+    return r->spec.col_idx + ptr[0];
 }
 
-/* Puts a row's keys in places of k that hold -1, in an order that the seed picks; the first key, if
+/* Puts a row's columns in places of k that hold -1, in an order that the seed picks; the first, if
  * there is one and room is left, is named twice. */
-static void scatter(int32_t *out, int64_t k, const int64_t *keys, int64_t count, uint64_t seed,
+static void scatter(int32_t *out, int64_t k, const int32_t *cols, int64_t count, uint64_t seed,
                     uint64_t row) {
     for (int64_t x = 0; x < k; x++)
-        out[x] = x < count ? (int32_t)keys[x] : x == count && count > 0 ? (int32_t)keys[0] : -1;
+        out[x] = x < count ? cols[x] : x == count && count > 0 ? cols[0] : -1;
     for (int64_t x = k - 1; x > 0; x--) {
         int64_t y = lab_below(seed, STREAM_PADDING + row, (uint64_t)x, x + 1);
         int32_t swap = out[x];
@@ -73,28 +76,71 @@ static void scatter(int32_t *out, int64_t k, const int64_t *keys, int64_t count,
     }
 }
 
-static tess_status from_topk(tess_pattern **pattern, const struct rows *r, uint64_t seed,
-                             tess_error *error) {
-    int64_t longest, rows = r->shape.batch * r->shape.heads * r->shape.n_q;
-    tess_status status = longest_row(r, &longest, error);
-    if (status)
-        return status;
-    int64_t k = longest + 2;
-    int32_t *indices = calloc((size_t)rows * (size_t)k, sizeof *indices), *at = indices;
-    if (!indices)
-        return TESS_OUT_OF_MEMORY;
-    uint64_t row = 0;
-    for (int64_t b = 0; b < r->shape.batch; b++)
-        for (int64_t h = 0; h < r->shape.heads; h++)
-            for (int64_t i = 0; i < r->shape.n_q && !status; i++, at += k) {
-                int64_t count = 0;
-                status =
-                    spec_row(r->spec, &r->info, b, h, i, r->keys, r->shape.n_kv, &count, error);
-                scatter(at, k, r->keys, count, seed, row++);
-            }
-    if (!status)
-        status = tess_pattern_from_topk(pattern, indices, k, &r->shape, error);
+/* Top-k indices, or lists with counts, after which stands what is no column. */
+static tess_status from_padded(tess_pattern **pattern, const struct block_rows *r,
+                               const struct lab_case *c, tess_error *error) {
+    int64_t capacity = 2, count;
+    for (int64_t row = 0; row < r->total; row++) {
+        block_row(r, row, &count);
+        capacity = count + 2 > capacity ? count + 2 : capacity;
+    }
+    int32_t *indices = calloc((size_t)r->total, (size_t)capacity * sizeof *indices);
+    int32_t *counts = calloc((size_t)r->total, sizeof *counts);
+    tess_status status = TESS_OUT_OF_MEMORY;
+    if (indices && counts) {
+        for (int64_t row = 0; row < r->total; row++) {
+            const int32_t *cols = block_row(r, row, &count);
+            int32_t *out = indices + row * capacity;
+            int64_t used = capacity;
+            if (c->source == LAB_SOURCE_COUNTS)
+                used = count + lab_below(c->seed, STREAM_COUNTS, (uint64_t)row, 3);
+            scatter(out, used, cols, count, c->seed, (uint64_t)row);
+            for (int64_t x = used; x < capacity; x++)
+                out[x] = INT32_MAX;
+            counts[row] = (int32_t)used;
+        }
+        status =
+            c->source == LAB_SOURCE_COUNTS
+                ? tess_pattern_from_counts(pattern, indices, counts, capacity, &r->shape, error)
+                : tess_pattern_from_topk(pattern, indices, capacity, &r->shape, error);
+    }
     free(indices);
+    free(counts);
+    return status;
+}
+
+static tess_status from_blocks(tess_pattern **pattern, const struct block_rows *r,
+                               tess_error *error) {
+    uint8_t *blocks = calloc((size_t)r->total, (size_t)r->cols);
+    if (!blocks)
+        return TESS_OUT_OF_MEMORY;
+    for (int64_t row = 0; row < r->total; row++) {
+        int64_t count;
+        const int32_t *cols = block_row(r, row, &count);
+        for (int64_t x = 0; x < count; x++)
+            blocks[row * r->cols + cols[x]] = (uint8_t)(1 + x % 255); /* any nonzero byte */
+    }
+    tess_status status = tess_pattern_from_blocks(pattern, blocks, &r->shape, error);
+    free(blocks);
+    return status;
+}
+
+static tess_status from_bits(tess_pattern **pattern, const struct block_rows *r,
+                             tess_error *error) {
+    int64_t words = (r->cols + 63) / 64;
+    uint64_t *bits = calloc((size_t)r->total, (size_t)words * sizeof *bits);
+    if (!bits)
+        return TESS_OUT_OF_MEMORY;
+    for (int64_t row = 0; row < r->total; row++) {
+        int64_t count;
+        const int32_t *cols = block_row(r, row, &count);
+        for (int64_t x = 0; x < count; x++)
+            bits[row * words + cols[x] / 64] |= UINT64_C(1) << cols[x] % 64;
+        if (r->cols % 64) /* no columns */
+            bits[row * words + words - 1] |= UINT64_MAX << r->cols % 64;
+    }
+    tess_status status = tess_pattern_from_bits(pattern, bits, &r->shape, error);
+    free(bits);
     return status;
 }
 
@@ -102,6 +148,44 @@ static tess_status from_lists(tess_pattern **pattern, const tess_pattern *spec, 
     tess_lists lists = tess_lists_init();
     tess_status status = tess_pattern_lists(spec, &lists, error);
     return status ? status : tess_pattern_from_lists(pattern, &lists, error);
+}
+
+/* Whether a spec's tiles are all full. */
+static int full_tiles_only(const tess_pattern_info *info) {
+    return info->band_tiles == 0 && info->bitmask_tiles == 0;
+}
+
+int lab_case_whole_blocks(const struct lab_case *c) {
+    tess_pattern *spec;
+    tess_pattern_info info = tess_pattern_info_init();
+    int whole = !lab_case_spec(c, &spec, NULL) && !tess_pattern_describe(spec, &info, NULL) &&
+                full_tiles_only(&info);
+    tess_pattern_free(spec);
+    return whole;
+}
+
+/* By the sources that take whole blocks; top-k indices are of blocks of 1x1. */
+static tess_status from_whole_blocks(tess_pattern **pattern, const tess_pattern *spec,
+                                     const tess_pattern_info *info, const struct lab_case *c,
+                                     tess_error *error) {
+    struct block_rows r = {.spec = tess_lists_init(), .shape = lab_case_shape(c)};
+    r.rows = (c->n + c->block_q - 1) / c->block_q;
+    r.cols = (c->nkv + c->block_kv - 1) / c->block_kv;
+    r.total = r.shape.batch * r.shape.heads * r.rows;
+    if (!full_tiles_only(info)) {
+        if (error)
+            snprintf(error->message, sizeof error->message,
+                     "this source needs a pattern of whole blocks");
+        return TESS_INVALID_ARGUMENT;
+    }
+    tess_status status = tess_pattern_lists(spec, &r.spec, error);
+    if (status)
+        return status;
+    if (c->source == LAB_SOURCE_BLOCKS)
+        return from_blocks(pattern, &r, error);
+    if (c->source == LAB_SOURCE_BITS)
+        return from_bits(pattern, &r, error);
+    return from_padded(pattern, &r, c, error);
 }
 
 tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, tess_error *error) {
@@ -117,10 +201,10 @@ tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, t
     status = r.keys ? tess_pattern_describe(spec, &r.info, error) : TESS_OUT_OF_MEMORY;
     if (!status && c->source == LAB_SOURCE_MASK)
         status = from_mask(pattern, &r, error);
-    else if (!status && c->source == LAB_SOURCE_TOPK)
-        status = from_topk(pattern, &r, c->seed, error);
-    else if (!status)
+    else if (!status && c->source == LAB_SOURCE_LISTS)
         status = from_lists(pattern, spec, error);
+    else if (!status)
+        status = from_whole_blocks(pattern, spec, &r.info, c, error);
     free(r.keys);
     tess_pattern_free(spec);
     return status;

@@ -253,6 +253,9 @@ static void check_runs(void **state) {
         "h=2,n=50,nkv=90,d=7,dtype=f16,pattern=random(0.3,1),block=5x7,source=mask,fill=nank",
         "h=1,n=33,d=9,dtype=bf16,pattern=dilated(3,4),block=1x1,source=topk,fill=nanv",
         "b=2,h=2,n=40,d=8,pattern=random_row(0.5,2),block=16x16,source=lists,fill=inf,lists=kv",
+        "b=2,h=2,n=50,nkv=40,d=8,pattern=random(0.4,2),block=32x1,source=counts,fill=nanv",
+        "h=2,hkv=1,n=50,nkv=90,d=8,pattern=dense,block=7x9,source=blocks,lists=kv",
+        "b=2,h=2,n=33,nkv=700,d=8,pattern=random_row(0.2,2),block=4x8,source=bits,fill=nank",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
@@ -298,6 +301,10 @@ static void work_refuses_bad_spec(void **state) {
     assert_int_equal(lab_case_parse(&c, "pattern=windoe(1,2)", why), 0);
     assert_int_equal(lab_work_make(&w, &c, why), -1);
     assert_true(strlen(why) > 0);
+    lab_work_free(&w);
+    assert_int_equal(lab_case_parse(&c, "n=100,pattern=causal,source=blocks", why), 0);
+    assert_int_equal(lab_work_make(&w, &c, why), -1);
+    assert_non_null(strstr(why, "whole blocks"));
     lab_work_free(&w);
 }
 

@@ -157,6 +157,8 @@ static void draw_manner(struct lab_case *c, struct draw *r) {
     if (chance(r, c->nkv >= 500 ? 0.8 : 0.2))
         c->part_keys = 1 + below(r, 256);
     c->threads = pick(r, thread_counts, COUNT(thread_counts));
+    if (chance(r, 0.4) && lab_case_whole_blocks(c))
+        c->source = (enum lab_source)(LAB_SOURCE_COUNTS + below(r, 3));
     draw_modifiers(c, r);
 }
 
