@@ -2,8 +2,9 @@
 # Programs linked with an earlier library of the same SOVERSION go on working: the functions and
 # types of tessera.h are held against tests/package/tessera.abi, which abidw read off the first.
 #   tests/package/abi.sh [CC]            exit status 77 (skipped) without abidiff
-#   tests/package/abi.sh --write [CC]    writes tessera.abi anew: for a new SOVERSION, or when fields
-#                                        were appended to structs that begin with their size
+#   tests/package/abi.sh --write [CC]    writes tessera.abi anew: for a new SOVERSION, or when functions
+#                                        were added or fields appended to structs that begin with
+#                                        their size
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 write=
