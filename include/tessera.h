@@ -194,7 +194,8 @@ typedef struct tess_plan tess_plan;
  *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type
  *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
  *
- * The scale is 1/sqrt(d_qk). Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
+ * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
+ * that have kernels for the problem. Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
  * CUDA_ERROR. Online softmax: Milakov and Gimelshein, arXiv:1805.02867; fused attention: Dao et
  * al., FlashAttention, arXiv:2205.14135.
  */

@@ -358,6 +358,26 @@ static tess_status sizes_agree(const tess_problem *p, const char *function, tess
     return TESS_OK;
 }
 
+/* A plan of the pipeline of lower predicted cost, among those that have kernels for the problem. */
+static tess_status plan_cheaper(tess_plan **plan, tess_problem *problem,
+                                const tess_pattern *pattern, const tess_target *target,
+                                tess_error *error) {
+    tess_plan *staged = NULL;
+    const tess_status status = tess_plan_create(plan, problem, pattern, target, error);
+    if (status && status != TESS_UNSUPPORTED)
+        return status;
+    problem->pipeline = TESS_STAGED;
+    if (tess_plan_create(&staged, problem, pattern, target, NULL))
+        return status;
+    if (*plan && (*plan)->predicted_seconds <= staged->predicted_seconds) {
+        tess_plan_free(staged);
+        return TESS_OK;
+    }
+    tess_plan_free(*plan);
+    *plan = staged;
+    return TESS_OK;
+}
+
 /* Plans, allocates, runs, waits and frees. Errors may name functions and arguments of a callee. */
 static tess_status attention(tess_backend backend, const tess_pattern *pattern,
                              tess_arguments *arguments, const char *function, tess_error *error) {
@@ -381,7 +401,7 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
     if (!status)
         status = tess_target_query(&target, backend, -1, error);
     if (!status)
-        status = tess_plan_create(&plan, &problem, pattern, &target, error);
+        status = plan_cheaper(&plan, &problem, pattern, &target, error);
     if (status)
         return status;
 

@@ -69,6 +69,7 @@ checks=$((checks + 1))
 "$tessera" info >/dev/full 2>err
 [ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] || fail 'standard output that is full'
 good plan n=256,d=32,pattern=causal,backend=cpu
+says 'tess_attention takes the fused pipeline'
 good plan n=256,d=32,h=4,hkv=2,pattern='window(5,0)',block=16x16
 refused 'a case is needed' plan
 refused 'one case is enough' plan n=4 n=5
@@ -94,6 +95,9 @@ if "$tessera" info | grep -q '^kernel  *cuda'; then
     ! grep -q 'not cuda.*\(_f16\|_f32\|_d32:\)' std || fail 'kernels that could never apply'
     good plan --target a100 n=4096,d=128,dtype=bf16,pattern=causal,pipeline=fused
     says 'kernel    attention: cuda_attention_bf16_d128'
+    good plan --target h200 n=4096,d=1100,dtype=bf16
+    says 'cuda fused: no plan: .*1024 dims'
+    says 'tess_attention takes the staged pipeline'
 else
     refused 'built without CUDA' plan --target h200 n=256
 fi

@@ -205,20 +205,20 @@ static void cuda_plans_need_no_device(void **state) {
         tess_type type;
         int64_t d;
         tess_stage stage;
-        const char *kernel;
+        const char *kernel; /* NULL: refused */
     } cases[] = {
         {TESS_FUSED, TESS_F32, 16, TESS_STAGE_ATTENTION, "cuda_attention_f32_d32"},
         {TESS_FUSED, TESS_F32, 128, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d128"},
         {TESS_FUSED, TESS_F32, 256, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d256"},
         {TESS_FUSED, TESS_F32, 257, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d512"},
         {TESS_FUSED, TESS_F32, 1024, TESS_STAGE_ATTENTION, "cuda_attention_f32_low_d1024"},
-        {TESS_FUSED, TESS_F32, 1025, TESS_STAGE_ATTENTION, "cuda_attention_f32_wide"},
+        {TESS_FUSED, TESS_F32, 1025, TESS_STAGE_ATTENTION, NULL},
         {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d64"},
         {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_sm90_d128"},
         {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256"},
         {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_low_d512"},
         {TESS_FUSED, TESS_F16, 768, TESS_STAGE_ATTENTION, "cuda_attention_f16_low_d768"},
-        {TESS_FUSED, TESS_BF16, 1025, TESS_STAGE_ATTENTION, "cuda_attention_bf16_wide"},
+        {TESS_FUSED, TESS_BF16, 1025, TESS_STAGE_ATTENTION, NULL},
         {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32"},
     };
     tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
@@ -237,6 +237,11 @@ static void cuda_plans_need_no_device(void **state) {
         if (!backend_get(TESS_CUDA)) {
             assert_int_equal(status, TESS_NO_CUDA);
             assert_null(plan);
+            continue;
+        }
+        if (!cases[i].kernel) {
+            assert_int_equal(status, TESS_UNSUPPORTED);
+            assert_non_null(strstr(error.message, "1024 dims"));
             continue;
         }
         assert_int_equal(status, TESS_OK);

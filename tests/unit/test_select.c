@@ -109,15 +109,12 @@ static void cuda_low_tiles_are_weighed(void **state) {
                  {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
                  {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
                  {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 64, 64, "cuda_attention_f32_wide"},
                  {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
                  {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
-                 {TESS_F32, "random(0.1,1)", 1032, 8, 8, 8, "cuda_attention_f32_wide"},
                  {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
                  {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
                  {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
                  {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
-                 {TESS_F16, "random(0.1,1)", 512, 8, 64, 64, "cuda_attention_f16_wide"},
                  {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
@@ -213,7 +210,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
                  {65536, 256, 0, 32, "cuda_attention_bf16_low_d512"},
                  {101376, 1024, 0, 16, "cuda_attention_bf16_low_d1024"},
-                 {50000, 1024, 0, 16, "cuda_attention_bf16_wide"},
+                 {50000, 1024, 0, 0, "shared memory"},
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
     tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
@@ -288,7 +285,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 80, 80, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"random(0.1,1)", 96, 104, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 80, 101376, "cuda_attention_bf16_d96"},
+        {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 80, 101376, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 136, 136, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
         {"random(0.1,1)", 192, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_v128"},
         {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
@@ -306,7 +303,6 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d768"},
         {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
         {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
-        {"random(0.1,1)", 264, 264, 128, 64, 0, 0, 80, 166912, "cuda_attention_bf16_wide"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);

@@ -1,4 +1,5 @@
 /* tessera plan: the plans of a case, in words. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,15 +88,19 @@ static bool parse_target(tess_target *target, const char *text, struct reason *r
 
 /* ---- plans ---- */
 
-/* On `asked`, or on this machine's first device where that is NULL. */
+/* On `asked`, or on this machine's first device where that is NULL. Sets what the run is predicted to
+ * take. */
 static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_backend backend,
-                       tess_pipeline pipeline, const tess_pattern *pattern, struct reason *reason) {
+                       tess_pipeline pipeline, const tess_pattern *pattern, double *seconds,
+                       struct reason *reason) {
     tess_error error = tess_error_init();
     tess_target target = asked ? *asked : tess_target_init();
     tess_problem problem = lab_case_problem(c, pipeline);
+    tess_plan_info info = tess_plan_info_init();
     tess_plan *plan;
     if ((!asked && tess_target_query(&target, backend, 0, &error) != TESS_OK) ||
-        tess_plan_create(&plan, &problem, pattern, &target, &error) != TESS_OK)
+        tess_plan_create(&plan, &problem, pattern, &target, &error) != TESS_OK ||
+        tess_plan_describe(plan, &info, &error) != TESS_OK)
         return reason_set_error(reason, &error);
     size_t length = tess_plan_print(plan, NULL, 0);
     char *text = malloc(length + 1);
@@ -103,29 +108,46 @@ static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_
         tess_plan_print(plan, text, length + 1);
         printf("%s%s", text, length && text[length - 1] == '\n' ? "" : "\n");
     }
+    *seconds = info.predicted_seconds;
     free(text);
     tess_plan_free(plan);
     return text != NULL || reason_set(reason, "out of memory");
 }
 
-/* Every backend and pipeline that the case leaves open; what cannot be planned is then named. */
+/* Every pipeline that the case leaves open; where one has a plan, why another has none, and which of
+ * both the one call takes. Answers how many have one; 0: *reason says why not. */
+static int print_pipelines(const struct lab_case *c, const tess_target *asked, tess_backend backend,
+                           const tess_pattern *pattern, struct reason *reason) {
+    double seconds[2] = {INFINITY, INFINITY};
+    int planned = 0, without = LAB_ANY;
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        if (c->pipeline != LAB_ANY && c->pipeline != pipeline)
+            continue;
+        if (print_plan(c, asked, backend, (tess_pipeline)pipeline, pattern, &seconds[pipeline],
+                       reason))
+            planned++;
+        else
+            without = pipeline;
+    }
+    if (planned && without != LAB_ANY)
+        printf("%s %s: no plan: %s\n", tess_backend_name(backend), lab_pipeline_name(without),
+               reason->text);
+    if (planned && c->pipeline == LAB_ANY)
+        printf("  tess_attention takes the %s pipeline\n",
+               lab_pipeline_name(seconds[TESS_FUSED] <= seconds[TESS_STAGED] ? TESS_FUSED
+                                                                             : TESS_STAGED));
+    return planned;
+}
+
+/* Every backend that the case leaves open. */
 static int print_plans(const struct lab_case *c, const tess_target *asked,
                        const tess_pattern *pattern) {
     for (int backend = asked ? TESS_CUDA : TESS_CPU; backend <= TESS_CUDA; backend++) {
-        if (c->backend != LAB_ANY && c->backend != backend)
-            continue;
-        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-            struct reason reason;
-            if ((c->pipeline != LAB_ANY && c->pipeline != pipeline) ||
-                print_plan(c, asked, (tess_backend)backend, (tess_pipeline)pipeline, pattern,
-                           &reason))
-                continue;
-            bool open = c->backend == LAB_ANY && backend == TESS_CUDA && !asked;
-            if (!open)
-                return report("plan", "%s", reason.text);
-            printf("%s %s: no plan: %s\n", tess_backend_name((tess_backend)backend),
-                   lab_pipeline_name(pipeline), reason.text);
-        }
+        struct reason reason;
+        const bool open = c->backend == LAB_ANY && backend == TESS_CUDA && !asked;
+        if ((c->backend == LAB_ANY || c->backend == backend) &&
+            !print_pipelines(c, asked, (tess_backend)backend, pattern, &reason) && !open)
+            return report("plan", "%s", reason.text);
     }
     return EXIT_DONE;
 }

@@ -82,8 +82,6 @@ static int32_t forward_workers(const struct kernel *kernel, const tess_target *t
     const struct forward_kernel *own = kernel->own;
     const struct family *family = own->family;
     const int32_t resident = family->resident(own->d_qk, rows);
-    if (!resident)
-        return 1;
     if (family->cluster > 1)
         return target->multiprocessors < family->cluster
                    ? 1
@@ -100,10 +98,6 @@ static int32_t forward_workers(const struct kernel *kernel, const tess_target *t
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
 
-static int32_t resident_none(int32_t head, int32_t rows) {
-    (void)head, (void)rows;
-    return 0;
-}
 static int32_t resident_one(int32_t head, int32_t rows) {
     (void)head, (void)rows;
     return 1;
@@ -159,8 +153,6 @@ static const struct family family_small_m_16bit = {
     .cluster = 1,
     .heights =
         "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"};
-static const struct family family_fma = {
-    .granule = GRANULE_MAX, .resident = resident_none, .cluster = 1};
 
 /* Heads that share their list are packed to whole tiles of so many rows (GQA packing). */
 #define PACKED_sm90 128
@@ -171,7 +163,6 @@ static const struct family family_fma = {
 #define PACKED_sm80_f32 0
 #define PACKED_small_m 0
 #define PACKED_small_m_16bit 0
-#define PACKED_fma 0
 
 /* Whether the plan weighs a kernel against the next: the last of a type takes what is left. */
 #define WEIGHED_sm90 1
@@ -182,7 +173,6 @@ static const struct family family_fma = {
 #define WEIGHED_sm80_f32 0
 #define WEIGHED_small_m 1
 #define WEIGHED_small_m_16bit 1
-#define WEIGHED_fma 0
 
 /* ---- the table ---- */
 
@@ -202,15 +192,14 @@ static size_t workspace_none(const struct kernel_args *args) {
                     turned, ...)                                                                   \
     {                                                                                              \
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
-        .tiling =                                                                                  \
-            &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},                     \
-                                   .shared = (const int64_t[]){LIST bytes},                        \
-                                   .stacked_rows = PACKED_##its_family,                            \
-                                   .stacked_whole = 1,                                             \
-                                   .padded_head = (head) > 1024 ? 0 : ((head) + (head_v)) / 2,     \
-                                   .weighed = WEIGHED_##its_family,                                \
-                                   .turns = turned,                                                \
-                                   .workers = forward_workers},                                    \
+        .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},               \
+                                         .shared = (const int64_t[]){LIST bytes},                  \
+                                         .stacked_rows = PACKED_##its_family,                      \
+                                         .stacked_whole = 1,                                       \
+                                         .padded_head = ((head) + (head_v)) / 2,                   \
+                                         .weighed = WEIGHED_##its_family,                          \
+                                         .turns = turned,                                          \
+                                         .workers = forward_workers},                              \
         .own = &(const struct forward_kernel){.type = its_type,                                    \
                                               .d_qk = head,                                        \
                                               .d_v = head_v,                                       \
