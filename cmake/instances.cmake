@@ -86,6 +86,8 @@ endforeach()
 
 unit(units image staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
+unit(units merge forward/merge.cuh
+    "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)
 if(forward_rows EQUAL 0 OR staged_rows EQUAL 0)

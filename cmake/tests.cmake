@@ -34,6 +34,7 @@ foreach(name sddmm softmax spmm)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
+tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 
 # tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
 # table stands in with the test.
@@ -76,7 +77,7 @@ tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/s
     LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
-tessera_test(kernels cuda SOURCES tests/support/support.c)
+tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.c)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.

@@ -17,7 +17,8 @@
  *   2. patterns                      tess_pattern_*
  *   3. plan once, run many times     tess_plan_*, tess_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
- *   5. queries                       version, names, devices, kernels
+ *   5. joining partial results       tess_merge
+ *   6. queries                       version, names, devices, kernels
  *
  * Conventions, true of every function unless it says otherwise:
  *
@@ -34,7 +35,7 @@
  *     fork() OpenMP's threads are gone: a child of a process that used a team may call with
  *     threads = 1 only, or must exec. OpenMP ends the process where the system refuses a thread.
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
- *     tess_run and the stages allocate nothing, synchronise nothing and print nothing.
+ *     tess_run, the stages and tess_merge allocate, synchronise and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
  *     n_q and n_kv go up to 2^31 - 1.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
@@ -535,7 +536,7 @@ TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend
 /*
  * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
  * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
- * tensors, scores and workspace of a run live in the target's memory. TESSERA_ISA (section 5) is
+ * tensors, scores and workspace of a run live in the target's memory. TESSERA_ISA (section 6) is
  * read here. Time and memory grow with the tiles listed and the query tiles, of up to 256 queries,
  * that they are packed into. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
  * named that does not exist or cannot do this; nothing falls back silently), OUT_OF_MEMORY,
@@ -662,7 +663,42 @@ TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *argu
                                tess_error *error, tess_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
- * 5. Queries. Names are literals; NULL answers a number that does not exist.
+ * 5. Joining partial results
+ * ------------------------------------------------------------------------------------------- */
+
+/*
+ * Attention over a set of keys from attention over disjoint parts of it: from o_r and lse_r of the
+ * parts, row by row and in the order given,
+ *
+ *     lse = log sum_r exp(lse_r)                          natural logarithm
+ *     o   = sum_r exp(lse_r - lse) * o_r
+ *
+ * as caches in pieces, shared prefixes and rings of devices need it.
+ *
+ *   parts     1 ... 65536; on CUDA at most 60: of more, merge groups into f32, then the groups
+ *   o         [parts] views [B, heads, n, d_v], all of one type; d_v up to 65536
+ *   lse       [parts] views [B, heads, n, 1], f32
+ *   o_out     [B, heads, n, d_v], written; of any type, as sums are f32 or better
+ *   lse_out   [B, heads, n, 1] f32, written; NULL when not wanted
+ *   stream    as in tess_run; the arrays and their tensors are read before the call returns
+ *
+ * Tensors live in the backend's memory, have any strides, and are aligned to their elements. o_out
+ * may be the o of a part, with its data, strides and type, and lse_out the lse of a part; else
+ * outputs overlap nothing.
+ *
+ * A part whose lse is -Inf in a row is empty there: its o is not read. Where all are empty, o is 0
+ * and lse -Inf. An lse of NaN or +Inf makes its row NaN. Bitwise repeatable on one device; on the
+ * CPU, which uses as many threads as OpenMP offers, the bits are the same for any number of them.
+ * Errors: INVALID_ARGUMENT (of a part, the message begins with its number), UNSUPPORTED (too many
+ * parts for CUDA), NO_CUDA, CUDA_ERROR. Merging by sums of exponentials: Dao et al., Flash-Decoding;
+ * Liu et al., Ring Attention, arXiv:2310.01889.
+ */
+TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_tensor *const *o,
+                                const tess_tensor *const *lse, const tess_tensor *o_out,
+                                const tess_tensor *lse_out, tess_error *error, tess_stream stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * 6. Queries. Names are literals; NULL answers a number that does not exist.
  * ------------------------------------------------------------------------------------------- */
 
 TESS_API const char *tess_version(void);                          /* "0.1.0" */

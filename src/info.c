@@ -1,19 +1,12 @@
 /* What there is: devices, targets, kernels, structs, and what a plan chose. */
 #include "plan/plan.h"
+#include "plan/problem.h"
 #include "base/status.h"
 
 #include <string.h>
 
 static const tess_backend backends[] = {TESS_CPU, TESS_CUDA};
 #define BACKENDS (sizeof backends / sizeof *backends)
-
-static tess_status no_backend(tess_backend backend, const char *function, tess_error *error) {
-    if (tess_backend_name(backend))
-        return error_set(error, TESS_NO_CUDA, function, "backend",
-                         "this library was built without CUDA");
-    return error_set(error, TESS_INVALID_ARGUMENT, function, "backend",
-                     "backend is not TESS_CPU or TESS_CUDA");
-}
 
 static tess_status give(void *out, const void *known, size_t size, const char *function,
                         const char *argument, tess_error *error) {
@@ -31,24 +24,25 @@ int32_t tess_device_count(tess_backend backend) {
 
 tess_status tess_device_describe(tess_backend backend, int32_t device, tess_device_info *info,
                                  tess_error *error) {
-    const struct backend *b = backend_get(backend);
+    const struct backend *b;
     tess_device_info known = tess_device_info_init();
-    if (!b)
-        return no_backend(backend, __func__, error);
+    tess_status status = check_backend(&b, backend, __func__, "backend", error);
+    if (status)
+        return status;
     if (device < 0)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "device",
                          "devices are numbered from 0; there is no device %d", (int)device);
-    tess_status status = b->device_describe(device, &known, error);
+    status = b->device_describe(device, &known, error);
     return status ? status : give(info, &known, sizeof known, __func__, "info", error);
 }
 
 tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t device,
                               tess_error *error) {
-    const struct backend *b = backend_get(backend);
+    const struct backend *b;
     tess_target known = tess_target_init();
-    if (!b)
-        return no_backend(backend, __func__, error);
-    tess_status status = b->target_query(device, &known, error);
+    tess_status status = check_backend(&b, backend, __func__, "backend", error);
+    if (!status)
+        status = b->target_query(device, &known, error);
     return status ? status : give(target, &known, sizeof known, __func__, "target", error);
 }
 

@@ -32,6 +32,9 @@
     CPU_DECLARE_STEM(spmm, level)
 CPU_LEVELS(CPU_DECLARE)
 
+/* Of every level (forward/merge.c). */
+tess_status cpu_merge(const struct merge_args *args, tess_error *error);
+
 /* Rows of a query tile that the kernels hold at most, so that a row mask is one word. */
 #define CPU_TILE_ROWS 64
 

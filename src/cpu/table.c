@@ -337,6 +337,7 @@ static const struct backend backend = {
     .device_count = device_count,
     .device_describe = device_describe,
     .target_query = target_query,
+    .merge = cpu_merge,
     .allocate = allocate,
     .release = free,
     .synchronize = synchronize,

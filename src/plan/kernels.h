@@ -160,6 +160,14 @@ struct kernel {
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
+/* What tess_merge hands on, checked. */
+struct merge_args {
+    int64_t parts;
+    const tess_tensor *const *o, *const *lse; /* [parts] */
+    const tess_tensor *o_out, *lse_out;       /* lse_out NULL = not wanted */
+    tess_stream stream;
+};
+
 struct backend {
     const char *name;
     const struct kernel
@@ -180,6 +188,7 @@ struct backend {
      * arguments hold no tensors). NULL where kernels read the plan itself. */
     size_t (*image_size)(const struct kernel_args *args);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
+    tess_status (*merge)(const struct merge_args *args, tess_error *error);
     /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
      * NULL; and waiting for a stream. */
     void *(*allocate)(size_t size);

@@ -227,6 +227,18 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     return TESS_OK;
 }
 
+tess_status check_backend(const struct backend **out, tess_backend backend, const char *function,
+                          const char *argument, tess_error *error) {
+    *out = backend_get(backend);
+    if (*out)
+        return TESS_OK;
+    if (tess_backend_name(backend))
+        return error_set(error, TESS_NO_CUDA, function, argument,
+                         "this library was built without CUDA");
+    return error_set(error, TESS_INVALID_ARGUMENT, function, argument,
+                     "%s is not TESS_CPU or TESS_CUDA", argument);
+}
+
 tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,
                           const char *function, tess_error *error) {
     if (!pattern)

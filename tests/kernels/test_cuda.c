@@ -11,7 +11,7 @@
 #include "lab/device.h"
 #include "lab/half.h"
 #include "lab/run.h"
-#include "support/support.h"
+#include "support/merging.h"
 
 enum { SKIPPED = 77, REPEATS = 500, MANY_REPEATS = 1250 };
 
@@ -321,10 +321,46 @@ static void one_call(void **state) {
     lab_work_free(&w);
 }
 
+/* ---- merges ---- */
+
+static void merged_parts(void **state) {
+    (void)state;
+    parts_join_to_the_whole(TESS_CUDA);
+}
+
+static void merges(void **state) {
+    (void)state;
+    merges_are_right(TESS_CUDA);
+    equal_parts_are_one(TESS_CUDA, 1);
+    equal_parts_are_one(TESS_CUDA, 60);
+}
+
+/* Nothing is launched, so host memory will do. */
+static void merges_of_too_many_parts(void **state) {
+    (void)state;
+    enum { TOO_MANY = 61 };
+    static float data[4];
+    const tess_tensor o = tess_tensor_bhnd(&data[0], TESS_F32, 1, 1, 1, 1);
+    const tess_tensor lse = tess_tensor_bhnd(&data[1], TESS_F32, 1, 1, 1, 1);
+    const tess_tensor out = tess_tensor_bhnd(&data[2], TESS_F32, 1, 1, 1, 1);
+    const tess_tensor *os[TOO_MANY], *lses[TOO_MANY];
+    tess_error error = tess_error_init();
+    for (int p = 0; p < TOO_MANY; p++)
+        os[p] = &o, lses[p] = &lse;
+    assert_int_equal(tess_merge(TESS_CUDA, TOO_MANY, os, lses, &out, NULL, &error, NULL),
+                     TESS_UNSUPPORTED);
+    assert_string_equal(error.function, "tess_merge");
+    assert_string_equal(error.argument, "parts");
+    assert_non_null(strstr(error.message, "at most 60 parts"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(one_call),
+        cmocka_unit_test(merged_parts),
+        cmocka_unit_test(merges),
+        cmocka_unit_test(merges_of_too_many_parts),
         cmocka_unit_test(checks),
         cmocka_unit_test(extreme_scales),
         cmocka_unit_test(ties_of_maxima),

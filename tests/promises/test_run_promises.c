@@ -1,7 +1,7 @@
 /*
  * What tess_run promises: it allocates nothing and prints nothing, takes a workspace of exactly the
  * size told and refuses one byte less, gives the same bits for every number of threads and every
- * repeat, and lets threads share one plan.
+ * repeat, and lets threads share one plan. tess_merge, too, allocates nothing and prints nothing.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
@@ -160,6 +160,29 @@ static void runs_allocate_nothing(void **state) {
     }
 }
 
+static void merges_allocate_nothing(void **state) {
+    (void)state;
+    struct lab_setting s, out;
+    tess_pipeline pipeline;
+    FOR_EACH_CASE(&s, pipeline) {
+        setting_run(&s, NULL, pipeline, 2);
+        setting_make(&out, cases[i_]);
+        const tess_tensor *const o[] = {&s.o.view, &s.o.view};
+        const tess_tensor *const lse[] = {&s.lse.view, &s.lse.view};
+        alloc_refuse(1, 1);
+        const tess_status done =
+            tess_merge(TESS_CPU, 2, o, lse, &out.o.view, &out.lse.view, NULL, NULL);
+        const tess_status refused =
+            tess_merge(TESS_CPU, 0, o, lse, &out.o.view, &out.lse.view, NULL, NULL);
+        const int64_t calls = alloc_calls();
+        alloc_refuse(0, 0);
+        assert_int_equal(calls, 0);
+        assert_int_equal(done, TESS_OK);
+        assert_int_equal(refused, TESS_INVALID_ARGUMENT);
+        lab_setting_free(&out);
+    }
+}
+
 /* Kernels may flush subnormal numbers for themselves, on the caller's thread too: not beyond a run. */
 static void runs_leave_subnormals(void **state) {
     (void)state;
@@ -188,6 +211,7 @@ static void runs_print_nothing(void **state) {
         setting_run(&s, NULL, pipeline, 2);
         tess_plan *refused = NULL;
         tess_plan_create(&refused, NULL, NULL, NULL, NULL);
+        tess_merge(TESS_CPU, 0, NULL, NULL, NULL, NULL, NULL, NULL);
         fflush(stdout);
         fflush(stderr);
         dup2(out, STDOUT_FILENO);
@@ -290,9 +314,10 @@ static void threads_share_a_plan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workspace_is_exact),        cmocka_unit_test(workspace_is_used_to_the_end),
-        cmocka_unit_test(runs_allocate_nothing),     cmocka_unit_test(runs_print_nothing),
-        cmocka_unit_test(runs_leave_subnormals),     cmocka_unit_test(same_bits_for_any_threads),
-        cmocka_unit_test(same_bits_for_100_repeats), cmocka_unit_test(threads_share_a_plan),
+        cmocka_unit_test(runs_allocate_nothing),     cmocka_unit_test(merges_allocate_nothing),
+        cmocka_unit_test(runs_print_nothing),        cmocka_unit_test(runs_leave_subnormals),
+        cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(same_bits_for_100_repeats),
+        cmocka_unit_test(threads_share_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -2,6 +2,7 @@
  * and without a driver: without one every call says so. */
 #include "base/status.h"
 #include "host/launch.h"
+#include "host/merge.h"
 #include "host/table.h"
 
 #include <stdio.h>
@@ -146,6 +147,7 @@ const struct backend *cuda_kernels(void) {
         .device_describe = cuda_device_describe,
         .target_query = cuda_target_query,
         .image_upload = cuda_image_upload,
+        .merge = cuda_merge_run,
         .allocate = cuda_allocate,
         .release = cuda_release,
         .synchronize = cuda_synchronize,

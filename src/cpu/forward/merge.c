@@ -1,0 +1,88 @@
+/*
+ * Merging partial results on the CPU, row by row: the largest lse first, then the weights of the parts
+ * and their sums, in double. Memory is what it waits for, so it is compiled once, for any processor.
+ */
+#include "cpu.h"
+#include "tile/convert.h"
+#include "tile/parallel.h"
+
+#include <math.h>
+
+#define MERGE_ROWS 64     /* that a thread takes at a time */
+#define MERGE_COLUMNS 256 /* that are summed at a time */
+
+struct place {
+    int64_t b, h, n;
+};
+
+static void *row_of(const tess_tensor *t, const struct place *at) {
+    const int64_t first =
+        at->b * t->stride[0] + at->h * t->stride[1] + at->n * t->stride[2]; /* in elements */
+    return (char *)t->data + first * (int64_t)tess_type_size(t->type);
+}
+
+static float lse_of(const struct merge_args *args, int64_t part, const struct place *at) {
+    return *(const float *)row_of(args->lse[part], at);
+}
+
+/* Columns first ... first + n - 1 of a row: the weights' sum, by which what is stored was divided. An
+ * empty part has no weight, and is not read. */
+static double columns_merge(const struct merge_args *args, const struct place *at, double top,
+                            int64_t first, int64_t n) {
+    const tess_tensor *out = args->o_out;
+    const size_t size = tess_type_size(args->o[0]->type);
+    double l = 0, sum[MERGE_COLUMNS];
+    float x[MERGE_COLUMNS];
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = 0;
+    for (int64_t part = 0; part < args->parts; part++) {
+        const float lse = lse_of(args, part, at);
+        if (lse == -INFINITY)
+            continue;
+        const double weight = exp((double)lse - top);
+        const char *row = row_of(args->o[part], at);
+        cpu_row_to_f32(x, row + (size_t)first * size, args->o[part]->type, n);
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += weight * (double)x[i];
+        l += weight;
+    }
+    const double factor = l == 0 ? 0 : 1 / l;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(sum[i] * factor);
+    char *row = row_of(out, at);
+    cpu_row_from_f32(row + (size_t)first * tess_type_size(out->type), x, out->type, n);
+    return l;
+}
+
+/* lse_out may stand where an lse does, and is written last. */
+static void row_merge(const struct merge_args *args, const struct place *at) {
+    const int64_t d = args->o_out->size[3];
+    double top = -INFINITY, l = 0;
+    for (int64_t part = 0; part < args->parts; part++) {
+        const double lse = lse_of(args, part, at);
+        top = lse > top ? lse : top;
+    }
+    for (int64_t first = 0; first < d; first += MERGE_COLUMNS)
+        l = columns_merge(args, at, top, first,
+                          d - first < MERGE_COLUMNS ? d - first : MERGE_COLUMNS);
+    if (args->lse_out)
+        *(float *)row_of(args->lse_out, at) = l == 0 ? -INFINITY : (float)(top + log(l));
+}
+
+static void rows_merge(const void *context, int64_t number, int32_t thread) {
+    const struct merge_args *args = context;
+    const int64_t *size = args->o_out->size, rows = size[0] * size[1] * size[2];
+    const int64_t first = number * MERGE_ROWS;
+    (void)thread;
+    for (int64_t r = first; r < rows && r < first + MERGE_ROWS; r++)
+        row_merge(args, &(struct place){r / size[2] / size[1], r / size[2] % size[1], r % size[2]});
+}
+
+tess_status cpu_merge(const struct merge_args *args, tess_error *error) {
+    const int64_t *size = args->o_out->size, rows = size[0] * size[1] * size[2];
+    (void)error;
+    /* On one thread of a 2-core Xeon a row of a part takes 60 ns, and 1 ns an element. */
+    const double seconds = (double)rows * (double)args->parts * (60e-9 + 1e-9 * (double)size[3]);
+    cpu_share(threads_limit(0), seconds, (rows + MERGE_ROWS - 1) / MERGE_ROWS, rows_merge, args);
+    return TESS_OK;
+}

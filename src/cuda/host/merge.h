@@ -1,0 +1,35 @@
+/* What the host hands to the kernel that merges partial results: their views, by value. */
+#ifndef TESSERA_CUDA_MERGE_H
+#define TESSERA_CUDA_MERGE_H
+
+#include "plan/kernels.h"
+
+#include <cuda_runtime_api.h>
+
+/* As many as fit the 4 KB of a launch's parameters. */
+#define MERGE_PARTS 60
+
+struct merge_params {
+    struct view o[MERGE_PARTS], lse[MERGE_PARTS];
+    struct view o_out, lse_out; /* lse_out.data NULL = not wanted */
+    int64_t rows;               /* of all batches and heads */
+    int64_t heads, n;
+    int32_t parts, d_v;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Types of the parts' o and of o_out. */
+cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,
+                       cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* What the backend has of it. */
+tess_status cuda_merge_run(const struct merge_args *args, tess_error *error);
+
+#endif
