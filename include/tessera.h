@@ -466,7 +466,7 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *              slopes that a run is given (Press et al., ALiBi, arXiv:2108.12409)
  *   sink       1: a logit per head, that a run is given, joins the denominator and carries no value:
  *              o is multiplied by e^lse / (e^lse + e^sink). lse is told without it, and an empty row
- *              stays 0 (Xiao et al., arXiv:2309.17453; gpt-oss, arXiv:2508.10925)
+ *              stays 0 (gpt-oss, arXiv:2508.10925)
  *   dropout    p in 0 ... 65535/65536, rounded to units of 1/65536: a weight becomes 0 with
  *              probability p, else 1/(1 - p) of itself; lse does not know. What is dropped depends
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
@@ -558,7 +558,8 @@ TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
  * read, and runs on any number of streams may share it. The upload is ordered by the stream and may
  * read the plan until the stream has passed it: do not free the plan before. It copies from
  * pageable memory, so it cannot be captured in a graph.
- * Errors: INVALID_ARGUMENT, WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ * Errors: INVALID_ARGUMENT (also where the current device is not the target's), WORKSPACE_TOO_SMALL,
+ * CUDA_ERROR.
  */
 TESS_API size_t tess_plan_image_size(const tess_plan *plan);
 TESS_API tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_size,
@@ -582,7 +583,7 @@ typedef struct tess_arguments {
      * the problem has no such modifier. */
     const float *alibi;           /* [heads_q] slopes */
     const float *sink;            /* [heads_q] logits, natural logarithm, -Inf: none */
-    const uint64_t *seed;         /* one word, for dropout */
+    const uint64_t *seed;         /* one word, aligned to 8 bytes, for dropout */
     const int32_t *key_positions; /* [n_kv] */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
@@ -592,8 +593,8 @@ TESS_DEFINE_INIT(tess_arguments)
  * keeps them in the workspace. Bitwise repeatable for one plan on one device and the same outputs
  * wanted; on the CPU the bits are the same for any number of threads. On CUDA the call returns
  * before the work is done, is ordered by the stream, and can be captured in a graph.
- * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace),
- * WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
+ * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR.
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
@@ -657,8 +658,9 @@ TESS_API tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arg
 TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments,
                                   tess_error *error, tess_stream stream);
 
-/* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, with dropout p 0 ... 1 / (1 - p),
- * and a row of zeros is empty. Uses scores, v, o, workspace. Keys that a query tile does not list are not read. */
+/* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, with dropout p 0 ... 1 / (1 - p), and
+ * a row of zeros is empty. Uses scores, v, o, workspace. Keys that a query tile does not list are not
+ * read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

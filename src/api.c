@@ -218,7 +218,7 @@ static tess_status modifiers_take(struct kernel_args *out, const struct problem 
     } arrays[] = {
         {"alibi", a->alibi, sizeof *a->alibi, m->alibi, bias},
         {"sink", a->sink, sizeof *a->sink, m->sink, m->sink && uses & USES_WEIGHTS},
-        {"seed", a->seed, sizeof *a->seed, m->dropped, drop},
+        {"seed", a->seed, sizeof *a->seed, m->seed, drop},
         {"key_positions", a->key_positions, sizeof *a->key_positions, m->key_positions,
          m->key_positions && (bias || drop)},
     };

@@ -22,7 +22,7 @@
 /* Score modifiers, and where this problem lies in the whole one. 0: none. */
 struct modifiers {
     double softcap;
-    int32_t alibi, sink, key_positions; /* a run is given them */
+    int32_t alibi, sink, seed, key_positions; /* a run is given them */
     int32_t dropped;                    /* of 65536 words: dropout */
     int64_t first_head;                 /* batch_offset * heads + head_offset, of the whole */
     int64_t heads;                      /* query heads of the whole: from a batch to the next */

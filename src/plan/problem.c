@@ -94,6 +94,7 @@ static struct modifiers modifiers_of(const tess_problem *p) {
         .softcap = p->softcap,
         .alibi = (int32_t)p->alibi,
         .sink = (int32_t)p->sink,
+        .seed = p->dropout > 0,
         .key_positions = (int32_t)p->key_positions,
         .dropped = (int32_t)lround(p->dropout * 65536),
         .first_head = p->batch_offset * p->whole_heads_q + p->head_offset,

@@ -321,6 +321,28 @@ static void one_call(void **state) {
     lab_work_free(&w);
 }
 
+/* A plan for another device than the current one is refused before anything is copied or launched. */
+static void another_device(void **state) {
+    (void)state;
+    struct lab_work w;
+    struct lab_planned p;
+    tess_target target = tess_target_init();
+    tess_error error = tess_error_init();
+    const struct lab_case c = case_of("h=2,n=100,d=16,block=8x8,pattern=causal");
+    work_make(&w, &c);
+    assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
+    target.device++;
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        const tess_problem problem = lab_case_problem(&c, (tess_pipeline)pipeline);
+        assert_int_equal(lab_planned_make(&p, &problem, w.s.pattern, &target, &error),
+                         TESS_INVALID_ARGUMENT);
+        assert_string_equal(error.argument, "plan");
+        assert_non_null(strstr(error.message, "cudaSetDevice"));
+        lab_planned_free(&p);
+    }
+    lab_work_free(&w);
+}
+
 /* ---- merges ---- */
 
 static void merged_parts(void **state) {
@@ -358,6 +380,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(one_call),
+        cmocka_unit_test(another_device),
         cmocka_unit_test(merged_parts),
         cmocka_unit_test(merges),
         cmocka_unit_test(merges_of_too_many_parts),

@@ -78,6 +78,19 @@ static tess_status cuda_device_describe(int32_t device, tess_device_info *info, 
     return TESS_OK;
 }
 
+tess_status device_is_current(const tess_target *target, const char *function, tess_error *error) {
+    int current;
+    const cudaError_t code = cudaGetDevice(&current);
+    if (code != cudaSuccess)
+        return cuda_failed(error, code, function, "plan", "cudaGetDevice");
+    if (target->device == -1 || target->device == current)
+        return TESS_OK;
+    return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
+                     "the plan is for device %d, and the current device is %d: call "
+                     "cudaSetDevice(%d) before",
+                     (int)target->device, current, (int)target->device);
+}
+
 /* ---- memory and streams ---- */
 
 static void *cuda_allocate(size_t size) {
@@ -130,6 +143,9 @@ tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stre
 
 static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
                                      tess_error *error) {
+    const tess_status status = device_is_current(args->target, "tess_plan_upload", error);
+    if (status)
+        return status;
     return args->problem->pipeline == TESS_FUSED ? attention_image_upload(args, image, error)
                                                  : staged_image_upload(args, image, error);
 }

@@ -24,11 +24,17 @@ static tess_status answer(const struct kernel_args *args, cudaError_t code, tess
 }
 
 tess_status staged_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
     const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
     return answer(args, staged[args->kernel - cuda_table](&p, args->stream), error);
 }
 
 tess_status forward_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
     const struct attention_params p = attention_params_of(args);
     return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
                   error);
