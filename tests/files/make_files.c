@@ -83,9 +83,9 @@ static void *make_values(const struct tensor *tensor, int which) {
 }
 
 /* q, k and v of one type and rank: PREFIX-q.npy ... and PREFIX.safetensors. */
-static void write_inputs(const char *prefix, enum element_type type, int rank) {
+static void write_inputs(const char *prefix, enum element_type type, int rank, int64_t heads) {
     static const char *const names[] = {"q", "k", "v"};
-    const int64_t shapes[3][4] = {{B, H, N, D}, {B, HKV, N, D}, {B, HKV, N, DV}};
+    const int64_t shapes[3][4] = {{B, heads, N, D}, {B, HKV, N, D}, {B, HKV, N, DV}};
     struct named_tensor named[3];
     char name[64];
     for (int i = 0; i < 3; i++) {
@@ -136,6 +136,33 @@ static void write_patterns(void) {
     write_npy("topk-past.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     topk[0][7][2] = -2;
     write_npy("topk-below.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
+}
+
+/* Slopes as the ALiBi paper has them, and sinks; some that are refused. */
+static void write_modifiers(void) {
+    static const float slopes[] = {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f, 0x1p-3f};
+    static const double wide[] = {0x1p-2, 0x1p-4, 0x1p-6, 0x1p-8};
+    static const uint16_t f16[] = {0x3400, 0x2c00, 0x2400, 0x1c00};  /* the same */
+    static const uint16_t bf16[] = {0x3f80, 0xc000, 0xff80, 0x40a0}; /* 1, -2, -Inf, 5 */
+    static const float none[] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    static const float infinite[] = {1, INFINITY, 1, 1}, nan[] = {1, 1, NAN, 1};
+    static const int32_t whole[] = {1, 2, 3, 4};
+    write_npy("slopes.npy", (struct tensor){ELEMENT_F32, 1, {H}, 0, slopes});
+    write_npy("slopes6.npy", (struct tensor){ELEMENT_F32, 1, {6}, 0, slopes});
+    write_npy("slopes-f64.npy", (struct tensor){ELEMENT_F64, 1, {H}, 0, wide});
+    write_npy("slopes-i32.npy", (struct tensor){ELEMENT_I32, 1, {H}, 0, whole});
+    write_npy("slopes-short.npy", (struct tensor){ELEMENT_F32, 1, {H - 1}, 0, slopes});
+    write_npy("slopes-rank2.npy", (struct tensor){ELEMENT_F32, 2, {1, H}, 0, slopes});
+    write_npy("slopes-infinite.npy", (struct tensor){ELEMENT_F32, 1, {H}, 0, infinite});
+    write_npy("slopes-nan.npy", (struct tensor){ELEMENT_F32, 1, {H}, 0, nan});
+    write_npy("sinks-none.npy", (struct tensor){ELEMENT_F32, 1, {H}, 0, none});
+    struct named_tensor both[] = {
+        {"slopes", {.type = ELEMENT_F16, .rank = 1, .shape = {H}, .data = f16}},
+        {"sinks", {.type = ELEMENT_BF16, .rank = 1, .shape = {H}, .data = bf16}}};
+    tensor_measure(&both[0].tensor);
+    tensor_measure(&both[1].tensor);
+    FILE *file = create("modifiers.safetensors");
+    finish(file, safetensors_write(file, both, 2, NULL));
 }
 
 static void write_bad(void) {
@@ -204,13 +231,15 @@ int main(int argc, char **argv) {
     if (argc != 2)
         stop("usage: make_files DIR | make_files A B LIMIT");
     folder = argv[1];
-    write_inputs("f32", ELEMENT_F32, 4);
-    write_inputs("f16", ELEMENT_F16, 4);
-    write_inputs("bf16", ELEMENT_BF16, 4);
-    write_inputs("f64", ELEMENT_F64, 4);
-    write_inputs("rank3", ELEMENT_F32, 3);
-    write_inputs("rank2", ELEMENT_F16, 2);
+    write_inputs("f32", ELEMENT_F32, 4, H);
+    write_inputs("f16", ELEMENT_F16, 4, H);
+    write_inputs("bf16", ELEMENT_BF16, 4, H);
+    write_inputs("f64", ELEMENT_F64, 4, H);
+    write_inputs("rank3", ELEMENT_F32, 3, H);
+    write_inputs("rank2", ELEMENT_F16, 2, H);
+    write_inputs("heads6", ELEMENT_F32, 3, 6);
     write_patterns();
+    write_modifiers();
     write_bad();
     return 0;
 }

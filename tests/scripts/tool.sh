@@ -36,11 +36,11 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part; do
+    fill align threads scale tile part softcap alibi sink dropout; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 23 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 27 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
@@ -71,6 +71,10 @@ checks=$((checks + 1))
 good plan n=256,d=32,pattern=causal,backend=cpu
 says 'tess_attention takes the fused pipeline'
 good plan n=256,d=32,h=4,hkv=2,pattern='window(5,0)',block=16x16
+good plan n=256,d=32,backend=cpu,softcap=30,alibi=1,sink=1,dropout=0.25
+says '  modifiers softcap=30 alibi sink dropout=0.25'
+refused 'softcap is not 0 or within 2^-64 ... 2^64' plan n=256,backend=cpu,softcap=1e25
+refused 'alibi=2: a whole number from 0 to 1' plan n=256,alibi=2
 refused 'a case is needed' plan
 refused 'one case is enough' plan n=4 n=5
 refused "'heads' is no key of a case; there are b, h, hkv, n, nkv, d, dv, dtype," plan heads=1
@@ -125,6 +129,29 @@ refused '--dtype f8' "${run[@]}" "${out[@]}" "${causal[@]}" --dtype f8
 for scale in x nan inf '' 1e999 1e-400; do
     refused '--scale' "${run[@]}" "${out[@]}" "${causal[@]}" --scale "$scale"
 done
+for cap in x nan inf '' 1e-400 -1 1e-20 2e19; do
+    refused '--softcap' "${run[@]}" "${out[@]}" "${causal[@]}" --softcap "$cap"
+done
+for share in x nan '' 1e-400 -0.1 0.99999 1 10; do
+    refused '--dropout' "${run[@]}" "${out[@]}" "${causal[@]}" --dropout "$share"
+done
+for seed in x '' -1 1.5 0x1 18446744073709551616; do
+    refused '--dropout-seed' "${run[@]}" "${out[@]}" "${causal[@]}" --dropout 0.1 --dropout-seed "$seed"
+done
+refused 'goes with --dropout' "${run[@]}" "${out[@]}" "${causal[@]}" --dropout-seed 1
+refused 'given twice' "${run[@]}" "${out[@]}" "${causal[@]}" --sink a.npy --sink b.npy
+for option in --alibi --sink; do
+    refused "$option none.npy: No such file" "${run[@]}" "${out[@]}" "${causal[@]}" $option none.npy
+    refused "$option frob: the name ends" "${run[@]}" "${out[@]}" "${causal[@]}" $option frob
+    refused "$option slopes-i32.npy: elements are i32" "${run[@]}" "${out[@]}" "${causal[@]}" $option slopes-i32.npy
+    for file in short rank2; do
+        refused '[4] is needed, a number for each query head' "${run[@]}" "${out[@]}" "${causal[@]}" \
+            $option slopes-$file.npy
+    done
+    refused 'of head 2 is NaN' "${run[@]}" "${out[@]}" "${causal[@]}" $option slopes-nan.npy
+done
+refused 'the slope of head 1 is infinite' "${run[@]}" "${out[@]}" "${causal[@]}" --alibi slopes-infinite.npy
+refused '2 tensors' "${run[@]}" "${out[@]}" "${causal[@]}" --alibi modifiers.safetensors
 for threads in 0 -1 two 99999999999999999999; do
     refused '--threads' "${run[@]}" "${out[@]}" "${causal[@]}" --threads "$threads"
 done
@@ -250,6 +277,47 @@ done
 for topk in topk2 topk3; do
     agree npy 2e-6 $(arrays f32) --topk $topk.npy
 done
+
+# Score modifiers, each and all.
+both=modifiers.safetensors
+for pattern in 'causal --block 16x16' 'random(0.3,1) --block 4x4' 'window(7,3) --block 1x1'; do
+    for modifiers in '--softcap 1.5' '--alibi standard' "--sink $both:sinks" '--dropout 0.3' \
+        "--softcap 3 --alibi $both:slopes --sink $both:sinks --dropout 0.5 --dropout-seed 18446744073709551615"; do
+        # shellcheck disable=SC2086
+        agree npy 4e-6 $(arrays f32) --pattern $pattern $modifiers
+    done
+done
+all="--softcap 3 --alibi standard --sink $both:sinks --dropout 0.5 --dropout-seed 7"
+# shellcheck disable=SC2086
+{
+    agree npy 4e-3 $(arrays f16) --pattern causal $all
+    agree safetensors 4e-2 $(named bf16) --pattern 'dilated(3,4)' --block 1x1 $all
+}
+agree npy 4e-6 $(arrays heads6) --pattern causal --alibi slopes6.npy
+# changes 0|1 FILES ARGUMENTS...: whether these arguments change a bit of the output, or of the LSE.
+good "${run[@]}" --pattern causal --out out/a.npy --lse out/al.npy
+changes() {
+    local o=$1 l=$2
+    shift 2
+    good run "$@" --pattern causal --out out/b.npy --lse out/bl.npy
+    if [ "$o" = 1 ]; then differ out/a.npy out/b.npy 1e-3; else same out/a.npy out/b.npy 0; fi
+    if [ "$l" = 1 ]; then differ out/al.npy out/bl.npy 1e-3; else same out/al.npy out/bl.npy 0; fi
+}
+changes 0 0 $(arrays f32) --softcap 0 --dropout 0 --dropout-seed 3 --sink sinks-none.npy
+changes 1 1 $(arrays f32) --softcap 1
+changes 1 1 $(arrays f32) --alibi standard
+changes 1 0 $(arrays f32) --sink $both:sinks
+changes 1 0 $(arrays f32) --dropout 0.1
+good "${run[@]}" --pattern causal --dropout 0.1 --out out/a.npy --lse out/al.npy
+changes 0 0 $(arrays f32) --dropout 0.1 --dropout-seed 0
+changes 1 0 $(arrays f32) --dropout 0.1 --dropout-seed 1
+# Slopes of the paper, and the same in files of four types.
+good "${run[@]}" --pattern causal --alibi standard --out out/a.npy --lse out/al.npy
+for slopes in slopes.npy slopes-f64.npy $both:slopes; do
+    changes 0 0 $(arrays f32) --alibi "$slopes"
+done
+good run $(arrays heads6) --pattern causal --alibi standard --out out/a.npy --lse out/al.npy
+changes 0 0 $(arrays heads6) --alibi slopes6.npy
 
 # The same pattern by three ways, and the same answer from both formats.
 good "${run[@]}" --pattern causal --out out/a.npy
@@ -455,6 +523,9 @@ done
 checks=$((checks + 1))
 good verify n=16,d=8,seed=13 --threads 2
 says 'verify: 1 cases, 1 passed, 0 failed'
+good verify n=40,d=8,block=8x8,pattern=causal,softcap=2,alibi=1,sink=1,dropout=0.25
+says 'verify: 1 cases, 1 passed, 0 failed'
+says 'softcap=2,alibi=1,sink=1,dropout=0.25'
 # fails CASE: a verify with a planted fault finds it in the staged pipeline; the line to repeat it
 # is left in the variable repro.
 fails() {

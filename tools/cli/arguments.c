@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -84,4 +85,12 @@ error_t argument_number(int64_t *value, const char *text, int64_t minimum, int64
     }
     *value = number;
     return 0;
+}
+
+bool argument_real(double *value, const char *text, const char *option, struct reason *reason) {
+    char *end;
+    errno = 0;
+    *value = strtod(text, &end);
+    return (end != text && !*end && isfinite(*value) && errno != ERANGE) ||
+           reason_set(reason, "--%s %s: a finite number is needed", option, text);
 }

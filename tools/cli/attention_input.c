@@ -6,23 +6,9 @@
 
 #include "lab/half.h"
 
-/* The storage type of an element type, or -1. */
-static int storage_type(enum element_type type) {
-    switch (type) {
-    case ELEMENT_F16:
-        return TESS_F16;
-    case ELEMENT_BF16:
-        return TESS_BF16;
-    case ELEMENT_F32:
-        return TESS_F32;
-    default:
-        return -1;
-    }
-}
-
 static bool check_tensor(const struct tensor *tensor, struct reason *reason) {
     char shape[SHAPE_TEXT];
-    if (storage_type(tensor->type) < 0 && tensor->type != ELEMENT_F64)
+    if (element_storage(tensor->type) < 0 && tensor->type != ELEMENT_F64)
         return reason_set(reason, "elements are %s; f16, bf16, f32 or f64 are needed",
                           element_name(tensor->type));
     if (tensor->rank < 2 || tensor->rank > 4)
@@ -37,21 +23,18 @@ static bool check_tensor(const struct tensor *tensor, struct reason *reason) {
 static bool convert(struct attention_input *input, int i, tess_type type, struct reason *reason) {
     const struct tensor *tensor = &input->file[i].tensor;
     int64_t count = (int64_t)(tensor->size / element_size(tensor->type));
-    int from = storage_type(tensor->type);
     void *to = malloc((size_t)count * tess_type_size(type));
     if (!to)
         return reason_set(reason, "out of memory for %lld elements", (long long)count);
     for (int64_t e = 0; e < count; e++)
-        lab_put(to, type, e,
-                from < 0 ? ((const double *)tensor->data)[e]
-                         : lab_get(tensor->data, (tess_type)from, e));
+        lab_put(to, type, e, tensor_get(tensor, e));
     input->converted[i] = to;
     return true;
 }
 
 static bool make_view(struct attention_input *input, int i, tess_type type, struct reason *reason) {
     const struct tensor *tensor = &input->file[i].tensor;
-    if (storage_type(tensor->type) != (int)type && !convert(input, i, type, reason))
+    if (element_storage(tensor->type) != (int)type && !convert(input, i, type, reason))
         return false;
     int64_t size[4] = {1, 1, 1, 1};
     memcpy(size + 4 - tensor->rank, tensor->shape, (size_t)tensor->rank * sizeof size[0]);
@@ -81,7 +64,7 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
                               element_name(t->type));
     }
     input->rank = q->rank;
-    int own = storage_type(q->type);
+    int own = element_storage(q->type);
     tess_type type = (tess_type)(dtype >= 0 ? dtype : own >= 0 ? own : TESS_F32);
     for (int i = 0; i < INPUTS; i++)
         if (!make_view(input, i, type, reason))

@@ -1,6 +1,5 @@
 /* tessera run: attention on files. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "lab/half.h"
 #include "lab/oracle.h"
 #include "lab/timer.h"
+#include "cli/modifier_options.h"
 #include "cli/pattern_options.h"
 #include "cli/reference.h"
 
@@ -39,6 +39,7 @@ static const struct argp_option choices[] = {
 
 struct run_options {
     struct pattern_options pattern;
+    struct modifier_options modifiers;
     const char *text[CHOICES];
     int backend, pipeline, dtype;
     double scale;
@@ -51,6 +52,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &options->pattern;
+        state->child_inputs[1] = &options->modifiers;
         return 0;
     case ARGP_KEY_ARG:
         report("run", "%s: every argument needs its option", argument);
@@ -64,14 +66,6 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return argument_once(&options->text[key - KEY_FIRST], argument, "run",
                              choices[key - KEY_FIRST].name);
     }
-}
-
-static bool parse_scale(const char *text, double *scale, struct reason *reason) {
-    char *end;
-    errno = 0; /* set for what is too small, too: a scale of 0 means 1/sqrt(d) */
-    *scale = strtod(text, &end);
-    return (end != text && !*end && isfinite(*scale) && errno != ERANGE) ||
-           reason_set(reason, "--scale %s: a finite number is needed", text);
 }
 
 /* The number that a name stands for. */
@@ -105,11 +99,13 @@ static bool check_options(struct run_options *options, struct reason *reason) {
             !parse_name(choices[named[i].choice].name, options->text[named[i].choice],
                         named[i].names, named[i].values, values[i], reason))
             return false;
-    if (options->text[SCALE] && !parse_scale(options->text[SCALE], &options->scale, reason))
+    if (options->text[SCALE] &&
+        !argument_real(&options->scale, options->text[SCALE], "scale", reason))
         return false;
     if (options->pipeline == PIPELINE_ORACLE && options->backend == TESS_CUDA)
         return reason_set(reason, "--pipeline oracle runs on the CPU only");
     return pattern_options_check(&options->pattern, reason) &&
+           modifier_options_check(&options->modifiers, reason) &&
            attention_output_check(options->text + OUT, reason);
 }
 
@@ -117,10 +113,13 @@ static bool check_options(struct run_options *options, struct reason *reason) {
  */
 
 static bool run_oracle(const struct run_options *options, const struct attention_input *input,
-                       const tess_pattern *pattern, struct attention_output *output,
-                       struct reason *reason) {
+                       const tess_pattern *pattern, const struct lab_modifiers *modifiers,
+                       struct attention_output *output, struct reason *reason) {
     struct lab_oracle oracle;
-    const struct lab_scoring scoring = {.scale = options->scale};
+    const struct lab_case c = {.scale = options->scale,
+                               .softcap = options->modifiers.softcap,
+                               .dropout = options->modifiers.dropout};
+    const struct lab_scoring scoring = lab_modifiers_scoring(modifiers, &c);
     int failed = lab_oracle_run(&oracle, &input->view[INPUT_Q], &input->view[INPUT_K],
                                 &input->view[INPUT_V], pattern, &scoring, NULL, 0);
     const tess_tensor *q = &input->view[INPUT_Q];
@@ -188,21 +187,28 @@ static bool room_make(struct room *room, const tess_plan *plan, tess_backend bac
 }
 
 static bool run_placed(const tess_plan *plan, struct placed p[INPUTS + OUTPUTS],
-                       const struct room *room, tess_backend backend, struct reason *reason) {
+                       const struct room *room, const struct lab_modifiers *modifiers,
+                       tess_backend backend, struct reason *reason) {
+    struct lab_mirror arrays;
     tess_error error = tess_error_init();
     tess_arguments arguments = tess_arguments_init();
     arguments.q = &p[INPUT_Q].view, arguments.k = &p[INPUT_K].view, arguments.v = &p[INPUT_V].view;
     arguments.o = &p[INPUTS + OUTPUT_O].view, arguments.lse = &p[INPUTS + OUTPUT_LSE].view;
     arguments.workspace = room->workspace, arguments.workspace_size = room->workspace_size;
     arguments.image = room->image, arguments.image_size = room->image_size;
-    if (tess_run(plan, &arguments, &error, NULL) != TESS_OK)
-        return reason_set_error(reason, &error);
-    return worked(lab_device_synchronize(backend), reason);
+    lab_mirror_make(&arrays, backend);
+    bool done =
+        lab_modifiers_place(modifiers, &arrays, &arguments) == 0 || worked(arrays.why, reason);
+    if (done && tess_run(plan, &arguments, &error, NULL) != TESS_OK)
+        done = reason_set_error(reason, &error);
+    done = done && worked(lab_device_synchronize(backend), reason);
+    lab_mirror_free(&arrays);
+    return done;
 }
 
 static bool run_plan(const tess_plan *plan, tess_backend backend,
-                     const struct attention_input *input, struct attention_output *output,
-                     struct reason *reason) {
+                     const struct attention_input *input, const struct lab_modifiers *modifiers,
+                     struct attention_output *output, struct reason *reason) {
     struct placed p[INPUTS + OUTPUTS] = {{.size = 0}};
     struct room room = {0};
     bool done = room_make(&room, plan, backend, reason);
@@ -210,7 +216,7 @@ static bool run_plan(const tess_plan *plan, tess_backend backend,
         done = place(&p[i], &input->view[i], backend, true, reason);
     for (int i = 0; done && i < OUTPUTS; i++)
         done = place(&p[INPUTS + i], &output->view[i], backend, false, reason);
-    done = done && run_placed(plan, p, &room, backend, reason);
+    done = done && run_placed(plan, p, &room, modifiers, backend, reason);
     for (int i = 0; i < INPUTS + OUTPUTS && backend != TESS_CPU; i++) {
         if (done && i >= INPUTS)
             done = worked(lab_device_to_host(backend, output->view[i - INPUTS].data, p[i].view.data,
@@ -237,6 +243,10 @@ static bool make_plan(tess_plan **plan, const struct run_options *options, tess_
         return reason_set_error(reason, &error);
     problem.pipeline = (tess_pipeline)options->pipeline;
     problem.scale = options->scale;
+    problem.softcap = options->modifiers.softcap;
+    problem.alibi = options->modifiers.text[MODIFIER_ALIBI] != NULL;
+    problem.sink = options->modifiers.text[MODIFIER_SINK] != NULL;
+    problem.dropout = options->modifiers.dropout;
     problem.threads = options->threads;
     return tess_plan_create(plan, &problem, pattern, &target, &error) == TESS_OK ||
            reason_set_error(reason, &error);
@@ -244,8 +254,8 @@ static bool make_plan(tess_plan **plan, const struct run_options *options, tess_
 
 /* auto: CUDA where a device is here and a plan for it can be made, else the CPU. */
 static bool run_kernels(const struct run_options *options, const struct attention_input *input,
-                        const tess_pattern *pattern, struct attention_output *output,
-                        struct reason *reason) {
+                        const tess_pattern *pattern, const struct lab_modifiers *modifiers,
+                        struct attention_output *output, struct reason *reason) {
     tess_plan *plan = NULL;
     tess_backend backend = options->backend == TESS_CUDA ? TESS_CUDA : TESS_CPU;
     if (options->backend == BACKEND_AUTO &&
@@ -255,7 +265,7 @@ static bool run_kernels(const struct run_options *options, const struct attentio
     if (!plan && !make_plan(&plan, options, backend, input, pattern, reason))
         return false;
     double start = lab_seconds();
-    bool done = run_plan(plan, backend, input, output, reason);
+    bool done = run_plan(plan, backend, input, modifiers, output, reason);
     if (done && options->verbose) {
         const char *kernel = tess_plan_kernel(
             plan, options->pipeline == TESS_FUSED ? TESS_STAGE_ATTENTION : TESS_STAGE_SDDMM);
@@ -311,21 +321,25 @@ static bool compute(const struct run_options *options, const struct attention_in
     const tess_tensor *q = &input->view[INPUT_Q], *k = &input->view[INPUT_K];
     struct pattern_sizes sizes = {q->size[0], q->size[1], k->size[1], q->size[2], k->size[2]};
     struct attention_output output = {.rank = 0};
+    struct lab_modifiers modifiers = {.alibi = {0}};
     tess_pattern *pattern = NULL;
     bool done = check_shapes(input, reason) &&
+                modifier_options_make(&modifiers, &options->modifiers, q->size[1], reason) &&
                 pattern_options_make(&pattern, &options->pattern, &sizes, reason) &&
                 make_output(&output, input, options, reason) &&
                 (options->pipeline == PIPELINE_ORACLE ? run_oracle : run_kernels)(
-                    options, input, pattern, &output, reason) &&
+                    options, input, pattern, &modifiers, &output, reason) &&
                 attention_output_write(&output, reason);
     for (int i = 0; i < OUTPUTS; i++)
         lab_device_free(TESS_CPU, output.view[i].data);
+    lab_modifiers_free(&modifiers);
     tess_pattern_free(pattern);
     return done;
 }
 
 int run_main(int argc, char **argv) {
-    static const struct argp_child children[] = {{&pattern_argp, 0, NULL, 0}, {0}};
+    static const struct argp_child children[] = {
+        {&pattern_argp, 0, NULL, 0}, {&modifier_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         choices,
         parse,
@@ -336,8 +350,10 @@ int run_main(int argc, char **argv) {
         children,
         reference_spec_filter,
         NULL};
-    struct run_options options = {
-        .pattern = {.command = "run"}, .backend = BACKEND_AUTO, .dtype = -1};
+    struct run_options options = {.pattern = {.command = "run"},
+                                  .modifiers = {.command = "run"},
+                                  .backend = BACKEND_AUTO,
+                                  .dtype = -1};
     struct reason reason;
     int status = arguments_parse(&argp, "run", argc, argv, &options);
     if (status != EXIT_DONE)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lab/half.h"
+
 static const struct {
     const char *name;
     size_t size;
@@ -21,6 +23,24 @@ const char *element_name(enum element_type type) {
 
 size_t element_size(enum element_type type) {
     return elements[type].size;
+}
+
+int element_storage(enum element_type type) {
+    switch (type) {
+    case ELEMENT_F16:
+        return TESS_F16;
+    case ELEMENT_BF16:
+        return TESS_BF16;
+    case ELEMENT_F32:
+        return TESS_F32;
+    default:
+        return -1;
+    }
+}
+
+double tensor_get(const struct tensor *tensor, int64_t e) {
+    const int type = element_storage(tensor->type);
+    return type < 0 ? ((const double *)tensor->data)[e] : lab_get(tensor->data, (tess_type)type, e);
 }
 
 bool tensor_measure(struct tensor *tensor) {

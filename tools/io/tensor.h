@@ -33,6 +33,12 @@ struct tensor {
 const char *element_name(enum element_type type); /* "f32" */
 size_t element_size(enum element_type type);
 
+/* The storage type of an element type, or -1. */
+int element_storage(enum element_type type);
+
+/* Element e of a tensor of f16, bf16, f32 or f64. */
+double tensor_get(const struct tensor *tensor, int64_t e);
+
 /* Sets tensor->size from its type and shape; false when an axis is negative or the product does
  * not fit a size. */
 bool tensor_measure(struct tensor *tensor);
