@@ -18,6 +18,8 @@ const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting
         return "f32 only";
     if (c->layout != LAB_BHND)
         return "layout=bhnd only";
+    if (lab_case_modifies(c))
+        return "no score modifiers";
     if (tess_pattern_lists(s->pattern, &b->lists, NULL) != TESS_OK)
         return "the pattern has no lists";
     const tess_lists *l = &b->lists;

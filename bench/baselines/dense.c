@@ -25,6 +25,8 @@ const char *bench_dense_refuses(const struct bench_dense_kind *kind, const struc
         return "f32 only";
     if (c->layout != LAB_BHND)
         return "layout=bhnd only";
+    if (lab_case_modifies(c))
+        return "no score modifiers";
     if (kind->backend == TESS_CUDA && c->nkv > BENCH_SOFTMAX_COLUMNS)
         return "more than 32768 keys";
     return lab_device_available(kind->backend) ? NULL : "no device";

@@ -27,6 +27,8 @@ static const char *trial_make(struct trial *t, const struct bench_manner *manner
         why = no_place;
     if (!why && c->layout != LAB_BHND)
         why = "layout=bhnd only";
+    if (!why && lab_case_modifies(c))
+        why = "no score modifiers";
     if (!why && c->b * c->h != 1)
         why = "one head only";
     if (!why)

@@ -46,8 +46,8 @@ static void check_fields(const json_t *o) {
     static const char *const texts[] = {"asked",   "case",    "dtype",    "block",
                                         "pattern", "backend", "pipeline", "kernel",
                                         "timing",  "device",  "version"};
-    static const char *const integers[] = {"b", "h",  "hkv",  "n",    "nkv",
-                                           "d", "dv", "seed", "runs", "pairs"};
+    static const char *const integers[] = {"b",  "h",    "hkv",   "n",    "nkv",  "d",
+                                           "dv", "seed", "alibi", "sink", "runs", "pairs"};
     static const char *const reals[] = {"ms", "ms_min", "ms_max", "tflops"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (!text(o, texts[i]) || !*text(o, texts[i]))

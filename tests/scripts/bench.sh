@@ -123,6 +123,19 @@ done | paste - - - - - - | awk '{ for (i = 1; i <= 6; i++) row[i] = row[i] " " $
 [ "$(sed -n 2p all)" = "$(sed -n 4p all)" ] && [ "$(sed -n 2p all)" != "$(sed -n 6p all)" ] ||
     fail 'the times of dense attention'
 
+# ---- score modifiers ----
+# Dense baselines and OpenBLAS's products have none.
+modified="b=2,h=2,n=32,d=8,block=8x8,softcap=30,alibi=1,sink=1,dropout=0.25"
+good bench --seconds 0 --baseline naive_cpu,openblas_blocks --stages "n=16,d=4,$small" \
+    "$modified,backend=cpu" --json out/b.json --csv out/b.csv
+says 'naive_cpu: no score modifiers'
+says 'blocks_openblas: no score modifiers'
+says 'softcap=30,alibi=1,sink=1,dropout=0.25'
+for field in '"softcap": 30.0' '"alibi": 1' '"sink": 1' '"dropout": 0.25'; do
+    checks=$((checks + 1))
+    [ "$(grep -c "$field," out/b.json)" -eq 4 ] || fail "not in the rows: $field"
+done
+
 # ---- seeds past what JSON's integers hold ----
 far=9223372036854775809
 good bench --seconds 0 "n=16,d=4,seed=$far,$small" --json out/b.json --csv out/b.csv
