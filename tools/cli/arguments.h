@@ -20,7 +20,7 @@ error_t argument_once(const char **value, const char *text, const char *command,
 error_t argument_number(int64_t *value, const char *text, int64_t minimum, int64_t maximum,
                         const char *command, const char *option);
 
-/* A finite number, not so small that it would become 0 (of scales and caps 0 means another thing). */
+/* A finite number, not so small that it would become 0: a scale or cap of 0 means another thing. */
 bool argument_real(double *value, const char *text, const char *option, struct reason *reason);
 
 #endif

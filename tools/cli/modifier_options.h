@@ -25,7 +25,7 @@ extern const struct argp modifier_argp; /* its input is a struct modifier_option
 
 bool modifier_options_check(struct modifier_options *options, struct reason *reason);
 
-/* Reads and computes the arrays, for as many query heads; lab_modifiers_free whatever it answers. */
+/* The arrays, read or computed, for `heads` query heads; lab_modifiers_free whatever it answers. */
 bool modifier_options_make(struct lab_modifiers *made, const struct modifier_options *options,
                            int64_t heads, struct reason *reason);
 
