@@ -473,23 +473,43 @@ static tess_status sizes_agree(const tess_problem *p, const char *function, tess
 static tess_status plan_cheaper(tess_plan **plan, tess_problem *problem,
                                 const tess_pattern *pattern, const tess_target *target,
                                 tess_error *error) {
-    tess_plan *staged = NULL;
     const tess_status status = tess_plan_create(plan, problem, pattern, target, error);
     if (status && status != TESS_UNSUPPORTED)
         return status;
-    problem->pipeline = TESS_STAGED;
-    if (tess_plan_create(&staged, problem, pattern, target, NULL))
-        return status;
-    if (*plan && (*plan)->predicted_seconds <= staged->predicted_seconds) {
-        tess_plan_free(staged);
+    if (!status && (*plan)->predicted_seconds <= plan_staged_seconds(*plan, pattern))
         return TESS_OK;
-    }
     tess_plan_free(*plan);
-    *plan = staged;
-    return TESS_OK;
+    problem->pipeline = TESS_STAGED;
+    return tess_plan_create(plan, problem, pattern, target, error);
 }
 
-/* Plans, allocates, runs, waits and frees. Errors may name functions and arguments of a callee. */
+/* Allocates, runs and waits. */
+static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, const char *function,
+                            tess_error *error) {
+    const struct backend *backend = plan->backend;
+    const size_t size = tess_plan_workspace_size(plan);
+    void *workspace = size ? backend->allocate(size) : NULL;
+    void *image = plan->image ? backend->allocate(plan->image) : NULL;
+    tess_status status;
+    arguments->workspace = workspace;
+    arguments->workspace_size = size;
+    arguments->image = image;
+    arguments->image_size = plan->image;
+    if ((size && !workspace) || (plan->image && !image))
+        status = error_set_memory(error, function, size + plan->image);
+    else
+        status = tess_plan_upload(plan, image, plan->image, error, NULL);
+    if (!status)
+        status = tess_run(plan, arguments, error, NULL);
+    if (!status)
+        status = backend->synchronize(NULL, error);
+    backend->release(workspace);
+    backend->release(image);
+    return status;
+}
+
+/* Plans, runs and frees. Where there is no room for the scores of the staged pipeline, the fused one
+ * runs, which needs none. Errors may name functions and arguments of a callee. */
 static tess_status attention(tess_backend backend, const tess_pattern *pattern,
                              tess_arguments *arguments, const char *function, tess_error *error) {
     tess_problem problem = tess_problem_init();
@@ -515,24 +535,14 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
         status = plan_cheaper(&plan, &problem, pattern, &target, error);
     if (status)
         return status;
-
-    size_t size = tess_plan_workspace_size(plan);
-    void *workspace = size ? plan->backend->allocate(size) : NULL;
-    void *image = plan->image ? plan->backend->allocate(plan->image) : NULL;
-    arguments->workspace = workspace;
-    arguments->workspace_size = size;
-    arguments->image = image;
-    arguments->image_size = plan->image;
-    if ((size && !workspace) || (plan->image && !image))
-        status = error_set_memory(error, function, size + plan->image);
-    else
-        status = tess_plan_upload(plan, image, plan->image, error, NULL);
-    if (!status)
-        status = tess_run(plan, arguments, error, NULL);
-    if (!status)
-        status = plan->backend->synchronize(NULL, error);
-    plan->backend->release(workspace);
-    plan->backend->release(image);
+    status = plan_run(plan, arguments, function, error);
+    tess_plan_free(plan);
+    if (status != TESS_OUT_OF_MEMORY || problem.pipeline == TESS_FUSED)
+        return status;
+    problem.pipeline = TESS_FUSED;
+    if (tess_plan_create(&plan, &problem, pattern, &target, NULL))
+        return status;
+    status = plan_run(plan, arguments, function, error);
     tess_plan_free(plan);
     return status;
 }

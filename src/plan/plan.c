@@ -4,6 +4,7 @@
 #include "plan/select.h"
 #include "base/status.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -270,6 +271,19 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     }
     *out = plan;
     return TESS_OK;
+}
+
+double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
+    tess_plan staged = {.problem = plan->problem,
+                        .target = plan->target,
+                        .backend = plan->backend,
+                        .work.bcsr = pattern->lists}; /* only looked at */
+    const double heads =
+        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+    staged.problem.pipeline = TESS_STAGED;
+    staged.problem.tile_rows = 0;
+    passes_begin(&staged);
+    return select_kernels(&staged, NULL, NULL) ? INFINITY : select_staged_cost(&staged, heads);
 }
 
 void tess_plan_free(tess_plan *plan) {

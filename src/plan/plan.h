@@ -55,6 +55,10 @@ tess_status plan_make(tess_plan **plan, const struct problem *problem, const cha
 /* The pass of a stage; NULL where the plan, which may be NULL, has none. */
 const struct pass *plan_pass(const tess_plan *plan, tess_stage stage);
 
+/* Predicted seconds of the staged pipeline on a fused plan's problem; infinite where it has no kernel.
+ * Nothing is allocated. */
+double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern);
+
 /* The workspace of tess_run: staged, the scores; then room for the largest of a pass. */
 void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **of_pass);
 

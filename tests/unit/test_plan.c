@@ -1,6 +1,8 @@
 /* Plans: what they hold, what they refuse, what they say. What they choose: test_select.c. */
 #include "support/plans.h"
 
+#include <math.h>
+
 static void pattern_may_go(void **state) {
     (void)state;
     tess_plan *plan = NULL;
@@ -260,6 +262,36 @@ static void cuda_plans_need_no_device(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* What the one call compares: the staged pipeline as a plan of it would be predicted. */
+static void staged_is_predicted_without_a_plan(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t d, block;
+        tess_type type;
+    } cases[] = {{"causal", 64, 16, TESS_F32},
+                 {"random(0.3,1)", 200, 8, TESS_BF16},
+                 {"window(9,3)", 1024, 64, TESS_F16}};
+    for (int backend = TESS_CPU; backend <= (backend_get(TESS_CUDA) ? TESS_CUDA : TESS_CPU);
+         backend++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            tess_pattern *pattern = pattern_make(cases[i].spec, 256, cases[i].block, 1, 4);
+            tess_problem problem = problem_make(256);
+            tess_target target = backend == TESS_CUDA ? cuda_target(90, 0) : tess_target_init();
+            tess_plan *fused, *staged;
+            problem.type = cases[i].type, problem.d_qk = problem.d_v = cases[i].d;
+            assert_int_equal(tess_plan_create(&fused, &problem, pattern, &target, NULL), TESS_OK);
+            problem.pipeline = TESS_STAGED;
+            assert_int_equal(tess_plan_create(&staged, &problem, pattern, &target, NULL), TESS_OK);
+            assert_true(plan_staged_seconds(fused, pattern) == staged->predicted_seconds);
+            fused->target.architecture = 75;
+            assert_true(backend == TESS_CPU || isinf(plan_staged_seconds(fused, pattern)));
+            tess_plan_free(fused);
+            tess_plan_free(staged);
+            tess_pattern_free(pattern);
+        }
+}
+
 /* Values that do not fit 64 bits are refused, not wrapped. */
 static void huge_scores_are_refused(void **state) {
     (void)state;
@@ -313,6 +345,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_the_schedule),
         cmocka_unit_test(printing_is_snprintf),
         cmocka_unit_test(cuda_plans_need_no_device),
+        cmocka_unit_test(staged_is_predicted_without_a_plan),
         cmocka_unit_test(huge_scores_are_refused),
         cmocka_unit_test(queries_answer),
     };
