@@ -98,7 +98,7 @@ static int check_outputs(const struct comparing *x, const tess_pattern *pattern,
 
 static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
     tess_pattern *dense = NULL;
-    tess_pattern_shape shape = lab_case_shape(&x->s->c);
+    tess_pattern_shape shape = lab_case_shape(&x->s->of.c);
     shape.batch = shape.heads = 1, shape.block_q = shape.block_kv = 128;
     if (x->manner->layer && bench_layer_check(x->s, why))
         return BENCH_FAILED;
@@ -125,7 +125,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
     if (!broken)
-        broken = bench_dense_make(&dense, kind, &x->s->c, &place);
+        broken = bench_dense_make(&dense, kind, &x->s->of.c, &place);
     dense.stages = (1 << BENCH_STAGES) - 1, dense.layer = x->manner->layer;
     if (!broken)
         broken = bench_dense_run(&dense, clock.stream);
@@ -176,7 +176,7 @@ static bool take_times(struct bench_result *r, const struct comparing *x) {
 
 static int compare_dense(const struct comparing *x, const struct bench_dense_kind *kind) {
     struct bench_result r;
-    const struct lab_case *c = &x->s->c;
+    const struct lab_case *c = &x->s->of.c;
     result_make(&r, x, kind->backend, "dense", kind->kernel);
     r.pairs = c->b * c->h * c->n * c->nkv;
     const char *refusal = bench_dense_refuses(kind, c);
@@ -217,7 +217,7 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
     if (!broken)
         broken = lab_mirror_fetch(&place.tensors);
     if (!broken)
-        status = check_outputs(x, x->s->pattern, why);
+        status = check_outputs(x, x->s->of.pattern, why);
     if (!broken && status == BENCH_DONE)
         broken = bench_time(&times, &clock, &work);
     if (broken)
@@ -233,7 +233,7 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
 }
 
 static int compare_blocks(const struct comparing *x) {
-    const struct lab_case *c = &x->s->c;
+    const struct lab_case *c = &x->s->of.c;
     struct bench_result r;
     result_make(&r, x, TESS_CPU, "blocks", "blocks_openblas");
     r.pairs = x->ours->pairs;
@@ -249,7 +249,7 @@ static int compare_blocks(const struct comparing *x) {
 
 static int compare_peer(const struct comparing *x, const struct bench_peer_kind *kind) {
     const int stage = (int)kind->stage - TESS_STAGE_SDDMM;
-    const struct lab_case *c = &x->s->c;
+    const struct lab_case *c = &x->s->of.c;
     struct bench_result r;
     result_make(&r, x, TESS_CUDA, tess_stage_name(kind->stage), kind->kernel);
     r.pairs = x->ours->pairs;

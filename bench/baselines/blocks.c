@@ -11,7 +11,7 @@
 
 const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting *s,
                               const struct bench_place *place) {
-    const struct lab_case *c = &s->c;
+    const struct lab_case *c = &s->of.c;
     memset(b, 0, sizeof *b);
     b->c = c, b->place = place, b->lists = tess_lists_init();
     if (c->type != TESS_F32)
@@ -20,7 +20,7 @@ const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting
         return "layout=bhnd only";
     if (lab_case_modifies(c))
         return "no score modifiers";
-    if (tess_pattern_lists(s->pattern, &b->lists, NULL) != TESS_OK)
+    if (tess_pattern_lists(s->of.pattern, &b->lists, NULL) != TESS_OK)
         return "the pattern has no lists";
     const tess_lists *l = &b->lists;
     if (l->n_bands || l->n_bitmasks || l->n_q % l->block_q || l->n_kv % l->block_kv)

@@ -19,7 +19,7 @@ struct trial {
 };
 
 static const char *trial_make(struct trial *t, const struct bench_manner *manner) {
-    const struct lab_case *c = &t->s->c;
+    const struct lab_case *c = &t->s->of.c;
     const char *why =
         bench_clock_make(&t->clock, TESS_CUDA, manner->timing, manner->seconds, manner->noise);
     const char *no_place = bench_place_make(&t->place, t->s, NULL, TESS_CUDA, 0);
@@ -32,7 +32,7 @@ static const char *trial_make(struct trial *t, const struct bench_manner *manner
     if (!why && c->b * c->h != 1)
         why = "one head only";
     if (!why)
-        why = bench_sparse_make(&t->m, t->s->pattern, t->kind->format);
+        why = bench_sparse_make(&t->m, t->s->of.pattern, t->kind->format);
     if (why)
         return why;
     t->o_size = (size_t)(c->n * c->dv) * sizeof(float);
@@ -55,7 +55,7 @@ static void trial_free(struct trial *t) {
 
 /* Runs once, with what it writes of type_c. Answers NULL, or why not. */
 static const char *run_once(struct trial *t, struct bench_peer **peer, tess_type type_c) {
-    const struct lab_case *c = &t->s->c;
+    const struct lab_case *c = &t->s->of.c;
     const tess_type type = t->kind->stage == TESS_STAGE_SDDMM ? type_c : c->type;
     const size_t size = (size_t)t->m.n_values * tess_type_size(type);
     bench_peer_weights(t->host, type, &t->m, c->seed);
@@ -94,7 +94,7 @@ void bench_peer_measure(struct bench_result *r, const struct bench_peer_kind *ki
     struct trial t = {.kind = kind, .s = s};
     const int sddmm = kind->stage == TESS_STAGE_SDDMM;
     /* as ours has them first: scores in f32, o in the type of the inputs */
-    const tess_type types[] = {sddmm ? TESS_F32 : s->c.type, sddmm ? s->c.type : TESS_F32};
+    const tess_type types[] = {sddmm ? TESS_F32 : s->of.c.type, sddmm ? s->of.c.type : TESS_F32};
     const char *why = trial_make(&t, manner);
     if (!why) {
         why = try_type(r, &t, types[0]);

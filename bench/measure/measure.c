@@ -11,7 +11,7 @@
 
 void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     memset(r, 0, sizeof *r);
-    r->c = s->c;
+    r->c = s->of.c;
     r->asked = s->asked;
     r->ms = r->ms_min = r->ms_max = r->plan_ms = r->upload_ms = r->tflops = NAN;
     for (int i = 0; i < BENCH_STAGES; i++)
@@ -111,10 +111,10 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
         snprintf(why, LAB_WHY, "%s", broken);
         return BENCH_BAD;
     }
-    if (m->s->c.fill >= LAB_FILL_NANK && m->s->c.fill <= LAB_FILL_INF)
+    if (m->s->of.c.fill >= LAB_FILL_NANK && m->s->of.c.fill <= LAB_FILL_INF)
         return BENCH_DONE;
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
-    if (bench_sample_make(&oracle, m->s, m->s->pattern)) {
+    if (bench_sample_make(&oracle, m->s, m->s->of.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         status = BENCH_BAD;
     } else if (status == BENCH_DONE && bench_sample_check(&oracle, m->s, 1, why))
@@ -180,9 +180,9 @@ static const char *time_beside_peak(struct measuring *m) {
     const char *level = strrchr(m->r->kernel, '_');
     if (m->r->c.backend != TESS_CPU || !level)
         return time_all(m);
-    double before = bench_peak_tflops(level + 1, m->s->c.threads);
+    double before = bench_peak_tflops(level + 1, m->s->of.c.threads);
     const char *why = time_all(m);
-    m->r->peak_tflops = fmax(before, bench_peak_tflops(level + 1, m->s->c.threads));
+    m->r->peak_tflops = fmax(before, bench_peak_tflops(level + 1, m->s->of.c.threads));
     return why;
 }
 
@@ -214,7 +214,7 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
     const int cuda = r->c.backend == TESS_CUDA;
     tess_problem problem = lab_case_problem(&r->c, m->pipeline);
     tess_pattern_info info = tess_pattern_info_init();
-    if (tess_pattern_describe(m->s->pattern, &info, NULL) != TESS_OK)
+    if (tess_pattern_describe(m->s->of.pattern, &info, NULL) != TESS_OK)
         return;
     int64_t first = TESS_STAGE_ATTENTION, last = first;
     const struct bench_amounts amounts = {
@@ -262,7 +262,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         broken = m->error.message;
     if (!broken) {
         m->r->pairs = info.pairs;
-        if (backend == TESS_CUDA || m->s->c.threads == 1)
+        if (backend == TESS_CUDA || m->s->of.c.threads == 1)
             m->r->predicted_ms = 1e3 * info.predicted_seconds;
         name_kernels(m->r, m->plan);
         status = check(m, why);
@@ -277,7 +277,8 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     if (status != BENCH_DONE)
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
-    m->r->tflops = 2.0 * (double)(m->s->c.d + m->s->c.dv) * (double)info.pairs / (m->r->ms * 1e9);
+    m->r->tflops =
+        2.0 * (double)(m->s->of.c.d + m->s->of.c.dv) * (double)info.pairs / (m->r->ms * 1e9);
     set_beside_limits(m, &info, limits);
     return status;
 }
@@ -288,7 +289,7 @@ int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend 
     struct measuring m = {.r = r, .s = s, .manner = manner, .pipeline = pipeline};
     tess_target target = tess_target_init();
     tess_device_info device = tess_device_info_init();
-    tess_problem problem = lab_case_problem(&s->c, pipeline);
+    tess_problem problem = lab_case_problem(&s->of.c, pipeline);
     tess_plan *plan = NULL;
     m.error = tess_error_init();
     bench_result_make(r, s);
@@ -298,12 +299,13 @@ int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend 
     int failed = tess_target_query(&target, backend, 0, &m.error) != TESS_OK ||
                  tess_device_describe(backend, 0, &device, &m.error) != TESS_OK;
     double before = lab_seconds();
-    failed = failed || tess_plan_create(&plan, &problem, s->pattern, &target, &m.error) != TESS_OK;
+    failed =
+        failed || tess_plan_create(&plan, &problem, s->of.pattern, &target, &m.error) != TESS_OK;
     r->plan_ms = 1e3 * (lab_seconds() - before);
     memcpy(r->device, device.name, sizeof r->device);
     if (failed) {
         snprintf(why, LAB_WHY, "%s", m.error.message);
-        return m.error.status == TESS_UNSUPPORTED && s->c.kernel[0] ? BENCH_REFUSED : BENCH_BAD;
+        return m.error.status == TESS_UNSUPPORTED && s->of.c.kernel[0] ? BENCH_REFUSED : BENCH_BAD;
     }
     m.plan = plan;
     int status = measure_plan(&m, limits, why);

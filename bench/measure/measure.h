@@ -2,17 +2,13 @@
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
-#include "lab/guard.h"
-#include "lab/modifiers.h"
+#include "lab/setting.h"
 #include "measure/floor.h"
 #include "run/options.h"
 
 /* What all measurements of a case share. */
 struct bench_setting {
-    struct lab_case c;
-    tess_pattern *pattern;
-    struct lab_tensor q, k, v, o, lse;
-    struct lab_modifiers modifiers;
+    struct lab_setting of;
     struct lab_tensor tokens, weights; /* layer: [n, d], and [3, d, d] for Q, K and V */
     char asked[BENCH_ASKED_TEXT];
 };

@@ -14,20 +14,17 @@ static int64_t bench_align(const struct lab_case *c) {
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
                        const struct bench_manner *manner, char why[LAB_WHY]) {
     struct lab_case placed = *c;
-    struct lab_setting made;
     placed.align = bench_align(c);
     memset(s, 0, sizeof *s);
-    s->c = *c;
+    s->of.c = *c;
     bench_asked(s->asked, manner, c);
     const char *refusal = manner->layer ? bench_layer_refuses(c) : NULL;
     if (refusal) {
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
     }
-    const int lacking = lab_setting_make(&made, &placed, why);
-    s->pattern = made.pattern;
-    s->modifiers = made.modifiers;
-    s->q = made.q, s->k = made.k, s->v = made.v, s->o = made.o, s->lse = made.lse;
+    const int lacking = lab_setting_make(&s->of, &placed, why);
+    s->of.c = *c; /* as asked: the alignment was the placing's */
     if (!lacking && manner->layer && bench_layer_make(s)) {
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
@@ -36,28 +33,26 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
 }
 
 void bench_setting_free(struct bench_setting *s) {
-    struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse, &s->tokens, &s->weights};
-    for (size_t t = 0; t < sizeof all / sizeof *all; t++)
-        lab_tensor_free(all[t]);
-    lab_modifiers_free(&s->modifiers);
-    tess_pattern_free(s->pattern);
+    lab_tensor_free(&s->tokens);
+    lab_tensor_free(&s->weights);
+    lab_setting_free(&s->of);
     memset(s, 0, sizeof *s);
 }
 
 void bench_setting_spoil(struct bench_setting *s, int layer) {
-    struct lab_tensor *const projected[] = {&s->q, &s->k, &s->v};
-    lab_tensor_poison(&s->o);
-    lab_tensor_poison(&s->lse);
+    struct lab_tensor *const projected[] = {&s->of.q, &s->of.k, &s->of.v};
+    lab_tensor_poison(&s->of.o);
+    lab_tensor_poison(&s->of.lse);
     for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
         memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
 }
 
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
-    return lab_mirror_tensor(&p->tensors, &s->q, &p->q) ||
-           lab_mirror_tensor(&p->tensors, &s->k, &p->k) ||
-           lab_mirror_tensor(&p->tensors, &s->v, &p->v) ||
-           lab_mirror_tensor(&p->tensors, &s->o, &p->o) ||
-           lab_mirror_tensor(&p->tensors, &s->lse, &p->lse) ||
+    return lab_mirror_tensor(&p->tensors, &s->of.q, &p->q) ||
+           lab_mirror_tensor(&p->tensors, &s->of.k, &p->k) ||
+           lab_mirror_tensor(&p->tensors, &s->of.v, &p->v) ||
+           lab_mirror_tensor(&p->tensors, &s->of.o, &p->o) ||
+           lab_mirror_tensor(&p->tensors, &s->of.lse, &p->lse) ||
            (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
                                       lab_mirror_tensor(&p->tensors, &s->weights, &p->weights)));
 }
@@ -83,7 +78,7 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         p->scores = lab_device_alloc(backend, (size_t)tess_plan_scores_count(plan) * sizeof(float));
     if (scores && !p->scores)
         return "out of memory for the scores";
-    if (lab_modifiers_place(&s->modifiers, &p->tensors, &a))
+    if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a))
         return p->tensors.why;
     a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
     p->arguments = a;
