@@ -21,7 +21,7 @@ if(TESSERA_WITH_CUDA)
 endif()
 add_library(lab STATIC
     lab/case.c lab/cases.c lab/check.c lab/compare.c lab/device.c lab/fill.c
-    lab/guard.c lab/half.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
+    lab/gradients.c lab/guard.c lab/half.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c
     lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)

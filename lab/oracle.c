@@ -2,7 +2,6 @@
 #include "lab/oracle.h"
 
 #include "lab/half.h"
-#include "lab/philox.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@ struct inputs {
     const tess_pattern *pattern;
     int64_t lists_batch, lists_heads;
     struct lab_scoring scoring;
+    struct lab_sizes sizes;
 };
 
 /* Scratch of one thread. */
@@ -55,29 +55,6 @@ static int all_finite(const double *x, int64_t count) {
     return sum == 0; /* -ffast-math would break this; it is never used */
 }
 
-/* A score as softcap and ALiBi leave it. */
-static double modified(const struct inputs *in, const struct lab_place *at, int64_t key,
-                       double score) {
-    const struct lab_scoring *s = &in->scoring;
-    if (s->softcap > 0)
-        score = s->softcap * tanh(score / s->softcap);
-    if (s->alibi) {
-        const int64_t j = s->key_positions ? s->key_positions[key] : key + s->first_key;
-        const int64_t p = at->i + in->k->size[2] - in->q->size[2] + s->position;
-        score += (double)s->alibi[at->h] * (double)(j - p);
-    }
-    return score;
-}
-
-static int dropped(const struct inputs *in, const struct lab_place *at, int64_t key) {
-    const struct lab_scoring *s = &in->scoring;
-    const int64_t j = s->key_positions ? s->key_positions[key] : key + s->first_key;
-    const int64_t heads = s->heads ? s->heads : in->q->size[1];
-    return s->dropped &&
-           lab_draw(s->seed, (uint32_t)(s->first_head + at->b * heads + at->h),
-                    (uint32_t)(at->i + s->first_query), (uint32_t)j) < (uint32_t)s->dropped;
-}
-
 /* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets whether
  * the row lists a bad K row. */
 static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
@@ -96,7 +73,8 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
             square += s->kv[d] * s->kv[d];
         }
         const double plain = in->scoring.scale * dot;
-        const double score = s->weights[e] = modified(in, at, s->keys[e], plain);
+        const double score = s->weights[e] =
+            lab_score(&in->scoring, &in->sizes, at, s->keys[e], plain);
         s->size[e] = 0.5 * fabs(in->scoring.scale) * sqrt(q_square) * sqrt(square);
         if (!all_finite(s->kv, d_qk)) {
             out->lists_bad[x] |= LAB_BAD_K;
@@ -134,12 +112,11 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t e = 0; e < out->keys[x]; e++)
         if (s->size[e] > out->size[x] && (!in->scoring.alibi || s->weights[e] >= sum * exp(-32)))
             out->size[x] = s->size[e];
-    const double kept = 65536.0 / (double)(65536 - in->scoring.dropped);
     if (in->scoring.sink && !empty)
         sum += exp((double)in->scoring.sink[at->h] - top);
     for (int64_t e = 0; e < out->keys[x]; e++) {
-        const double p = empty ? 0 : s->weights[e] / sum * kept;
-        const int drops = dropped(in, at, s->keys[e]);
+        const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
+        const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
         load(s->kv, in->v, at->b, hk, s->keys[e]);
         if (!all_finite(s->kv, d_v))
             out->lists_bad[x] |= LAB_BAD_V;
@@ -195,7 +172,8 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
                         .pattern = pattern,
                         .lists_batch = info.batch,
                         .lists_heads = info.heads,
-                        .scoring = scoring ? *scoring : (struct lab_scoring){0}};
+                        .scoring = scoring ? *scoring : (struct lab_scoring){0},
+                        .sizes = {heads, n_q, k->size[2]}};
     if (!(in.scoring.scale < 0 || in.scoring.scale > 0))
         in.scoring.scale = 1 / sqrt((double)q->size[3]);
 #pragma omp parallel if (out->rows > 64)

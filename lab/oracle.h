@@ -5,25 +5,9 @@
 #ifndef LAB_ORACLE_H
 #define LAB_ORACLE_H
 
-#include "tessera.h"
+#include "lab/scoring.h"
 
 enum { LAB_BAD_K = 1, LAB_BAD_V = 2 };
-
-/* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */
-struct lab_scoring {
-    double scale, softcap;
-    const float *alibi, *sink; /* [heads_q], NULL: none */
-    int64_t dropped;           /* of 65536 */
-    uint64_t seed;
-    /* Where this problem lies in the whole one: added to a head's number (b * heads + h, where heads 0
-     * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
-    int64_t first_head, heads, first_query, first_key, position;
-    const int32_t *key_positions; /* [n_kv], NULL: j + first_key */
-};
-
-struct lab_place {
-    int64_t b, h, i;
-};
 
 /* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
 struct lab_oracle {

@@ -1,0 +1,63 @@
+/* How the oracle makes weights of scores: softcap, ALiBi, sinks and dropout from their definitions
+ * (docs/semantics.md). */
+#ifndef LAB_SCORING_H
+#define LAB_SCORING_H
+
+#include "lab/philox.h"
+#include "tessera.h"
+
+#include <math.h>
+
+struct lab_place {
+    int64_t b, h, i;
+};
+
+/* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */
+struct lab_scoring {
+    double scale, softcap;
+    const float *alibi, *sink; /* [heads_q], NULL: none */
+    int64_t dropped;           /* of 65536 */
+    uint64_t seed;
+    /* Where this problem lies in the whole one: added to a head's number (b * heads + h, where heads 0
+     * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
+    int64_t first_head, heads, first_query, first_key, position;
+    const int32_t *key_positions; /* [n_kv], NULL: j + first_key */
+};
+
+/* What the definitions need of a problem. */
+struct lab_sizes {
+    int64_t heads_q, n_q, n_kv;
+};
+
+static inline int64_t lab_key_position(const struct lab_scoring *s, int64_t key) {
+    return s->key_positions ? s->key_positions[key] : key + s->first_key;
+}
+
+/* How far a key stands behind a query: j - p_i. */
+static inline double lab_distance(const struct lab_scoring *s, const struct lab_sizes *sizes,
+                                  const struct lab_place *at, int64_t key) {
+    return (double)(lab_key_position(s, key) - at->i - sizes->n_kv + sizes->n_q - s->position);
+}
+
+/* A scaled score as softcap and ALiBi leave it. */
+static inline double lab_score(const struct lab_scoring *s, const struct lab_sizes *sizes,
+                               const struct lab_place *at, int64_t key, double score) {
+    if (s->softcap > 0)
+        score = s->softcap * tanh(score / s->softcap);
+    if (s->alibi)
+        score += (double)s->alibi[at->h] * lab_distance(s, sizes, at, key);
+    return score;
+}
+
+/* Whether dropout takes a weight, and what the others are multiplied by. */
+static inline int lab_drops(const struct lab_scoring *s, const struct lab_sizes *sizes,
+                            const struct lab_place *at, int64_t key) {
+    const int64_t head = s->first_head + at->b * (s->heads ? s->heads : sizes->heads_q) + at->h;
+    return s->dropped && lab_draw(s->seed, (uint32_t)head, (uint32_t)(at->i + s->first_query),
+                                  (uint32_t)lab_key_position(s, key)) < (uint32_t)s->dropped;
+}
+static inline double lab_kept(const struct lab_scoring *s) {
+    return 65536.0 / (double)(65536 - s->dropped);
+}
+
+#endif

@@ -1,0 +1,275 @@
+/*
+ * The oracle's gradients, held by others: complex-step differentiation of the definition, central
+ * differences of the oracle's forward pass, and identities that hold at any size.
+ */
+#include <complex.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "lab/gradients.h"
+#include "lab/rng.h"
+#include "support/support.h"
+
+/* ---- the definition in complex numbers ---- */
+
+enum { B = 2, H = 4, H_KV = 2, N = 6, N_KV = 9, D = 3, D_V = 5 };
+
+/* Everything that a loss depends on. */
+struct inputs {
+    double complex q[B][H][N][D], k[B][H_KV][N_KV][D], v[B][H_KV][N_KV][D_V];
+    double complex slope[H], sink[H];
+};
+#define INPUTS (sizeof(struct inputs) / sizeof(double complex))
+
+struct loss {
+    const tess_pattern *pattern;
+    struct lab_scoring scoring;
+    double d_o[B][H][N][D_V], d_lse[B][H][N];
+};
+
+static const struct lab_sizes sizes = {H, N, N_KV};
+
+/* sum dO . o + dlse . lse of one row. */
+static double complex row_loss(const struct loss *l, const struct inputs *x,
+                               const struct lab_place *at) {
+    const struct lab_scoring *s = &l->scoring;
+    const int64_t hk = at->h / (H / H_KV);
+    int64_t keys[N_KV], n;
+    double complex score[N_KV], sum = 0, loss = 0, o[D_V] = {0};
+    double top = -(double)INFINITY;
+    tess_pattern_row(l->pattern, 0, 0, at->i, keys, N_KV, &n, NULL);
+    for (int64_t e = 0; e < n; e++) {
+        score[e] = 0;
+        for (int d = 0; d < D; d++)
+            score[e] += s->scale * x->q[at->b][at->h][at->i][d] * x->k[at->b][hk][keys[e]][d];
+        if (s->softcap > 0)
+            score[e] = s->softcap * ctanh(score[e] / s->softcap);
+        if (s->alibi)
+            score[e] += x->slope[at->h] * lab_distance(s, &sizes, at, keys[e]);
+        top = creal(score[e]) > top ? creal(score[e]) : top;
+    }
+    if (n == 0)
+        return 0;
+    for (int64_t e = 0; e < n; e++)
+        sum += score[e] = cexp(score[e] - top);
+    const double complex all = s->sink ? sum + cexp(x->sink[at->h] - top) : sum;
+    for (int64_t e = 0; e < n; e++)
+        for (int d = 0; d < D_V; d++)
+            if (!lab_drops(s, &sizes, at, keys[e]))
+                o[d] += lab_kept(s) * score[e] / all * x->v[at->b][hk][keys[e]][d];
+    for (int d = 0; d < D_V; d++)
+        loss += l->d_o[at->b][at->h][at->i][d] * o[d];
+    return loss + l->d_lse[at->b][at->h][at->i] * (top + clog(sum));
+}
+
+static double complex loss_of(const struct loss *l, const struct inputs *x) {
+    double complex loss = 0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < N; i++)
+                loss += row_loss(l, x, &(struct lab_place){b, h, i});
+    return loss;
+}
+
+/* ---- both, side by side ---- */
+
+struct problem_at_hand {
+    struct loss loss;
+    struct inputs inputs;
+    float q[B][H][N][D], k[B][H_KV][N_KV][D], v[B][H_KV][N_KV][D_V];
+    float slope[H], sink[H], d_o[B][H][N][D_V], d_lse[B][H][N];
+    tess_tensor tq, tk, tv, tdo, tdlse;
+    struct lab_gradients gradients;
+};
+
+/* Numbers of f32, so that both see the same. */
+static void draw(float *to, double complex *of, size_t n, uint64_t stream) {
+    for (size_t i = 0; i < n; i++) {
+        to[i] = (float)lab_normal(11, stream, i);
+        if (of)
+            of[i] = (double)to[i];
+    }
+}
+
+#define COUNT(array) (sizeof(array) / sizeof(float))
+
+static void make(struct problem_at_hand *p, const char *spec, const struct lab_scoring *scoring) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    memset(p, 0, sizeof *p);
+    shape.n_q = N, shape.n_kv = N_KV, shape.block_q = 2, shape.block_kv = 3;
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, spec, &shape, NULL));
+    p->loss.pattern = pattern;
+    p->loss.scoring = *scoring;
+    draw(&p->q[0][0][0][0], &p->inputs.q[0][0][0][0], COUNT(p->q), 1);
+    draw(&p->k[0][0][0][0], &p->inputs.k[0][0][0][0], COUNT(p->k), 2);
+    draw(&p->v[0][0][0][0], &p->inputs.v[0][0][0][0], COUNT(p->v), 3);
+    draw(p->slope, p->inputs.slope, H, 4);
+    draw(p->sink, p->inputs.sink, H, 5);
+    draw(&p->d_o[0][0][0][0], NULL, COUNT(p->d_o), 6);
+    draw(&p->d_lse[0][0][0], NULL, COUNT(p->d_lse), 7);
+    for (size_t i = 0; i < COUNT(p->d_o); i++)
+        (&p->loss.d_o[0][0][0][0])[i] = (double)(&p->d_o[0][0][0][0])[i];
+    for (size_t i = 0; i < COUNT(p->d_lse); i++)
+        (&p->loss.d_lse[0][0][0])[i] = (double)(&p->d_lse[0][0][0])[i];
+    if (scoring->alibi)
+        p->loss.scoring.alibi = p->slope;
+    if (scoring->sink)
+        p->loss.scoring.sink = p->sink;
+    p->tq = tess_tensor_bhnd(p->q, TESS_F32, B, H, N, D);
+    p->tk = tess_tensor_bhnd(p->k, TESS_F32, B, H_KV, N_KV, D);
+    p->tv = tess_tensor_bhnd(p->v, TESS_F32, B, H_KV, N_KV, D_V);
+    p->tdo = tess_tensor_bhnd(p->d_o, TESS_F32, B, H, N, D_V);
+    p->tdlse = tess_tensor_bhnd(p->d_lse, TESS_F32, B, H, N, 1);
+    const struct lab_gradients_of of = {&p->tq,    &p->tk,  &p->tv,          &p->tdo,
+                                        &p->tdlse, pattern, &p->loss.scoring};
+    assert_int_equal(0, lab_gradients_run(&p->gradients, &of));
+}
+
+static void unmake(struct problem_at_hand *p) {
+    lab_gradients_free(&p->gradients);
+    tess_pattern_free((tess_pattern *)(uintptr_t)p->loss.pattern);
+}
+
+/* The oracle's derivative by input x, in the order of struct inputs. */
+static double by_oracle(const struct lab_gradients *g, size_t x) {
+    const double *const parts[] = {g->d_q, g->d_k, g->d_v, g->d_slopes, g->d_sinks};
+    const size_t counts[] = {B * H * N * D, B * H_KV * N_KV * D, B * H_KV * N_KV * D_V, H, H};
+    int part = 0;
+    for (; x >= counts[part]; part++)
+        x -= counts[part];
+    return parts[part][x];
+}
+
+static const float present[1]; /* stands for arrays that make() draws */
+static const struct lab_scoring scorings[] = {
+    {.scale = 0.7},
+    {.scale = -0.4},
+    {.scale = 0.7, .softcap = 1.3},
+    {.scale = 0.7, .alibi = present},
+    {.scale = 0.7, .alibi = present, .position = 5, .first_key = 2},
+    {.scale = 0.7, .sink = present},
+    {.scale = 0.7, .dropped = 20000, .seed = 9},
+    {.scale = 0.7,
+     .softcap = 1.3,
+     .alibi = present,
+     .sink = present,
+     .dropped = 20000,
+     .seed = 3,
+     .first_head = 7,
+     .heads = 9,
+     .first_query = 13,
+     .first_key = 30},
+};
+static const char *const specs[] = {"dense", "window(2,3)", "segments(5,3)"};
+
+static void complex_steps_agree(void **state) {
+    (void)state;
+    for (size_t c = 0; c < sizeof scorings / sizeof *scorings; c++)
+        for (size_t a = 0; a < sizeof specs / sizeof *specs; a++) {
+            static struct problem_at_hand p;
+            make(&p, specs[a], &scorings[c]);
+            double largest = 0, worst = 0;
+            for (size_t x = 0; x < INPUTS; x++) {
+                struct inputs moved = p.inputs;
+                ((double complex *)(void *)&moved)[x] += 1e-100 * I;
+                const double step = cimag(loss_of(&p.loss, &moved)) / 1e-100;
+                largest = fmax(largest, fabs(step));
+                worst = fmax(worst, fabs(step - by_oracle(&p.gradients, x)));
+            }
+            assert_true(largest > 0.1);
+            if (!(worst <= 1e-13 * largest))
+                fail_msg("scoring %d, %s: %g of %g", (int)c, specs[a], worst, largest);
+            unmake(&p);
+        }
+}
+
+/* ---- the forward oracle ---- */
+
+static double forward_loss(const struct problem_at_hand *p) {
+    struct lab_oracle o;
+    double loss = 0;
+    assert_int_equal(
+        0, lab_oracle_run(&o, &p->tq, &p->tk, &p->tv, p->loss.pattern, &p->loss.scoring, NULL, 0));
+    for (int64_t x = 0; x < o.rows; x++) {
+        for (int d = 0; d < D_V; d++)
+            loss += (double)(&p->d_o[0][0][0][0])[x * D_V + d] * o.o[x * D_V + d];
+        if (o.keys[x])
+            loss += (double)(&p->d_lse[0][0][0])[x] * o.lse[x];
+    }
+    lab_oracle_free(&o);
+    return loss;
+}
+
+static void central_differences_agree(void **state) {
+    (void)state;
+    for (size_t c = 0; c < sizeof scorings / sizeof *scorings; c++) {
+        static struct problem_at_hand p;
+        make(&p, "window(2,3)", &scorings[c]);
+        float *const of[] = {&p.q[0][0][0][0], &p.k[0][0][0][0], &p.v[0][0][0][0]};
+        const double *const by[] = {p.gradients.d_q, p.gradients.d_k, p.gradients.d_v};
+        const size_t counts[] = {COUNT(p.q), COUNT(p.k), COUNT(p.v)};
+        for (int t = 0; t < 3; t++)
+            for (size_t x = 0; x < counts[t]; x += 7) {
+                const float was = of[t][x];
+                of[t][x] = was + 0x1p-9F;
+                const double up = (double)of[t][x], above = forward_loss(&p);
+                of[t][x] = was - 0x1p-9F;
+                const double down = (double)of[t][x], below = forward_loss(&p);
+                of[t][x] = was;
+                assert_true(fabs((above - below) / (up - down) - by[t][x]) < 1e-4);
+            }
+        unmake(&p);
+    }
+}
+
+/* ---- identities ---- */
+
+/* Of plain attention: sum_j dV = sum_i dO of rows that list a key; sum q dQ = sum k dK. */
+static void identities_hold(void **state) {
+    (void)state;
+    static struct problem_at_hand p;
+    make(&p, "segments(5,3)", &(struct lab_scoring){0});
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t hk = 0; hk < H_KV; hk++) {
+            double of_q = 0, of_k = 0, d_v[D_V] = {0}, d_o[D_V] = {0};
+            for (int64_t h = hk * (H / H_KV); h < (hk + 1) * (H / H_KV); h++)
+                for (int64_t i = 0; i < N; i++) {
+                    int64_t n;
+                    tess_pattern_row(p.loss.pattern, 0, 0, i, NULL, 0, &n, NULL);
+                    for (int d = 0; d < D; d++)
+                        of_q += (double)p.q[b][h][i][d] *
+                                p.gradients.d_q[((b * H + h) * N + i) * D + d];
+                    for (int d = 0; d < D_V && n > 0; d++)
+                        d_o[d] += (double)p.d_o[b][h][i][d];
+                }
+            for (int64_t j = 0; j < N_KV; j++) {
+                for (int d = 0; d < D; d++)
+                    of_k += (double)p.k[b][hk][j][d] *
+                            p.gradients.d_k[((b * H_KV + hk) * N_KV + j) * D + d];
+                for (int d = 0; d < D_V; d++)
+                    d_v[d] += p.gradients.d_v[((b * H_KV + hk) * N_KV + j) * D_V + d];
+            }
+            assert_true(fabs(of_q - of_k) < 1e-13);
+            for (int d = 0; d < D_V; d++)
+                assert_true(fabs(d_v[d] - d_o[d]) < 1e-13);
+        }
+    unmake(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(complex_steps_agree),
+        cmocka_unit_test(central_differences_agree),
+        cmocka_unit_test(identities_hold),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
