@@ -8,9 +8,9 @@
 
 /* Products by warpgroups (sm90/wgmma.cuh): 9.0 alone. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define ARCHITECTURE_GROUPS true
+#define ARCHITECTURE_WGMMA true
 #else
-#define ARCHITECTURE_GROUPS false
+#define ARCHITECTURE_WGMMA false
 #endif
 
 /* 9.0, whose registers the kernels were fitted to; and what came after it, where they take more. */

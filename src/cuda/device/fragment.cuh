@@ -24,7 +24,7 @@ template <class T, int N> struct fragment {
     uint32_t word[N];
 };
 template <int N> struct fragment<float, N> {
-    uint32_t high[N], low[N], rest[N]; /* low is rest times FRAGMENT_LOW */
+    uint32_t high[N], low[N], residual[N]; /* low is rest times FRAGMENT_LOW */
 };
 
 template <class T, int N>
@@ -43,9 +43,9 @@ fragment_of(const uint32_t (&word)[N], float) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         f.high[i] = (word[i] + 0x1000u) & 0xffffe000u; /* to nearest */
-        const float rest = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
-        f.rest[i] = __float_as_uint(rest);
-        f.low[i] = __float_as_uint(rest * FRAGMENT_LOW);
+        const float residual = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
+        f.residual[i] = __float_as_uint(residual);
+        f.low[i] = __float_as_uint(residual * FRAGMENT_LOW);
     }
     return f;
 }
@@ -59,7 +59,7 @@ fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
     for (int i = 0; i < N; i++) {
         f.high[i] = high[i];
         f.low[i] = low[i];
-        f.rest[i] = __float_as_uint(__uint_as_float(low[i]) * (1 / FRAGMENT_LOW));
+        f.residual[i] = __float_as_uint(__uint_as_float(low[i]) * (1 / FRAGMENT_LOW));
     }
     return f;
 }
@@ -81,7 +81,7 @@ fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
     float part[4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
-        mma_add(part, a[s].word, b[s].word, T());
+        mma_sync(part, a[s].word, b[s].word, T());
 #pragma unroll
     for (int e = 0; e < 4; e++)
         sum[e] += part[e];

@@ -13,14 +13,14 @@
 
 #include "device/convert.cuh"
 
-static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
+static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&a)[4],
                                                const uint32_t *b, __half) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a)[4],
+static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&a)[4],
                                                const uint32_t *b, __nv_bfloat16) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void mma_add(float (&c)[4], const uint32_t (&a
 
 /* Four 8 x 8 matrices of 16-bit elements from shared memory: lane l gives the address of row l % 8
  * of matrix l / 8, and gets columns 2t, 2t + 1 of row g of each. */
-static __device__ __forceinline__ void mma_load(uint32_t (&to)[4], uint32_t row) {
+static __device__ __forceinline__ void ldmatrix(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(row)
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void mma_load(uint32_t (&to)[4], uint32_t row)
 }
 
 /* The same, transposed: rows 2t, 2t + 1 of column g of each. */
-static __device__ __forceinline__ void mma_load_transposed(uint32_t (&to)[4], uint32_t row) {
+static __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(row)

@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 /* Where piece c of a row r is, from the row's begin; only r % 8 counts. */
-static __device__ __forceinline__ uint32_t panel_piece(int r, int c) {
+static __device__ __forceinline__ uint32_t swizzle_piece(int r, int c) {
     return (uint32_t)(c / 8 * 128 + ((c % 8) ^ (r & 7)) * 16);
 }
 
 /* From where piece c of a row is, to where piece c + 2 n is, for c = 0 or 1. */
-static __device__ __forceinline__ uint32_t panel_piece_after(uint32_t at, int n) {
+static __device__ __forceinline__ uint32_t swizzle_piece_after(uint32_t at, int n) {
     return (at ^ (uint32_t)(n % 4 * 32)) + (uint32_t)(n / 4 * 128);
 }
 

@@ -39,7 +39,7 @@ static __device__ __forceinline__ uint4 attention_load_16(const char *from, int3
 }
 
 /* How rows get from a tensor into a panel. */
-struct attention_manner {
+struct attention_copy_mode {
     int64_t stride; /* bytes from row to row */
     uint32_t step;  /* the same, where rows are copied */
     int32_t bytes;  /* of a row */
@@ -48,9 +48,9 @@ struct attention_manner {
 };
 
 template <class T>
-static __device__ __forceinline__ struct attention_manner
-attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
-                    float scale) {
+static __device__ __forceinline__ struct attention_copy_mode
+attention_copy_mode_of(const struct attention_params &p, const struct view &view, int32_t d,
+                       float scale) {
     return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
@@ -66,46 +66,46 @@ static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
 /* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
  * names, in key[i], the one that goes to row 32 i + l of the panel, -1 for zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void
-attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
-                    const int32_t (&key)[(ROWS + 31) / 32]) {
+static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const char *from,
+                                                           const struct attention_copy_mode &mode,
+                                                           const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
-    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    to += (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
     asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
-        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * manner.step;
+        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * mode.step;
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
-                copy_16_of_line(at + 128 * s, row + 128 * s,
-                                k >= 0 && 128 * s + 16 * piece < manner.bytes);
+                cp_async_16_l2_128(at + 128 * s, row + 128 * s,
+                                   k >= 0 && 128 * s + 16 * piece < mode.bytes);
     }
 }
 
 /* The same for rows that follow one another, the first `count`, which need no looking up. from, to:
  * where this lane's pieces of the first begin (attention_lane_*). */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void
-attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
-                   int32_t count) {
+static __device__ __forceinline__ void attention_copy_run(uint32_t to, const char *from,
+                                                          const struct attention_copy_mode &mode,
+                                                          int32_t count) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
-        const char *row = from + (uint64_t)manner.step * (uint32_t)i;
+        const char *row = from + (uint64_t)mode.step * (uint32_t)i;
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
-                copy_16_of_line(at + 128 * s, row + 128 * s,
-                                i + sub < count && 128 * s + 16 * piece < manner.bytes);
+                cp_async_16_l2_128(at + 128 * s, row + 128 * s,
+                                   i + sub < count && 128 * s + 16 * piece < mode.bytes);
     }
 }
 
@@ -116,13 +116,13 @@ static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, ui
 }
 template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
-    return (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    return (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
 }
 
 /* The same element by element. */
 template <class T, int ROWS, int ROW>
 static __device__ __forceinline__ void
-attention_copy_elements(uint32_t to, const char *from, const struct attention_manner &manner,
+attention_copy_elements(uint32_t to, const char *from, const struct attention_copy_mode &mode,
                         const int32_t (&key)[(ROWS + 31) / 32]) {
     const int piece = warp_lane_here() % 8, sub = warp_lane_here() / 8;
 #pragma unroll 1
@@ -135,25 +135,25 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_ma
         }
 #pragma unroll 1
         for (int c = piece; c < ROW / 16; c += 8) {
-            const int32_t bytes = manner.bytes - 16 * c;
+            const int32_t bytes = mode.bytes - 16 * c;
             uint4 x = {0, 0, 0, 0};
             if (k >= 0 && bytes > 0)
-                x = attention_load_16<T>(from + k * manner.stride + 16 * c, bytes, manner.scale);
-            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, c), x);
+                x = attention_load_16<T>(from + k * mode.stride + 16 * c, bytes, mode.scale);
+            shared_store_16(to + (uint32_t)(row * ROW) + swizzle_piece(row, c), x);
         }
     }
 }
 
 /* Rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart, done after
- * copy_wait_all. */
+ * cp_async_wait_all. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
-                                                        const struct attention_manner &manner,
+                                                        const struct attention_copy_mode &mode,
                                                         const int32_t (&key)[(ROWS + 31) / 32]) {
-    if (manner.copied)
-        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, key);
+    if (mode.copied)
+        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, mode, key);
     else
-        attention_copy_elements<T, ROWS, ROW>(to, from, manner, key);
+        attention_copy_elements<T, ROWS, ROW>(to, from, mode, key);
 }
 
 /* Rows 64 w ... 64 w + 63 that list key c of a band. */
@@ -182,19 +182,18 @@ template <int KEYS, int WORDS> struct attention_lists {
 };
 
 /* Fetches an item of the schedule. */
-static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
-                                                           const struct attention_params &p,
-                                                           int64_t item) {
+static __device__ __forceinline__ void
+attention_fetch_job(struct granule_item &job, const struct attention_params &p, int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
-        copy_8(shared_address(&job) + 8 * at,
-               reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+        cp_async_8(shared_address(&job) + 8 * at,
+                   reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
 }
 
 /* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
 template <class T, int D, int THREADS>
-static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
-                                                       const struct granule_item &item) {
+static __device__ __forceinline__ void attention_prefetch_q(const struct attention_params &p,
+                                                            const struct granule_item &item) {
     const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
     const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
     const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
@@ -208,8 +207,9 @@ static __device__ __forceinline__ void attention_ask_q(const struct attention_pa
 /* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
-attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-               int slot, const struct granule_item &item, uint32_t first) {
+attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
+                         const struct attention_params &p, int slot,
+                         const struct granule_item &item, uint32_t first) {
 #pragma unroll
     for (int i = 0; i < KEYS; i += THREADS) {
         const uint32_t at = (uint32_t)i + threadIdx.x;
@@ -219,20 +219,23 @@ attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attentio
             lists.keys[slot][at] = -1;
             continue;
         }
-        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
+                   true);
         if (first + at >= (uint32_t)item.whole)
-            copy_16_of_line(shared_address(&lists.masks[slot][at]),
-                            p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
+            cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
+                               p.image.masks + item.mask + (first + at - (uint32_t)item.whole),
+                               true);
     }
 }
 
 /* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
  * where the step is `masked` its row mask, if it is to be kept, into a stage. */
 template <int KEYS, int WORDS>
-static __device__ __forceinline__ int32_t
-attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked,
-              bool keep) {
+static __device__ __forceinline__ int32_t attention_key(struct attention_lists<KEYS, WORDS> &lists,
+                                                        const struct attention_params &p, int slot,
+                                                        const struct granule_item &item,
+                                                        uint32_t begin, int row, bool masked,
+                                                        bool keep) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     const int32_t first = lists.keys[slot][at];
     if (!masked)
@@ -256,7 +259,7 @@ attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention
             p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
 #pragma unroll
         for (int w = 0; w < WORDS; w++)
-            copy_8(shared_address(&words[w]), from + w);
+            cp_async_8(shared_address(&words[w]), from + w);
     }
     return none ? -1 : first + offset;
 }

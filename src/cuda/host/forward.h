@@ -14,7 +14,7 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
-    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
+    struct granule_consumer_info *consumer_info; /* with score_bits: of kernels that ask for them */
     uint32_t *score_bits;
 };
 
@@ -41,7 +41,8 @@ struct attention_params {
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
     bool filled; /* as granules have it: no places without a key but past the last */
-    bool turns;  /* likewise: many chunks are such that one half of a tile's rows alone lists */
+    bool
+        single_steps; /* likewise: many chunks are such that one half of a tile's rows alone lists */
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
@@ -60,15 +61,15 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
+/* Warps of a tile of attention_small_m.cuh, each with as many of a head's dims; and its blocks on a
  * multiprocessor: what registers and an H200's shared memory allow. */
-#define ATTENTION_WARPS_LOW(head, rows)                                                            \
+#define ATTENTION_WARPS_SMALL_M(head, rows)                                                        \
     ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
      : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
      : (head) > 256 || (rows) > 16 ? 4                                                             \
      : (head) > 128 || (rows) > 8  ? 2                                                             \
                                    : 1)
-#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
+#define ATTENTION_BLOCKS_SMALL_M(head, rows)                                                       \
     ((head) > 512   ? ((head) > 768 || (rows) > 8 ? 1 : 2)                                         \
      : (head) > 256 ? ((rows) > 8 ? 2 : 3)                                                         \
      : (rows) > 16  ? 2                                                                            \
@@ -78,8 +79,8 @@ struct attention_params {
                     : 16)
 
 /* The same for 16 bits. */
-#define ATTENTION_WARPS_LOW_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
-#define ATTENTION_BLOCKS_LOW_16BIT(head, rows)                                                     \
+#define ATTENTION_WARPS_SMALL_M_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
+#define ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows)                                                 \
     ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
 
 /* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
@@ -99,7 +100,7 @@ struct attention_params {
  * as shared memory holds so few blocks of a warp each. */
 #define ATTENTION_GRANULE 32
 #define ATTENTION_GRANULE_F32 16
-#define ATTENTION_GRANULE_LOW 16
+#define ATTENTION_GRANULE_SMALL_M 16
 
 /* What the table asks of every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);

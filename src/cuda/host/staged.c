@@ -19,7 +19,7 @@ static int64_t mean_width_of(const struct kernel_args *args) {
 }
 
 /* Chunks of a strip of mean width. */
-static int32_t chunks_of_strip(const struct kernel_args *args) {
+static int32_t chunks_of_block_row(const struct kernel_args *args) {
     const int64_t chunks = (mean_width_of(args) + CUDA_CHUNK - 1) / CUDA_CHUNK;
     return chunks > 0 ? (int32_t)chunks : 1;
 }
@@ -87,7 +87,7 @@ struct staged_params staged_params_of(const struct kernel_args *args, void *imag
         .architecture = args->target->architecture,
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
-        .strip_chunks = chunks_of_strip(args),
+        .block_row_chunks = chunks_of_block_row(args),
         .even = even,
         .in_order = even && m->block_kv % 8 != 0,
         .widest = widest,

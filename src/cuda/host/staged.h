@@ -31,10 +31,10 @@ struct staged_params {
     int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
-    int32_t strip_chunks; /* of a strip of mean width, CUDA_CHUNK columns each; 1 at least */
-    int32_t even;         /* strips are about as wide */
-    int32_t in_order;     /* ... and rows share sectors with their neighbours */
-    int64_t widest;       /* columns of the widest strip of the first heads: what others are like */
+    int32_t block_row_chunks; /* of a strip of mean width, CUDA_CHUNK columns each; 1 at least */
+    int32_t even;             /* strips are about as wide */
+    int32_t in_order;         /* ... and rows share sectors with their neighbours */
+    int64_t widest; /* columns of the widest strip of the first heads: what others are like */
 };
 
 /* An array of an image and where it comes from. */

@@ -49,38 +49,40 @@ struct granule_item {
 };
 
 /* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (order.h): from
- * `begin` on those of both in turns, the first half's first; from `end` to `alone_end` those of half
+ * `begin` on those of both in turns, the first half's first; from `end` to `tail_end` those of half
  * `alone`. begin may be negative: the item begins among them. */
-struct granule_turns {
-    int32_t begin, end, alone_end, alone;
+struct granule_single_steps {
+    int32_t begin, end, tail_end, tail_consumer;
 };
 
 /* The half that alone lists keys of a chunk; -1: none is known of. */
-static inline int granule_turn(const struct granule_turns *turns, int64_t chunk) {
-    if (chunk < turns->begin || chunk >= turns->alone_end)
+static inline int granule_single_consumer(const struct granule_single_steps *single_steps,
+                                          int64_t chunk) {
+    if (chunk < single_steps->begin || chunk >= single_steps->tail_end)
         return -1;
-    return chunk < turns->end ? (int)(chunk - turns->begin) % 2 : turns->alone;
+    return chunk < single_steps->end ? (int)(chunk - single_steps->begin) % 2
+                                     : single_steps->tail_consumer;
 }
 
 /* What kernels that ask know of an item besides. */
-struct granule_halves {
-    struct granule_turns turns;
-    int64_t bits; /* its first word of score_bits */
-    int32_t even; /* granules: the whole and the even ones, which come first */
+struct granule_consumer_info {
+    struct granule_single_steps single_steps;
+    int64_t bits;    /* its first word of score_bits */
+    int32_t uniform; /* granules: the whole and the even ones, which come first */
 };
 
 struct granules {
     int32_t size;
-    int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
-    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (order.h) */
-    int64_t tiles; /* of all lists */
+    int filled;       /* 1: no granule but one that ends with the keys has fewer than `size` */
+    int single_steps; /* 1: one chunk in four and more is in turns, or one half's alone (order.h) */
+    int64_t tiles;    /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
-    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
-    struct granule_halves *halves; /* [n_items], where the rules ask */
+    struct granule_item *items; /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_consumer_info *consumer_info; /* [n_items], where the rules ask */
     int64_t n_bits;
     uint32_t *score_bits;        /* [n_bits], likewise */
     struct granule_item *merges; /* slot: the first of `parts` */
@@ -104,11 +106,11 @@ struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int64_t stack;
-    int32_t workers; /* 1: all stand in the order of the schedule */
-    int64_t n_kv;    /* keys of each head */
-    int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
-    int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
-    int turns;       /* 1: chunks of one half's alone have turns (order.h) */
+    int32_t workers;   /* 1: all stand in the order of the schedule */
+    int64_t n_kv;      /* keys of each head */
+    int32_t size;      /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int consumer_info; /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
+    int single_steps;  /* 1: chunks of one half's alone have turns (order.h) */
     struct granule_step step; /* without halves: those with masks stand as balance.h says */
 };
 

@@ -23,7 +23,7 @@
 #include "lists/granules.h"
 
 /* Even ones by who lists them: rows of both halves, or of one; then the others. */
-enum { CUT_BOTH, CUT_FIRST, CUT_SECOND, CUT_WHOLE, CUT_UNEVEN, CUT_KINDS };
+enum { CUT_BOTH, CUT_FIRST, CUT_SECOND, CUT_WHOLE, CUT_PER_KEY, CUT_KINDS };
 
 struct cut {
     int32_t size; /* of a granule */
@@ -33,23 +33,25 @@ struct cut {
 };
 
 /* Granules of tile T of all lists, and their order: with turns, or without. */
-void cut_count(struct cut *cut, const struct lists *lists, int64_t T, int32_t size, int turns);
+void cut_count(struct cut *cut, const struct lists *lists, int64_t T, int32_t size,
+               int single_steps);
 
 /* Writes them; masks: of those after the whole ones. */
 void cut_fill(const struct cut *cut, const struct lists *lists, int64_t T, int32_t *keys,
               struct granule_mask *masks);
 
 /* Those that come before the uneven ones. */
-static inline int64_t cut_even(const struct cut *cut) {
+static inline int64_t cut_uniform(const struct cut *cut) {
     return cut->n[CUT_WHOLE] + cut->n[CUT_BOTH] + cut->n[CUT_FIRST] + cut->n[CUT_SECOND];
 }
 
 static inline int64_t cut_masked(const struct cut *cut) {
-    return cut_even(cut) - cut->n[CUT_WHOLE] + cut->n[CUT_UNEVEN];
+    return cut_uniform(cut) - cut->n[CUT_WHOLE] + cut->n[CUT_PER_KEY];
 }
 
 /* Sets the turns of an item that has granules [begin, end) of the tile, both multiples of a chunk
  * but for the tile's end. Where one of the halves would have nothing, there are none. */
-void cut_turns(struct granule_turns *turns, const struct cut *cut, int64_t begin, int64_t end);
+void cut_single_steps(struct granule_single_steps *single_steps, const struct cut *cut,
+                      int64_t begin, int64_t end);
 
 #endif

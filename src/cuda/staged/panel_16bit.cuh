@@ -15,11 +15,11 @@
 #include "device/architecture.cuh"
 #include "device/copy.cuh"
 #include "device/mma.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 /* Whether tiles of 64 rows and more are multiplied by warpgroups, which read operands from the
  * panels as they stand. What a launch has to know does not depend on it. */
-#define PANEL16_GROUPS ARCHITECTURE_GROUPS
+#define PANEL16_WGMMA ARCHITECTURE_WGMMA
 
 #define PANEL16_WIDTH 64   /* elements of a row */
 #define PANEL16_STRIDE 128 /* bytes of a row */
@@ -39,13 +39,13 @@ static __device__ __forceinline__ uint32_t panel16_at(uint32_t panel, int row, i
 
 /* Where a panel is, for a product's descriptor: in a cluster, addresses name the block, too, which
  * descriptors have no room for. */
-static __device__ __forceinline__ uint32_t panel16_described(const void *panel) {
+static __device__ __forceinline__ uint32_t panel16_wgmma_address(const void *panel) {
     return shared_address(panel) & 0x3ffff;
 }
 
 /* What this thread has written to panels may be read by warpgroups' products, after a barrier. */
-static __device__ __forceinline__ void panel16_show(void) {
-    if (PANEL16_GROUPS)
+static __device__ __forceinline__ void panel16_proxy_fence(void) {
+    if (PANEL16_WGMMA)
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -75,11 +75,10 @@ static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<
 }
 
 /* Dims d ... d + 64 PANELS - 1 of rows key[0 ... ROWS - 1] (-1: none) of the head to PANELS panels
- * beside each other, by THREADS threads; 0 where there is no element. Done after copy_wait. */
+ * beside each other, by THREADS threads; 0 where there is no element. Done after cp_async_wait. */
 template <class T, int ROWS, int PANELS, int THREADS>
 static __device__ __forceinline__ void panel16_gather(T *panels, const head_view<T> &head,
-                                                      const int32_t *key, int32_t d,
-                                                      bool aligned) {
+                                                      const int32_t *key, int32_t d, bool aligned) {
     constexpr int STEP = THREADS / 8;
     const int piece = (int)threadIdx.x % 8, begin = (int)threadIdx.x / 8;
     const uint32_t to = panel16_at(shared_address(panels), begin, piece);
@@ -98,8 +97,9 @@ static __device__ __forceinline__ void panel16_gather(T *panels, const head_view
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++) {
                 const bool inside = d + panel * PANEL16_WIDTH < all.d;
-                copy_16(to + (panel * ROWS + i * STEP) * PANEL16_STRIDE,
-                        inside ? from + panel * PANEL16_WIDTH : all.data, inside && row[i] >= 0);
+                cp_async_16(to + (panel * ROWS + i * STEP) * PANEL16_STRIDE,
+                            inside ? from + panel * PANEL16_WIDTH : all.data,
+                            inside && row[i] >= 0);
             }
         }
         return;
@@ -122,8 +122,8 @@ static __device__ __forceinline__ void panel16_rows(T *panel, const head_view<T>
     d += 8 * piece;
     for (int i = (int)threadIdx.x / 8; i < ROWS && i < rows; i += STEP) {
         if (aligned)
-            copy_16(panel16_at(to, i, piece),
-                    head.data + (d < head.d ? (first + i) * head.stride + d : 0), d < head.d);
+            cp_async_16(panel16_at(to, i, piece),
+                        head.data + (d < head.d ? (first + i) * head.stride + d : 0), d < head.d);
         else
             panel16_put(panel16_at(to, i, piece), head, first + i, d);
     }

@@ -1,7 +1,7 @@
 /* A tensor map: how Hopper's box copies see a tensor. Made on the host for each run, as it holds
  * the tensor's address; nothing is allocated. */
-#ifndef TESSERA_CUDA_SM90_MAP_CUH
-#define TESSERA_CUDA_SM90_MAP_CUH
+#ifndef TESSERA_CUDA_SM90_TENSOR_MAP_CUH
+#define TESSERA_CUDA_SM90_TENSOR_MAP_CUH
 
 #include "plan/kernels.h"
 

@@ -3,8 +3,8 @@
  * bytes, barriers among some of a block's threads, copies of boxes of a tensor, and registers moved
  * between warpgroups. Addresses are those of the shared window (device/copy.cuh).
  */
-#ifndef TESSERA_CUDA_SM90_ASYNC_CUH
-#define TESSERA_CUDA_SM90_ASYNC_CUH
+#ifndef TESSERA_CUDA_SM90_TMA_CUH
+#define TESSERA_CUDA_SM90_TMA_CUH
 
 #include "device/warp.cuh"
 
@@ -25,24 +25,24 @@ static __device__ __forceinline__ int sm90_thread_here(void) {
 
 /* ---- barriers in shared memory: a phase ends when all arrivals and bytes are there ---- */
 
-static __device__ __forceinline__ void barrier_make(uint32_t barrier, uint32_t arrivals) {
+static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");
 }
 /* After all are made, by who made them; then a block barrier shows them to the others. */
-static __device__ __forceinline__ void barrier_made(void) {
+static __device__ __forceinline__ void barrier_init_fence(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* Arrives, and says how many bytes of copies the phase has to wait for. */
-static __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+static __device__ __forceinline__ void barrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 /* Arrives once the cp.async copies that this thread has begun are done. */
-static __device__ __forceinline__ void barrier_arrive_copied(uint32_t barrier) {
+static __device__ __forceinline__ void barrier_arrive_cp_async(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 /* Until the phase with this parity has ended; that before the first counts as of parity 1. */
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  : "memory");
 }
 /* Whether it has, without waiting. */
-static __device__ __forceinline__ bool barrier_ended(uint32_t barrier, uint32_t parity) {
+static __device__ __forceinline__ bool barrier_test_wait(uint32_t barrier, uint32_t parity) {
     int ended;
     asm volatile("{\n"
                  ".reg .pred ended;\n"
@@ -79,18 +79,19 @@ static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, int rank
     return there;
 }
 /* To say that something has been read here: nothing that was written has to be seen there. */
-static __device__ __forceinline__ void barrier_arrive_there(uint32_t barrier) {
+static __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* Four floats, as bytes that a barrier there waits for. */
-static __device__ __forceinline__ void store_there(uint32_t to, const float4 &x, uint32_t barrier) {
+static __device__ __forceinline__ void store_remote(uint32_t to, const float4 &x,
+                                                    uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
                  "{%1, %2, %3, %4}, [%5];" ::"r"(to),
                  "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
                  : "memory");
 }
 /* barrier_wait for what other blocks have written. */
-static __device__ __forceinline__ void barrier_wait_others(uint32_t barrier, uint32_t parity) {
+static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred ended;\n"
                  "try:\n"
@@ -108,10 +109,10 @@ static __device__ __forceinline__ void warpgroup_sync(int id) {
 }
 
 /* Among `threads`, of which some only arrive. */
-static __device__ __forceinline__ void warpgroups_sync(int id, int threads) {
+static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-static __device__ __forceinline__ void warpgroups_arrive(int id, int threads) {
+static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
@@ -134,14 +135,14 @@ template <int REGISTERS> static __device__ __forceinline__ void registers_claim(
 
 /* How long the L2 cache keeps what is copied: the encodings that createpolicy gives for all of an
  * access. */
-#define BOX_ONCE 0x12f0000000000000ull  /* evict_first */
-#define BOX_AGAIN 0x14f0000000000000ull /* evict_last */
+#define TMA_EVICT_FIRST 0x12f0000000000000ull /* evict_first */
+#define TMA_EVICT_LAST 0x14f0000000000000ull  /* evict_last */
 
-static __device__ __forceinline__ void box_prefetch_map(const CUtensorMap *map) {
+static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* The box at columns `d` and rows `n` of head (b, h); what lies past the tensor's ends is zeros. */
-static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *map,
+static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map,
                                                 uint32_t barrier, int d, int n, int h, int b,
                                                 uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *
 }
 /* The same of a map whose columns are two dimensions, panels of 64 and their columns, from panel
  * `panel` on. */
-static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtensorMap *map,
+static __device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map,
                                                        uint32_t barrier, int panel, int n, int h,
                                                        int b, uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -160,7 +161,7 @@ static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtens
                  : "memory");
 }
 /* The box from shared memory to there, as one of a batch: what lies past the ends is left out. */
-static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
+static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t from, int d,
                                                  int n, int h, int b) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
                  "[%1];" ::"l"(map),
@@ -187,7 +188,7 @@ static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint3
 /* ---- batches of stores, of boxes and of pieces, which go on in the background ---- */
 
 /* Ends one of this thread's, which may be empty. */
-static __device__ __forceinline__ void bulk_store_batch(void) {
+static __device__ __forceinline__ void bulk_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 /* Until shared memory has been read by all but this thread's last PENDING batches. */
@@ -198,11 +199,11 @@ template <int PENDING> static __device__ __forceinline__ void bulk_store_wait(vo
 /* ---- the kernel before this one in its stream, where that may still run ---- */
 
 /* Until it has ended, and all it has written is seen. */
-static __device__ __forceinline__ void kernel_before_wait(void) {
+static __device__ __forceinline__ void grid_dependency_wait(void) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 /* The next kernel, if it waits like this one, may come as soon as there is room for it. */
-static __device__ __forceinline__ void kernel_after_come(void) {
+static __device__ __forceinline__ void grid_dependents_launch(void) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

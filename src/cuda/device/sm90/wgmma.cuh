@@ -1,6 +1,6 @@
 /*
  * Hopper's products by warpgroup: c += a b with 64 rows of a, 16 deep, operands of 16 bits and sums
- * in f32. They run in the background: between product_fence and product_wait<0> no register of
+ * in f32. They run in the background: between wgmma_fence and wgmma_wait<0> no register of
  * theirs may be touched. With g = lane / 4 and t = lane % 4, warp w of the group holds rows 16 w + g
  * and 16 w + g + 8:
  *
@@ -17,25 +17,25 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-static __device__ __forceinline__ void product_fence(void) {
+static __device__ __forceinline__ void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 /* Ends a group of products. */
-static __device__ __forceinline__ void product_group(void) {
+static __device__ __forceinline__ void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 /* Until all but the last PENDING groups are done. */
-template <int PENDING> static __device__ __forceinline__ void product_wait(void) {
+template <int PENDING> static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 /* The compiler moves no use of these registers past this. */
-template <int N> static __device__ __forceinline__ void product_pin(float (&x)[N]) {
+template <int N> static __device__ __forceinline__ void wgmma_fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(x[i])::"memory");
 }
-template <int N> static __device__ __forceinline__ void product_pin(uint32_t (&x)[N]) {
+template <int N> static __device__ __forceinline__ void wgmma_fence_operand(uint32_t (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(x[i])::"memory");
@@ -43,30 +43,30 @@ template <int N> static __device__ __forceinline__ void product_pin(uint32_t (&x
 
 /* Descriptors: address and distances in units of 16 bytes, and the exchange of pieces within 128
  * bytes. Groups of 8 rows are 1024 bytes apart. */
-#define PRODUCT_SWIZZLED ((uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32)
+#define WGMMA_SWIZZLE_128B ((uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32)
 
 /* Where in its block's memory: above that an address has the number of the block in its cluster. */
-static __device__ __forceinline__ uint64_t product_address(uint32_t at) {
+static __device__ __forceinline__ uint64_t wgmma_address(uint32_t at) {
     return (at & 0x3ffff) / 16;
 }
 
 /* Of an operand whose rows are 16-deep pieces of a panel's rows: Q, and K as it stands. */
-static __device__ __forceinline__ uint64_t product_rows(uint32_t at) {
-    return PRODUCT_SWIZZLED | (uint64_t)1 << 16 | product_address(at);
+static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at) {
+    return WGMMA_SWIZZLE_128B | (uint64_t)1 << 16 | wgmma_address(at);
 }
 /* The same where groups of 8 rows are `apart` bytes from one another. */
-static __device__ __forceinline__ uint64_t product_rows(uint32_t at, uint32_t apart) {
-    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | product_address(at);
+static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at, uint32_t apart) {
+    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | wgmma_address(at);
 }
 /* Of an operand of which 16 rows of a panel are the depth: V as it stands; `panel` bytes on, the
  * next 64 of its columns. */
-static __device__ __forceinline__ uint64_t product_columns(uint32_t at, uint32_t panel) {
-    return PRODUCT_SWIZZLED | (uint64_t)(panel / 16) << 16 | product_address(at);
+static __device__ __forceinline__ uint64_t wgmma_mn_major(uint32_t at, uint32_t panel) {
+    return WGMMA_SWIZZLE_128B | (uint64_t)(panel / 16) << 16 | wgmma_address(at);
 }
 
 /* Four 8 x 8 matrices of 16-bit elements to shared memory: lane l names row l % 8 of matrix l / 8, and
  * gives columns 2t, 2t + 1 of row g of each. */
-static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t (&x)[4]) {
+static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
@@ -95,40 +95,39 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
 
 /* c[64][n] (+)= a b with both in shared memory, b by rows; `floats` of a thread are c's, and the
  * operands after them have the numbers `a_`, `b_`, `add_`. add 0: c is only written. */
-#define PRODUCT_ROWS(T, type, n, floats, a_, b_, add_)                                             \
-    static __device__ __forceinline__ void product_rows_of(float(&c)[floats], uint64_t a,          \
-                                                           uint64_t b, int add, T) {               \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+#define WGMMA_SS(T, type, n, floats, a_, b_, add_)                                                 \
+    static __device__ __forceinline__ void wgmma_ss(float(&c)[floats], uint64_t a, uint64_t b,     \
+                                                    int add, T) {                                  \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                  \
                      : C_##floats(c)                                                               \
                      : "l"(a), "l"(b), "r"(add));                                                  \
     }
 /* The same with a in registers, whose numbers are `a_`, and b by columns. */
-#define PRODUCT_COLUMNS(T, type, n, floats, a_, b_, add_)                                          \
-    static __device__ __forceinline__ void product_columns_of(float(&c)[floats],                   \
-                                                              const uint32_t *a, uint64_t b,       \
-                                                              int add, T) {                        \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+#define WGMMA_RS(T, type, n, floats, a_, b_, add_)                                                 \
+    static __device__ __forceinline__ void wgmma_rs(float(&c)[floats], const uint32_t *a,          \
+                                                    uint64_t b, int add, T) {                      \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                   \
                      : C_##floats(c)                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
-#define PRODUCTS(T, type)                                                                          \
-    PRODUCT_ROWS(T, type, "32", 16, "%16", "%17", "%18")                                           \
-    PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
-    PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
-    PRODUCT_COLUMNS(T, type, "32", 16, "%16,%17,%18,%19", "%20", "%21")                            \
-    PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
-    PRODUCT_COLUMNS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                           \
-    PRODUCT_COLUMNS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                         \
-    PRODUCT_COLUMNS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
-PRODUCTS(__half, "f16")
-PRODUCTS(__nv_bfloat16, "bf16")
-#undef PRODUCTS
-#undef PRODUCT_COLUMNS
-#undef PRODUCT_ROWS
+#define WGMMAS(T, type)                                                                            \
+    WGMMA_SS(T, type, "32", 16, "%16", "%17", "%18")                                               \
+    WGMMA_SS(T, type, "64", 32, "%32", "%33", "%34")                                               \
+    WGMMA_SS(T, type, "128", 64, "%64", "%65", "%66")                                              \
+    WGMMA_RS(T, type, "32", 16, "%16,%17,%18,%19", "%20", "%21")                                   \
+    WGMMA_RS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                                   \
+    WGMMA_RS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                                  \
+    WGMMA_RS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                                \
+    WGMMA_RS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
+WGMMAS(__half, "f16")
+WGMMAS(__nv_bfloat16, "bf16")
+#undef WGMMAS
+#undef WGMMA_RS
+#undef WGMMA_SS
 #undef NAMES_128
 #undef NAMES_96
 #undef NAMES_64

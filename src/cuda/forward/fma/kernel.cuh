@@ -22,9 +22,9 @@ template <int M> struct attention_fma_block {
     float k[PANEL_K][FMA_KEYS + 1];
     float p[FMA_KEYS][M + 4];
     float v[PANEL_K][FMA_DIMS + 4];
-    float low[M][FMA_DIMS]; /* what rounding took from o: no sum runs far */
-    float m[M];      /* maxima, base 2 */
-    float factor[M]; /* of what was summed before this step */
+    float compensation[M][FMA_DIMS]; /* what rounding took from o: no sum runs far */
+    float m[M];                      /* maxima, base 2 */
+    float factor[M];                 /* of what was summed before this step */
     int32_t key[FMA_KEYS];
     struct attention_lists<FMA_KEYS, 1> lists;
 };
@@ -36,10 +36,9 @@ struct attention_fma_state {
 };
 
 template <class T>
-static __device__ __forceinline__ row_view<T> attention_row(const char *head,
-                                                            const struct attention_params &p,
-                                                            const struct view &view, int64_t row,
-                                                            int32_t d) {
+static __device__ __forceinline__ row_view<T>
+attention_row(const char *head, const struct attention_params &p, const struct view &view,
+              int64_t row, int32_t d) {
     return {reinterpret_cast<const T *>(head) + row * view.stride[2], d,
             p.alignment >= 4 * (int32_t)sizeof(T)};
 }
@@ -51,12 +50,12 @@ static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_b
                                                           uint32_t begin, bool masked) {
     const struct granule_item &item = s.lists.jobs[0];
     __syncthreads();
-    attention_look<FMA_KEYS, 1, 4 * M>(s.lists, p, 0, item, begin);
-    copy_wait_all();
+    attention_fetch_granules<FMA_KEYS, 1, 4 * M>(s.lists, p, 0, item, begin);
+    cp_async_wait_all();
     __syncthreads();
     for (int row = (int)threadIdx.x; row < FMA_KEYS; row += 4 * M)
         s.key[row] = attention_key(s.lists, p, 0, item, begin, row, masked, true);
-    copy_wait_all();
+    cp_async_wait_all();
     __syncthreads();
 }
 
@@ -92,9 +91,9 @@ attention_fma_load(struct attention_fma_block<M> &s, const struct attention_para
 
 /* Dims dim ... of V, of PANEL_K keys from number `from` of the step. */
 template <class T, int M>
-static __device__ __forceinline__ void
-attention_fma_values(struct attention_fma_block<M> &s, const struct attention_params &p, int from,
-                     int32_t dim) {
+static __device__ __forceinline__ void attention_fma_load_v(struct attention_fma_block<M> &s,
+                                                            const struct attention_params &p,
+                                                            int from, int32_t dim) {
     const struct granule_item &item = s.lists.jobs[0];
     const char *v = attention_head<T>(p.v, item.batch, item.head_kv);
 #pragma unroll 2
@@ -154,8 +153,8 @@ attention_fma_add(struct attention_fma_block<M> &s, struct attention_fma_state &
         for (int j = 0; j < FMA_DIMS / 32; j++) {
             const float a = state.o[i][j] * factor, b = part[i][j];
             const float sum = a + b, from_b = sum - a;
-            float &low = s.low[first + i][lane + 32 * j];
-            low = low * factor + ((a - (sum - from_b)) + (b - from_b));
+            float &compensation = s.compensation[first + i][lane + 32 * j];
+            compensation = compensation * factor + ((a - (sum - from_b)) + (b - from_b));
             state.o[i][j] = sum;
         }
     }
@@ -163,14 +162,13 @@ attention_fma_add(struct attention_fma_block<M> &s, struct attention_fma_state &
 
 /* Rows of this warp that list columns lane and lane + 32. */
 template <int M>
-static __device__ __forceinline__ void attention_fma_listed(uint32_t (&listed)[2],
-                                                            const struct attention_fma_block<M> &s,
-                                                            bool masked) {
+static __device__ __forceinline__ void
+attention_fma_listed(uint32_t (&listed)[2], const struct attention_fma_block<M> &s, bool masked) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS;
 #pragma unroll
     for (int j = 0; j < 2; j++)
-        listed[j] = masked ? (uint32_t)(s.lists.words[0][warp_lane() + 32 * j][0] >> first) & 255
-                           : 255;
+        listed[j] =
+            masked ? (uint32_t)(s.lists.words[0][warp_lane() + 32 * j][0] >> first) & 255 : 255;
 }
 
 template <class T, int M>
@@ -178,8 +176,7 @@ static __device__ __forceinline__ void
 attention_fma_step(struct attention_fma_block<M> &s, const struct attention_params &p,
                    struct attention_fma_state &state, uint32_t begin, int32_t dim) {
     const int first = (int)threadIdx.x / 32 * PANEL_ROWS, lane = warp_lane();
-    const bool masked =
-        begin + (FMA_KEYS >> p.granule_bits) > (uint32_t)s.lists.jobs[0].whole;
+    const bool masked = begin + (FMA_KEYS >> p.granule_bits) > (uint32_t)s.lists.jobs[0].whole;
     float sum[PANEL_ROWS][2] = {};
     uint32_t listed[2];
     attention_fma_keys(s, p, begin, masked);
@@ -200,11 +197,11 @@ attention_fma_step(struct attention_fma_block<M> &s, const struct attention_para
     float part[PANEL_ROWS][FMA_DIMS / 32] = {};
     for (int from = 0; from < FMA_KEYS; from += PANEL_K) {
         __syncthreads();
-        attention_fma_values<T>(s, p, from, dim);
+        attention_fma_load_v<T>(s, p, from, dim);
         __syncthreads();
         if (any)
             panel_multiply<FMA_DIMS / 32, M + 4, FMA_DIMS + 4>(part, &s.p[from][first],
-                                                              &s.v[0][lane]);
+                                                               &s.v[0][lane]);
     }
     if (any)
         attention_fma_add(s, state, part);
@@ -234,7 +231,7 @@ attention_fma_finish(const struct attention_fma_block<M> &s, const struct attent
 #pragma unroll
         for (int j = 0; j < FMA_DIMS / 32; j++) {
             const int at = dim + lane + 32 * j;
-            const float x = state.o[i][j] + s.low[row][lane + 32 * j];
+            const float x = state.o[i][j] + s.compensation[row][lane + 32 * j];
             if (at >= p.d_v)
                 continue;
             if (item.parts > 1)
@@ -255,7 +252,7 @@ static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
     for (int64_t i = blockIdx.x; i < p.n_items; i += gridDim.x) {
         __syncthreads();
         attention_fetch_job(s.lists.jobs[0], p, i);
-        copy_wait_all();
+        cp_async_wait_all();
         __syncthreads();
         const struct granule_item &item = s.lists.jobs[0];
         struct attention_fma_state state = {};
@@ -264,7 +261,7 @@ static __global__ void __launch_bounds__(4 * M, 512 / (4 * M))
             const int row = (int)threadIdx.x / 32 * PANEL_ROWS + r;
             s.m[row] = -INFINITY;
             for (int j = 0; j < FMA_DIMS / 32; j++)
-                s.low[row][warp_lane() + 32 * j] = 0;
+                s.compensation[row][warp_lane() + 32 * j] = 0;
         }
 #pragma unroll 1
         for (uint32_t at = 0; at < (uint32_t)item.count; at += FMA_KEYS >> p.granule_bits)
@@ -278,12 +275,13 @@ static cudaError_t attention_fma_launch_tile(const struct attention_params *p,
                                              cudaStream_t stream) {
     const int shared = (int)sizeof(struct attention_fma_block<M>);
     void (*kernel)(const struct attention_params) = attention_fma<T, M>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return code ? code
-                : attention_launch(kernel, dim3(attention_blocks(p->n_items),
-                                                (p->d_v + FMA_DIMS - 1) / FMA_DIMS),
-                                   4 * M, shared, p, stream);
+    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    return code
+               ? code
+               : attention_launch(
+                     kernel, dim3(attention_blocks(p->n_items), (p->d_v + FMA_DIMS - 1) / FMA_DIMS),
+                     4 * M, shared, p, stream);
 }
 
 static inline int64_t attention_fma_shared(int32_t rows) {
@@ -295,7 +293,7 @@ template <class T>
 static cudaError_t attention_fma_launch(const struct attention_params *p, cudaStream_t stream) {
     cudaError_t code = p->tile_rows <= 16 ? attention_fma_launch_tile<T, 16>(p, stream)
                                           : attention_fma_launch_tile<T, 64>(p, stream);
-    return code ? code : attention_merge_launch<T>(p, stream);
+    return code ? code : attention_combine_launch<T>(p, stream);
 }
 
 #endif

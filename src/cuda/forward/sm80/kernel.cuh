@@ -15,22 +15,20 @@
 
 /* This warp's rows of Q. */
 template <class T, int D, int R, int ROW>
-static __device__ __forceinline__ void attention_load_q(uint32_t to,
-                                                        const struct attention_params &p,
-                                                        const struct granule_item &item,
-                                                        int first) {
+static __device__ __forceinline__ void
+attention_load_q(uint32_t to, const struct attention_params &p, const struct granule_item &item,
+                 int first) {
     const char *q = attention_head<T>(p.q, item.batch, item.head);
-    const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
+    const struct attention_copy_mode mode = attention_copy_mode_of<T>(p, p.q, p.d_qk, p.q_scale);
     const int row = first + warp_lane_here();
     constexpr int LANES = attention_lanes<T, D>();
     __syncwarp(); /* all lanes have read what stood there */
-    if (manner.copied)
+    if (mode.copied)
         attention_copy_run<T, D, R, ROW>(
             to + attention_lane_to<LANES, ROW>(),
-            q + attention_lane_from<LANES>(item.row + first, manner.step), manner,
-            item.rows - first);
+            q + attention_lane_from<LANES>(item.row + first, mode.step), mode, item.rows - first);
     else
-        attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
+        attention_copy_elements<T, R, ROW>(to, q, mode, {row < item.rows ? item.row + row : -1});
 }
 
 /* The first `left` of 8 bytes of a row of O. */
@@ -78,8 +76,8 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 /* This warp's rows of a partial result. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void
-attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<T, D, R> &state, float lower) {
+attention_store_partial(const struct attention_params &p, const struct granule_item &item,
+                        int first, const struct attention_state<T, D, R> &state, float lower) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here();
 #pragma unroll
@@ -96,8 +94,7 @@ attention_store_part(const struct attention_params &p, const struct granule_item
             const int dim = 8 * d + lane % 4 * 2;
             if (dim < p.slot_dims)
                 *reinterpret_cast<float2 *>(&slot.o[(int64_t)row * p.slot_dims + dim]) = {
-                    state.o[r / 2][d][r % 2 * 2] * lower,
-                    state.o[r / 2][d][r % 2 * 2 + 1] * lower};
+                    state.o[r / 2][d][r % 2 * 2] * lower, state.o[r / 2][d][r % 2 * 2 + 1] * lower};
         }
     }
 }
@@ -137,9 +134,9 @@ static __device__ __forceinline__ void attention_empty(struct attention_state<T,
 }
 
 template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
-                 struct attention_state<T, D, R> &state) {
+static __device__ __forceinline__ void attention_finish(const struct attention_params &p,
+                                                        const struct granule_item &item, int first,
+                                                        struct attention_state<T, D, R> &state) {
     attention_total(state);
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -147,7 +144,7 @@ attention_finish(const struct attention_params &p, const struct granule_item &it
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
     }
     if (item.parts > 1) {
-        attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
+        attention_store_partial<T, D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
     attention_store_lses(p, item, first, state);
@@ -178,16 +175,16 @@ static __device__ __forceinline__ bool attention_masked(const struct attention_p
  * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
 template <class T, int D, int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
-attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-                  int slot, const struct attention_cursor &step, int32_t jobs) {
+attention_fetch_step(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+                     int slot, const struct attention_cursor &step, int32_t jobs) {
     const int job = step.job & (ATTENTION_JOBS - 1), next = (step.job + 1) & (ATTENTION_JOBS - 1);
     const struct granule_item &item = lists.jobs[job];
-    attention_look<KEYS, WORDS, THREADS>(lists, p, slot, item, step.at);
+    attention_fetch_granules<KEYS, WORDS, THREADS>(lists, p, slot, item, step.at);
     if (step.at != 0)
         return;
     if (step.job + 1 < jobs)
         attention_fetch_job(lists.jobs[next], p, p.image.worker_ptr[blockIdx.x] + step.job + 1);
-    attention_ask_q<T, D, THREADS>(p, item);
+    attention_prefetch_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
         lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
         lists.v[job] = attention_head<T>(p.v, item.batch, item.head_kv);
@@ -214,7 +211,7 @@ attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WO
  * are left to be copied while another step is computed (attention_step.cuh). A warp takes 8 at
  * least: where there are more warps than that asks for, half of them gather K and half V. */
 template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ struct attention_rest
+static __device__ __forceinline__ struct attention_deferred
 attention_fill(uint32_t shared, int stage, const struct attention_params &p,
                attention_lists<KEYS, attention_shape<T, D, R, WARPS, KEYS>::WORDS> &lists,
                const struct attention_cursor &step) {
@@ -226,8 +223,8 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
     const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
     const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
-    const struct attention_manner of_keys = attention_manner_of<T>(p, p.k, p.d_qk, 1);
-    const struct attention_manner of_values = attention_manner_of<T>(p, p.v, p.d_v, 1);
+    const struct attention_copy_mode of_keys = attention_copy_mode_of<T>(p, p.k, p.d_qk, 1);
+    const struct attention_copy_mode of_values = attention_copy_mode_of<T>(p, p.v, p.d_v, 1);
     const struct granule_item &item = lists.jobs[job];
     const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
@@ -265,38 +262,38 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         attention_fetch_job(lists.jobs[0], p, p.image.worker_ptr[blockIdx.x]);
 #pragma unroll 1
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
-        copy_wait_all();
+        cp_async_wait_all();
         __syncthreads();
-        struct attention_rest rest = {-1, 0, NULL, NULL};
+        struct attention_deferred deferred = {-1, 0, NULL, NULL};
         if ((uint32_t)fill.job < (uint32_t)jobs)
-            rest = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
-        if (!shape::MEANWHILE || compute.job < 0)
-            attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
+            deferred = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
+        if (!shape::INTERLEAVED || compute.job < 0)
+            attention_deferred_all<T, D, R, WARPS, KEYS>(p, deferred);
         const uint32_t span = KEYS >> p.granule_bits;
         uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
             const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
-            attention_look_up<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
-                                                                        jobs);
+            attention_fetch_step<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
+                                                                           jobs);
             count = (uint32_t)looked.count;
         }
         if (compute.job >= 0) {
             if (compute.at == 0)
-                attention_clear(state, shared + shape::FAR);
+                attention_clear(state, shared + shape::FLUSHED);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
             attention_step<T, D, R, WARPS, KEYS>(
                 state, rows, panel + shape::K, panel + shape::V,
                 attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p, rest);
+                p, deferred);
         }
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* on the way while the outputs are stored */
                 attention_load_q<T, D, R, shape::ROW>(
                     rows, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)], first);
             if (compute.job >= 0)
-                attention_finish<T, D, R>(
-                    p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first, state);
+                attention_finish<T, D, R>(p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first,
+                                          state);
         }
         compute = fill;
         fill = look;
@@ -327,14 +324,12 @@ template <int D, int ROWS, bool THIN> static constexpr int attention_warp_of(flo
 }
 
 template <class T, int D, int R, int WARPS, int KEYS>
-static cudaError_t attention_mma_launch_one(const struct attention_params *p,
-                                             cudaStream_t stream) {
+static cudaError_t attention_mma_launch_one(const struct attention_params *p, cudaStream_t stream) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     void (*kernel)(const struct attention_params) =
         attention_mma<T, D, R, WARPS, KEYS, attention_blocks_of<D, R * WARPS>(T())>;
-    cudaError_t code =
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             shape::BYTES);
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     return code ? code
                 : attention_launch(kernel, (unsigned)p->workers, shape::THREADS, shape::BYTES, p,
                                    stream);
@@ -356,8 +351,7 @@ static constexpr struct attention_tile attention_tile_of(void) {
             attention_mma_launch_one<T, D, R, WARPS, KEYS>};
 }
 
-template <class T, int D>
-static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
+template <class T, int D> static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr struct attention_tile tiles[] = {
         attention_tile_of<T, D, 16, false>(),  attention_tile_of<T, D, 32, false>(),
         attention_tile_of<T, D, 64, false>(),  attention_tile_of<T, D, 128, true>(),
@@ -376,7 +370,7 @@ template <class T, int D> static int64_t attention_mma_shared(int32_t rows) {
 template <class T, int D>
 static cudaError_t attention_mma_launch(const struct attention_params *p, cudaStream_t stream) {
     cudaError_t code = attention_tile_for<T, D>(p->tile_rows, p->thin).launch(p, stream);
-    return code ? code : attention_merge_launch<T>(p, stream);
+    return code ? code : attention_combine_launch<T>(p, stream);
 }
 
 #endif

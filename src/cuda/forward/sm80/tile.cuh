@@ -12,11 +12,11 @@
 
 /* Bytes of a block's shared memory where sums are put by (attention_tile_f32.cuh). */
 template <int M, int D, class T>
-static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(T) {
+static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(T) {
     return 0;
 }
 template <int M, int D>
-static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(float) {
+static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(float) {
     return M * (D + 8) * (int)sizeof(float); /* of O; of l, 4 or 8 to a row */
 }
 
@@ -29,7 +29,8 @@ template <class T> static __device__ __forceinline__ constexpr bool attention_ha
 }
 
 /* Keys of a granule at most. */
-template <class T> static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
+template <class T>
+static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
     return sizeof(T) == 4 ? ATTENTION_GRANULE_F32 : ATTENTION_GRANULE;
 }
 
@@ -49,10 +50,10 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr bool APART = KEYS / WARPS < 8;
     static constexpr int ROWS_KV = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
     static constexpr int EIGHTS = 2 * KEYS / WARPS / 8;
-    static constexpr bool MEANWHILE = R == 32 && !attention_has_small(T());
-    static constexpr int PARTS = MEANWHILE && TIMES < EIGHTS ? TIMES : EIGHTS;
-    static constexpr int K = M * ROW, V = K + 2 * PANEL, FAR = V + 2 * PANEL;
-    static constexpr int LISTS = FAR + attention_far_bytes<M, D>(T());
+    static constexpr bool INTERLEAVED = R == 32 && !attention_has_small(T());
+    static constexpr int PARTS = INTERLEAVED && TIMES < EIGHTS ? TIMES : EIGHTS;
+    static constexpr int K = M * ROW, V = K + 2 * PANEL, FLUSHED = V + 2 * PANEL;
+    static constexpr int LISTS = FLUSHED + attention_flushed_bytes<M, D>(T());
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
 };
 
@@ -69,7 +70,7 @@ template <class T, int D, int R> struct attention_state {
  *
  * f16 has no room for small weights: below 2^-14 they lose bits, below 2^-25 they are 0. So they
  * are raised as far as the largest number, just below 2^16, lets them; and those that are still
- * small, less than e^-19 of their row's largest, are multiplied apart (attention_values_small).
+ * small, less than e^-19 of their row's largest, are multiplied apart (attention_pv_small).
  */
 static __device__ __forceinline__ constexpr float attention_raise(__half) {
     return 14.0f;
@@ -124,12 +125,12 @@ static __device__ __forceinline__ int attention_group(const struct attention_gro
 
 /* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
-static __device__ __forceinline__ void
-attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups, T) {
+static __device__ __forceinline__ void attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q,
+                                                        uint32_t k,
+                                                        const struct attention_groups &groups, T) {
     const int lane = warp_lane();
-    q += (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
-    k += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8 % 2);
+    q += (uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16);
+    k += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -142,19 +143,19 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
         uint32_t a[R / 16][4];
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
-            mma_load(a[i], panel_piece_after(q, d) + (uint32_t)(16 * i * ROW));
+            ldmatrix(a[i], swizzle_piece_after(q, d) + (uint32_t)(16 * i * ROW));
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
             /* Lanes 0 ... 15 name rows of group j, the others of group j + 1. */
             const int first = attention_group<ALL>(groups, j);
             const int second = attention_group<ALL>(groups, j + 1);
             uint32_t b[4];
-            mma_load(b, panel_piece_after(k, d) +
+            ldmatrix(b, swizzle_piece_after(k, d) +
                             (uint32_t)(8 * ROW * (lane < 16 ? first : second)));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
-                mma_add(s[i][j], a[i], b, T());
-                mma_add(s[i][j + 1], a[i], b + 2, T());
+                mma_sync(s[i][j], a[i], b, T());
+                mma_sync(s[i][j + 1], a[i], b + 2, T());
             }
         }
     }
@@ -191,8 +192,8 @@ template <class T> static __device__ __forceinline__ bool attention_moves(float 
 /* For sums that are put by (attention_tile_f32.cuh): where, after how many keys, that they follow a
  * maximum, that they are added. 16-bit types have none. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_place(struct attention_state<T, D, R> &,
-                                                       uint32_t) {
+static __device__ __forceinline__ void attention_flush_to(struct attention_state<T, D, R> &,
+                                                          uint32_t) {
 }
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_count(struct attention_state<T, D, R> &, int) {
@@ -202,7 +203,7 @@ static __device__ __forceinline__ void attention_total(struct attention_state<T,
 }
 template <class T, int D, int R>
 static __device__ __forceinline__ void
-attention_rescale_far(const struct attention_state<T, D, R> &, int, float) {
+attention_rescale_flushed(const struct attention_state<T, D, R> &, int, float) {
 }
 
 /* Moves the maxima that the scores leave behind, and O and l with them: but at an item's first
@@ -229,7 +230,7 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
             state.o[i][d][e] *= factor;
             state.o[i][d][e + 1] *= factor;
         }
-        attention_rescale_far(state, r, factor);
+        attention_rescale_flushed(state, r, factor);
     }
 }
 
@@ -242,7 +243,7 @@ static __device__ __forceinline__ void attention_clear(struct attention_state<T,
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         state.m[r] = -INFINITY;
-    attention_place(state, far);
+    attention_flush_to(state, far);
 }
 
 /* Whether a maximum is far from 0. */
@@ -283,9 +284,9 @@ template <bool APART> static __device__ __forceinline__ float attention_row_max(
 /* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
  * whether one is too small for T. */
 template <class T, int D, int R, int GROUPS, bool APART>
-static __device__ __forceinline__ bool
-attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
-                  float scale) {
+static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROUPS][4],
+                                                         struct attention_state<T, D, R> &state,
+                                                         float scale) {
     float top[R / 8], base[R / 8];
     bool moves = false;
 #pragma unroll
@@ -339,11 +340,10 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
 /* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values(struct attention_state<T, D, R> &state,
-                 const uint32_t (&weights)[R / 16][GROUPS][2], uint32_t v,
-                 const struct attention_groups &groups) {
+attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R / 16][GROUPS][2],
+             uint32_t v, const struct attention_groups &groups) {
     const int lane = warp_lane();
-    v += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 16);
+    v += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
         const int first = attention_group<ALL>(groups, j);
@@ -354,15 +354,15 @@ attention_values(struct attention_state<T, D, R> &state,
         for (int i = 0; i < R / 16; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                a[i][e] = weights[i][j + e / 2][e % 2];
+                a[i][e] = probs[i][j + e / 2][e % 2];
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            mma_load_transposed(b, panel_piece_after(from, d));
+            ldmatrix_transposed(b, swizzle_piece_after(from, d));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
-                mma_add(state.o[i][2 * d], a[i], b, T());
-                mma_add(state.o[i][2 * d + 1], a[i], b + 2, T());
+                mma_sync(state.o[i][2 * d], a[i], b, T());
+                mma_sync(state.o[i][2 * d + 1], a[i], b + 2, T());
             }
         }
     }

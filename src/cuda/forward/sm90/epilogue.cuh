@@ -3,8 +3,8 @@
  * where boxes fetch, two warps that have no part in that store it from there, one for each
  * warpgroup, so that computing goes on; else each warp stores its own rows.
  */
-#ifndef TESSERA_CUDA_SM90_STORE_CUH
-#define TESSERA_CUDA_SM90_STORE_CUH
+#ifndef TESSERA_CUDA_SM90_EPILOGUE_CUH
+#define TESSERA_CUDA_SM90_EPILOGUE_CUH
 
 #include "forward/sm90/softmax.cuh"
 #include "device/sm90/wgmma.cuh"
@@ -14,21 +14,22 @@
 /* Whether other warps store O: all of it stands in shared memory then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
+    return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS == 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* Whether they store lse, too. Heads of 64 dims are 1 % slower so; of 32 it has not been tried. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
-    return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
+    return sm90_hands_o<shape, SOURCE>() && !shape::TWO_SCORE_TILES;
 }
 
 /* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
  * all rows of a tile, whether or not they are there; dims from `begin` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row, int begin) {
+sm90_store_partial(const struct attention_params &p, int64_t number,
+                   const float (&o)[shape::OUTPUTS], const float (&m)[2], const float (&l)[2],
+                   int row, int begin) {
     const struct attention_slot slot = attention_slot_of(p, number);
     const float lower = sm90_exp2(-sm90_raise(T()));
     const int column = warp_lane_here() % 4;
@@ -100,22 +101,21 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
                 x[e] = mma_pack(mean_in_range(at[0] * factor[e % 2], T()),
                                 mean_in_range(at[1] * factor[e % 2], T()), T());
             }
-            matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
+            stmatrix((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
         }
         if (sm90_hands_o<shape, SOURCE>())
             continue;
         __syncwarp();
         sm90_store_pieces<T, shape::O_PANELS>(
             sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16),
-            (p.d_v - begin - d) / 8);
+            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16), (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
 
 /* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
 static __device__ __forceinline__ struct granule_item
-sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
+sm90_load_items(const struct attention_params &p, int64_t first, int64_t end) {
     struct granule_item item;
     item.count = -1;
     if (first + warp_lane() < end)
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     const int pieces = p.d_v / 8;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
+        const struct granule_item items = sm90_load_items(p, first, end);
         uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
 #pragma unroll 1
         for (; empty; empty &= empty - 1) {
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + sm90_stack<shape>(p); h++) {
+            for (int32_t h = head; h < head + sm90_packed_heads<shape>(p); h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -166,30 +166,30 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                uint32_t staged, int group, int32_t batch, int32_t head, int32_t row,
+                uint32_t staged, int consumer, int32_t batch, int32_t head, int32_t row,
                 int32_t rows) {
     const int each = min(64, p.tile_rows);
 #pragma unroll 1
     for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
-        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * group + at);
-        if (!maps.stores || of.rows < each) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * consumer + at);
+        if (!maps.tma_o || of.rows < each) {
             sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
                                                   p.o.stride[2] * (int64_t)sizeof(T), staged,
                                                   min(of.rows, each), p.d_v / 8);
         } else if (warp_lane() == 0) {
 #pragma unroll
             for (int i = 0; i < shape::V_PANELS; i++)
-                box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
+                tma_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
         }
         const int listed = sm90_hands_sums<shape, SOURCE>() ? min(of.rows, each) : 0;
 #pragma unroll 1
         for (int r = warp_lane(); r < listed; r += 32) {
-            const float2 sums = sm90_sums<shape>(memory, 64 * group + at + r);
+            const float2 sums = sm90_sums<shape>(memory, 64 * consumer + at + r);
             attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
         }
     }
     if (warp_lane() == 0) {
-        bulk_store_batch();
+        bulk_store_commit();
         bulk_store_wait<0>();
     }
     __syncwarp();
@@ -199,11 +199,11 @@ sm90_store_item(char *memory, const struct attention_params &p, const struct sm9
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                 uint32_t shared, int group, int64_t begin, int64_t end) {
+                 uint32_t shared, int consumer, int64_t begin, int64_t end) {
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
+        const struct granule_item items = sm90_load_items(p, first, end);
         uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
 #pragma unroll 1
         for (; left; left &= left - 1, job++) {
@@ -213,13 +213,12 @@ sm90_store_items(char *memory, const struct attention_params &p, const struct sm
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t parts = sm90_of_lane(items.parts, lane);
-            barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
+            barrier_wait(shared + shape::O_FULL + 8 * consumer, job & 1);
             if (parts == 1)
                 sm90_store_item<T, shape, SOURCE>(
-                    memory, p, maps,
-                    shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
-                    batch, head, row, rows);
-            barrier_arrive(shared + shape::O_EMPTY + 8 * group);
+                    memory, p, maps, shared + shape::O + (uint32_t)(consumer * shape::O_CONSUMER),
+                    consumer, batch, head, row, rows);
+            barrier_arrive(shared + shape::O_EMPTY + 8 * consumer);
         }
     }
 }

@@ -73,7 +73,7 @@ sm90_load_mask(const struct attention_params &p, const struct granule_item &item
 /* Leaves the words of a step whose masks have been loaded, for whoever finds that K is there. Lane 2 w
  * + i finds that of granule i for warp w; lane 0, which arrives at K's barrier, writes all. */
 template <int WARPS>
-static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks<WARPS> &to,
+static __device__ __forceinline__ void sm90_write_masks(struct sm90_masks<WARPS> &to,
                                                         const union sm90_granule_mask &load,
                                                         const struct attention_params &p) {
     const int lane = warp_lane();
@@ -162,7 +162,7 @@ static __device__ __forceinline__ void sm90_mask_granule(float *s, uint32_t list
 }
 
 /* Whether V has rows that no key fills, of granules with these keys. */
-static __device__ __forceinline__ bool sm90_some_dead(uint32_t keys) {
+static __device__ __forceinline__ bool sm90_has_dead_rows(uint32_t keys) {
     const uint32_t one = keys & 255, two = keys >> 8;
     return (one && one < GRANULE_MAX) || (two && two < GRANULE_MAX);
 }
@@ -178,33 +178,32 @@ struct sm90_bits {
 
 /* Where a thread finds those of an item's steps (fragment_masks.h). */
 struct sm90_bits_place {
-    const uint32_t *from;  /* of the first chunk that has some, where it is not fine */
-    int32_t whole, even;   /* chunks of whole granules, and with the even ones */
+    const uint32_t *from;   /* of the first chunk that has some, where it is not fine */
+    int32_t whole, uniform; /* chunks of whole granules, and with the even ones */
 };
 
 /* For a warp whose rows begin at `row` of the tile. */
 static __device__ __forceinline__ struct sm90_bits_place
 sm90_bits_begin(const struct attention_params &p, const struct granule_item &item,
-                const struct granule_halves &halves, int row) {
+                const struct granule_consumer_info &consumer_info, int row) {
     const int to_chunk = 7 - p.granule_bits;
     const int32_t whole = sm90_uniform(item.whole >> to_chunk);
-    const int32_t even = sm90_uniform(halves.even >> to_chunk);
-    return {p.image.score_bits + halves.bits + row / 2 + warp_lane_here() / 4, whole,
-            p.granule_bits < 3 ? whole : even};
+    const int32_t uniform = sm90_uniform(consumer_info.uniform >> to_chunk);
+    return {p.image.score_bits + consumer_info.bits + row / 2 + warp_lane_here() / 4, whole,
+            p.granule_bits < 3 ? whole : uniform};
 }
 
 /* Those of step `at`, which is not one of the whole ones, for a warp whose rows begin at `row`. */
 template <int STEP_BITS>
-static __device__ __forceinline__ void sm90_load_bits(struct sm90_bits &bits,
-                                                      const struct sm90_bits_place &place,
-                                                      const struct attention_params &p, int at,
-                                                      int row) {
+static __device__ __forceinline__ void
+sm90_load_bits(struct sm90_bits &bits, const struct sm90_bits_place &place,
+               const struct attention_params &p, int at, int row) {
     const int chunk = at >> (7 - STEP_BITS);
     const uint32_t pairs = (uint32_t)p.tile_rows / 2; /* of rows, that share words */
-    bits.fine = chunk >= place.even;
+    bits.fine = chunk >= place.uniform;
     if (bits.fine) {
         const int lane = warp_lane_here();
-        const int64_t words = place.even - place.whole + 8 * (int64_t)(chunk - place.even);
+        const int64_t words = place.uniform - place.whole + 8 * (int64_t)(chunk - place.uniform);
         const uint2 both = __ldg(reinterpret_cast<const uint2 *>(
             place.from + words * pairs + 7 * (row / 2 + lane / 4) + 2 * (lane % 4)));
         bits.x[0] = both.x;
@@ -224,8 +223,6 @@ template <class shape, int SOURCE> struct sm90_mask {
     struct sm90_bits next;
     struct sm90_bits_place place;
 };
-template <class shape> struct sm90_mask<shape, SM90_BOXES> {
-    uint32_t listed[shape::GRANULES];
-};
+template <class shape> struct sm90_mask<shape, SM90_TMA> { uint32_t listed[shape::GRANULES]; };
 
 #endif

@@ -59,8 +59,8 @@ static __device__ __forceinline__ float quad_sum(float x) {
 
 /* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
 template <class T>
-static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float (&factor)[2],
-                                                 const float (&top)[2]) {
+static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state, float (&factor)[2],
+                                                       const float (&top)[2]) {
     bool far = false;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -84,7 +84,7 @@ struct sm90_listed_scores {
 
 /* The same number, whose bits are tested anew: else each test is remembered for those that follow,
  * more numbers than there are predicates. */
-static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
+static __device__ __forceinline__ uint32_t sm90_opaque(uint32_t bits) {
     asm volatile("" : "+r"(bits));
     return bits;
 }
@@ -92,9 +92,9 @@ static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
 /* The largest of a thread's scores of each row that count. What no lane of the warp lists is passed
  * over, 8 columns at a time: of small blocks' unions that is most. */
 template <int N>
-static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&largest)[2],
+static __device__ __forceinline__ void sm90_row_max(float (&s)[N], float (&largest)[2],
                                                     const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+    const uint32_t any = sm90_opaque(listed.any);
     largest[0] = largest[1] = -INFINITY;
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
@@ -109,10 +109,10 @@ static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&large
 
 /* Weights of those that are not passed over. */
 template <int N>
-static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_state &state,
-                                                  const float (&base)[2], float scale,
-                                                  const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+static __device__ __forceinline__ void sm90_exponentiate(float (&s)[N], struct sm90_state &state,
+                                                         const float (&base)[2], float scale,
+                                                         const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_opaque(listed.any);
     float sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
@@ -131,12 +131,12 @@ static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_sta
  * a maximum of the warp has moved: only then is factor set, by which earlier products are to be
  * multiplied. */
 template <class T, bool LISTED, int N>
-static __device__ __forceinline__ bool
-sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale,
-             const struct sm90_listed_scores &listed) {
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
+                                                    float (&factor)[2], float scale,
+                                                    const struct sm90_listed_scores &listed) {
     float top[2], base[2];
     if (LISTED) {
-        sm90_largest(s, top, listed);
+        sm90_row_max(s, top, listed);
         top[0] = __fmul_rn(quad_max(top[0]), scale);
         top[1] = __fmul_rn(quad_max(top[1]), scale);
     }
@@ -156,7 +156,7 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
     base[1] = state.base[1];
     if (moved || state.far) {
         if (moved)
-            sm90_move<T>(state, factor, top);
+            sm90_update_max<T>(state, factor, top);
         base[0] = state.base[0];
         base[1] = state.base[1];
         if (state.far) { /* row by row: no row's bits follow from what others hold */
@@ -177,7 +177,7 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
         }
     }
     if (LISTED)
-        sm90_weigh(s, state, base, scale, listed);
+        sm90_exponentiate(s, state, base, scale, listed);
 #pragma unroll
     for (int h = 0; !LISTED && h < 2; h++) {
         float a = 0, b = 0;
@@ -196,20 +196,20 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
 
 /* Weights as an operand, rounded in pairs. */
 template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N]) {
+static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
+        probs[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
 }
 
 /* Those that were passed over are 0. */
 template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N],
+static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N],
                                                   const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+    const uint32_t any = sm90_opaque(listed.any);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        weights[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
+        probs[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
 }
 
 /* What was summed before a maximum moved. */

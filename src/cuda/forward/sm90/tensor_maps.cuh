@@ -1,6 +1,6 @@
 /* The maps of fused attention: how Hopper's box copies see Q, K, V and O. */
-#ifndef TESSERA_CUDA_SM90_MAPS_CUH
-#define TESSERA_CUDA_SM90_MAPS_CUH
+#ifndef TESSERA_CUDA_SM90_TENSOR_MAPS_CUH
+#define TESSERA_CUDA_SM90_TENSOR_MAPS_CUH
 
 #include "device/sm90/tensor_map.cuh"
 #include "forward/sm90/config.cuh"

@@ -21,14 +21,15 @@
 #include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/sddmm/narrow.cuh"
-#include "staged/strip_share.cuh"
+#include "staged/block_row_shared.cuh"
 
 #define SDDMM_THREADS 128
 #define SDDMM_COLUMNS 32 /* of a warp */
 #define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
 #define SDDMM_SPAN_MAX 16
 #define SDDMM_RUN 8 /* chunks of 16 bits that a block takes in a row at most */
-#define SDDMM_FEW 8 /* warps of a multiprocessor that are few: as many as an instance for them has
+#define SDDMM_FEW                                                                                  \
+    8 /* warps of a multiprocessor that are few: as many as an instance for them has
                      * registers for */
 
 /* ---- units ---- */
@@ -55,8 +56,8 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params 
     int64_t low = 0, count = p.n_items;
     while (count > 1) {
         const int64_t step = (count + 31) / 32, at = warp_lane() * step;
-        const unsigned below = __ballot_sync(
-            WARP_ALL, at < count && sddmm_place(p, low + at, span_log2) <= place);
+        const unsigned below =
+            __ballot_sync(WARP_ALL, at < count && sddmm_place(p, low + at, span_log2) <= place);
         const int64_t skipped = (__popc(below) - 1) * step;
         low += skipped;
         count = count - skipped < step ? count - skipped : step;
@@ -70,29 +71,29 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params 
  * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
  * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys
  * are `panels` of 64 dims. */
-struct sddmm_share {
+struct sddmm_range {
     int64_t row, first, stride, longer;
     int each, rounds, more, count, panels;
 };
 
 /* Blocks that units of M rows share stand together. */
 template <int M>
-static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct staged_params &p) {
+static __device__ __forceinline__ struct sddmm_range sddmm_range_of(const struct staged_params &p) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_share share;
-    share.row = (int64_t)(blockIdx.x % row_units) * M;
-    share.first = blockIdx.x / row_units;
-    share.stride = gridDim.x / row_units;
-    const int64_t most = share.stride * SDDMM_RUN;
-    share.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
-    const int64_t runs = share.stride * share.rounds;
-    share.each = (int)(chunks / runs);
-    share.longer = chunks - runs * share.each;
-    share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
-    share.count = share.rounds * share.each + share.more;
-    share.panels = (p.d_qk + 63) / 64;
-    return share;
+    struct sddmm_range range;
+    range.row = (int64_t)(blockIdx.x % row_units) * M;
+    range.first = blockIdx.x / row_units;
+    range.stride = gridDim.x / row_units;
+    const int64_t most = range.stride * SDDMM_RUN;
+    range.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
+    const int64_t runs = range.stride * range.rounds;
+    range.each = (int)(chunks / runs);
+    range.longer = chunks - runs * range.each;
+    range.more = (int)((range.longer - range.first + range.stride - 1) / range.stride);
+    range.count = range.rounds * range.each + range.more;
+    range.panels = (p.d_qk + 63) / 64;
+    return range;
 }
 
 /* ---- a warp's 32 columns ---- */
@@ -109,12 +110,12 @@ template <class T> struct sddmm_rows {
 
 template <class T>
 static __device__ __forceinline__ head_view<T> sddmm_q(const struct staged_params &p,
-                                                       const struct strip &s) {
+                                                       const struct block_row &s) {
     return head_of<T>(p, p.q, s.b, s.h, p.d_qk);
 }
 template <class T>
 static __device__ __forceinline__ head_view<T> sddmm_k(const struct staged_params &p,
-                                                       const struct strip &s) {
+                                                       const struct block_row &s) {
     return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
 }
 
@@ -161,8 +162,9 @@ sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2]
         const T *row = rows.q + min((int64_t)(8 * j), rows.q_left) * rows.q_stride;
         struct words q = words_load<T, WHOLE>(row, rows.d, at, true);
         sddmm_scale_q(q, q_scale, at < rows.d, T());
-        const struct fragment<T, 2> b[2] = {fragment_of({q.x[0], q.x[1]}, T()),
-                                            fragment_of({q.x[2], q.x[3]}, T())};
+        const struct fragment<T, 2> b[2] = {
+            fragment_of({q.x[0], q.x[1]}, T()), fragment_of({q.x[2], q.x[3]}, T())
+        };
         fragment_multiply<true>(sum[0][j], a[0], b);
         fragment_multiply<true>(sum[1][j], a[1], b);
     }
@@ -177,16 +179,15 @@ static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
     for (int n = 0; n < AHEAD; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            k[n][i] = words_load<T, WHOLE>(rows.k[i], rows.d, (warp_lane() % 4 + 4 * n) * N,
-                                           AHEAD == 1);
+            k[n][i] =
+                words_load<T, WHOLE>(rows.k[i], rows.d, (warp_lane() % 4 + 4 * n) * N, AHEAD == 1);
 }
 
 /* What those begin: AHEAD pieces of each key are on their way. */
 template <class T, int TILES, int AHEAD, bool WHOLE>
-static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
-                                                    struct words (&k)[AHEAD][4],
-                                                    const struct sddmm_rows<T> &rows,
-                                                    float q_scale) {
+static __device__ __forceinline__ void
+sddmm_scores(float (&sum)[2][TILES][4], struct words (&k)[AHEAD][4],
+             const struct sddmm_rows<T> &rows, float q_scale) {
     constexpr int STEP = 4 * words_elements<T>();
 #pragma unroll 1
     for (int32_t d = 0; d < rows.d; d += AHEAD * STEP) {
@@ -213,10 +214,9 @@ static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
 
 /* The keys of columns x ...; where there is none, another. */
 template <class T>
-static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
-                                                  const struct staged_params &p,
-                                                  const struct strip &s, const head_view<T> &k,
-                                                  uint32_t x, uint32_t end) {
+static __device__ __forceinline__ void
+sddmm_keys(struct sddmm_rows<T> &rows, const struct staged_params &p, const struct block_row &s,
+           const head_view<T> &k, uint32_t x, uint32_t end) {
     x += warp_lane();
     const int32_t key = x < end ? max(column_of(p, s, x).key, 0) : 0;
 #pragma unroll
@@ -226,10 +226,9 @@ static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
 
 /* From column x of the strip on, rows row ... . Answers whether a lane stored NaN. */
 template <int TILES>
-static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][4],
-                                                   const struct staged_params &p,
-                                                   const struct strip &s, int64_t row, uint32_t x,
-                                                   uint32_t end, float scale) {
+static __device__ __forceinline__ bool
+sddmm_store(const float (&sum)[2][TILES][4], const struct staged_params &p,
+            const struct block_row &s, int64_t row, uint32_t x, uint32_t end, float scale) {
     bool bad = false;
     row += warp_lane() % 4 * 2;
     x += warp_lane() / 4;
@@ -260,9 +259,9 @@ static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][
  * them (device/fragment.cuh), nor give 0 where they meet what is 0 past the last dim. A lane looks
  * at the scores that it has stored. */
 template <class T, int TILES>
-static __device__ __forceinline__ void sddmm_mend(const struct staged_params &p,
-                                                  const struct strip &s, int64_t row, uint32_t x,
-                                                  uint32_t end) {
+static __device__ __forceinline__ void sddmm_recompute_nan(const struct staged_params &p,
+                                                           const struct block_row &s, int64_t row,
+                                                           uint32_t x, uint32_t end) {
     const int g = warp_lane() / 4, t = warp_lane() % 4;
 #pragma unroll 1
     for (int c = 0; c < 4 * 2 * TILES; c++) {
@@ -292,8 +291,8 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
     sddmm_gather(const __grid_constant__ struct staged_params p) {
     constexpr int ROWS = 8 * TILES, AHEAD = FEW && ARCHITECTURE_FITTED ? 4 : TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
-    __shared__ struct strip strips[SDDMM_THREADS / 32];
-    struct strip &s = strips[warp];
+    __shared__ struct block_row block_rows[SDDMM_THREADS / 32];
+    struct block_row &s = block_rows[warp];
     const int64_t row_units = (p.height + ROWS - 1) / ROWS;
     const int64_t place = blocks_unit() / row_units;
     const int64_t row = (blocks_unit() - place * row_units) * ROWS;
@@ -302,7 +301,7 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
         return;
     const int64_t item = sddmm_item(p, place, span_log2);
     const int64_t span = place - sddmm_place(p, item, span_log2);
-    strip_share(s, strip_of(p, item));
+    block_row_to_shared(s, block_row_of(p, item));
     if (row >= s.rows)
         return;
     /* A strip is narrower than 2^32. */
@@ -330,7 +329,7 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
             sddmm_begin<T, AHEAD, WHOLE>(ahead, rows);
         }
         if (sddmm_store<TILES>(sum, p, s, row, at, end, sddmm_scale(p, T())))
-            sddmm_mend<T, TILES>(p, s, row, at, end);
+            sddmm_recompute_nan<T, TILES>(p, s, row, at, end);
         __syncwarp(); /* tensor cores want all lanes together */
     }
 }
@@ -361,7 +360,7 @@ static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream
 
 /* The mappings that every type has for low block rows. */
 template <class T>
-static cudaError_t sddmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, sddmm_single_launch<T>},
         {INT64_MAX, sddmm_gather_launch<T, 1>},

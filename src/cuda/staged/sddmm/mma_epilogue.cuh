@@ -1,6 +1,6 @@
 /* Stage 1 for 16-bit types: a warp's scores to the strip. */
-#ifndef TESSERA_CUDA_SDDMM_MMA_STORE_CUH
-#define TESSERA_CUDA_SDDMM_MMA_STORE_CUH
+#ifndef TESSERA_CUDA_SDDMM_MMA_EPILOGUE_CUH
+#define TESSERA_CUDA_SDDMM_MMA_EPILOGUE_CUH
 
 #include "staged/sddmm/mma_common.cuh"
 
@@ -15,7 +15,7 @@ sddmm_mma_four(const typename sddmm_mma_shape<M, LONG>::sums &sum, int i, int j)
 /* A warp's scores to the strip, whose rows are aligned to 16 bytes. */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
-sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct strip &s,
+sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct block_row &s,
                 int64_t row, int64_t column) {
     constexpr int ROWS = sddmm_mma_shape<M, LONG>::ROWS;
     constexpr int COLUMNS = sddmm_mma_shape<M, LONG>::COLUMNS;
@@ -36,9 +36,9 @@ sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct
 
 /* Column c of 8 rows in `space`; the first of them is row `first`, column `column` of the strip. */
 template <int COLUMNS>
-static __device__ __forceinline__ void sddmm_mma_store_column(const float *space,
-                                                              const struct strip &s, int64_t first,
-                                                              int64_t column, int c) {
+static __device__ __forceinline__ void
+sddmm_mma_store_column(const float *space, const struct block_row &s, int64_t first, int64_t column,
+                       int c) {
     const int rows = column + c < s.width ? (int)min(s.rows - first, (int64_t)8) : 0;
     float *to = s.scores + first * s.width + column + c;
 #pragma unroll
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void sddmm_mma_store_column(const float *space
 /* The same, -Inf where a row does not list the column. */
 template <int COLUMNS>
 static __device__ __forceinline__ void
-sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct strip &s,
+sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct block_row &s,
                        int64_t first, int64_t column, int c) {
     if (column + c >= s.width)
         return;
@@ -71,7 +71,7 @@ sddmm_mma_store_listed(const float *space, const struct staged_params &p, const 
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,
-                     const struct staged_params &p, const struct strip &s, int64_t row,
+                     const struct staged_params &p, const struct block_row &s, int64_t row,
                      int64_t column, bool partial) {
     typedef sddmm_mma_shape<M, LONG> shape;
     constexpr int WIDTH = shape::COLUMNS < 64 ? shape::COLUMNS : 64, TIMES = shape::COLUMNS / WIDTH;

@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
     if (first >= p.n_items)
         return;
     const int64_t item = first + lane / lanes; /* the lane's row, which may be past the last */
-    const struct strip s = strip_of(p, min(item, p.n_items - 1));
+    const struct block_row s = block_row_of(p, min(item, p.n_items - 1));
     const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
@@ -73,8 +73,7 @@ static cudaError_t sddmm_narrow_launch(const struct staged_params *p, cudaStream
 /* Block rows of one query, by one of the two. */
 template <class T>
 static cudaError_t sddmm_single_launch(const struct staged_params *p, cudaStream_t stream) {
-    const bool narrow =
-        p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
+    const bool narrow = p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
     return narrow ? sddmm_narrow_launch<T>(p, stream) : sddmm_row_launch<T>(p, stream);
 }
 

@@ -15,7 +15,7 @@
 #include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/words.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SDDMM_ROW_WARPS 4
 #define SDDMM_ROW_BLOCKS 8 /* of a multiprocessor, where there are many */
@@ -42,18 +42,20 @@ static inline int64_t sddmm_row_units(const struct staged_params &p) {
 struct sddmm_row_chunk {
     int64_t item;
     uint32_t column; /* a strip is narrower than 2^32 */
-    struct strip_place at;
+    struct block_row_place at;
 };
 
 /* Chunk `number` of all. Where strips are about as wide its item is near its share of them: looked
  * for there, while what would be its strip is on its way, then everywhere. */
 static __device__ __forceinline__ struct sddmm_row_chunk
 sddmm_row_find(const struct staged_params &p, int64_t number) {
-    const int64_t share = (uint32_t)number / (uint32_t)p.strip_chunks; /* a guess: any will do */
+    const int64_t share =
+        (uint32_t)number / (uint32_t)p.block_row_chunks; /* a guess: any will do */
     const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
     const int64_t begin = p.image.chunks[min(low + warp_lane(), p.n_items)];
     const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_row_chunk to = {-1, 0, strip_place_at(p.image.strips + min(share, p.n_items - 1))};
+    struct sddmm_row_chunk to = {
+        -1, 0, block_row_place_at(p.image.block_rows + min(share, p.n_items - 1))};
     if (number >= chunks)
         return to;
     const unsigned before = __ballot_sync(WARP_ALL, begin <= number);
@@ -63,7 +65,7 @@ sddmm_row_find(const struct staged_params &p, int64_t number) {
     const int64_t first = near ? __shfl_sync(WARP_ALL, begin, last) : p.image.chunks[to.item];
     to.column = (uint32_t)((number - first) * CUDA_CHUNK);
     if (to.item != share)
-        to.at = strip_place_at(p.image.strips + to.item);
+        to.at = block_row_place_at(p.image.block_rows + to.item);
     return to;
 }
 
@@ -122,7 +124,7 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
 
 /* The key of column x of a strip of one row; -1 where the row does not list it, or from `end` on. */
 static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_params &p,
-                                                        const struct strip &s, uint32_t x,
+                                                        const struct block_row &s, uint32_t x,
                                                         uint32_t end) {
     if (x >= end)
         return -1;
@@ -133,8 +135,8 @@ static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_para
 /* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
  * fetch more at a time. */
 template <class T, bool WHOLE, bool FEW>
-static __global__ void
-__launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
+static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS,
+                                         WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
     sddmm_row(const __grid_constant__ struct staged_params p) {
     constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
     const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
@@ -143,7 +145,7 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
     if (chunk.item < 0)
         return;
     chunk.column += (uint32_t)(number & ((1 << log2) - 1)) * part_width;
-    const struct strip s = strip_at(p, chunk.at);
+    const struct block_row s = block_row_at(p, chunk.at);
     const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);

@@ -66,14 +66,14 @@ static __device__ __forceinline__ int softmax_bulk_shift(const struct softmax_bu
 /* ---- rows by themselves ---- */
 
 /* NaN where a weight that is not 0 meets a factor that is NaN. */
-static __device__ __forceinline__ float softmax_bulk_scaled(float weight, float factor) {
-    return isnan(factor) ? softmax_spoilt(weight) : weight * factor;
+static __device__ __forceinline__ float softmax_bulk_scaled(float prob, float factor) {
+    return isnan(factor) ? softmax_nan(prob) : prob * factor;
 }
 
 /* A row where it is, by a warp; seldom, so not where it stands. */
-static __device__ __noinline__ void softmax_bulk_alone(const struct staged_params &p, float *data,
-                                                       int width, int32_t batch_head,
-                                                       int32_t query) {
+static __device__ __noinline__ void softmax_bulk_unstaged(const struct staged_params &p,
+                                                          float *data, int width,
+                                                          int32_t batch_head, int32_t query) {
     const int lane = warp_lane();
     float top = -INFINITY;
     double sum = 0;
@@ -82,11 +82,11 @@ static __device__ __noinline__ void softmax_bulk_alone(const struct staged_param
     top = warp_max(top);
     const float base = softmax_base(top);
     for (int e = lane; e < width; e += 32)
-        sum += softmax_weight(data[e], base);
+        sum += softmax_exp(data[e], base);
     sum = warp_sum(sum);
     const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
     for (int e = lane; e < width; e += 32)
-        data[e] = softmax_bulk_scaled(softmax_weight(data[e], base), factor);
+        data[e] = softmax_bulk_scaled(softmax_exp(data[e], base), factor);
     if (lane == 0 && p.lse.data)
         *softmax_lse_at(p, batch_head, query) = softmax_lse(top, sum);
 }
@@ -126,20 +126,20 @@ softmax_bulk_fetch(const struct staged_params &p, const struct softmax_place &pl
             const int32_t batch_head = __shfl_sync(WARP_ALL, place.batch_head, from);
             const int32_t row = __shfl_sync(WARP_ALL, (int32_t)query, from);
             if (__shfl_sync(WARP_ALL, inside, from))
-                softmax_bulk_alone(p, data, count, batch_head, row);
+                softmax_bulk_unstaged(p, data, count, batch_head, row);
         }
     }
     const int head = softmax_bulk_head(tile), edge = softmax_bulk_edge(tile, lane);
     const uint32_t to = shared_address(stage + softmax_bulk_shift(tile));
     if (lane == 0) {
         const uint32_t bytes = 16 * softmax_bulk_pieces(tile);
-        barrier_arrive_expect(full, bytes);
+        barrier_arrive_expect_tx(full, bytes);
         if (bytes > 0)
             bulk_load(to + 4 * head, tile.data + head, bytes, full);
     }
     if (edge >= 0)
-        copy_4(to + 4 * edge, tile.data + edge, true);
-    barrier_arrive_copied(full);
+        cp_async_4(to + 4 * edge, tile.data + edge, true);
+    barrier_arrive_cp_async(full);
     return tile;
 }
 
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_
     const float base = softmax_base(top);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        x[i] = softmax_weight(x[i], base);
+        x[i] = softmax_exp(x[i], base);
         part[i % 4] += x[i];
     }
     const double sum = softmax_sum_lanes<LANES>((part[0] + part[1]) + (part[2] + part[3]));
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_
     if (isnan(factor)) {
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            x[i] = softmax_spoilt(x[i]);
+            x[i] = softmax_nan(x[i]);
         factor = 1;
     }
 #pragma unroll
@@ -201,7 +201,7 @@ static __device__ __forceinline__ void softmax_bulk_store(const struct softmax_b
     if (lane == 0) {
         if (pieces > 0)
             bulk_store(tile.data + head, shared_address(from + head), 16 * pieces);
-        bulk_store_batch();
+        bulk_store_commit();
     }
 }
 
@@ -218,8 +218,8 @@ static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
     const uint32_t full = shared_address(ring.full);
     if (lane == 0) {
         for (int i = 0; i < STAGES; i++)
-            barrier_make(full + 8 * i, 1 + 32);
-        barrier_made();
+            barrier_init(full + 8 * i, 1 + 32);
+        barrier_init_fence();
     }
     __syncwarp();
     const int64_t rows = p.n_items * p.height, warps = (int64_t)gridDim.x * SOFTMAX_BULK_WARPS;

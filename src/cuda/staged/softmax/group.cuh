@@ -4,7 +4,7 @@
 #define TESSERA_CUDA_SOFTMAX_GROUP_CUH
 
 #include "device/cluster.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SOFTMAX_THREADS 256
 #define SOFTMAX_WARPS (SOFTMAX_THREADS / 32)

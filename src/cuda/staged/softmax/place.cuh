@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_PLACE_CUH
 #define TESSERA_CUDA_SOFTMAX_PLACE_CUH
 
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
@@ -22,12 +22,12 @@ struct softmax_stride {
     int32_t items, rows;
 };
 
-static __device__ __forceinline__ struct strip_row
-strip_row_at(const struct strip_row *of) {
-    static_assert(sizeof(struct strip_row) == sizeof(uint4), "one piece");
+static __device__ __forceinline__ struct block_row_scores
+block_row_scores_at(const struct block_row_scores *of) {
+    static_assert(sizeof(struct block_row_scores) == sizeof(uint4), "one piece");
     union {
         uint4 piece;
-        struct strip_row row;
+        struct block_row_scores row;
     } at;
     at.piece = *reinterpret_cast<const uint4 *>(of);
     return at.row;
@@ -38,13 +38,13 @@ static __device__ __forceinline__ void
 softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in_order) {
     const int64_t item = min(to.item, p.n_items - 1);
     if (in_order) {
-        const struct strip_row at = strip_row_at(p.image.rows + item);
+        const struct block_row_scores at = block_row_scores_at(p.image.rows + item);
         to.batch_head = at.batch_head;
         to.block_row = (int32_t)(item - at.batch_head * p.rows);
         to.tiles = at.tiles;
         to.scores = at.scores;
     } else {
-        const struct strip_place at = strip_place_at(p.image.strips + item);
+        const struct block_row_place at = block_row_place_at(p.image.block_rows + item);
         to.batch_head = at.batch_head;
         to.block_row = at.row;
         to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
@@ -81,21 +81,21 @@ static __device__ __forceinline__ float softmax_max4(const float4 &x) {
 }
 
 /* Weights under 2^-126 are 0: no sum of a row, which has one of 1, would tell. */
-static __device__ __forceinline__ float softmax_weight(float x, float base) {
-    float weight;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((x - base) * SOFTMAX_LOG2_E));
-    return weight;
+static __device__ __forceinline__ float softmax_exp(float x, float base) {
+    float prob;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(prob) : "f"((x - base) * SOFTMAX_LOG2_E));
+    return prob;
 }
-static __device__ __forceinline__ float4 softmax_weights(const float4 &x, float base) {
-    return {softmax_weight(x.x, base), softmax_weight(x.y, base), softmax_weight(x.z, base),
-            softmax_weight(x.w, base)};
+static __device__ __forceinline__ float4 softmax_exp4(const float4 &x, float base) {
+    return {softmax_exp(x.x, base), softmax_exp(x.y, base), softmax_exp(x.z, base),
+            softmax_exp(x.w, base)};
 }
 static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
     return x.x + x.y + x.z + x.w;
 }
 
 /* Where the factor of a row is NaN, zeros stay zero nonetheless. */
-static __device__ __forceinline__ float softmax_spoilt(float x) {
+static __device__ __forceinline__ float softmax_nan(float x) {
     return x == 0 ? 0.0f : NAN;
 }
 static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {

@@ -25,7 +25,7 @@
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 
-#define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
+#define SOFTMAX_TAIL 2 /* pieces that are under way where a row is wider than its group holds */
 
 /* The elements that a group holds at least: no row has more than all blocks of keys. */
 static __host__ __device__ __forceinline__ int64_t softmax_width(const struct staged_params &p) {
@@ -60,8 +60,8 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
     struct softmax_row<LANES> row;
     row.data = begin + head;
     row.pieces = (width - head) / 4;
-    const int each = blocks == 1 ? row.pieces
-                                 : min((row.pieces + blocks - 1) / blocks, HELD * LANES);
+    const int each =
+        blocks == 1 ? row.pieces : min((row.pieces + blocks - 1) / blocks, HELD *LANES);
     row.first = rank * each + lane;
     row.left = min(row.pieces - rank * each, each) - lane;
 #pragma unroll
@@ -81,11 +81,10 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
 
 /* ---- what a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
 
-static __device__ __forceinline__ void softmax_load_rest(float4 (&x)[SOFTMAX_REST],
-                                                         const float *data, int from, int step,
-                                                         int pieces) {
+static __device__ __forceinline__ void
+softmax_load_tail(float4 (&x)[SOFTMAX_TAIL], const float *data, int from, int step, int pieces) {
 #pragma unroll
-    for (int i = 0; i < SOFTMAX_REST; i++) {
+    for (int i = 0; i < SOFTMAX_TAIL; i++) {
         x[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (from + i * step < pieces)
             x[i] = reinterpret_cast<const float4 *>(data)[from + i * step];
@@ -93,23 +92,23 @@ static __device__ __forceinline__ void softmax_load_rest(float4 (&x)[SOFTMAX_RES
 }
 
 /* The maximum of `top` and of them, and into *sum the sum of their weights under it. */
-static __device__ __forceinline__ float softmax_rest(const float *data, int from, int step,
+static __device__ __forceinline__ float softmax_tail(const float *data, int from, int step,
                                                      int pieces, float top, double *sum) {
     double total = 0;
 #pragma unroll 1
-    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
-        float4 x[SOFTMAX_REST];
+    for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
+        float4 x[SOFTMAX_TAIL];
         float higher = top, part = 0;
-        softmax_load_rest(x, data, at, step, pieces);
+        softmax_load_tail(x, data, at, step, pieces);
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++)
+        for (int i = 0; i < SOFTMAX_TAIL; i++)
             higher = fmaxf(higher, softmax_max4(x[i]));
         if (higher > top)
-            total *= softmax_weight(top, higher);
+            total *= softmax_exp(top, higher);
         top = higher;
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++)
-            part += softmax_sum4(softmax_weights(x[i], softmax_base(top)));
+        for (int i = 0; i < SOFTMAX_TAIL; i++)
+            part += softmax_sum4(softmax_exp4(x[i], softmax_base(top)));
         total += part;
     }
     *sum = total;
@@ -117,18 +116,18 @@ static __device__ __forceinline__ float softmax_rest(const float *data, int from
 }
 
 /* The same pieces once more: their weights, times `factor`. */
-static __device__ __forceinline__ void softmax_store_rest(float *data, int from, int step,
+static __device__ __forceinline__ void softmax_store_tail(float *data, int from, int step,
                                                           int pieces, float base, float factor) {
 #pragma unroll 1
-    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
-        float4 x[SOFTMAX_REST];
-        softmax_load_rest(x, data, at, step, pieces);
+    for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
+        float4 x[SOFTMAX_TAIL];
+        softmax_load_tail(x, data, at, step, pieces);
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++) {
-            float4 w = softmax_weights(x[i], base);
-            w = isnan(factor) ? float4{softmax_spoilt(w.x), softmax_spoilt(w.y),
-                                       softmax_spoilt(w.z), softmax_spoilt(w.w)}
-                              : softmax_scaled4(w, factor);
+        for (int i = 0; i < SOFTMAX_TAIL; i++) {
+            float4 w = softmax_exp4(x[i], base);
+            w = isnan(factor)
+                    ? float4{softmax_nan(w.x), softmax_nan(w.y), softmax_nan(w.z), softmax_nan(w.w)}
+                    : softmax_scaled4(w, factor);
             if (at + i * step < pieces)
                 reinterpret_cast<float4 *>(data)[at + i * step] = w;
         }
@@ -152,7 +151,6 @@ static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LA
         to.piece[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (i * LANES < row.left)
             to.piece[i] = from[i * LANES];
-
     }
 #pragma unroll
     for (int i = 0; i < row.EDGES; i++)
@@ -174,17 +172,17 @@ softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
 
 /* Answers their sum. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_weigh(struct softmax_held<HELD, LANES> &held,
-                                                      float base) {
+static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held<HELD, LANES> &held,
+                                                             float base) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < softmax_row<LANES>::EDGES; i++) {
-        held.edge[i] = softmax_weight(held.edge[i], base);
+        held.edge[i] = softmax_exp(held.edge[i], base);
         sum += held.edge[i];
     }
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        held.piece[i] = softmax_weights(held.piece[i], base);
+        held.piece[i] = softmax_exp4(held.piece[i], base);
         sum += softmax_sum4(held.piece[i]);
     }
     return sum;
@@ -193,17 +191,17 @@ static __device__ __forceinline__ float softmax_weigh(struct softmax_held<HELD, 
 /* Where the factor is NaN, zeros stay zero nonetheless, and the others are NaN. Answers the factor
  * that is left. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_spoil(struct softmax_held<HELD, LANES> &held,
-                                                      float factor) {
+static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HELD, LANES> &held,
+                                                          float factor) {
     if (!isnan(factor))
         return factor;
 #pragma unroll
     for (int i = 0; i < softmax_row<LANES>::EDGES; i++)
-        held.edge[i] = softmax_spoilt(held.edge[i]);
+        held.edge[i] = softmax_nan(held.edge[i]);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         float4 &x = held.piece[i];
-        x = {softmax_spoilt(x.x), softmax_spoilt(x.y), softmax_spoilt(x.z), softmax_spoilt(x.w)};
+        x = {softmax_nan(x.x), softmax_nan(x.y), softmax_nan(x.z), softmax_nan(x.w)};
     }
     return 1;
 }
@@ -231,8 +229,8 @@ static __host__ __device__ constexpr int softmax_blocks(int held, int blocks, bo
 
 /* All groups go on together: they exchange by warp, or by cluster. */
 template <int HELD, int LANES, int BLOCKS>
-static __global__ void
-__launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
+static __global__ void __launch_bounds__(SOFTMAX_THREADS,
+                                         softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
     softmax_rows(const __grid_constant__ struct staged_params p) {
     constexpr int OF_BLOCK = SOFTMAX_THREADS / LANES;
     constexpr bool CLUSTERS = LANES == SOFTMAX_THREADS;
@@ -257,15 +255,15 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
         softmax_advance(place, stride, p, p.in_order);
         float mine = softmax_max_held(held);
         if (row.pieces > held_of_all)
-            mine = softmax_rest(row.data, from, blocks * LANES, row.pieces, mine, &sum);
+            mine = softmax_tail(row.data, from, blocks * LANES, row.pieces, mine, &sum);
         const float top = softmax_max<LANES>(shared, blocks, mine), base = softmax_base(top);
         if (sum != 0)
-            sum *= softmax_weight(mine, base);
-        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_weigh(held, base));
+            sum *= softmax_exp(mine, base);
+        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_exponentiate(held, base));
         const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
-        softmax_store(held, row, softmax_spoil(held, factor));
+        softmax_store(held, row, softmax_apply_nan(held, factor));
         if (row.pieces > held_of_all)
-            softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
+            softmax_store_tail(row.data, from, blocks * LANES, row.pieces, base, factor);
         if (row.lse) /* last: a logarithm takes registers */
             *row.lse = softmax_lse(top, sum);
     }
@@ -282,11 +280,11 @@ static cudaError_t softmax_launch_held(const struct staged_params *p, int cluste
     const int64_t wanted = (rows + of_block - 1) / of_block;
     const int64_t held = (int64_t)p->multiprocessors *
                          softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
-    return cluster > 1 ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
-                                             SOFTMAX_THREADS, 0, p, stream)
-                       : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>,
-                                        wanted < held ? wanted : held, 1, SOFTMAX_THREADS, 0, p,
-                                        stream);
+    return cluster > 1
+               ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
+                                     SOFTMAX_THREADS, 0, p, stream)
+               : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>, wanted < held ? wanted : held, 1,
+                                SOFTMAX_THREADS, 0, p, stream);
 }
 
 /* What holds rows of up to `width` elements: a group of each block of a cluster. */

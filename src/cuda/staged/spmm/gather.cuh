@@ -25,7 +25,7 @@
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
 #include "staged/spmm/short.cuh"
-#include "staged/strip_share.cuh"
+#include "staged/block_row_shared.cuh"
 
 #define SPMM_THREADS 128
 #define SPMM_TURNS 4    /* of a warp at least before more blocks share a unit's keys */
@@ -61,9 +61,9 @@ template <class T, int TILES> struct spmm_sums {
  * and what spmm_sweep answers. */
 template <class T, int TILES> struct spmm_shared {
     static constexpr int count = sizeof(struct spmm_sums<T, TILES>) / sizeof(float);
-    struct strip strip[SPMM_THREADS / 32];
+    struct block_row block_row[SPMM_THREADS / 32];
     float sum[SPMM_THREADS / 32][count][32];
-    float weighty[SPMM_THREADS / 32][32]; /* its bits */
+    float nonzero[SPMM_THREADS / 32][32]; /* its bits */
 };
 
 /* ---- weights ---- */
@@ -142,17 +142,17 @@ static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
 template <class T, int TILES>
 static __device__ __forceinline__ void
 spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
-              const float4 (&weights)[TILES]) {
-    constexpr int PRODUCTS = sizeof(T) == 4 ? 2 : 1;
-    struct fragment<T, 2> b[TILES][PRODUCTS];
+              const float4 (&probs)[TILES]) {
+    constexpr int MMAS = sizeof(T) == 4 ? 2 : 1;
+    struct fragment<T, 2> b[TILES][MMAS];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
-        spmm_operands(b[j], weights[j]);
+        spmm_operands(b[j], probs[j]);
 #pragma unroll
     for (int n = 0; n < spmm_pieces<T, TILES>(); n++)
 #pragma unroll
         for (int m = 0; m < 8 / (int)sizeof(T); m++) {
-            struct fragment<T, 4> a[PRODUCTS];
+            struct fragment<T, 4> a[MMAS];
             spmm_operands(a, v[n], m);
 #pragma unroll
             for (int j = 0; j < TILES; j++)
@@ -163,7 +163,7 @@ spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_piec
 /* The key of each lane's column, from x on. A column without a key that one of rows row ... row +
  * rows - 1 lists gets another's, whose value its weight of 0 meets; -1 where none has one. */
 static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_params &p,
-                                                       const struct strip &s, uint32_t x,
+                                                       const struct block_row &s, uint32_t x,
                                                        uint32_t width, int64_t row, int rows) {
     int32_t key = -1;
     if (x + warp_lane() < width) {
@@ -177,8 +177,8 @@ static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_param
 
 /* Moves a chunk's sums to the warp's sums of whole chunks: each lane to its own. */
 template <class T, int TILES>
-static __device__ __forceinline__ void spmm_flush(float (*to)[32],
-                                                  struct spmm_sums<T, TILES> &part, bool first) {
+static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_sums<T, TILES> &part,
+                                                  bool first) {
     float *from = &part.of[0][0][0][0];
 #pragma unroll
     for (int i = 0; i < spmm_shared<T, TILES>::count; i++) {
@@ -191,16 +191,16 @@ static __device__ __forceinline__ void spmm_flush(float (*to)[32],
 /* A lane's weights of 16 columns, of which row g's are at `from`, and `left` columns the strip has
  * from there on. Bit j of the answer: row 8 j + g has one that is not 0. */
 template <int TILES>
-static __device__ __forceinline__ unsigned
-spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left, int rows,
-             bool whole) {
-    unsigned weighty = 0;
+static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], const float *from,
+                                                           int64_t width, int32_t left, int rows,
+                                                           bool whole) {
+    unsigned nonzero = 0;
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
-        weighty |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+        nonzero |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
     }
-    return weighty;
+    return nonzero;
 }
 
 /* What the keys of the warp's turns give: every `turns`-th 32 columns, from 32 * turn on. The keys
@@ -208,7 +208,7 @@ spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left,
  * 8 j + lane / 4 has a weight that is not 0. */
 template <class T, int TILES, bool WHOLE>
 static __device__ __forceinline__ unsigned
-spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &s,
+spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct block_row &s,
            const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
     constexpr int PIECES = spmm_pieces<T, TILES>();
     const int g = warp_lane() / 4, t = warp_lane() % 4;
@@ -217,7 +217,7 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &
     const uint32_t step = SPMM_COLUMNS * turns;
     const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.scores % sizeof(float4) == 0;
     struct spmm_sums<T, TILES> part = {};
-    unsigned weighty = 0;
+    unsigned nonzero = 0;
     int turn_of = 0;
     uint32_t x = SPMM_COLUMNS * turn;
     int32_t next = spmm_keys_of(p, s, x, width, row, rows);
@@ -230,17 +230,17 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &
             struct words values[PIECES][4];
             float4 w[TILES];
             spmm_load<T, PIECES, WHOLE>(values, v, dim, key, from);
-            weighty |= spmm_weights<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
-                                           s.width, (int32_t)(width - x) - from - 4 * t, rows - g,
-                                           fours);
+            nonzero |= spmm_load_probs<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
+                                              s.width, (int32_t)(width - x) - from - 4 * t,
+                                              rows - g, fours);
             spmm_multiply<T, TILES>(part, values, w);
         }
         if (++turn_of % (CUDA_CHUNK / SPMM_COLUMNS) == 0)
             spmm_flush(sum, part, turn_of == CUDA_CHUNK / SPMM_COLUMNS);
     }
     spmm_flush(sum, part, turn_of < CUDA_CHUNK / SPMM_COLUMNS);
-    weighty |= __shfl_xor_sync(WARP_ALL, weighty, 1);
-    return weighty | __shfl_xor_sync(WARP_ALL, weighty, 2);
+    nonzero |= __shfl_xor_sync(WARP_ALL, nonzero, 1);
+    return nonzero | __shfl_xor_sync(WARP_ALL, nonzero, 2);
 }
 
 /* ---- results ---- */
@@ -248,29 +248,29 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &
 /* The sums of the warps that share this one's dims, those of the cluster's other blocks among them,
  * lane by lane, in their order. */
 template <class T, int TILES>
-static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES> &sum,
-                                                      const struct spmm_shared<T, TILES> &shared,
-                                                      int dim_warps) {
+static __device__ __forceinline__ unsigned spmm_combine(struct spmm_sums<T, TILES> &sum,
+                                                        const struct spmm_shared<T, TILES> &shared,
+                                                        int dim_warps) {
     const int lane = warp_lane();
     float *to = &sum.of[0][0][0][0];
-    unsigned weighty = 0;
+    unsigned nonzero = 0;
 #pragma unroll 1
     for (int block = 0; block < cluster_size(); block++)
 #pragma unroll 1
         for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
-            weighty |= __float_as_uint(cluster_load(&shared.weighty[w][lane], block));
+            nonzero |= __float_as_uint(cluster_load(&shared.nonzero[w][lane], block));
 #pragma unroll
             for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
                 to[i] += cluster_load(&shared.sum[w][i][lane], block);
         }
-    return weighty;
+    return nonzero;
 }
 
 /* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
 template <class T, int TILES>
 static __device__ __forceinline__ void
-spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct staged_params &p,
-             const struct strip &s, int64_t row, int32_t dim) {
+spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const struct staged_params &p,
+             const struct block_row &s, int64_t row, int32_t dim) {
     constexpr int N = words_elements<T>();
     const bool whole = words_whole<T>(p.alignment, p.d_v);
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
@@ -279,7 +279,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int r = warp_lane() % 4 * 2 + e;
-            const bool empty = !(__shfl_sync(WARP_ALL, weighty, 4 * r) >> j & 1);
+            const bool empty = !(__shfl_sync(WARP_ALL, nonzero, 4 * r) >> j & 1);
             if (row + 8 * j + r >= s.rows)
                 continue;
             T *out = o.data + (s.first + row + 8 * j + r) * o.stride + dim;
@@ -288,8 +288,8 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
                 float x[N];
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    x[i] = empty ? 0.0f
-                                 : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
+                    x[i] =
+                        empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
                 spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
             }
         }
@@ -309,27 +309,27 @@ static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct stag
 }
 
 template <class T, int TILES, bool WHOLE>
-static __global__ void
-__launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
+static __global__ void __launch_bounds__(SPMM_THREADS,
+                                         !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
     spmm_gather(const __grid_constant__ struct staged_params p) {
     __shared__ struct spmm_shared<T, TILES> shared;
     const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
     const int turns = (int)blockDim.x / 32 / dim_warps;
-    struct strip &s = shared.strip[warp];
+    struct block_row &s = shared.block_row[warp];
     const int64_t row_units = spmm_row_units<TILES>(p), of_slice = p.n_items * row_units;
     const int64_t unit = blocks_unit() / cluster_size();
     const int64_t slice = unit / of_slice, at = unit - slice * of_slice;
     const int64_t item = at / row_units, row = (at - item * row_units) * (8 * TILES);
     if (slice >= spmm_slices<T, TILES>(p))
         return;
-    strip_share(s, strip_of(p, item));
+    block_row_to_shared(s, block_row_of(p, item));
     if (row >= s.rows)
         return;
     const int32_t dim =
         ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
         warp_lane() / 4 * words_elements<T>();
     const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
-    shared.weighty[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
+    shared.nonzero[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
         shared.sum[warp], p, s, v, dim, row, cluster_rank() * turns + warp / dim_warps,
         cluster_size() * turns));
     __syncthreads();
@@ -337,8 +337,8 @@ __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE
         cluster_wait();
     if (warp < dim_warps && cluster_rank() == 0) {
         struct spmm_sums<T, TILES> sum = {};
-        const unsigned weighty = spmm_merge(sum, shared, dim_warps);
-        spmm_results<T, TILES>(sum, weighty, p, s, row, dim);
+        const unsigned nonzero = spmm_combine(sum, shared, dim_warps);
+        spmm_results<T, TILES>(sum, nonzero, p, s, row, dim);
     }
     if (cluster_size() > 1)
         cluster_wait(); /* until the first has read this one's sums */
@@ -377,7 +377,7 @@ static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_
 
 /* The mappings that every type has for low block rows. */
 template <class T>
-static cudaError_t spmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<T>},
         {INT64_MAX, spmm_gather_launch<T, 1>},
@@ -387,7 +387,7 @@ static cudaError_t spmm_launch_low(const struct staged_params *p, cudaStream_t s
 
 /* f32 of more rows, which multiply-adds serve where there is little to add up. */
 template <int TILES>
-static cudaError_t spmm_launch_high(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_large_m(const struct staged_params *p, cudaStream_t stream) {
     return spmm_short_takes(p) ? spmm_short_launch(p, stream)
                                : spmm_gather_launch<float, TILES>(p, stream);
 }
@@ -396,8 +396,8 @@ static inline cudaError_t spmm_launch_f32(const struct staged_params *p, cudaStr
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<float>},
         {8, spmm_gather_launch<float, 1>},
-        {16, spmm_launch_high<2>},
-        {INT64_MAX, spmm_launch_high<4>},
+        {16, spmm_launch_large_m<2>},
+        {INT64_MAX, spmm_launch_large_m<4>},
     };
     return blocks_launch_of(mappings, p, stream);
 }

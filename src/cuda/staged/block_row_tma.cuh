@@ -1,10 +1,10 @@
 /*
- * What SDDMM and SpMM of 16 bits share on Hopper, where boxes fetch keys: boxes are of STRIP_BOX
+ * What SDDMM and SpMM of 16 bits share on Hopper, where boxes fetch keys: boxes are of STAGED_TMA_KEYS
  * consecutive keys. Blocks of keys are whole boxes then, and all their pairs are listed, so that no
  * mask has to be looked at; what lies past the last key is zeros.
  */
-#ifndef TESSERA_CUDA_SM90_STRIPS_CUH
-#define TESSERA_CUDA_SM90_STRIPS_CUH
+#ifndef TESSERA_CUDA_BLOCK_ROW_TMA_CUH
+#define TESSERA_CUDA_BLOCK_ROW_TMA_CUH
 
 #include "device/copy.cuh"
 #include "staged/panel_16bit.cuh"
@@ -12,13 +12,13 @@
 #include "device/sm90/tensor_map.cuh"
 #include "device/sm90/wgmma.cuh"
 
-#define STRIP_BOX 32              /* keys of a box */
-#define STRIP_SHARED (227 * 1024) /* what a block of Hopper can have */
-#define STRIP_CHUNK_BOXES (CUDA_CHUNK / STRIP_BOX)
+#define STAGED_TMA_KEYS 32         /* keys of a box */
+#define STAGED_SHARED (227 * 1024) /* what a block of Hopper can have */
+#define CHUNK_TMA_TILES (CUDA_CHUNK / STAGED_TMA_KEYS)
 
 /* Whether boxes may fetch the keys of all strips. */
-static inline bool strips_boxed(const struct staged_params *p) {
-    return p->architecture == 90 && p->alignment == 16 && p->block_kv % STRIP_BOX == 0 &&
+static inline bool block_rows_fit_tma(const struct staged_params *p) {
+    return p->architecture == 90 && p->alignment == 16 && p->block_kv % STAGED_TMA_KEYS == 0 &&
            p->n_bands + p->n_bitmasks == 0 && (uintptr_t)p->scores % 16 == 0;
 }
 
@@ -26,8 +26,8 @@ static inline bool strips_boxed(const struct staged_params *p) {
  * `n` rows of `d` dims: [b][h][panel][n][64]. False where boxes cannot reach it; past one panel's
  * dims whole panels are needed. */
 template <class T>
-static bool strips_map(CUtensorMap *map, const struct staged_params *p, const struct view &view,
-                       int64_t heads, int64_t n, int64_t d, int rows, int box_panels, T) {
+static bool block_rows_map(CUtensorMap *map, const struct staged_params *p, const struct view &view,
+                           int64_t heads, int64_t n, int64_t d, int rows, int box_panels, T) {
     const sm90_encode encode = sm90_encode_find();
     const cuuint64_t panels = d > 64 ? d / 64 : 1;
     const cuuint64_t size[5] = {d > 64 ? 64 : (cuuint64_t)d, (cuuint64_t)n, panels,
@@ -47,9 +47,9 @@ static bool strips_map(CUtensorMap *map, const struct staged_params *p, const st
 
 /* The key that box `lane` begins with of those of columns x ... end - 1 of the strip whose first
  * tile is `entry`; past the end, one past the last key, which fetches zeros. By all lanes. */
-static __device__ __forceinline__ int32_t strip_box_key(const struct staged_params &p, int64_t entry,
-                                                        int64_t x, int64_t end) {
-    x += warp_lane() * STRIP_BOX;
+static __device__ __forceinline__ int32_t block_row_tma_key(const struct staged_params &p,
+                                                            int64_t entry, int64_t x, int64_t end) {
+    x += warp_lane() * STAGED_TMA_KEYS;
     if (x >= end)
         return (int32_t)p.n_kv;
     const struct column_place at = column_place_of(p, entry, x);
@@ -57,10 +57,10 @@ static __device__ __forceinline__ int32_t strip_box_key(const struct staged_para
 }
 
 /* Stages of a ring: which one use `index` has, and the parity of that phase of its barriers. */
-template <int STAGES> static __device__ __forceinline__ int strip_stage(int index) {
+template <int STAGES> static __device__ __forceinline__ int staged_stage(int index) {
     return index % STAGES;
 }
-template <int STAGES> static __device__ __forceinline__ uint32_t strip_parity(int index) {
+template <int STAGES> static __device__ __forceinline__ uint32_t staged_parity(int index) {
     return (uint32_t)(index / STAGES & 1);
 }
 

@@ -2,14 +2,14 @@
  * A strip: the tiles of one block row side by side, as the BCSR scores hold them (tessera.h,
  * section 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
  */
-#ifndef TESSERA_CUDA_STRIP_CUH
-#define TESSERA_CUDA_STRIP_CUH
+#ifndef TESSERA_CUDA_BLOCK_ROW_CUH
+#define TESSERA_CUDA_BLOCK_ROW_CUH
 
 #include "device/convert.cuh"
 #include "device/warp.cuh"
 #include "host/staged.h"
 
-struct strip {
+struct block_row {
     int32_t b, h;
     int64_t entry; /* its first tile */
     int64_t first; /* its first query */
@@ -25,21 +25,22 @@ static __device__ __forceinline__ uint32_t divided(uint32_t n, const struct cuda
 }
 
 /* All of it under way at once, where loads of members would wait for one another's use. */
-static __device__ __forceinline__ struct strip_place strip_place_at(const struct strip_place *of) {
-    static_assert(sizeof(struct strip_place) == 2 * sizeof(uint4), "two pieces");
+static __device__ __forceinline__ struct block_row_place
+block_row_place_at(const struct block_row_place *of) {
+    static_assert(sizeof(struct block_row_place) == 2 * sizeof(uint4), "two pieces");
     const uint4 *from = reinterpret_cast<const uint4 *>(of);
     union {
         uint4 piece[2];
-        struct strip_place place;
+        struct block_row_place place;
     } at;
     at.piece[0] = from[0];
     at.piece[1] = from[1];
     return at.place;
 }
 
-static __device__ __forceinline__ struct strip strip_at(const struct staged_params &p,
-                                                        const struct strip_place &at) {
-    struct strip s;
+static __device__ __forceinline__ struct block_row block_row_at(const struct staged_params &p,
+                                                                const struct block_row_place &at) {
+    struct block_row s;
     s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
     s.h = at.batch_head - s.b * p.heads_q;
     s.entry = at.entry;
@@ -50,13 +51,13 @@ static __device__ __forceinline__ struct strip strip_at(const struct staged_para
     return s;
 }
 
-static __device__ __forceinline__ struct strip strip_of(const struct staged_params &p,
-                                                        int64_t number) {
-    return strip_at(p, strip_place_at(p.image.strips + number));
+static __device__ __forceinline__ struct block_row block_row_of(const struct staged_params &p,
+                                                                int64_t number) {
+    return block_row_at(p, block_row_place_at(p.image.block_rows + number));
 }
 
 /* Whether all rows of a strip begin and end on multiples of 16 bytes. */
-static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
+static __device__ __forceinline__ bool block_row_aligned(const struct block_row &s) {
     return s.width % 4 == 0 && (uintptr_t)s.scores % 16 == 0;
 }
 
@@ -79,8 +80,8 @@ struct column_place {
     uint32_t c;
 };
 
-static __device__ __forceinline__ struct column_place
-column_place_of(const struct staged_params &p, int64_t first, int64_t x) {
+static __device__ __forceinline__ struct column_place column_place_of(const struct staged_params &p,
+                                                                      int64_t first, int64_t x) {
     const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
     return {first + tile, n - tile * (uint32_t)p.block_kv};
 }
@@ -106,7 +107,7 @@ column_at(const struct staged_params &p, const struct column_place &at, int32_t 
 }
 
 static __device__ __forceinline__ struct column column_of(const struct staged_params &p,
-                                                          const struct strip &s, int64_t x) {
+                                                          const struct block_row &s, int64_t x) {
     const struct column_place at = column_place_of(p, s.entry, x);
     return column_at(p, at, p.image.col_idx[at.entry]);
 }
@@ -122,9 +123,8 @@ static __device__ __forceinline__ bool column_lists(const struct staged_params &
 }
 
 /* Whether any of rows row ... row + rows - 1 lists the column. */
-static __device__ __forceinline__ bool column_lists_any(const struct staged_params &p,
-                                                        const struct column &c, int64_t row,
-                                                        int64_t rows) {
+static __device__ __forceinline__ bool
+column_lists_any(const struct staged_params &p, const struct column &c, int64_t row, int64_t rows) {
     if (c.bit < 0)
         return row <= c.last && row + rows > c.first;
     bool any = false;
@@ -140,7 +140,7 @@ static inline int64_t chunks_at_most(const struct staged_params &p) {
 
 /* The head of K and V that a strip's queries meet. */
 static __device__ __forceinline__ int32_t head_kv_of(const struct staged_params &p,
-                                                     const struct strip &s) {
+                                                     const struct block_row &s) {
     return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
 }
 
@@ -153,9 +153,8 @@ template <class T> struct head_view {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> head_of(const struct staged_params &p,
-                                                       const struct view &view, int32_t b,
-                                                       int32_t h, int32_t d) {
+static __device__ __forceinline__ head_view<T>
+head_of(const struct staged_params &p, const struct view &view, int32_t b, int32_t h, int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
             d, p.alignment >= 4 * (int32_t)sizeof(T)};
 }
