@@ -1,7 +1,7 @@
 /*
- * Granules against the pattern itself: the items of a plan, expanded again, must list for every head
- * and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's size,
- * the splits and the number of workers.
+ * Granules against the pattern itself: the items of a plan, expanded again, must list for every
+ * head and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's
+ * size, the splits and the number of workers.
  */
 #include "support/words.h"
 
@@ -124,8 +124,8 @@ static int lists_place(const struct cut *c, const struct granule_item *item, int
     return listed(&c->lists, &g->masks[item->mask + i - item->whole], r, k);
 }
 
-/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks that
- * has a mask what the masks say; and of chunks of one half alone nothing of the other's rows. */
+/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks
+ * that has a mask what the masks say; and of single-consumer steps nothing of the other's rows. */
 static void check_bits(const struct cut *c, const struct granule_item *item,
                        const struct granule_consumer_info *consumer_info) {
     const struct granules *g = &c->granules;
@@ -210,8 +210,8 @@ static void items_list_the_pattern(void **state) {
 
 #define WARPS 8
 
-/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of a
- * warp in each step, summed. */
+/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of
+ * a warp in each step, summed. */
 static int64_t groups_count(const struct cut *c, const struct granule_item *item,
                             struct granule_step step, int64_t (*of_warp)[WARPS]) {
     const int64_t places = (int64_t)item->count * c->granules.size;
@@ -281,8 +281,8 @@ static void steps_are_balanced(void **state) {
     }
 }
 
-/* Lists with nothing in common: nearly all chunks are of one half of a tile's rows, and each half has
- * as many, in turns, as long as it can be. Parts of a tile go on where it was cut. */
+/* Lists with nothing in common: nearly all chunks are single-consumer steps, and the consumers
+ * alternate as long as both have some. Parts of a tile go on where it was cut. */
 static void consumers_alternate(void **state) {
     (void)state;
     for (int split = 0; split < 2; split++) {
@@ -318,7 +318,8 @@ static void consumers_alternate(void **state) {
     }
 }
 
-/* Blocks of 64 keys have turns as smaller ones do; whole rows of blocks, and windows, have none. */
+/* Blocks of 64 keys have single-consumer steps as smaller ones do; whole rows of blocks, and
+ * windows, have none. */
 static void plans_have_single_steps(void **state) {
     (void)state;
     static const struct {

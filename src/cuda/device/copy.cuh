@@ -1,6 +1,6 @@
-/* From global to shared memory without passing through registers: copies are done after cp_async_wait,
- * and seen by other threads after a barrier. Where `wanted` is false zeros are written and nothing
- * is read, but the place must be one that could be. */
+/* cp.async: copies from global to shared memory that pass through no registers. A copy is complete
+ * after cp_async_wait, and visible to other threads after a barrier. Where `wanted` is false, zeros
+ * are written and nothing is read, but `from` must be a valid address. */
 #ifndef TESSERA_CUDA_COPY_CUH
 #define TESSERA_CUDA_COPY_CUH
 
@@ -13,8 +13,8 @@ static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from
                  : "memory");
 }
 
-/* The same for bytes that others of the 128 around them are soon to follow: the L2 cache fetches
- * those too. Where nothing is read, `from` may be anywhere. */
+/* 16 bytes, with an L2 prefetch of the 128 bytes around them: for rows whose other bytes are copied
+ * soon. Where `wanted` is false, `from` may be any address. */
 static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const void *from,
                                                           bool wanted) {
     asm volatile("{\n"
@@ -38,17 +38,17 @@ static __device__ __forceinline__ void cp_async_4(uint32_t to, const void *from,
                  : "memory");
 }
 
-/* Ends a batch of this thread's copies, which may be empty. */
+/* Commits this thread's copies as a group, which may be empty. */
 static __device__ __forceinline__ void cp_async_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all of this thread's copies are done, in batches or not. */
+/* Waits until all of this thread's copies are complete, committed or not. */
 static __device__ __forceinline__ void cp_async_wait_all(void) {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Until all but this thread's last PENDING batches are done. */
+/* Waits until at most the PENDING last committed groups of this thread are incomplete. */
 template <int PENDING> static __device__ __forceinline__ void cp_async_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }

@@ -1,4 +1,4 @@
-/* Fused attention: partial results and how they are merged, and the outputs of a tile. */
+/* Fused attention: partial results of KV splits and how they are combined; lse. */
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH
 
@@ -10,7 +10,8 @@
 
 #define ATTENTION_LN_2 0.69314718055994531f
 #define ATTENTION_COMBINE_THREADS 128
-#define ATTENTION_COMBINE_ROWS (ATTENTION_COMBINE_THREADS / 32) /* at a time, of a block */
+#define ATTENTION_COMBINE_ROWS                                                                     \
+    (ATTENTION_COMBINE_THREADS / 32) /* rows of a thread block at a time */
 
 /* A slot of the workspace (host/forward.h). */
 struct attention_slot {
@@ -24,7 +25,7 @@ attention_slot_of(const struct attention_params &p, int64_t slot) {
     return {at, m, m + p.tile_rows};
 }
 
-/* The lse of row `row` of head (b, h), of a maximum and a sum in base 2. */
+/* Stores the lse of row `row` of head (b, h) from the row's maximum m and sum l, both base 2. */
 static __device__ __forceinline__ void attention_store_lse(const struct attention_params &p,
                                                            int32_t b, int32_t h, int32_t row,
                                                            float m, float l) {
@@ -34,12 +35,13 @@ static __device__ __forceinline__ void attention_store_lse(const struct attentio
             l == 0 ? -INFINITY : (m + log2f(l)) * ATTENTION_LN_2;
 }
 
-/* 0 where a maximum is -Inf: nothing stands in for it. */
+/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
 static __device__ __forceinline__ float attention_base(float m) {
     return m == -INFINITY ? 0.0f : m;
 }
 
-/* The parts of split tiles, in their order: blocks of one column a tile, a row for each warp. */
+/* Combines the partial results of split tiles, in the order of the splits: O = sum over parts of
+ * 2^(m_part - m) O_part / l. A warp takes a row. */
 template <class T>
 static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_params p) {
@@ -72,8 +74,8 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
     }
 }
 
-/* Blocks of a launch over `items`: no more than a grid can have, as kernels step through their
- * items by its size. */
+/* Thread blocks of a launch over `items`, at most a grid's; kernels loop over items by the grid's
+ * size. */
 static inline unsigned attention_blocks(int64_t items) {
     return (unsigned)(items < 1 << 30 ? items : 1 << 30);
 }

@@ -1,9 +1,7 @@
-/*
- * Fused attention: how listed keys get into shared memory. A step is KEYS places of a tile's
- * granules; each warp gathers KEYS / WARPS rows of K and of V, whatever the granules are, and puts
- * the row masks beside them where a granule of the step has one. Places that hold no key get zeros,
- * and a mask without rows.
- */
+/* Fused attention: cp.async gather of listed keys. A step is KEYS places of a tile's granules (KV
+ * chunks, lists/granules.h). Each warp gathers KEYS / WARPS rows of K and of V into shared memory,
+ * for granules of any size. Where a granule of the step has a mask, the row masks are put beside
+ * them. Places without a key get zeros and an empty row mask. */
 #ifndef TESSERA_CUDA_ATTENTION_GATHER_CUH
 #define TESSERA_CUDA_ATTENTION_GATHER_CUH
 
@@ -13,7 +11,7 @@
 #include "device/swizzle.cuh"
 #include "device/warp.cuh"
 
-/* Where the rows of one (batch, head) of a tensor begin. */
+/* First element of head (b, h) of a tensor. */
 template <class T>
 static __device__ __forceinline__ char *attention_head(const struct view &view, int32_t b,
                                                        int32_t h) {
@@ -21,7 +19,8 @@ static __device__ __forceinline__ char *attention_head(const struct view &view, 
                                     h * view.stride[1]);
 }
 
-/* 16 bytes of a row of elements that are not aligned, or not to be taken as they are. */
+/* Up to 16 bytes of a row, loaded element by element and multiplied by `scale`; zeros past
+ * `bytes`. */
 template <class T>
 static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
                                                           float scale) {
@@ -38,12 +37,12 @@ static __device__ __forceinline__ uint4 attention_load_16(const char *from, int3
     return piece.all;
 }
 
-/* How rows get from a tensor into a panel. */
+/* How rows of a tensor are copied into a panel. */
 struct attention_copy_mode {
     int64_t stride; /* bytes from row to row */
-    uint32_t step;  /* the same, where rows are copied */
+    uint32_t step;  /* the stride in 32 bits, where rows are copied by cp.async */
     int32_t bytes;  /* of a row */
-    bool copied;    /* 16 bytes at a time; else element by element, times `scale` */
+    bool copied;    /* by cp.async, 16 bytes each; else element by element, times `scale` */
     float scale;
 };
 
@@ -55,7 +54,7 @@ attention_copy_mode_of(const struct attention_params &p, const struct view &view
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* Lanes that copy a row of DIMS elements, 16 bytes each, 128 at a time. */
+/* Lanes that copy a row of DIMS elements: 16 bytes each, at most 128 bytes at a time. */
 template <class T, int DIMS>
 static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
     constexpr int LANES = DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
@@ -63,8 +62,8 @@ static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
     return LANES;
 }
 
-/* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
- * names, in key[i], the one that goes to row 32 i + l of the panel, -1 for zeros. */
+/* Copies ROWS rows by cp.async. An instruction of the warp copies 128 bytes of four rows, or 64
+ * bytes of eight. Lane l holds in key[i] the row for place 32 i + l of the panel; -1: zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const char *from,
                                                            const struct attention_copy_mode &mode,
@@ -74,7 +73,7 @@ static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const ch
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
     to += (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
-    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+    asm("" : "+l"(from)); /* one sum: else each row would add both terms */
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
@@ -88,8 +87,8 @@ static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const ch
     }
 }
 
-/* The same for rows that follow one another, the first `count`, which need no looking up. from, to:
- * where this lane's pieces of the first begin (attention_lane_*). */
+/* Copies `count` consecutive rows; places past them get zeros. from, to: this lane's pieces of the
+ * first row (attention_lane_from, attention_lane_to). */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_copy_run(uint32_t to, const char *from,
                                                           const struct attention_copy_mode &mode,
@@ -109,7 +108,7 @@ static __device__ __forceinline__ void attention_copy_run(uint32_t to, const cha
     }
 }
 
-/* This lane's pieces of rows: from the first row's begin, and of a panel. */
+/* Offset of this lane's first piece, in bytes: from the tensor's first row, and within a panel. */
 template <int LANES>
 static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
     return (uint64_t)(uint32_t)(first + warp_lane() / LANES) * step + 16 * (warp_lane() % LANES);
@@ -119,7 +118,7 @@ template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attenti
     return (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
 }
 
-/* The same element by element. */
+/* attention_copy_keys, element by element. */
 template <class T, int ROWS, int ROW>
 static __device__ __forceinline__ void
 attention_copy_elements(uint32_t to, const char *from, const struct attention_copy_mode &mode,
@@ -144,7 +143,7 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_co
     }
 }
 
-/* Rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart, done after
+/* Gathers rows of DIMS elements into a panel with rows ROW bytes apart, by one warp; complete after
  * cp_async_wait_all. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
@@ -156,7 +155,7 @@ static __device__ __forceinline__ void attention_gather(uint32_t to, const char 
         attention_copy_elements<T, ROWS, ROW>(to, from, mode, key);
 }
 
-/* Rows 64 w ... 64 w + 63 that list key c of a band. */
+/* Rows 64 w ... 64 w + 63 of the tile that list key c of a granule with a band. */
 static __device__ __forceinline__ uint64_t attention_band(const struct granule_mask &mask,
                                                           int32_t c, int w) {
     const int64_t first = (int64_t)c - mask.u.band.hi - 64 * w;
@@ -167,21 +166,22 @@ static __device__ __forceinline__ uint64_t attention_band(const struct granule_m
            (~(uint64_t)0 >> (last > 63 ? 0 : 63 - last));
 }
 
-/* ---- what is known of the keys of coming steps, in shared memory ---- */
+/* ---- granules and items of coming steps, in shared memory ---- */
 
-#define ATTENTION_JOBS 4 /* items in flight: being computed, filled and looked up, and the next */
+#define ATTENTION_JOBS 4 /* items in flight: computed, gathered, looked up, and the next */
 
-/* keys, masks: of the granules of a step, which stand there one step before the gather needs them.
- * words: the row masks of a stage's places. */
+/* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
+ * row masks of a stage's places. */
 template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
-    const char *k[ATTENTION_JOBS], *v[ATTENTION_JOBS]; /* of the jobs that are looked up */
+    const char *k[ATTENTION_JOBS],
+        *v[ATTENTION_JOBS]; /* heads of K and V, of the items that are looked up */
     int32_t keys[2][KEYS];
 };
 
-/* Fetches an item of the schedule. */
+/* Copies an item of the schedule to shared memory. */
 static __device__ __forceinline__ void
 attention_fetch_job(struct granule_item &job, const struct attention_params &p, int64_t item) {
     const int at = (int)threadIdx.x;
@@ -190,7 +190,7 @@ attention_fetch_job(struct granule_item &job, const struct attention_params &p, 
                    reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
 }
 
-/* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
+/* Prefetches an item's rows of Q to L2. */
 template <class T, int D, int THREADS>
 static __device__ __forceinline__ void attention_prefetch_q(const struct attention_params &p,
                                                             const struct granule_item &item) {
@@ -204,7 +204,8 @@ static __device__ __forceinline__ void attention_prefetch_q(const struct attenti
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
-/* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
+/* Copies the granules of a step to shared memory, from granule `first` of the item on; by THREADS
+ * threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
@@ -228,8 +229,8 @@ attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
     }
 }
 
-/* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
- * where the step is `masked` its row mask, if it is to be kept, into a stage. */
+/* The key at place `row` of a step that begins with granule `begin`; -1: none. In a masked step
+ * with `keep`, also writes the place's row mask to the stage. */
 template <int KEYS, int WORDS>
 static __device__ __forceinline__ int32_t attention_key(struct attention_lists<KEYS, WORDS> &lists,
                                                         const struct attention_params &p, int slot,

@@ -51,7 +51,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
 
 /* ---- runs ---- */
 
-/* A slot's rows of o are whole eights of floats, as small_m_rows.cuh stores them. */
+/* A slot's rows of o are whole eights of floats, as forward/sm80_small_m/rows.cuh stores them. */
 static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }

@@ -5,11 +5,11 @@
 
 #include "plan/kernels.h"
 
-/* Columns of a strip (the tiles of a block row side by side) that one unit of SDDMM computes. */
+/* Columns of a block row of scores that one unit of SDDMM computes. */
 #define CUDA_CHUNK 128
 
-/* Where the strip of an item is: what would else be found by three loads, each of which needs the
- * one before. Two pieces of 16 bytes, by which kernels load it. */
+/* Where an item's block row is: what would take three loads in sequence. Two pieces of 16 bytes, as
+ * kernels load it. */
 struct block_row_place {
     int64_t entry;  /* its first tile */
     int64_t scores; /* its first value */
@@ -17,8 +17,8 @@ struct block_row_place {
     int32_t batch_head, row; /* b * heads_q + h, block row */
 };
 
-/* Where the scores of a strip are, for those who pass over all strips as their scores stand: one
- * piece of 16 bytes. */
+/* Where the scores of a block row are, for kernels that pass over all block rows in memory order:
+ * one piece of 16 bytes. */
 struct block_row_scores {
     int64_t scores;
     int32_t tiles, batch_head;
@@ -36,9 +36,9 @@ struct staged_image {
     struct work_item *items; /* [n_items] one block row of one head each, longest first */
     struct block_row_place *block_rows; /* [n_items] */
     struct block_row_scores *rows;      /* [batch * heads_q * rows] of all, as their scores stand */
-    int64_t *chunks;                    /* [n_items + 1] chunks of the strips of all items before */
-    int64_t *list_of;                   /* [batch * heads_q] */
-    int64_t *scores_offset;             /* [batch * heads_q] */
+    int64_t *chunks;        /* [n_items + 1] chunks of the block rows of all items before */
+    int64_t *list_of;       /* [batch * heads_q] */
+    int64_t *scores_offset; /* [batch * heads_q] */
 };
 
 static inline int64_t staged_image_words(const struct bcsr *m) {

@@ -1,5 +1,5 @@
-/* The CUDA backend's table as data: instances.def has a row for each kernel, families what theirs have
- * in common. */
+/* The CUDA backend's table as data: instances.def has a row for each kernel, families what theirs
+ * have in common. */
 #include "host/table.h"
 
 #include "host/forward.h"

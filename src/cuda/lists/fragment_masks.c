@@ -1,12 +1,12 @@
 /* Score bits, chunk by chunk, from the masks of its granules. */
 #include "lists/fragment_masks.h"
 
-/* Words for two rows of a chunk of whole and even granules. */
+/* Words for two rows of a chunk of whole granules and uniform masks. */
 static int32_t uniform_words(const struct cut *cut) {
     return cut->size < 8 ? 8 : 1;
 }
 
-/* The chunks of a tile: those of whole granules, those of these and even ones; and all. */
+/* Chunks of a tile: of whole granules; of these and uniform masks; all. */
 static void chunks_of(const struct cut *cut, int64_t *whole, int64_t *uniform, int64_t *all) {
     const int64_t each = SCHEDULE_CHUNK / cut->size;
     *whole = cut->n[CUT_WHOLE] / each;

@@ -13,8 +13,8 @@
 /* The largest size is taken that adds at most one place in this many to the listed keys. */
 #define GRANULE_SLACK 32
 
-/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size follow
- * from n modulo the largest size, so one look at every run is enough. */
+/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size
+ * follow from n modulo the largest size, so one look at every run is enough. */
 static int32_t size_choose(const struct lists *lists, int32_t size) {
     const int64_t keys = lists->full_keys + lists->masked_keys;
     int64_t runs[GRANULE_MAX] = {0};
@@ -47,7 +47,7 @@ struct tile_cut {
     int64_t bits; /* its first word of score_bits */
 };
 
-/* Plans have turns where at least one chunk in this many is one half's alone. */
+/* Plans have single-consumer steps where they make up at least one chunk in this many. */
 #define GRANULE_SINGLE_STEPS 4
 
 /* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are. */
@@ -111,7 +111,7 @@ static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, i
 static struct granule_item item_make(const struct granules *g, const struct lists *lists,
                                      const struct granule_rules *rules, int32_t batch_head,
                                      int32_t tile, int32_t part, int32_t parts) {
-    int64_t first = batch_head * rules->stack; /* of the heads that are stacked */
+    int64_t first = batch_head * rules->stack; /* of packed heads */
     int64_t T = rules->list_of[first] * lists->tiles + tile;
     int64_t head = first % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
@@ -159,13 +159,13 @@ static void *array_make(int64_t count, size_t size) {
     return calloc((size_t)count + 1, size);
 }
 
-/* Keys that an item takes as long as, apart from its own. */
+/* Fixed cost of an item, in keys. */
 #define GRANULE_ITEM_KEYS 128
 static int64_t item_cost(const struct granules *g, const struct granule_item *item) {
     return item->count ? (int64_t)item->count * g->size + GRANULE_ITEM_KEYS : 0;
 }
 
-/* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
+/* Assigns items in this order; all loads are equal at first. Zero, or -1 when memory ran out. */
 static int assign_in_order(int32_t *worker, const struct assign_item *order, int64_t n,
                            int32_t workers) {
     struct assignment assignment;
@@ -176,8 +176,8 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
     return failed;
 }
 
-/* Whom each item goes to. Items without keys are assigned by themselves: on Hopper other warps do them
- * meanwhile, elsewhere they cost little. */
+/* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do
+ * them meanwhile, elsewhere they cost little. */
 static int workers_choose(int32_t *worker, const struct granules *g,
                           const struct granule_item *items) {
     struct assign_item *order = array_make(g->n_items, sizeof *order);
@@ -196,7 +196,7 @@ static int workers_choose(int32_t *worker, const struct granules *g,
     return failed;
 }
 
-/* Deals the items: place[i] is where item i of the schedule goes. */
+/* Assigns the items: place[i] is where item i of the schedule goes. */
 static int items_assign(struct granules *out, const struct granule_item *items, int64_t *place) {
     int32_t *worker = array_make(out->n_items, sizeof *worker);
     int failed = !worker || workers_choose(worker, out, items);

@@ -1,5 +1,5 @@
-/* One walk over a tile's runs that both counts granules and, knowing how many there are of each kind,
- * puts them where they belong. */
+/* One walk over a tile's runs that both counts granules and, knowing how many there are of each
+ * kind, puts them where they belong. */
 #include "lists/order.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static int64_t seam_of_all(const struct cut *cut) {
     return cut->seam[CUT_BOTH] + cut->seam[CUT_FIRST] + cut->seam[CUT_SECOND];
 }
 
-/* Where the i-th even granule of a kind stands. */
+/* Where the i-th granule of a kind of uniform mask stands. */
 static int64_t place_uniform(const struct cut *cut, int kind, int64_t i) {
     const int64_t each = chunk_granules(cut);
     int64_t place = cut->n[CUT_WHOLE];

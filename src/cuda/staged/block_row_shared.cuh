@@ -1,10 +1,10 @@
-/* A strip in shared memory. */
+/* A block row's description in shared memory. */
 #ifndef TESSERA_CUDA_BLOCK_ROW_SHARED_CUH
 #define TESSERA_CUDA_BLOCK_ROW_SHARED_CUH
 
 #include "staged/block_row.cuh"
 
-/* A warp's strip where registers are scarce: in shared memory. */
+/* Stores a warp's block row to shared memory, where registers are scarce. */
 static __device__ __forceinline__ void block_row_to_shared(struct block_row &shared,
                                                            const struct block_row &s) {
     __syncwarp();

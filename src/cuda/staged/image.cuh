@@ -1,4 +1,4 @@
-/* The parts of an image that follow from its others, worked out on the device. */
+/* Parts of an image that are derived on the device from its other parts. */
 #ifndef TESSERA_CUDA_IMAGE_CUH
 #define TESSERA_CUDA_IMAGE_CUH
 
@@ -39,8 +39,8 @@ static __device__ __forceinline__ int64_t image_chunks_of(const struct staged_pa
     return (p.image.block_rows[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
 }
 
-/* chunks[n_items + 1], from the strips, by one block: each thread sums consecutive items, then the
- * sums are added up, then each thread writes its own. */
+/* chunks[n_items + 1], a prefix sum over the block rows, by one thread block. Each thread sums
+ * consecutive items; the sums are added up; then each thread writes its own. */
 static __global__ void __launch_bounds__(IMAGE_THREADS)
     image_chunks(const __grid_constant__ struct staged_params p) {
     __shared__ int64_t sums[IMAGE_THREADS];

@@ -1,11 +1,10 @@
 /*
  * Fused attention by multiply-adds in f32, for heads of more dims than the tensor-core kernels
- * hold. A block computes one query tile, or one part of it, for FMA_DIMS dims
- * of V; each warp owns 8 rows. Any number of dims of Q and K passes through shared memory, a panel
- * at a time, as do those of V, by blocks of their own.
+ * hold. A thread block computes FMA_DIMS dims of O of one query tile, or of one KV split of it.
+ * Each warp owns 8 rows. Q, K and V pass through shared memory in panels:
  *
- *   scores [M][64] += q panel [32][M] x k panel [32][64]     for each 32 dims
- *   o [M][128]     += p [64][M] x v panel [32][128]          for each 32 of the 64 keys
+ *   S [M, 64]  += Q panel [32, M]^T K panel [32, 64]      for each 32 dims of Q and K
+ *   O [M, 128] += P [64, M]^T V panel [32, 128]           for each 32 of the 64 keys
  */
 #ifndef TESSERA_CUDA_ATTENTION_FMA_CUH
 #define TESSERA_CUDA_ATTENTION_FMA_CUH
@@ -15,21 +14,21 @@
 #include "device/panel.cuh"
 
 #define FMA_KEYS 64  /* of a step */
-#define FMA_DIMS 128 /* of V, by one block */
+#define FMA_DIMS 128 /* dims of V, by one thread block */
 
 template <int M> struct attention_fma_block {
     float q[PANEL_K][M + 4];
     float k[PANEL_K][FMA_KEYS + 1];
     float p[FMA_KEYS][M + 4];
     float v[PANEL_K][FMA_DIMS + 4];
-    float compensation[M][FMA_DIMS]; /* what rounding took from o: no sum runs far */
-    float m[M];                      /* maxima, base 2 */
-    float factor[M];                 /* of what was summed before this step */
+    float compensation[M][FMA_DIMS]; /* compensation of O (Knuth's two-sum) */
+    float m[M];                      /* row maxima, base 2 */
+    float factor[M];                 /* by which earlier sums are multiplied */
     int32_t key[FMA_KEYS];
     struct attention_lists<FMA_KEYS, 1> lists;
 };
 
-/* What a warp's 8 rows have seen so far. */
+/* Running output and sum of a warp's 8 rows. */
 struct attention_fma_state {
     float o[PANEL_ROWS][FMA_DIMS / 32];
     double l[PANEL_ROWS]; /* of this lane's columns */
@@ -43,7 +42,7 @@ attention_row(const char *head, const struct attention_params &p, const struct v
             p.alignment >= 4 * (int32_t)sizeof(T)};
 }
 
-/* The keys of a step that begins with granule `begin`, and their row masks. */
+/* Finds the keys of a step that begins with granule `begin`, and their row masks. */
 template <int M>
 static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_block<M> &s,
                                                           const struct attention_params &p,
@@ -59,7 +58,7 @@ static __device__ __forceinline__ void attention_fma_keys(struct attention_fma_b
     __syncthreads();
 }
 
-/* Dims d ... d + PANEL_K - 1 of the tile's queries and the step's keys; 0 where there is none. */
+/* Loads dims d ... d + PANEL_K - 1 of Q [M] and K [FMA_KEYS]; 0 where there is none. */
 template <class T, int M>
 static __device__ __forceinline__ void
 attention_fma_load(struct attention_fma_block<M> &s, const struct attention_params &p, int32_t d) {
@@ -89,7 +88,7 @@ attention_fma_load(struct attention_fma_block<M> &s, const struct attention_para
     }
 }
 
-/* Dims dim ... of V, of PANEL_K keys from number `from` of the step. */
+/* Loads V [PANEL_K, FMA_DIMS]: keys from number `from` of the step on, dims from `dim` on. */
 template <class T, int M>
 static __device__ __forceinline__ void attention_fma_load_v(struct attention_fma_block<M> &s,
                                                             const struct attention_params &p,
@@ -107,7 +106,7 @@ static __device__ __forceinline__ void attention_fma_load_v(struct attention_fma
     }
 }
 
-/* Scores of columns lane and lane + 32 to weights, in p; listed: this lane's 8 rows, a bit each. */
+/* S to P for columns lane and lane + 32. listed: a bit for each of the warp's 8 rows. */
 template <int M>
 static __device__ __forceinline__ void
 attention_fma_softmax(struct attention_fma_block<M> &s, struct attention_fma_state &state,
@@ -140,7 +139,8 @@ attention_fma_softmax(struct attention_fma_block<M> &s, struct attention_fma_sta
                 sum[i][j], sum[i + 1][j], sum[i + 2][j], sum[i + 3][j]};
 }
 
-/* o = factor * o + part, and what rounding takes from the sum to low (Knuth's two-sum). */
+/* O = factor O + part. The rounding error of the addition goes to the compensation (Knuth's
+ * two-sum). */
 template <int M>
 static __device__ __forceinline__ void
 attention_fma_add(struct attention_fma_block<M> &s, struct attention_fma_state &state,
@@ -160,7 +160,7 @@ attention_fma_add(struct attention_fma_block<M> &s, struct attention_fma_state &
     }
 }
 
-/* Rows of this warp that list columns lane and lane + 32. */
+/* Which of this warp's rows list columns lane and lane + 32, a bit each. */
 template <int M>
 static __device__ __forceinline__ void
 attention_fma_listed(uint32_t (&listed)[2], const struct attention_fma_block<M> &s, bool masked) {
@@ -207,7 +207,7 @@ attention_fma_step(struct attention_fma_block<M> &s, const struct attention_para
         attention_fma_add(s, state, part);
 }
 
-/* This warp's rows, to the outputs or to a slot. */
+/* Stores this warp's rows of O and lse, or of a partial result. */
 template <class T, int M>
 static __device__ __forceinline__ void
 attention_fma_finish(const struct attention_fma_block<M> &s, const struct attention_params &p,

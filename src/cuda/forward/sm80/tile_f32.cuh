@@ -1,14 +1,14 @@
 /*
- * Fused attention for f32 on tensor cores, what one warp computes: as in attention_tile.cuh, by
- * products of 11-bit parts (device/fragment.cuh). Panels hold f32 as it stands; each warp splits
- * the fragments that it loads. With g = lane / 4 and t = lane % 4 it has
+ * Fused attention for f32 with mma.sync: tile.cuh with three TF32 MMAs for one
+ * (device/fragment.cuh). Panels hold f32; each warp splits the fragments that it loads. With g =
+ * lane / 4, t = lane % 4:
  *
- *   scores  A: rows g, g + 8 of Q, B: key g; columns of 8 dims are dims t and t + 4 of them
- *   values  A: weights of keys 2t, 2t + 1 as the scores left them, B: those keys' dim g
+ *   Q K^T   A: rows g, g + 8 of Q              B: key g; of 8 dims, dims t and t + 4
+ *   P V     A: P of keys 2t, 2t + 1, as in S   B: dim g of those keys
  *
- * No sum runs far: sums leave the tensor cores, which truncate, after 16 dims or keys, and each
- * ATTENTION_FLUSH_KEYS keys O and l are put by in shared memory, and go on with what rounding took
- * from those sums.
+ * Sums are short (compensated summation). Accumulators leave the tensor cores, which truncate,
+ * after 16 dims or keys. Every ATTENTION_FLUSH_KEYS keys, O and l are flushed: added to a total in
+ * shared memory by a two-sum, whose rounding error the registers keep.
  */
 #ifndef TESSERA_CUDA_ATTENTION_TILE_F32_CUH
 #define TESSERA_CUDA_ATTENTION_TILE_F32_CUH
@@ -21,12 +21,12 @@
 template <int D, int R> struct attention_state<float, D, R> {
     float o[R / 16][D / 8][4];
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
-    uint32_t flushed;         /* this thread's first place for sums that are put by */
-    int keys;                 /* since that was done; more by ATTENTION_FLUSHED once it was */
+    uint32_t flushed;         /* address of this thread's first flushed sum */
+    int keys; /* since the last flush; more by ATTENTION_FLUSHED after the first flush */
 };
 #define ATTENTION_FLUSHED (1 << 20)
 
-/* Four sums stand together; threads stand side by side. */
+/* Addresses of flushed sums: four floats of a thread are consecutive, threads are side by side. */
 template <int D, int R>
 static __device__ __forceinline__ uint32_t
 attention_flushed_o(const struct attention_state<float, D, R> &state, int i, int d) {
@@ -44,14 +44,14 @@ attention_flush_to(struct attention_state<float, D, R> &state, uint32_t flushed)
     state.flushed = flushed + 16 * threadIdx.x;
 }
 
-/* far + near as a sum and what rounding takes from it (Knuth's two-sum). */
+/* The sum flushed + near; near becomes its rounding error (Knuth's two-sum). */
 static __device__ __forceinline__ uint32_t attention_two_sum(float &near, uint32_t flushed) {
     const float a = __uint_as_float(flushed), sum = a + near, from = sum - a;
     near = (a - (sum - from)) + (near - from);
     return __float_as_uint(sum);
 }
 
-/* Puts O and l by. */
+/* Flushes O and l to shared memory. */
 template <int D, int R>
 static __device__ __forceinline__ void attention_flush(struct attention_state<float, D, R> &state) {
     const bool holds = state.keys >= ATTENTION_FLUSHED;
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void attention_scale_flushed(uint32_t at, floa
     shared_store_4(at, __float_as_uint(__uint_as_float(shared_load_4(at)) * factor));
 }
 
-/* What was put by follows a row's maximum. */
+/* Rescales a row's flushed sums after its maximum moved. */
 template <int D, int R>
 static __device__ __forceinline__ void
 attention_rescale_flushed(const struct attention_state<float, D, R> &state, int r, float factor) {
@@ -95,7 +95,7 @@ attention_rescale_flushed(const struct attention_state<float, D, R> &state, int 
                 attention_flushed_o(state, r / 2, d) + (uint32_t)(r % 2 * 8 + 4 * e), factor);
 }
 
-/* O and l as a whole. */
+/* Adds the flushed sums to O and l. */
 template <int D, int R>
 static __device__ __forceinline__ void attention_total(struct attention_state<float, D, R> &state) {
     if (state.keys < ATTENTION_FLUSHED)
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void attention_total(struct attention_state<fl
         }
 }
 
-/* One score, in double: row `row` of a panel times row `key` of another. */
+/* One score in double: row `row` of panel q times row `key` of panel k. */
 template <int D, int ROW>
 static __device__ __forceinline__ float attention_score(uint32_t q, int row, uint32_t k, int key) {
     double sum = 0;
@@ -128,7 +128,7 @@ static __device__ __forceinline__ float attention_score(uint32_t q, int row, uin
     return (float)sum;
 }
 
-/* Scores that came out NaN, again, one by one: infinities have no parts that add up to them. */
+/* Recomputes scores that are NaN, one by one: infinities cannot be split into parts. */
 template <int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
 attention_recompute_nan(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
@@ -154,11 +154,11 @@ attention_recompute_nan(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
                     s[i][j][e] = attention_score<D, ROW>(q, 16 * i + 8 * (e / 2) + row, k,
                                                          8 * attention_group<ALL>(groups, j) +
                                                              column + e % 2);
-    __syncwarp(); /* tensor cores want all lanes together */
+    __syncwarp(); /* MMAs need all lanes converged */
 }
 
-/* part = a b over 16 columns, by parts, the small ones first: ALL four products, or the three
- * larger. part is 0 before. */
+/* part = A B over 16 columns, small terms first: ALL four MMAs of parts, or without low x low. part
+ * is 0 on entry. */
 template <bool ALL>
 static __device__ __forceinline__ void
 attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
@@ -184,7 +184,7 @@ attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
         fragment_mma_tf32(part, a[n].high, b[n].high);
 }
 
-/* sum += a b */
+/* sum += A B */
 template <bool ALL>
 static __device__ __forceinline__ void
 attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2],
@@ -196,8 +196,8 @@ attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2]
         sum[e] += part[e];
 }
 
-/* s[R][8 GROUPS] += q[R][16] k[groups][16]^T; rows, keys: where this lane's pieces of Q and of K
- * stand. */
+/* S [R, 8 GROUPS] += Q [R, 16] K [groups, 16]^T; rows, keys: addresses of this lane's pieces of Q
+ * and K. */
 template <int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GROUPS][4],
                                                            uint32_t rows, uint32_t keys,
@@ -213,7 +213,7 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
         }
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
-        if (!ALL && j >= groups.n) /* masked whatever it is */
+        if (!ALL && j >= groups.n) /* masked whatever it holds */
             break;
         uint32_t word[4];
         ldmatrix(word, keys + (uint32_t)(8 * ROW * attention_group<ALL>(groups, j)));
@@ -226,7 +226,7 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
     }
 }
 
-/* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
+/* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
 attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
@@ -250,7 +250,7 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
     attention_recompute_nan<D, R, GROUPS, ROW, ALL>(s, q, k, groups);
 }
 
-/* o[R][D] += x[R][8 GROUPS] v[groups][D], by the three larger products of parts. */
+/* O [R, D] += P [R, 8 GROUPS] V [groups, D], without low x low. */
 template <int GROUPS, int ROW, bool ALL, int D, int R>
 static __device__ __forceinline__ void attention_pv(struct attention_state<float, D, R> &state,
                                                     const float (&x)[R / 16][GROUPS][4], uint32_t v,
@@ -261,7 +261,7 @@ static __device__ __forceinline__ void attention_pv(struct attention_state<float
     for (int j = 0; j < GROUPS; j += 2) {
         if (!ALL && j >= groups.n)
             break;
-        uint32_t group[2]; /* where two groups stand, from v on */
+        uint32_t group[2]; /* offsets of two groups from v */
         struct fragment<float, 4> a[R / 16][2];
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -289,7 +289,7 @@ static __device__ __forceinline__ void attention_pv(struct attention_state<float
     }
 }
 
-/* So many keys are added. */
+/* Counts keys added to O, and flushes when they are many. */
 template <int D, int R>
 static __device__ __forceinline__ void attention_count(struct attention_state<float, D, R> &state,
                                                        int keys) {
@@ -307,7 +307,7 @@ attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GRO
     attention_count(state, 8 * GROUPS);
 }
 
-/* This warp's rows of O. WHOLE: they can be stored two elements at a time. */
+/* Stores this warp's rows of O. WHOLE: rows allow stores of two elements. */
 template <bool WHOLE, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,

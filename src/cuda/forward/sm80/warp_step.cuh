@@ -1,15 +1,13 @@
-/*
- * Fused attention on tensor cores, what one warp computes of a stage of keys. Where a key of the
- * stage has a mask, it passes over those groups of 8 keys that none of its rows lists: it computes
- * with the groups that are left, wherever they stand.
- */
+/* Fused attention with mma.sync: a step of one warp, over the keys of a stage. In steps with masks,
+ * the warp skips groups of 8 keys that none of its rows lists, and packs the remaining groups
+ * together. */
 #ifndef TESSERA_CUDA_ATTENTION_STEP_CUH
 #define TESSERA_CUDA_ATTENTION_STEP_CUH
 
 #include "forward/sm80/tile_f32.cuh"
 
-/* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
- * listed, and beside tall and wide sums of f32 what registers allow. */
+/* Groups of 8 keys that a warp computes at a time in masked steps: few, since few may be listed,
+ * and as registers allow. */
 template <class T, int D, int R>
 static __host__ __device__ __forceinline__ constexpr int attention_masked_groups(void) {
     return sizeof(T) == 4 && R * D > 1024 ? 2 : 4;
@@ -28,9 +26,8 @@ static __device__ __forceinline__ void attention_scale_o(struct attention_state<
                 state.o[i][d][e] *= factor;
 }
 
-/* Adds the small ones of the weights x, and takes them out of the fragments. They are raised, and O
- * with them, by what no number of it feels, as f32 has room for both: rows without small weights
- * keep their bits. */
+/* Adds the P V of elements of P too small for f16, and removes them from `probs`. Small P and O are
+ * multiplied by a power of two, which f32 has room for. Rows without small P keep their bits. */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
 attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R / 16][GROUPS][2],
@@ -54,7 +51,7 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
 }
 
-/* What GROUPS groups of 8 keys add to the state, once their scores are known. */
+/* Softmax and P V of GROUPS groups of 8 keys, from their scores. */
 template <int GROUPS, int ROW, bool ALL, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
@@ -73,7 +70,8 @@ attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS]
     attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups);
 }
 
-/* The next groups of a step whose bits, BITS of each, are set; takes them out. */
+/* Takes the next GROUPS groups out of `left`, where a group has BITS bits, of which the first is
+ * set. */
 template <int GROUPS, int BITS>
 static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
     struct attention_groups groups = {0, 0};
@@ -90,13 +88,13 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
     return groups;
 }
 
-/* Each of a step's groups of 8 keys has so many bits of 32, of which the first stands for it. */
+/* Bits of a group of 8 keys in a 32-bit word; the first of them stands for the group. */
 template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
     return KEYS < 32 ? 8 : 256 / KEYS;
 }
 
-/* The groups of 8 keys that a row of this warp lists: the first of each one's bits is set. `whole`:
- * all rows list all keys; `part`, with PARTS: likewise bits, of those of which that is not so. */
+/* Groups of 8 keys that some row of this warp lists: the first bit of each is set. whole: all rows
+ * list all keys. part, with PARTS: the same bits for groups of which not all rows list all keys. */
 template <int R, int KEYS, int STRIDE, bool PARTS>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t &part,
                                                             uint32_t masks, int shift) {
@@ -125,17 +123,17 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     return lanes & GROUP;
 }
 
-/* What is left to gather of the step after the one that is computed: this warp's rows of K and of V
- * from key `first` on, or nothing where that is -1. k, v: where, in shared memory, it stands where
- * the heads begin; to: where this lane's pieces go, but for the panel. */
+/* A deferred copy: this warp's rows of K and V of the next step, consecutive from key `first` on;
+ * -1: none. k, v: where in shared memory the heads' addresses are. to: shared memory address of
+ * this lane's pieces, without the panel. */
 struct attention_deferred {
     int32_t first;
     uint32_t to;
     const char *const *k, *const *v;
 };
 
-/* One of the PARTS of it: a multiprocessor takes copies in one by one, and a warp that hands in
- * many waits for the last before it goes on. */
+/* Issues one of the PARTS parts of a deferred copy. A multiprocessor accepts copies one by one, so
+ * a warp that issues many at once waits. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_deferred_part(const struct attention_params &p, const struct attention_deferred &deferred,
@@ -168,8 +166,8 @@ attention_deferred_all(const struct attention_params &p,
         attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, part);
 }
 
-/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
- * where all rows list all keys; rest: what is gathered meanwhile. */
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row
+ * masks, or 0 for an unmasked step; deferred: the copy to issue meanwhile. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
@@ -180,7 +178,8 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
     const float scale = p.score_scale;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
-    constexpr bool SKIPS = !attention_has_small(T()); /* masks, where no register is missing */
+    constexpr bool SKIPS =
+        !attention_has_small(T()); /* skip masking of whole groups, where registers allow */
     bool whole = true;
     uint32_t part = 0;
     uint32_t left = masks ? attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift) : 0;

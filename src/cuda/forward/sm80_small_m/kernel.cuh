@@ -1,22 +1,27 @@
 /*
- * Fused attention in tiles of 8, 16 and 32 rows, on tensor cores: of f32, and of 16 bits where heads
- * have more dims than the other such kernels hold. Each of a tile's warps has as many of the head's dims:
- * it fetches them of each key, multiplies them by all rows, and waits for the others only to add up
- * scores and to exchange weights. The sides of products are those of attention_tile.cuh exchanged: 16
- * keys, then 16 dims, meet groups of 8 rows, so nothing of a product is padding, and what is split of
- * f32's K and V is split once for all groups. With g = lane / 4, t = lane % 4 and pieces of 16 bytes,
- * 4 dims of f32 or 8 of 16 bits, a lane has
+ * Fused attention in tiles of M = 8, 16 or 32 rows with mma.sync: f32, and 16-bit types where heads
+ * have more dims than forward/sm80 holds. The head dim is split over the warps of a thread block:
  *
- *   scores  A: keys g, g + 8 and, of each batch, pieces 2t and 2t + 1 of their rows of K
- *           B: row g of a group and the same dims of Q; of f32 split when the tile began where shared
- *              memory has room, else when they are used
- *   values  A: of each batch piece g of rows of V, for keys 2t, 2t + 1, 2t + 8 and 2t + 9
- *           B: the weights of row g and these keys
- *   sums    rows 2t, 2t + 1 of each group: of keys g, g + 8 and of the dims of pieces g
+ *              warp 0           warp 1           ...     D / WARPS dims each
+ *   S partial  K[0] Q[0]^T      K[1] Q[1]^T              summed over warps in shared memory
+ *   softmax    the same P [M, 16] in all warps           warp n gives P of row group n to all
+ *   O part     V[0]^T P^T       V[1]^T P^T               each warp has its own dims of O
+ *
+ * Each warp fetches its dims of K and V itself; warps wait for each other only for S and P. A and B
+ * are exchanged against sm80/tile.cuh. The rows of an MMA are 16 keys (S) or 16 dims (O), its
+ * columns 8 query rows. No part of an MMA is padding, and K and V of f32 are split once for all
+ * groups. A piece is 16 bytes: 4 dims of f32 or 8 of 16 bits. With g = lane / 4, t = lane % 4 a
+ * lane has
+ *
+ *   S   A: keys g, g + 8; of each batch, pieces 2t, 2t + 1 of their rows of K
+ *       B: row g of a group, the same dims of Q; f32 is split ahead where shared memory has room
+ *   O   A: of each batch, piece g of V for keys 2t, 2t + 1, 2t + 8, 2t + 9
+ *       B: P of row g and these keys
+ *   C      rows 2t, 2t + 1 of each group; keys g, g + 8 of S, dims of pieces g of O
  *
  * Shared memory, [warp][group] where a warp or group has its own:
- *   | Q [warp][group][half batches][32 lanes][4 words, or 8 split] | weights [group][8][20] |
- *   | scores of a warp's dims [warp][group][32 lanes][4] | sums put by | batches [warp] | items |
+ *   | Q [warp][group][half batches][32 lanes][4 words, or 8 split] | P [group][8][20] |
+ *   | partial S [warp][group][32 lanes][4] | flushed sums | batches [warp] | items |
  */
 #ifndef TESSERA_CUDA_SMALL_M_KERNEL_CUH
 #define TESSERA_CUDA_SMALL_M_KERNEL_CUH
@@ -25,7 +30,7 @@
 
 /* ---- a step ---- */
 
-/* All of a tile's warps. */
+/* Barrier of a tile's warps. */
 template <int WARPS> static __device__ __forceinline__ void small_m_sync(void) {
     if (WARPS == 1)
         __syncwarp();
@@ -33,7 +38,7 @@ template <int WARPS> static __device__ __forceinline__ void small_m_sync(void) {
         __syncthreads();
 }
 
-/* sum += part, a product's rows side by side. */
+/* sum += part. part has an MMA's order; sum has a query row's two keys (or dims) side by side. */
 static __device__ __forceinline__ void small_m_add(float (&sum)[4], const float (&part)[4]) {
     sum[0] += part[0];
     sum[1] += part[2];
@@ -41,9 +46,9 @@ static __device__ __forceinline__ void small_m_add(float (&sum)[4], const float 
     sum[3] += part[3];
 }
 
-/* What half a batch adds to scores: of 16 bits to sum; of f32 what is of parts of which one or both
- * are low, times FRAGMENT_LOW. Tensor cores may keep this sum over all dims: what they truncate of it
- * is little beside what high parts err, which are added to s. */
+/* MMAs of half a batch for S. 16-bit types add to `sum`. f32 adds terms with a low part, times
+ * FRAGMENT_LOW, to `low` over all dims: what tensor cores truncate there is little. High terms go
+ * to s. */
 template <class T>
 static __device__ __forceinline__ void small_m_split_mma(float (&)[4], float (&sum)[4],
                                                          const struct fragment<T, 4> (&a)[2],
@@ -68,7 +73,7 @@ static __device__ __forceinline__ void small_m_split_mma(float (&s)[4], float (&
     small_m_add(s, high);
 }
 
-/* s += what was summed apart */
+/* s += the accumulators kept apart, of which f32's are times FRAGMENT_LOW. */
 template <int SUMS, class T>
 static __device__ __forceinline__ void small_m_add_sums(float (&s)[4], float (&sum)[SUMS][4], T) {
     constexpr float UNIT = sizeof(T) == 4 ? 1 / FRAGMENT_LOW : 1;
@@ -82,13 +87,13 @@ static __device__ __forceinline__ void small_m_add_sums(float (&s)[4], float (&s
     small_m_add(s, sum[0]);
 }
 
-/* s = k q^T, of this warp's dims */
+/* Partial S^T [16, 8] of each group = K [16, DIMS] Q [8, DIMS]^T, over this warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
 static __device__ __forceinline__ void small_m_scores(float (&s)[GROUPS][1][4], uint32_t ring,
                                                       uint32_t q, const struct attention_params &p,
                                                       const struct small_m_rows &rows) {
     using shape = small_m_shape<T, D, GROUPS, WARPS>;
-    constexpr int SUMS = GROUPS > 2 ? 1 : 2; /* that do not wait for one another */
+    constexpr int SUMS = GROUPS > 2 ? 1 : 2; /* independent accumulators */
     float sum[GROUPS][SUMS][4] = {};
     q += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
@@ -120,8 +125,9 @@ static __device__ __forceinline__ void small_m_scores(float (&s)[GROUPS][1][4], 
         small_m_add_sums(s[n][0], sum[n], T());
 }
 
-/* Scores of all dims, the same in all warps: parts are added in the order of the dims. Where all
- * warps reading all parts would keep shared memory busy, each thread adds up some scores for all. */
+/* Sums S over the warps, in the order of their dims, so that all warps get the same bits.
+ * REDUCE_SCATTER: each thread sums some scores for all, where reading everything in every warp
+ * would load shared memory too much. */
 template <int GROUPS, int WARPS>
 static __device__ __forceinline__ void small_m_reduce_scores(float (&s)[GROUPS][1][4],
                                                              uint32_t parts) {
@@ -161,7 +167,7 @@ static __device__ __forceinline__ void small_m_reduce_scores(float (&s)[GROUPS][
     }
 }
 
-/* One score, in double. */
+/* One score in double. */
 static __device__ __forceinline__ float small_m_score(const struct attention_params &p,
                                                       const struct granule_item &item, int row,
                                                       int32_t key) {
@@ -195,7 +201,7 @@ small_m_mask(float (&s)[GROUPS][1][4], const struct attention_params &p,
     }
 }
 
-/* Those of f32 that came out NaN are computed again, as attention_recompute_nan does. */
+/* Recomputes f32 scores that are NaN, as attention_recompute_nan does. */
 template <int GROUPS, class T>
 static __device__ __forceinline__ void
 small_m_recompute_nan(float (&)[GROUPS][1][4], const struct attention_params &,
@@ -223,11 +229,10 @@ small_m_recompute_nan(float (&s)[GROUPS][1][4], const struct attention_params &p
                 x = small_m_score(p, item, of, key);
         }
     }
-    __syncwarp(); /* tensor cores want all lanes together */
+    __syncwarp(); /* MMAs need all lanes converged */
 }
 
-/* A lane's weights of a group, as an operand; of f16 those that are too small for it apart, raised
- * (attention_tile.cuh). */
+/* P of a group as B operand. small: f16 elements below ATTENTION_SMALL, raised (sm80/tile.cuh). */
 template <class T> struct small_m_p_operand { struct fragment<T, 2> b, small; };
 template <> struct small_m_p_operand<float> { struct fragment<float, 2> b[2]; };
 
@@ -251,8 +256,8 @@ static __device__ __forceinline__ void small_m_pack_p(struct small_m_p_operand<f
         to.b[i] = fragment_of({__float_as_uint(x[2 * i]), __float_as_uint(x[2 * i + 1])}, 0.0f);
 }
 
-/* From weights where sums have them to where products want them; each warp those of one group, for
- * all. */
+/* Exchanges P from accumulator layout to operand layout through shared memory. Warp n stores P of
+ * group n for all warps. */
 template <class T, int GROUPS, int WARPS>
 static __device__ __forceinline__ void small_m_exchange_p(struct small_m_p_operand<T> (&to)[GROUPS],
                                                           const float (&s)[GROUPS][1][4],
@@ -261,7 +266,7 @@ static __device__ __forceinline__ void small_m_exchange_p(struct small_m_p_opera
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
     const uint32_t warp = WARPS == 1 ? 0 : threadIdx.x / 32;
     if (WARPS == 1)
-        __syncwarp(); /* all have read those before; several warps had when they added scores */
+        __syncwarp(); /* all have read the P before; else small_m_reduce_scores waits */
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
@@ -286,7 +291,7 @@ static __device__ __forceinline__ void small_m_exchange_p(struct small_m_p_opera
     }
 }
 
-/* Dims 2w and 2w + 1 of this lane's pieces, of four keys, as an operand. */
+/* Dims 2w and 2w + 1 of this lane's piece, for four keys, as A operand. */
 static __device__ __forceinline__ void small_m_v_operand(struct fragment<float, 4> (&a)[2],
                                                          const uint4 (&x)[4], int w) {
 #pragma unroll
@@ -306,13 +311,13 @@ static __device__ __forceinline__ void small_m_v_operand(struct fragment<T, 4> (
         const uint4 &first = x[2 * n], &second = x[2 * n + 1];
         const uint32_t y = w < 2 ? w ? first.y : first.x : w == 2 ? first.z : first.w;
         const uint32_t z = w < 2 ? w ? second.y : second.x : w == 2 ? second.z : second.w;
-        /* Volatile as products are: each just before its own, or registers run short. */
+        /* Volatile like the MMAs, so that each stays just before its MMA: registers are short. */
         asm volatile("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(a[0].word[2 * n]) : "r"(y), "r"(z));
         asm volatile("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(a[0].word[2 * n + 1]) : "r"(y), "r"(z));
     }
 }
 
-/* o += a times the weights. */
+/* O += V^T P^T of one MMA. */
 static __device__ __forceinline__ void small_m_mma(float (&o)[4],
                                                    const struct fragment<float, 4> (&a)[2],
                                                    const struct small_m_p_operand<float> &probs,
@@ -341,7 +346,7 @@ small_m_mma(float (&o)[4], const struct fragment<T, 4> (&a)[1],
         o[e] = sum[e % 2 * 2 + e / 2];
 }
 
-/* o += v^T p^T */
+/* O^T [DIMS, 8 GROUPS] += V [16, DIMS]^T P [8 GROUPS, 16]^T, over this warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
 static __device__ __forceinline__ void
 small_m_pv(small_m_state<T, D / WARPS, GROUPS> &state, uint32_t ring,
@@ -363,9 +368,10 @@ small_m_pv(small_m_state<T, D / WARPS, GROUPS> &state, uint32_t ring,
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the kernel ---- */
 
-/* A step is computed while the next one's keys are looked up and its first batches come. */
+/* A step is computed while the keys of the next step are looked up and its first batches are
+ * copied. */
 template <class T, int D, int GROUPS, int WARPS, int BLOCKS>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_small_m(const __grid_constant__ struct attention_params p) {
@@ -401,8 +407,8 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         struct small_m_step next = small_m_next_step(p, now, item.count);
         const bool more = next.job < jobs;
         if (more && next.at == 0) {
-            /* All see the item, which was fetched two items ago, and are through with the one whose
-             * place the next takes. */
+            /* After the barrier all warps see the next item, and have finished the item whose place
+             * is overwritten. */
             small_m_sync<WARPS>();
             if (next.job + 2 < jobs)
                 attention_fetch_job(items[(next.job + 2) % ATTENTION_JOBS], p,
@@ -446,7 +452,8 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     cp_async_wait_all();
 }
 
-/* Warps and blocks of a tile of so many groups (host/forward.h). */
+/* Warps of a thread block, and thread blocks of a multiprocessor, for so many groups
+ * (host/forward.h). */
 template <class T, int D, int GROUPS>
 static __host__ __device__ __forceinline__ constexpr int small_m_warps(void) {
     return sizeof(T) == 4 ? ATTENTION_WARPS_SMALL_M(D, SMALL_M_ROWS * GROUPS)
@@ -471,7 +478,7 @@ static cudaError_t small_m_launch_rows(const struct attention_params *p, cudaStr
     return code ? code : attention_combine_launch<T>(p, stream);
 }
 
-/* The heights of the table (instances.def). */
+/* Launches the tile height of the plan (instances.def). */
 template <class T, int D>
 static cudaError_t attention_small_m_launch(const struct attention_params *p, cudaStream_t stream) {
     constexpr int HIGHEST = small_m_groups<T, D>(32), SECOND = small_m_groups<T, D>(16);

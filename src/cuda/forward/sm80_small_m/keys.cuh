@@ -1,8 +1,12 @@
 /*
- * Fused attention in low tiles: which keys come, and how they get to a warp. A step is 16 places of a
- * tile's granules. The warp's dims of K and V of a step come in batches of 128 bytes of 16 rows, 32
- * dims of f32 and 64 of 16 bits, in one stream: K's, V's, K's of the next step. As soon as a batch is
- * taken, the one that is small_m_stages later is asked for, whatever item it is of.
+ * Fused attention in small-M tiles: keys of a step, and their copies. A step is 16 places of a
+ * tile's granules. A batch is 128 bytes of each of the 16 rows: 32 dims of f32, 64 of 16 bits. A
+ * warp's batches are one stream through a ring of small_m_stages stages:
+ *
+ *   | K batches of step i | V batches of step i | K batches of step i + 1 | ...
+ *
+ * When a batch has been loaded into registers, the batch small_m_stages later is copied to its
+ * stage.
  */
 #ifndef TESSERA_CUDA_SMALL_M_KEYS_CUH
 #define TESSERA_CUDA_SMALL_M_KEYS_CUH
@@ -11,7 +15,7 @@
 
 #define SMALL_M_KEYS 16 /* of a step */
 #define SMALL_M_BATCH_ROW                                                                          \
-    144 /* bytes from row to row of a batch: 128, and what keeps banks apart */
+    144 /* bytes between rows of a batch: 128, and 16 against bank conflicts */
 #define SMALL_M_BATCH (SMALL_M_KEYS * SMALL_M_BATCH_ROW)
 
 /* Batches of a warp's dims of K, or of V. */
@@ -20,7 +24,7 @@ static __host__ __device__ __forceinline__ constexpr int small_m_batches(void) {
     return D / WARPS * (int)sizeof(T) / 128;
 }
 
-/* Batches under way: more where a multiprocessor has few warps, of many dims each. */
+/* Stages of the ring: more where a multiprocessor has few warps of many dims. */
 template <class T, int D, int WARPS>
 static __host__ __device__ __forceinline__ constexpr int small_m_stages(void) {
     constexpr int BATCHES = small_m_batches<T, D, WARPS>();
@@ -32,9 +36,9 @@ template <int D, int WARPS> static __device__ __forceinline__ int small_m_dim(vo
     return WARPS == 1 ? 0 : (int)threadIdx.x / 32 * (D / WARPS);
 }
 
-/* A step: 16 places of the worker's job-th item from granule `at` on. key, listed: of place
- * lane % 16 its key, and the rows that list it, a bit each; a place without a key has another's and
- * no rows. */
+/* A step: 16 places of the job-th item, from granule `at` on. key: of place lane % 16; places
+ * without a key repeat another key. listed: bits of the rows that list it, 0 for places without a
+ * key. */
 struct small_m_step {
     uint32_t at;
     int32_t job;
@@ -42,8 +46,8 @@ struct small_m_step {
     uint32_t listed;
 };
 
-/* Where this lane's pieces, of 16 bytes, of a step's rows begin: lane l copies piece l % 8 of each
- * 128 bytes of rows l / 8, l / 8 + 4, ... */
+/* Addresses of this lane's 16-byte pieces in a step's rows. Lane l copies piece l % 8 of each 128
+ * bytes of rows l / 8, l / 8 + 4, ... */
 struct small_m_rows {
     const char *k[4], *v[4];
 };
@@ -63,7 +67,7 @@ static __device__ __forceinline__ uint32_t small_m_load_4(const void *from) {
     return x;
 }
 
-/* 128 bytes of 16 rows, of which `bytes` are there; zeros for the others. */
+/* Copies a batch: 128 bytes of 16 rows, of which `bytes` exist; zeros for the others. */
 template <class T>
 static __device__ __forceinline__ void small_m_copy_rows(uint32_t to, const char *const (&row)[4],
                                                          int32_t bytes, bool copied) {
@@ -84,7 +88,7 @@ static __device__ __forceinline__ void small_m_copy_rows(uint32_t to, const char
     }
 }
 
-/* Batch i of a step's stream to its place in shared memory, done after cp_async_wait. */
+/* Copies batch i of a step's stream to its stage; complete after cp_async_wait. */
 template <class T, int D, int WARPS>
 static __device__ __forceinline__ void small_m_copy_batch(uint32_t ring,
                                                           const struct attention_params &p,
@@ -103,7 +107,7 @@ static __device__ __forceinline__ void small_m_copy_batch(uint32_t ring,
     cp_async_commit();
 }
 
-/* The first batches of a stream. */
+/* Copies the first batches of a stream. */
 template <class T, int D, int WARPS>
 static __device__ __forceinline__ void
 small_m_prologue(uint32_t ring, const struct attention_params &p, const struct small_m_rows &rows) {
@@ -112,8 +116,8 @@ small_m_prologue(uint32_t ring, const struct attention_params &p, const struct s
         small_m_copy_batch<T, D, WARPS>(ring, p, rows, i);
 }
 
-/* This lane's operands of batch i, whose place a later one takes: of K pieces 2t and 2t + 1 of keys
- * g and g + 8, of V piece g of keys 2t, 2t + 1, 2t + 8 and 2t + 9. */
+/* Loads this lane's operands of batch i, and copies a later batch to its stage. K: pieces 2t, 2t +
+ * 1 of keys g, g + 8. V: piece g of keys 2t, 2t + 1, 2t + 8, 2t + 9. */
 template <class T, int D, int WARPS>
 static __device__ __forceinline__ void small_m_load_batch(uint4 (&x)[4], uint32_t ring,
                                                           const struct attention_params &p,
@@ -134,7 +138,7 @@ static __device__ __forceinline__ void small_m_load_batch(uint4 (&x)[4], uint32_
     small_m_copy_batch<T, D, WARPS>(ring, p, rows, i + AHEAD);
 }
 
-/* Where rows of keys begin for this lane, of dims from `dim` on; key: of place lane % 16. */
+/* Addresses of this lane's rows, from dim `dim` on; key: of place lane % 16. */
 template <class T>
 static __device__ __forceinline__ void
 small_m_row_pointers(const char *(&row)[4], const struct view &view,
@@ -148,15 +152,15 @@ small_m_row_pointers(const char *(&row)[4], const struct view &view,
         row[n] = head + SIZE * view.stride[2] * __shfl_sync(WARP_ALL, key, 4 * n + lane / 8);
 }
 
-/* ---- which keys come ---- */
+/* ---- looking up keys ---- */
 
-/* What is asked for of the next step before its keys are known. */
+/* A look-up in flight: what has been loaded for the next step. */
 struct small_m_lookup {
-    uint32_t first; /* key of the granule of place lane % 16 */
-    uint4 mask;     /* of the granule, in steps with masks */
+    uint32_t first; /* first key of the granule of place lane % 16 */
+    uint4 mask;     /* mask of the granule, in masked steps */
 };
 
-/* That of place lane % 16. */
+/* The granule of place lane % 16. */
 static __device__ __forceinline__ uint32_t small_m_granule(const struct attention_params &p,
                                                            const struct small_m_step &step) {
     return step.at + ((uint32_t)warp_lane_here() % SMALL_M_KEYS >> p.granule_bits);
@@ -178,7 +182,7 @@ small_m_lookup_begin(const struct attention_params &p, const struct granule_item
     return asked;
 }
 
-/* The keys and masks of a step, from its look-up that was begun. Its first place has a key. */
+/* Completes a look-up: keys and row masks of a step. The first place of a step has a key. */
 static __device__ __forceinline__ void small_m_lookup_end(struct small_m_step &step,
                                                           const struct attention_params &p,
                                                           const struct granule_item &item,
@@ -205,8 +209,8 @@ static __device__ __forceinline__ void small_m_lookup_end(struct small_m_step &s
     step.key = some ? key : other;
 }
 
-/* The step after one of an item of `count` granules. It has the key of the one before, until it is
- * looked up: past the worker's last item nothing is. */
+/* The step after `step`, of an item of `count` granules. The key of `step` stays until the look-up
+ * completes: past the last item there is none. */
 static __device__ __forceinline__ struct small_m_step
 small_m_next_step(const struct attention_params &p, const struct small_m_step &step,
                   int32_t count) {

@@ -1,18 +1,16 @@
-/*
- * Fused attention in low tiles: where a tile's rows stand, how those of Q come and those of O
- * go. attention_small_m.cuh says what each lane has of them.
- */
+/* Fused attention in small-M tiles: the map of shared memory, loading Q, storing O. kernel.cuh says
+ * what each lane holds. */
 #ifndef TESSERA_CUDA_SMALL_M_ROWS_CUH
 #define TESSERA_CUDA_SMALL_M_ROWS_CUH
 
 #include "forward/sm80_small_m/keys.cuh"
 #include "forward/sm80/tile_f32.cuh"
 
-#define SMALL_M_ROWS 8   /* of a product */
-#define SMALL_M_P_ROW 20 /* floats from row to row of weights: 16, and what keeps banks apart */
+#define SMALL_M_ROWS 8   /* query rows (columns) of an MMA */
+#define SMALL_M_P_ROW 20 /* floats between rows of P: 16, and 4 against bank conflicts */
 
-/* Groups of 8 rows of a tile of `rows` rows, of which heads of D dims have few enough that their sums
- * fit the registers of as many blocks as are to share a multiprocessor. */
+/* Groups of 8 rows of a tile of `rows` rows, at most as many as registers allow for heads of D
+ * dims. */
 template <class T, int D>
 static __host__ __device__ __forceinline__ constexpr int small_m_groups(int rows) {
     constexpr int MOST = sizeof(T) < 4 ? (D == 768 ? 2 : 4)
@@ -23,23 +21,24 @@ static __host__ __device__ __forceinline__ constexpr int small_m_groups(int rows
     return rows / SMALL_M_ROWS < MOST ? rows / SMALL_M_ROWS : MOST;
 }
 
-/* A lane's rows and dims, counted as others do: of twice the rows and half the dims. */
+/* attention_state for a lane here: twice the rows and half the dims of sm80's fragments. */
 template <class T, int DIMS, int GROUPS>
 using small_m_state = struct attention_state<T, DIMS / 2, 16 * GROUPS>;
 
 template <class T, int D, int GROUPS, int WARPS> struct small_m_shape {
     static constexpr int DIMS = D / WARPS; /* of a warp */
     static constexpr int BATCHES = small_m_batches<T, D, WARPS>();
-    /* Q is: heads are small, or one block has a multiprocessor to itself, and room. */
+    /* Q of f32 is stored split: heads are small, or one thread block has the multiprocessor to
+     * itself. */
     static constexpr bool SPLIT = sizeof(T) == 4 && (D <= 128 || WARPS > 8);
-    static constexpr int Q_PIECE = SPLIT ? 1024 : 512; /* of half a batch's dims of a group */
+    static constexpr int Q_PIECE = SPLIT ? 1024 : 512; /* bytes: half a batch's dims of a group */
     static constexpr int Q_GROUP = 2 * BATCHES * Q_PIECE;
     static constexpr int P_AT = WARPS * GROUPS * Q_GROUP;
     static constexpr int P_GROUP = SMALL_M_ROWS * SMALL_M_P_ROW * 4;
     static constexpr int PARTS_AT = P_AT + GROUPS * P_GROUP;
     static constexpr int PARTS_WARP = GROUPS * 512;
     static constexpr int FLUSHED_AT = PARTS_AT + (WARPS > 1 ? WARPS * PARTS_WARP : 0);
-    static constexpr int FLUSHED_PLACES = /* of a thread */
+    static constexpr int FLUSHED_PLACES = /* 16-byte places of a thread */
         sizeof(T) == 4 ? GROUPS * (DIMS / 16) + (GROUPS + 1) / 2 : 0;
     static constexpr int RING_AT = FLUSHED_AT + WARPS * FLUSHED_PLACES * 512;
     static constexpr int RING_WARP = small_m_stages<T, D, WARPS>() * SMALL_M_BATCH;
@@ -49,7 +48,7 @@ template <class T, int D, int GROUPS, int WARPS> struct small_m_shape {
 
 /* ---- Q ---- */
 
-/* A piece of Q as it is kept, times a power of two: split, where f32 is kept so. */
+/* Stores a piece of Q, times a power of two; SPLIT: as high and low parts. */
 template <bool SPLIT>
 static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 &piece, float scale,
                                                        float) {
@@ -80,8 +79,8 @@ static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 
     shared_store_16(to, {x[0], x[1], x[2], x[3]});
 }
 
-/* This lane's operands of Q, where it alone looks for them: of rows g, g + 8, ... two pieces of each
- * 128 bytes of the warp's dims. */
+/* Loads this lane's operands of Q, which no other lane reads: of rows g, g + 8, ... two pieces of
+ * each 128 bytes of the warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
 static __device__ __forceinline__ void small_m_load_q(uint32_t to, const struct attention_params &p,
                                                       const struct granule_item &item) {
@@ -111,7 +110,7 @@ static __device__ __forceinline__ void small_m_load_q(uint32_t to, const struct 
     }
 }
 
-/* Those of a piece. */
+/* The B operands of a piece of Q. */
 template <bool SPLIT>
 static __device__ __forceinline__ void small_m_q_operand(struct fragment<float, 2> (&b)[2],
                                                          uint32_t from) {
@@ -135,7 +134,7 @@ static __device__ __forceinline__ void small_m_q_operand(struct fragment<T, 2> (
 
 /* ---- O ---- */
 
-/* This lane's dims of row r of batch c, times a factor. */
+/* This lane's dims of row r in batch c, times a factor. */
 template <class T, int DIMS, int GROUPS>
 static __device__ __forceinline__ void small_m_dims(float (&x)[16 / sizeof(T)],
                                                     const small_m_state<T, DIMS, GROUPS> &state,
@@ -179,7 +178,7 @@ small_m_store_partial(const struct attention_params &p, const struct granule_ite
     }
 }
 
-/* A piece of a row, as its storage type has it; `left` dims of it are there. */
+/* Stores a piece of a row of O, rounded; `left` dims of it exist. */
 template <class T, int N>
 static __device__ __forceinline__ void small_m_store_piece(T *to, const float (&x)[N], int left,
                                                            bool aligned) {
@@ -212,7 +211,7 @@ small_m_store(const struct attention_params &p, const struct granule_item &item,
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++) {
         const int row = r / 2 * SMALL_M_ROWS + lane % 4 * 2 + r % 2;
-        /* Rows that list nothing are 0, whatever 0 times the values that others list has left. */
+        /* Rows that list nothing are 0: their sums of 0 x V may be NaN. */
         const bool some = state.l[r] != 0;
         const float factor = some ? 1 / state.l[r] : 0;
         T *const to = o + (item.row + row) * p.o.stride[2] + dim;

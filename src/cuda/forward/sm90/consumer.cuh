@@ -1,26 +1,25 @@
-/* Fused attention on Hopper, what the warpgroups that compute have in common: where they stand,
- * their products and outputs. consumer_tma.cuh and consumer_gather.cuh are their ways through an item's steps;
- * config.cuh has the picture. */
+/* Fused attention on Hopper, shared parts of the consumers: cursor, WGMMAs, output.
+ * consumer_tma.cuh and consumer_gather.cuh walk an item's steps; config.cuh has the pipeline. */
 #ifndef TESSERA_CUDA_SM90_CONSUMER_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_CUH
 
 #include "forward/sm90/mask.cuh"
 #include "forward/sm90/epilogue.cuh"
 
-/* At the step whose scores have been begun last. */
+/* A consumer's place in its work: the step whose Q K^T was issued last. */
 struct sm90_cursor {
     char *memory;
     uint32_t shared;
-    int consumer;  /* 0, 1 ...: rows 64 group ... of the tile, or a share of the dims */
+    int consumer;  /* 0, 1 ...: rows 64 consumer ... of the tile, or a part of the dims */
     bool elected;  /* one thread of the warpgroup */
     uint32_t step; /* counted over all items */
-    uint32_t job;  /* counted */
-    int32_t at;    /* the step in its item */
+    uint32_t job;  /* items so far, less 1 */
+    int32_t at;    /* number of the step in its item */
     int32_t steps; /* of the item */
-    int32_t whole; /* its first steps, whose granules have no mask */
+    int32_t whole; /* first steps of the item, which have no mask */
 };
 
-/* The index-th phase of a ring whose barriers begin at `full`. */
+/* Waits for the index-th phase of a ring whose full barriers begin at `full`. */
 template <int STAGES>
 static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
     barrier_wait(full + 8 * ring_stage<STAGES>(index), ring_parity<STAGES>(index));
@@ -32,7 +31,7 @@ static __device__ __forceinline__ void sm90_release(const sm90_cursor &cursor, u
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
 
-/* The first row of a warp, in the tiles of its head's list. */
+/* First row of a warp within its head. */
 template <class shape>
 static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
                                                     const sm90_cursor &cursor) {
@@ -40,20 +39,20 @@ static __device__ __forceinline__ int sm90_warp_row(const struct attention_param
                                    sm90_thread_here() / 32 * 16);
 }
 
-/* The first dim of O of a warpgroup, among those of its block. */
+/* First dim of O of a consumer, among the dims of its CTA. */
 template <class shape>
 static __device__ __forceinline__ int sm90_consumer_dim(const sm90_cursor &cursor) {
     return shape::DIM_SPLIT == 1 ? 0 : 2 * shape::OUTPUTS * cursor.consumer;
 }
 
-/* ---- products ---- */
+/* ---- WGMMA ---- */
 
-/* s[64][KEYS] = q[64][D_QK] k[KEYS][D_QK]^T of the step at `place`, in the background; `wait` waits
- * for K. Where dims are divided, those of a half of each panel. */
+/* Issues S [64, KEYS] = Q [64, D_QK] K [KEYS, D_QK]^T of the step at `cursor`; `wait` waits for K.
+ * Where dims are divided, a consumer takes half of each panel and gets partial scores. */
 template <class T, class shape, class waits>
 static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
                                                    const sm90_cursor &cursor, const waits &wait) {
-    constexpr int EACH = 4 / shape::DIM_SPLIT; /* products of a panel */
+    constexpr int EACH = 4 / shape::DIM_SPLIT; /* WGMMAs of a panel */
     const uint32_t half = shape::DIM_SPLIT == 1 ? 0 : cursor.consumer * (EACH * 32);
     const uint64_t q =
         wgmma_k_major(cursor.shared + shape::Q + sm90_consumer_row<shape>(cursor.consumer) * 128 +
@@ -72,7 +71,7 @@ static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
     wgmma_commit();
 }
 
-/* Four of a thread's scores into shared memory, from there, and what stands there added to them. */
+/* Four of a thread's scores: stored to shared memory, loaded, or loaded and added. */
 static __device__ __forceinline__ void sm90_store_scores(uint32_t to, const float *s) {
     shared_store_16(to, {__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]),
                          __float_as_uint(s[3])});
@@ -90,7 +89,8 @@ static __device__ __forceinline__ void sm90_add_scores(float *s, uint32_t from) 
         s[i] += x[i];
 }
 
-/* A half of this block's sums of scores to the other block of the cluster, where it is free. */
+/* Sends this consumer's half of the CTA's partial scores to the other CTA, once the buffer there is
+ * free. */
 template <class shape>
 static __device__ __forceinline__ void sm90_send_scores(const float (&s)[shape::SCORES],
                                                         const sm90_cursor &cursor) {
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void sm90_send_scores(const float (&s)[shape::
             store_remote(to + i * 512, {s[i], s[i + 1], s[i + 2], s[i + 3]}, there + shape::S_FULL);
 }
 
-/* What the other has sent added to this block's. */
+/* Adds the scores that the other CTA sent. */
 template <class shape>
 static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
                                                      const sm90_cursor &cursor) {
@@ -115,15 +115,15 @@ static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
 #pragma unroll
     for (int i = 0; i < shape::SCORES; i += 4)
         sm90_add_scores(s + i, from + i * 512);
-    wgmma_fence_operand(s); /* so they have been read when that is told */
+    wgmma_fence_operand(s); /* so the reads precede the arrival below */
     __syncwarp();
     if (warp_lane_here() == 0)
         barrier_arrive_remote(there + shape::S_EMPTY);
 }
 
-/* Where dims are divided: the sum of what the warpgroups have of a step's scores, in all. Each adds up
- * one half and hands it on, all through where O will be staged. A thread writes where it has read
- * last, so nothing has to be given back. */
+/* Where dims are divided: sums S [64, KEYS] over the consumers, and over the CTAs. Each consumer
+ * adds up one half and passes it on, all in the memory of O. A thread writes only where it has read
+ * last, so no barrier has to free the buffer. */
 template <class shape>
 static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCORES],
                                                           const sm90_cursor &cursor) {
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCOR
         sm90_add_sent<shape>(s, cursor);
 }
 
-/* Where V of a step begins; where dims are divided, this warpgroup's panels of it. */
+/* V of a step. Where dims are divided, this consumer's panels. */
 template <class shape>
 static __device__ __forceinline__ uint32_t sm90_v_address(const sm90_cursor &cursor,
                                                           uint32_t step) {
@@ -162,8 +162,8 @@ static __device__ __forceinline__ uint32_t sm90_v_address(const sm90_cursor &cur
            (uint32_t)(sm90_consumer_dim<shape>(cursor) / 64 * shape::PANEL);
 }
 
-/* o[64][D_V] (+)= weights[64][KEYS] v[KEYS][D_V] of step `step`, in the background; `wait` waits
- * for V. Where dims are divided, this warpgroup's. */
+/* Issues O [64, D_V] (+)= P [64, KEYS] V [KEYS, D_V] of step `step`; `wait` waits for V. Where dims
+ * are divided, a consumer has its own part of D_V. */
 template <class T, class shape, class waits>
 static __device__ __forceinline__ void
 sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2], const sm90_cursor &cursor,
@@ -179,21 +179,22 @@ sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2], const 
     wgmma_commit();
 }
 
-/* ---- outputs ---- */
+/* ---- output ---- */
 
-/* The results of the job-th item: its lse and O, to who stores them or to their place. */
+/* Output of the job-th item: O and lse to the epilogue warps or to memory, or a partial result to
+ * its slot. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t job,
            float (&o)[shape::OUTPUTS], const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(cursor.memory, job);
-    const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
+    const int first = sm90_thread_here() / 32 * 16; /* row of the consumer */
     const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
     const struct sm90_queries of = sm90_queries_of(
         p, item.head, item.row, item.rows, sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    /* Four lanes share two rows, of which two have one each. */
+    /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
     const float2 sums = {(h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]};
     const bool whole = sm90_uniform(item.parts) == 1;
     if (sm90_hands_o<shape, SOURCE>())
@@ -205,13 +206,13 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
         sm90_sums<shape>(cursor.memory, 64 * cursor.consumer + first + row + 8 * h) = sums;
     else if (h < 2 && row + 8 * h < of.rows && dim == 0)
         attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h, sums.x, sums.y);
-    if (shape::DIM_SPLIT > 1 && whole) /* all have read their scores there */
+    if (shape::DIM_SPLIT > 1 && whole) /* all have read their scores from the memory of O */
         warpgroup_sync(1 + cursor.consumer);
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, cursor.shared + shape::O + (uint32_t)(cursor.consumer * shape::O_CONSUMER),
             item.batch, of, o, l, first, dim);
-    if (shape::DIM_SPLIT > 1 && whole) /* all have stored theirs */
+    if (shape::DIM_SPLIT > 1 && whole) /* all have stored their O */
         warpgroup_sync(1 + cursor.consumer);
     if (sm90_hands_o<shape, SOURCE>()) {
         proxy_fence();
@@ -221,7 +222,7 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
 
 /* ---- items ---- */
 
-/* To the next item; false at the end. */
+/* Moves to the next item; false at the end. */
 template <class shape>
 static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor, int granule_bits) {
     cursor.job++;
@@ -234,14 +235,13 @@ static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor, int g
     return cursor.steps > 0;
 }
 
-/* What a computing thread holds: scores of a step; weights of the last one, and the keys of its
- * granules, 8 bits each, where boxes of 64 keys fetch; sums of the item, and what it knows of its
- * masks. */
+/* Registers of a consumer thread: scores of a step, O of the item, P of the last step, and masks.
+ * keys: on the TMA path, keys of the last step's granules, 8 bits each. */
 template <class shape, int SOURCE> struct sm90_fragments {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t probs[shape::SCORES / 2], keys;
-    struct sm90_state state,
-        done; /* of the item, and of the one before while its O is not stored */
+    /* of the item, and of the one before while its O is not stored */
+    struct sm90_state state, done;
     struct sm90_mask<shape, SOURCE> mask;
 };
 

@@ -1,27 +1,31 @@
 /*
- * Fused attention on Hopper, the warpgroups that compute, where granules may be of any size. Steps
- * that only one's rows list, which the plan has put in turns (order.h), have barriers of their own,
- * which that warpgroup alone waits for, and who fetches gives them back for the other: so that the
- * other passes over them without knowing how far they have come. Masks are bits of each thread's
- * scores (fragment_masks.h).
+ * Fused attention on Hopper, consumers of the TMA_GRANULE and CP_ASYNC paths: granules of any size.
+ * The plan arranges single-consumer steps, which list keys of one consumer's rows only (order.h):
+ *
+ *   steps         | both | 0 | 1 | 0 | 1 | 1 | both ...
+ *   consumer 0    | full | S |   | S |   |   | full       S: full barrier of its own (single)
+ *   consumer 1    | full |   | S |   | S | S | full       blank: skipped, without any wait
+ *
+ * The producer arrives on the empty barrier in place of the consumer that skips. Masks are in
+ * accumulator-fragment layout (fragment_masks.h).
  */
 #ifndef TESSERA_CUDA_SM90_CONSUMER_GATHER_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_GATHER_CUH
 
 #include "forward/sm90/consumer.cuh"
 
-/* Where a warpgroup stands among its own steps. */
+/* A consumer's place among the steps that it computes. */
 struct sm90_gather_cursor : sm90_cursor {
     struct granule_single_steps single_steps; /* of the item */
-    bool single, single_before; /* the step is this warpgroup's alone; that before was */
-    uint32_t before;            /* the step of this warpgroup's before this one */
-    int32_t nth;                /* of its steps in the item */
-    uint32_t phases; /* parities of what is waited for next: a bit for each barrier of K, then V */
+    bool single, single_before; /* the step is this consumer's only; the step before was */
+    uint32_t before;            /* the step that this consumer computed before */
+    int32_t nth;                /* number of the step among this consumer's in the item */
+    uint32_t phases; /* parity of the next phase of each full barrier: a bit for each, K then V */
 };
 
 /* ---- waiting ---- */
 
-/* Until a tile of K, or V, of a step stands, which is this warpgroup's alone or not. */
+/* Waits for K (KEYS), or V, of a step; `single`: on the barrier of single-consumer steps. */
 template <class shape, int SOURCE, bool KEYS>
 static __device__ __forceinline__ void sm90_wait_tile(sm90_gather_cursor &cursor, uint32_t step,
                                                       bool single) {
@@ -41,15 +45,15 @@ template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_wait_k(sm90_gather_cursor &cursor) {
     sm90_wait_tile<shape, SOURCE, true>(cursor, cursor.step, cursor.single);
 }
-/* V of the step before. */
+/* Waits for V of the step before. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_wait_v(sm90_gather_cursor &cursor) {
     sm90_wait_tile<shape, SOURCE, false>(cursor, cursor.before, cursor.single_before);
 }
 
-/* ---- going on ---- */
+/* ---- advancing ---- */
 
-/* The first step of an item from `at` on that is not the other's alone. */
+/* The first step of an item from `at` on that this consumer computes. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ int32_t sm90_own_step(const sm90_gather_cursor &cursor,
                                                         int32_t at) {
@@ -65,14 +69,14 @@ static __device__ __forceinline__ int32_t sm90_own_step(const sm90_gather_cursor
                : at;
 }
 
-/* To the step `to` of the item. */
+/* Moves to step `to` of the item. */
 static __device__ __forceinline__ void sm90_goto_step(sm90_gather_cursor &cursor, int32_t to) {
     cursor.step += (uint32_t)(to - cursor.at);
     cursor.at = to;
     cursor.single = to >= cursor.single_steps.begin && to < cursor.single_steps.tail_end;
 }
 
-/* To the next step of this warpgroup's in the item, or to the item's end. */
+/* Moves to this consumer's next step in the item, or to the item's end. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_next_step(sm90_gather_cursor &cursor) {
     cursor.before = cursor.step;
@@ -81,7 +85,7 @@ static __device__ __forceinline__ void sm90_next_step(sm90_gather_cursor &cursor
     sm90_goto_step(cursor, sm90_own_step<shape, SOURCE>(cursor, cursor.at + 1));
 }
 
-/* To the next item; false at the end. */
+/* Moves to the next item; false at the end. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ bool sm90_gather_next_item(sm90_gather_cursor &cursor,
                                                              int granule_bits) {
@@ -98,15 +102,15 @@ static __device__ __forceinline__ bool sm90_gather_next_item(sm90_gather_cursor 
     return true;
 }
 
-/* Whether so many steps of the other's stand between this one, or an item's end, and the one before
- * that V of that is to be given back first: the other may need its stage to get here. */
+/* Whether V of the step before must be released before K of this one is waited for. More than one
+ * skipped step in between may need that stage of the ring. */
 static __device__ __forceinline__ bool sm90_must_release_v(const sm90_gather_cursor &cursor) {
     return cursor.step - cursor.before > 2;
 }
 
 /* ---- masks ---- */
 
-/* Loads the bits of a step of the item, if there is one and it may have masks. */
+/* Loads the mask bits of step `at`, unless it is unmasked or past the end. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_prefetch_mask(struct sm90_fragments<shape, SOURCE> &w, const sm90_gather_cursor &cursor,
@@ -116,7 +120,7 @@ sm90_prefetch_mask(struct sm90_fragments<shape, SOURCE> &w, const sm90_gather_cu
                                     sm90_warp_row<shape>(p, cursor));
 }
 
-/* The same of the first of an item's steps that may have masks. */
+/* Finds the mask bits of an item, and loads those of the step at `cursor`. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_prefetch_first_mask(struct sm90_fragments<shape, SOURCE> &w, const sm90_gather_cursor &cursor,
@@ -127,8 +131,8 @@ sm90_prefetch_first_mask(struct sm90_fragments<shape, SOURCE> &w, const sm90_gat
     sm90_prefetch_mask(w, cursor, p, cursor.at);
 }
 
-/* Before K of a step is waited for: has its bits, and loads the next step's. The first step of an
- * item loads its own. */
+/* Takes the mask bits of the step at `cursor`, and loads those of this consumer's next step. FIRST:
+ * first step of an item, whose bits have not been loaded. */
 template <bool FIRST, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_advance_mask(struct sm90_fragments<shape, SOURCE> &w,
                                                          const sm90_gather_cursor &cursor,
@@ -136,7 +140,7 @@ static __device__ __forceinline__ void sm90_advance_mask(struct sm90_fragments<s
     if (FIRST)
         sm90_prefetch_first_mask(w, cursor, p);
     const bool all = cursor.at < cursor.whole;
-    const int shift = shape::BITS < 7 ? cursor.at % 2 * 16 : 0; /* the second half of a chunk */
+    const int shift = shape::BITS < 7 ? cursor.at % 2 * 16 : 0; /* second step of a chunk */
     const struct sm90_bits &bits = w.mask.next;
     w.mask.now.x[0] = all ? ~0u : bits.x[0] >> shift;
     w.mask.now.x[1] = all ? ~0u : (bits.fine ? bits.x[1] : bits.x[0]) >> shift;
@@ -147,7 +151,8 @@ static __device__ __forceinline__ void sm90_advance_mask(struct sm90_fragments<s
 
 /* ---- steps ---- */
 
-/* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
+/* A step that overlaps nothing: Q K^T, softmax. FIRST: first step of its item; else O is
+ * rescaled. */
 template <class T, bool FIRST, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_gather_step_serial(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cursor &cursor,
@@ -167,7 +172,7 @@ sm90_gather_step_serial(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cur
     sm90_round<T>(w.probs, w.s, w.mask.now);
 }
 
-/* P V of the step before, with nothing to overlap. */
+/* P V of the step before, which overlaps nothing. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_gather_pv_serial(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cursor &cursor,
@@ -180,11 +185,9 @@ sm90_gather_pv_serial(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_curso
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.before);
 }
 
-/*
- * The step at `place`, whose scores have been begun: softmax, with P V of the step before in the
- * background, which is added to what `o` holds if `add`. FIRST: of its item, so that the item
- * before is done, and its O to be stored before the next P V. MASKED: it may have masks.
- */
+/* The step at `cursor`, whose Q K^T has been issued: softmax, with P V of the step before in
+ * flight. `add`: that P V is added to O. FIRST: first step of its item, so O and its sums still
+ * belong to the item before. MASKED: the step may have masks. */
 template <class T, bool FIRST, bool MASKED, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_gather_step_begun(struct sm90_fragments<shape, SOURCE> &w, bool add,
@@ -222,8 +225,8 @@ sm90_gather_step(struct sm90_fragments<shape, SOURCE> &w, bool add, sm90_gather_
     sm90_gather_step_begun<T, FIRST, MASKED>(w, add, cursor, scale);
 }
 
-/* The second step of an item, with the O of the item before on its way out while scores are
- * computed; unless it may have masks: then that O alone. */
+/* Second step of an item: the O of the item before is stored during Q K^T. Where the step may have
+ * masks, only stores. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_gather_step_storing(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cursor &cursor,
@@ -239,9 +242,8 @@ sm90_gather_step_storing(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cu
     }
 }
 
-/* The steps of an item from the one at `place` on, not its first: those without masks, then the
- * others; where dims are divided, all as if they had masks, one product after another. P V of the last
- * one is still to be done. */
+/* Steps of an item from the second on: unmasked steps, then the others. Where dims are divided,
+ * every step is treated as masked and overlaps nothing. P V of the last step remains to be done. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_gather_steps(struct sm90_fragments<shape, SOURCE> &w, sm90_gather_cursor &cursor,
@@ -275,7 +277,7 @@ sm90_consume_gather(char *memory, uint32_t shared, int consumer, const struct at
     for (bool overlapped = false;;) {
         if (!overlapped)
             sm90_gather_step_serial<T, true>(w, cursor, p, scale);
-        /* Said again for each item, as in consumer_tma.cuh. */
+        /* Declared uniform again for each item, as in consumer_tma.cuh. */
         cursor.step = (uint32_t)sm90_uniform((int)cursor.step);
         cursor.job = (uint32_t)sm90_uniform((int)cursor.job);
         if (shape::D_QK > 128)

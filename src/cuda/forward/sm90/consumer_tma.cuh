@@ -1,14 +1,14 @@
-/* Fused attention on Hopper, the warpgroups that compute, where boxes fetch granules of 64 keys:
- * steps that only the other's rows list are found out on the way, and passed over. */
+/* Fused attention on Hopper, consumers of the TMA path: granules of 64 keys. A consumer finds out
+ * from the masks beside K which steps its rows do not list, and skips them. */
 #ifndef TESSERA_CUDA_SM90_CONSUMER_TMA_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_TMA_CUH
 
 #include "forward/sm90/consumer.cuh"
 
-/* ---- the order of products ---- */
+/* ---- ping-pong scheduling ---- */
 
-/* The warpgroups hand in products by turns, where there is not twice the scores (config.cuh). Only
- * steps without masks take part, since no warpgroup passes over those. */
+/* Consumers issue WGMMAs alternately, in items that do not hold two score tiles (config.cuh). Only
+ * unmasked steps take part: no consumer skips them. */
 template <class shape>
 static __device__ __forceinline__ bool sm90_pingpong(const sm90_cursor &cursor) {
     return shape::TWO_SCORE_TILES && cursor.at < cursor.whole && cursor.whole < SM90_LONG;
@@ -24,9 +24,9 @@ static __device__ __forceinline__ void sm90_pingpong_pass(const sm90_cursor &cur
         named_barrier_arrive(2 + shape::CONSUMERS - cursor.consumer, 256);
 }
 
-/* ---- products ---- */
+/* ---- WGMMA ---- */
 
-/* sm90_scores of a step. */
+/* Issues Q K^T of the step at `cursor`. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_tma_scores(float (&s)[shape::SCORES],
                                                        const sm90_cursor &cursor) {
@@ -34,8 +34,8 @@ static __device__ __forceinline__ void sm90_tma_scores(float (&s)[shape::SCORES]
         s, cursor, [&] { sm90_wait<shape::STAGES>(cursor.shared + shape::K_FULL, cursor.step); });
 }
 
-/* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
- * 0. Each warp has every fourth piece of 8 columns of this warpgroup's panels. */
+/* Writes zeros to rows of V past the `keys` of its granules: 0 x Inf or 0 x NaN would not be 0.
+ * Each warp has every fourth piece of 8 columns of this consumer's panels. */
 template <class shape>
 static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cursor, uint32_t step,
                                                            uint32_t keys) {
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cu
     warpgroup_sync(1 + cursor.consumer);
 }
 
-/* sm90_pv of a step whose granules have `keys`. */
+/* Issues P V of a step whose granules have `keys` keys. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_tma_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
@@ -69,7 +69,7 @@ sm90_tma_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
 
 /* ---- steps ---- */
 
-/* The words of the step at `place`, whose K is there, for this warp. */
+/* This warp's mask words of the step at `cursor`, whose K is there. */
 template <class shape>
 static __device__ __forceinline__ uint2 sm90_mask_words_of(const sm90_cursor &cursor) {
     const int warp = sm90_consumer_row<shape>(cursor.consumer) / 16 + sm90_thread_here() / 32;
@@ -77,14 +77,14 @@ static __device__ __forceinline__ uint2 sm90_mask_words_of(const sm90_cursor &cu
     return {sm90_read(&words.x), sm90_read(&words.y)};
 }
 
-/* Gives K of a step back, each warp for itself: it has read the masks beside it, too. */
+/* Releases K of a step. Each warp arrives, since each has read the masks beside K. */
 template <class shape>
 static __device__ __forceinline__ void sm90_release_k(const sm90_cursor &cursor, uint32_t step) {
     if (warp_lane_here() == 0)
         barrier_arrive(cursor.shared + shape::K_EMPTY + 8 * ring_stage<shape::STAGES>(step));
 }
 
-/* Finds out, while the scores of a step are on their way, which of them count. */
+/* Finds, while Q K^T is in flight, which scores count. */
 template <class shape>
 static __device__ __forceinline__ void sm90_read_mask(struct sm90_fragments<shape, SM90_TMA> &w,
                                                       const sm90_cursor &cursor,
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void sm90_mask_scores(struct sm90_fragments<sh
             sm90_mask_granule(w.s + 32 * i, w.mask.listed[i]);
 }
 
-/* Whether no row of the warpgroup lists a key of the step at `place`, which may have masks. */
+/* Whether no row of this consumer lists a key of the step at `cursor`, which may have masks. */
 template <class shape>
 static __device__ __forceinline__ bool sm90_skips(const sm90_cursor &cursor) {
     sm90_wait<shape::STAGES>(cursor.shared + shape::K_FULL, cursor.step);
@@ -121,7 +121,8 @@ static __device__ __forceinline__ bool sm90_skips(const sm90_cursor &cursor) {
     return !((words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
 }
 
-/* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
+/* A step that overlaps nothing: Q K^T, softmax. FIRST: first step of its item; else O is
+ * rescaled. */
 template <class T, bool FIRST, class shape>
 static __device__ __forceinline__ void
 sm90_tma_step_serial(struct sm90_fragments<shape, SM90_TMA> &w, const sm90_cursor &cursor,
@@ -144,7 +145,7 @@ sm90_tma_step_serial(struct sm90_fragments<shape, SM90_TMA> &w, const sm90_curso
     sm90_round<T>(w.probs, w.s);
 }
 
-/* P V of the step before, with nothing to overlap. */
+/* P V of the step before, which overlaps nothing. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_tma_pv_serial(struct sm90_fragments<shape, SM90_TMA> &w,
                                                           const sm90_cursor &cursor, bool add) {
@@ -155,8 +156,8 @@ static __device__ __forceinline__ void sm90_tma_pv_serial(struct sm90_fragments<
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.step - 1);
 }
 
-/* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
- * others. */
+/* Skips the step at `cursor`: releases its K and V. All warps of the consumer have found that no
+ * row lists it. */
 template <class shape>
 static __device__ __forceinline__ void sm90_skip_step(const sm90_cursor &cursor) {
     warpgroup_sync(1 + cursor.consumer);
@@ -166,19 +167,16 @@ static __device__ __forceinline__ void sm90_skip_step(const sm90_cursor &cursor)
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.step);
 }
 
-/*
- * The step at `place`, whose scores have been begun: softmax, with P V of the step before in the
- * background, which is added to what `o` holds if `add`. FIRST: of its item, so that the item
- * before is done, and its O to be stored before the next P V. MASKED: it may have masks, or the
- * step before.
- */
+/* The step at `cursor`, whose Q K^T has been issued: softmax, with P V of the step before in
+ * flight. `add`: that P V is added to O. FIRST: first step of its item, so O and its sums still
+ * belong to the item before. MASKED: this step, or the one before, may have masks. */
 template <class T, bool FIRST, bool MASKED, class shape>
 static __device__ __forceinline__ void
 sm90_tma_step_begun(struct sm90_fragments<shape, SM90_TMA> &w, bool add, const sm90_cursor &cursor,
                     const struct attention_params &p, float scale) {
     const uint32_t keys = MASKED ? w.keys : 0;
     float factor[2];
-    if (MASKED) /* before P V, whose first product waits for all of the scores' */
+    if (MASKED) /* before P V, whose first WGMMA waits for those of Q K^T */
         sm90_read_mask(w, cursor, p);
     sm90_tma_pv<T, shape>(w.o, w.probs, cursor, cursor.step - 1, keys, add);
     sm90_pingpong_pass<shape>(cursor);
@@ -210,8 +208,8 @@ sm90_tma_step(struct sm90_fragments<shape, SM90_TMA> &w, bool add, const sm90_cu
     sm90_tma_step_begun<T, FIRST, MASKED>(w, add, cursor, p, scale);
 }
 
-/* The second step of an item, with the O of the item before on its way out while scores are
- * computed; unless it may have masks: then that O alone. */
+/* Second step of an item: the O of the item before is stored during Q K^T. Where the step may have
+ * masks, only stores. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_tma_step_storing(struct sm90_fragments<shape, SM90_TMA> &w, sm90_cursor &cursor,
@@ -228,8 +226,8 @@ sm90_tma_step_storing(struct sm90_fragments<shape, SM90_TMA> &w, sm90_cursor &cu
     }
 }
 
-/* A step without masks whose scores `s` have been begun: P V of the step before, and scores of the
- * one after, to `next`, are computed under its softmax. MORE: there is one after. */
+/* An unmasked step whose Q K^T into `s` has been issued. P V of the step before, and Q K^T of the
+ * step after into `next`, run under its softmax. MORE: there is a step after. */
 template <class T, bool MORE, class shape>
 static __device__ __forceinline__ void
 sm90_tma_step_two_tiles(struct sm90_fragments<shape, SM90_TMA> &w, float (&s)[shape::SCORES],
@@ -252,7 +250,7 @@ sm90_tma_step_two_tiles(struct sm90_fragments<shape, SM90_TMA> &w, float (&s)[sh
         sm90_rescale(w.o, factor);
 }
 
-/* The steps without masks of an item from the one at `place` on, with two tiles of scores. */
+/* Unmasked steps of an item from the one at `cursor` on, with two score tiles. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_tma_steps_two_tiles(struct sm90_fragments<shape, SM90_TMA> &w, sm90_cursor &cursor,
@@ -275,11 +273,9 @@ sm90_tma_steps_two_tiles(struct sm90_fragments<shape, SM90_TMA> &w, sm90_cursor 
     }
 }
 
-/*
- * The steps of an item from the one at `place` on, not its first: those without masks, then the
- * others, of which those that are not this warpgroup's are passed over; where dims are divided, one
- * product after another. Answers whether P V of the last step is still to be done.
- */
+/* Steps of an item from the second on: unmasked steps, then the others, of which some are skipped.
+ * Where dims are divided, a step overlaps nothing. Answers whether P V of the last step remains to
+ * be done. */
 template <class T, class shape>
 static __device__ __forceinline__ bool
 sm90_tma_steps(struct sm90_fragments<shape, SM90_TMA> &w, sm90_cursor &cursor,
@@ -326,12 +322,13 @@ static __device__ __forceinline__ void sm90_consume_tma(char *memory, uint32_t s
     if (!sm90_next_item<shape>(cursor, p.granule_bits))
         return;
     if (shape::TWO_SCORE_TILES && cursor.consumer == 1)
-        named_barrier_arrive(1 + shape::CONSUMERS, 256); /* so that the other is first */
+        named_barrier_arrive(1 + shape::CONSUMERS, 256); /* so that consumer 0 is first */
     for (bool overlapped = false;;) {
         if (!overlapped)
             sm90_tma_step_serial<T, true>(w, cursor, p, scale);
-        /* Said again for each item: else they are taken for different numbers in each lane; and the
-         * address, where many products follow from it, else each has its own register meanwhile. */
+        /* Declared uniform again for each item: ptxas would otherwise keep copies for each lane.
+         * The address too, where many WGMMA descriptors follow from it and each would have its own
+         * register. */
         cursor.step = (uint32_t)sm90_uniform((int)cursor.step) + 1;
         cursor.job = (uint32_t)sm90_uniform((int)cursor.job);
         if (shape::D_QK > 128 || shape::TWO_SCORE_TILES)
@@ -355,7 +352,7 @@ static __device__ __forceinline__ void sm90_consume_tma(char *memory, uint32_t s
             more = sm90_next_item<shape>(cursor, p.granule_bits);
         if (!more) {
             if (shape::TWO_SCORE_TILES && cursor.consumer == 0)
-                named_barrier_sync(1 + shape::CONSUMERS, 256); /* which the other has given last */
+                named_barrier_sync(1 + shape::CONSUMERS, 256); /* the last pass of consumer 1 */
             return;
         }
     }

@@ -1,8 +1,6 @@
-/*
- * Fused attention on Hopper: what goes out. Computing warps leave O in shared memory, rounded;
- * where boxes fetch, two warps that have no part in that store it from there, one for each
- * warpgroup, so that computing goes on; else each warp stores its own rows.
- */
+/* Fused attention on Hopper: the epilogue. Consumers stage O in shared memory, rounded. On the TMA
+ * paths two producer warps store it from there, one for each consumer, while consumers go on. On
+ * the CP_ASYNC path each consumer warp stores its own rows. */
 #ifndef TESSERA_CUDA_SM90_EPILOGUE_CUH
 #define TESSERA_CUDA_SM90_EPILOGUE_CUH
 
@@ -11,20 +9,21 @@
 
 #define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
 
-/* Whether other warps store O: all of it stands in shared memory then. */
+/* Whether producer warps store O. All of O is staged then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
     return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS == 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
-/* Whether they store lse, too. Heads of 64 dims are 1 % slower so; of 32 it has not been tried. */
+/* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
+ * not tried. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
     return sm90_hands_o<shape, SOURCE>() && !shape::TWO_SCORE_TILES;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
- * all rows of a tile, whether or not they are there; dims from `begin` on. */
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, dims from `begin` on.
+ * A slot has room for all rows of a tile. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_partial(const struct attention_params &p, int64_t number,
@@ -48,8 +47,8 @@ sm90_store_partial(const struct attention_params &p, int64_t number,
     }
 }
 
-/* Of `rows` rows of 64 PANELS columns of O, which stand in `staged` and go to `to`, 16 bytes to a
- * lane, as far as there are `pieces` of them in a row. */
+/* Copies `rows` rows of O from shared memory to `to`, 16 bytes a lane. A row has 64 PANELS columns,
+ * of which `pieces` pieces of 16 bytes exist in memory. */
 template <class T, int PANELS>
 static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
                                                          int rows, int pieces) {
@@ -64,16 +63,16 @@ static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step,
                 shared_load_16(staged + (uint32_t)(r * 128 + (piece % 8 ^ r % 8) * 16));
 }
 
-/* Where the rows of an item's O begin. */
+/* Address of the first row of an item's O. */
 template <class T>
 static __device__ __forceinline__ char *sm90_rows_o(const struct attention_params &p, int32_t batch,
                                                     int32_t head, int64_t row) {
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
-/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, dims from
- * `begin` on, into that one's part of shared memory; and out, O_PANELS panels at a time, unless
- * others do that. O is used up. */
+/* Stages O / l of a warp's 16 rows, the consumer's rows first ... first + 15: queries `of`, dims
+ * from `begin` on. Unless producer warps store O, the warp also stores it, O_PANELS panels at a
+ * time. Overwrites o. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
@@ -83,7 +82,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
                              l[1] == 0 ? 0 : __fdividef(1, l[1])};
-    /* Of a row that lists nothing O may be anything, as others' values are, times 0. */
+    /* A row that lists nothing has only terms of 0 x V, which may be NaN: 0 instead. */
     if (__any_sync(WARP_ALL, l[0] == 0 || l[1] == 0))
 #pragma unroll
         for (int i = 0; i < shape::OUTPUTS; i++)
@@ -93,7 +92,8 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
 #pragma unroll
     for (int d = 0; d < 2 * shape::OUTPUTS; d += COLUMNS) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS / 8; j += 2) { /* lanes 16 ... 31 name columns 8 (j + 1) ... */
+        for (int j = 0; j < COLUMNS / 8;
+             j += 2) { /* lanes 16 ... 31 address columns 8 (j + 1) ... */
             uint32_t x[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -113,7 +113,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
     }
 }
 
-/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
+/* Loads up to 32 of a CTA's items, one for each lane. Count -1: no item. */
 static __device__ __forceinline__ struct granule_item
 sm90_load_items(const struct attention_params &p, int64_t first, int64_t end) {
     struct granule_item item;
@@ -130,8 +130,8 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
- * which this is one. */
+/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys. `warp` of `warps`
+ * warps. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         int64_t begin, int64_t end, int warp,
@@ -161,8 +161,8 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* O of the rows of warpgroup `group` of an item, which stand in `staged`, by boxes of all its rows of
- * a head, where they are there; and lse, if it is left to this warp. */
+/* Stores the staged O of a consumer's rows of an item, and lse where it is left to this warp. TMA
+ * stores take whole heads; heads of which only some rows exist go 16 bytes a lane. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
@@ -195,7 +195,8 @@ sm90_store_item(char *memory, const struct attention_params &p, const struct sm9
     __syncwarp();
 }
 
-/* Those of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
+/* Stores O of all items that have keys and are not split, as consumer `consumer` stages its
+ * rows. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,

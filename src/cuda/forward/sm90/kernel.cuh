@@ -1,5 +1,5 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh says how it
- * works; producer.cuh is one of its roles, consumer_tma.cuh or consumer_gather.cuh the other. */
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh describes the
+ * pipeline; roles are in producer.cuh, consumer_tma.cuh and consumer_gather.cuh. */
 #ifndef TESSERA_CUDA_SM90_KERNEL_CUH
 #define TESSERA_CUDA_SM90_KERNEL_CUH
 
@@ -9,7 +9,8 @@
 #include "forward/sm90/tensor_maps.cuh"
 #include "forward/sm90/consumer_gather.cuh"
 
-/* What one warp of the warpgroup that does not compute does. */
+/* A warp of the producer warpgroup. CP_ASYNC: warps 0, 1 fetch Q and K, warps 2, 3 fetch V. TMA:
+ * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t shared,
                                                     const struct attention_params &p,
@@ -53,7 +54,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     grid_dependents_launch();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
-        /* All have as many registers at first; of what fetching leaves, computing takes as much. */
+        /* setmaxnreg: consumers take the registers that the producer gives up. */
         registers_claim<shape::CONSUMER_REGISTERS[SOURCE]>();
         grid_dependency_wait();
         if constexpr (SOURCE == SM90_TMA)
@@ -65,7 +66,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         registers_release<shape::PRODUCER_REGISTERS[SOURCE]>();
         sm90_produce<T, shape, SOURCE>(memory, shared, p, maps);
     }
-    if (shape::CTAS > 1) /* none leaves while others write to it */
+    if (shape::CTAS > 1) /* a CTA does not leave while the other may write to it */
         cluster_wait();
 }
 
@@ -77,8 +78,8 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
-    /* It may come to the multiprocessors that the kernel before it has left, and waits there.
-     * Drivers before 12.3 cannot capture that. */
+    /* Programmatic dependent launch: CTAs start on multiprocessors that the kernel before has left,
+     * and wait there. Drivers before 12.3 cannot capture such launches. */
     int driver = 0;
     cudaDriverGetVersion(&driver);
     cudaLaunchAttribute attributes[2] = {};
@@ -92,7 +93,8 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
-/* Pieces are for tiles whose halves have turns; boxes bring what lies past a granule's keys. */
+/* TMA_GRANULE serves small granules, and plans with many single-consumer steps. A tile copy of a
+ * whole granule also loads what lies past the granule's keys. */
 template <class T, class shape>
 static cudaError_t attention_sm90_launch_tma(const struct attention_params *p,
                                              const struct sm90_maps *maps, cudaStream_t stream) {

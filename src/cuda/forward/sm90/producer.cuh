@@ -1,14 +1,12 @@
-/*
- * Fused attention on Hopper, the warpgroup that fetches. Queries and keys are fetched by one part of
- * it, values by another, neither waiting for the other. Items without keys are not handed on.
- */
+/* Fused attention on Hopper: the producer warpgroup. Some warps fetch items, Q and K, others V;
+ * neither waits for the other. Items without keys are not passed to consumers. */
 #ifndef TESSERA_CUDA_SM90_PRODUCER_CUH
 #define TESSERA_CUDA_SM90_PRODUCER_CUH
 
 #include "forward/sm90/mask.cuh"
 #include "forward/sm90/epilogue.cuh"
 
-/* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
+/* Publishes the end of work: an item with count 0. `writes`: true for one of the callers. */
 template <class shape>
 static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t shared, uint32_t job,
                                                         bool writes) {
@@ -18,9 +16,9 @@ static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t s
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* The barrier that ends the filling of K, or V, of step `step`, which is step `at` of an item and whose
- * stage is free. A step of one half alone is given back for the other by who fetches it; `gives`: of
- * all that call this, one. */
+/* The full barrier of K (IS_K), or V, of step `step`, the step `at` of its item, whose stage is
+ * free. For a single-consumer step the producer arrives on the empty barrier in place of the other
+ * consumer. `gives`: true for one of the callers. */
 template <class shape, int SOURCE, bool IS_K>
 static __device__ __forceinline__ uint32_t
 sm90_full_barrier(uint32_t shared, uint32_t step, const struct granule_single_steps &single_steps,
@@ -38,9 +36,10 @@ sm90_full_barrier(uint32_t shared, uint32_t step, const struct granule_single_st
     return shared + SINGLE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
 }
 
-/* ---- boxes, by one warp for each ring ---- */
+/* ---- TMA paths: one warp for each ring ---- */
 
-/* A tile by boxes of all its rows, which begin at `first`, and columns, at panel `panel`. */
+/* Loads a tile of ROWS consecutive rows from `first` on, and PANELS panels from panel `panel`
+ * on. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void sm90_tma_tile(uint32_t tile, const CUtensorMap *map,
                                                      uint32_t barrier, int panel, int32_t first,
@@ -54,7 +53,7 @@ static __device__ __forceinline__ void sm90_tma_tile(uint32_t tile, const CUtens
     __syncwarp();
 }
 
-/* A tile by boxes of half its rows, which begin at `first` and `second`. */
+/* Loads a tile of two granules of ROWS / 2 rows each, at `first` and `second`. */
 template <int PANELS, int ROWS>
 static __device__ __forceinline__ void
 sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t first,
@@ -71,7 +70,8 @@ sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier, i
     __syncwarp();
 }
 
-/* A step's tile of K or V: by one box where its granules are neighbours. */
+/* Loads a step's tile of K or V on the TMA path: one TMA tile copy for a panel where the two
+ * granules are neighbours. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensorMap *maps,
                                                    uint32_t barrier, int32_t keys, int g, int32_t h,
@@ -91,8 +91,8 @@ static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensor
                                                    TMA_EVICT_LAST);
 }
 
-/* A step's tile of K or V by a box for each granule, of `size` keys: those of lanes g ... of
- * `keys`. */
+/* Loads a step's tile of K or V on the TMA_GRANULE path: one TMA tile copy for each granule of
+ * `size` keys and each panel. Lane g + i holds the first key of granule i. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, const CUtensorMap *map,
                                                              uint32_t barrier, int32_t keys, int g,
@@ -116,7 +116,8 @@ static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, cons
     }
 }
 
-/* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
+/* Loads Q [ROWS, D_QK] of an item: rows from `row` on of `head` and of the heads packed with it.
+ * Lane `lane` issues. */
 template <class shape>
 static __device__ __forceinline__ void sm90_tma_q(const struct attention_params &p, uint32_t tile,
                                                   const CUtensorMap *map, uint32_t barrier,
@@ -134,13 +135,14 @@ static __device__ __forceinline__ void sm90_tma_q(const struct attention_params 
     __syncwarp();
 }
 
-/* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
+/* First keys of granules g + lane of an item of `count` granules. Past the end: n_kv, for which TMA
+ * fills zeros. */
 static __device__ __forceinline__ int32_t sm90_load_keys(const struct attention_params &p,
                                                          int64_t first, int32_t g, int32_t count) {
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
-/* The turns of an item, the same for all lanes. */
+/* Single-consumer steps of an item, the same for all lanes. */
 static __device__ __forceinline__ struct granule_single_steps
 sm90_single_steps_of(const struct attention_params &p, int64_t item) {
     const struct granule_single_steps *single_steps = &p.image.consumer_info[item].single_steps;
@@ -149,7 +151,7 @@ sm90_single_steps_of(const struct attention_params &p, int64_t item) {
             sm90_uniform(__ldg(&single_steps->tail_consumer))};
 }
 
-/* Keys with the queries before them, or values. */
+/* The producer loop of a TMA path: items, Q and K (IS_K), or V. */
 template <class shape, int SOURCE, bool IS_K>
 static __device__ __forceinline__ void
 sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p,
@@ -172,7 +174,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
         int lane = max(__ffs((int)left) - 1, 0);
         int32_t keys =
             sm90_load_keys(p, sm90_of_lane(items.first, lane), 0, sm90_of_lane(items.count, lane));
-        grid_dependency_wait(); /* not for the plan, which no kernel writes */
+        grid_dependency_wait(); /* the plan may be read before: no kernel writes it */
 #pragma unroll 1
         while (left) {
             const int here = lane;
@@ -190,7 +192,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                 const int32_t head = sm90_of_lane(items.head, lane);
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot,
                              ring_parity<shape::Q_STAGES>(job) ^ 1);
-                if (warp_lane() == lane) /* who arrives at Q's barrier, too */
+                if (warp_lane() == lane) /* the lane that arrives at Q's barrier */
                     sm90_item<shape>(memory, job) = items;
                 if (sm90_has_single_steps<shape, SOURCE>() && warp_lane() == lane)
                     sm90_consumer_info<shape>(memory, job) = p.image.consumer_info[window + lane];
@@ -198,7 +200,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                 sm90_tma_q<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
-            /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
+            /* The next 32 keys, of this item or of the next one, are loaded meanwhile. */
             left &= left - 1;
             lane = left ? __ffs((int)left) - 1 : lane;
 #pragma unroll 1
@@ -221,8 +223,8 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                                                              full, keys, g, size, h, b);
                         continue;
                     }
-                    /* Before the stage is free: the masks' own place has been since the one before
-                     * was. */
+                    /* Masks are written before the stage is free: their place has been free since
+                     * the step before the last use. */
                     const struct granule_item &item = sm90_item<shape>(memory, job - 1);
                     if (IS_K && chunk + g + shape::GRANULES > item.whole)
                         sm90_write_masks(sm90_masks_of<shape>(memory, step),
@@ -242,16 +244,16 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
     }
 }
 
-/* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
+/* ---- CP_ASYNC path: two warps for each tile, half of the rows each ---- */
 
-/* Copies of a tile that this thread has handed in, and not yet told of: the barrier to tell. */
+/* A copy in flight, and the full barrier to arrive at once it is complete. */
 struct sm90_pending_copy {
     uint32_t full;
     bool open;
 };
 
-/* Tells of them, once they are done, but for those of the last PENDING batches: tensor cores may read
- * what they wrote. */
+/* Arrives for the copy in flight, unless it is among the last PENDING groups. The proxy fence makes
+ * the copied bytes visible to WGMMA. */
 template <int PENDING>
 static __device__ __forceinline__ void sm90_signal_copy(struct sm90_pending_copy &pending) {
     if (!pending.open)
@@ -262,7 +264,7 @@ static __device__ __forceinline__ void sm90_signal_copy(struct sm90_pending_copy
     pending.open = false;
 }
 
-/* Waits for a place to be free, unless it is, not before having told of the copies. */
+/* Waits until a stage is free. Where that takes time, first arrives for the copy in flight. */
 static __device__ __forceinline__ void sm90_wait_signalling(uint32_t barrier, uint32_t parity,
                                                             struct sm90_pending_copy &pending) {
     if (__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
@@ -271,9 +273,9 @@ static __device__ __forceinline__ void sm90_wait_signalling(uint32_t barrier, ui
     barrier_wait(barrier, parity);
 }
 
-/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes
- * apart. PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to
- * row. */
+/* Copies 32 N rows to panels that are PANEL bytes apart. Lane l holds in key[i] the row of place
+ * 32 i + l; -1: zeros. PLAIN: all rows and all columns exist, and rows are less than 2^32 bytes
+ * apart. */
 template <int PANELS, int PANEL, bool PLAIN, int N>
 static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const char *from,
                                                           int64_t step, int32_t bytes,
@@ -281,7 +283,7 @@ static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const cha
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     from += 16 * piece;
     to += (uint32_t)(sub * 128) + swizzle_piece(sub, piece);
-    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+    asm("" : "+l"(from)); /* one sum: else each row would add both terms */
 #pragma unroll
     for (int i = 0; i < 32 * N; i += 4) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
@@ -295,14 +297,14 @@ static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const cha
     }
 }
 
-/* What is copied from: the rows of one head, from the first of this block's dims on. */
+/* Source of copies: rows of one head, from the first dim of this CTA on. */
 struct sm90_rows {
     const char *from;
     int64_t step;  /* bytes from row to row */
-    int32_t bytes; /* of a row; of one that ends before, fewer than 0 */
+    int32_t bytes; /* of a row, <= 0 where the row ends before this CTA's dims */
 };
 
-/* Of d dims, of which a block has `mine`. */
+/* Rows of a head of d dims, of which a CTA has `mine`. */
 template <class T, class shape>
 static __device__ __forceinline__ struct sm90_rows
 sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
@@ -311,7 +313,7 @@ sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, in
             view.stride[2] * (int64_t)sizeof(T), (d - first) * (int32_t)sizeof(T)};
 }
 
-/* This warp's rows of a tile. */
+/* Copies this warp's rows of a tile. */
 template <int PANELS, int PANEL, int N>
 static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const struct sm90_rows &rows,
                                                           const int32_t (&key)[N]) {
@@ -322,9 +324,10 @@ static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const str
         sm90_cp_async_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* An item and its halves, a word to a lane, so that they come while the item before is copied. */
+/* An item and its consumer info, one word for each lane: lanes 0 ... 15 the item, lanes 16 ... 31
+ * the info. The words of the next item are loaded while this one is copied. */
 #define SM90_INFO_LANE 16
-/* Whether this lane has a word of them: the one at its place among 16. */
+/* Whether this lane holds a word. */
 static __device__ __forceinline__ bool sm90_has_word(void) {
     const int size = (int)(warp_lane() < SM90_INFO_LANE ? sizeof(struct granule_item)
                                                         : sizeof(struct granule_consumer_info));
@@ -345,7 +348,7 @@ static __device__ __forceinline__ int32_t sm90_record(const struct attention_par
 #define SM90_INFO_WORD(record, field)                                                              \
     sm90_of_lane(record, SM90_INFO_LANE + (int)(offsetof(struct granule_consumer_info, field) / 4))
 
-/* Hands it on, by all lanes of a warp. */
+/* Writes an item and its consumer info to shared memory. */
 template <class shape>
 static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, int32_t record) {
     int32_t *to = warp_lane() < SM90_INFO_LANE
@@ -355,9 +358,9 @@ static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, 
         to[warp_lane() % SM90_INFO_LANE] = record;
 }
 
-/* What finding an item's keys takes. */
+/* Where the keys of an item are found. */
 struct sm90_list {
-    int64_t first, mask; /* its first granule; the mask of that, as if it had the first */
+    int64_t first, mask; /* first granule; its mask, as if granule 0 had the first mask */
     int32_t count, uniform;
 };
 static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) {
@@ -366,7 +369,7 @@ static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) 
             SM90_ITEM_WORD(record, count), SM90_INFO_WORD(record, uniform)};
 }
 
-/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
+/* Keys at this lane's places of a step that begins at place `at`; -1: none. */
 template <int N>
 static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
                                                       const struct attention_params &p,
@@ -384,7 +387,7 @@ static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
     }
 }
 
-/* Half of an item's queries, where boxes do not reach them. */
+/* Copies half of an item's Q, where TMA cannot load Q. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_params &p,
                                                        uint32_t tile, int32_t record, int half) {
@@ -404,7 +407,7 @@ static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_pa
     proxy_fence();
 }
 
-/* An item, and its queries. */
+/* Publishes an item, and fetches its Q. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &p,
@@ -428,7 +431,7 @@ sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &
     __syncwarp();
 }
 
-/* Keys with the queries before them, or values; `half` of two warps. */
+/* The producer loop of the CP_ASYNC path: items, Q and K (IS_K), or V; `half` of two warps. */
 template <class T, class shape, bool IS_K>
 static __device__ __forceinline__ void
 sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_params &p,
@@ -457,7 +460,8 @@ sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_para
         record = sm90_record(p, i + 1, end);
         if (IS_K && places > 0)
             sm90_publish_item<T, shape>(memory, shared, p, maps, half, job++, here, pending);
-        /* The keys of the next step, of this item or of the next, come while these are copied. */
+        /* The keys of the next step, of this item or of the next one, are loaded during these
+         * copies. */
         int64_t at = 0;
 #pragma unroll 1
         do {

@@ -1,19 +1,19 @@
 /*
- * Stage 1 for 16-bit types on tensor cores, where a block row has enough queries to fill a tile.
- *
- * As many blocks as the device holds, each for M rows of runs of chunks of CUDA_CHUNK columns each,
- * whatever strip they are of. Chunks pass through a ring of panels of 64 dims of their keys; the
- * queries' panels stay for a strip where they are few, else they pass with them. A step is one
+ * Stage 1, SDDMM, for 16-bit types with mma.sync or WGMMA, where block rows have enough queries to
+ * fill a tile. Persistent thread blocks: each computes M rows of runs of chunks of CUDA_CHUNK
+ * columns, across block rows. Panels of 64 dims of a chunk's keys pass through a ring. The panels
+ * of Q stay for a block row where they are few, else they pass through a ring too. A step is one
  * panel:
  *
- *   sum[M, CUDA_CHUNK] += q[M, 64] k[CUDA_CHUNK, 64]^T      keys gathered SDDMM_MMA_AHEAD steps ago
+ *   S [M, CUDA_CHUNK] += Q [M, 64] K [CUDA_CHUNK, 64]^T    K gathered SDDMM_MMA_AHEAD steps earlier
  *
- * The limit is writing the scores: 4 bytes each, for 2 d_qk operations. So they leave as 16 bytes a
- * lane where the strip's rows are aligned to that, else by way of shared memory as whole rows; that
- * way go chunks, too, of which some row does not list some column, to be masked.
+ * Storing the scores is the limit: 4 bytes each, for 2 d_qk operations. Scores leave as 16 bytes a
+ * lane where the block row is aligned to that. Else they pass through shared memory and leave as
+ * whole rows, as do chunks with masks.
  *
- * Tensor cores truncate when they add. Where sums of many dims cancel each other that is past what
- * an lse may err, so heads wider than 128 dims (LONG) are summed 128 dims at a time.
+ * Tensor cores truncate when they add. Where sums over many dims cancel, truncation exceeds the
+ * error that an lse may have. Heads of more than 128 dims (LONG) are therefore summed 128 dims at a
+ * time.
  */
 #ifndef TESSERA_CUDA_SDDMM_MMA_CUH
 #define TESSERA_CUDA_SDDMM_MMA_CUH
@@ -21,7 +21,7 @@
 #include "staged/sddmm/mma_epilogue.cuh"
 #include "device/sm90/wgmma.cuh"
 
-/* What is applied to 8 elements of queries, as sddmm_scale_q does to words. */
+/* Scales 8 elements of queries; as sddmm_scale_q does. */
 static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4],
                                                        const struct staged_params &, __half) {
 }
@@ -38,7 +38,7 @@ sddmm_mma_scale(uint32_t (&a)[4], const struct staged_params &p, __nv_bfloat16) 
 
 /* ---- steps ---- */
 
-/* A step of a block, whose panels are of one chunk after another. */
+/* A step of a thread block: a panel of one of its chunks. */
 struct sddmm_mma_step {
     int chunk, panel, stage;
 };
@@ -52,17 +52,16 @@ static __device__ __forceinline__ void sddmm_mma_advance(struct sddmm_mma_step &
     }
 }
 
-/* Where a step's queries stand. Those of a strip follow those of the one before, at most
- * SDDMM_MMA_RESIDENT of which stay: the place that a panel is fetched to has been left two steps
- * before it is used, at the latest. */
+/* Place of a step's panel of Q in its ring. At most SDDMM_MMA_RESIDENT panels stay for a block row.
+ * A panel is fetched to a place that was last used at least two steps before. */
 template <class T>
 static __device__ __forceinline__ int sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk,
                                                             const struct sddmm_mma_step &at) {
     return (chunk.queries + at.panel) % SDDMM_MMA_STAGES;
 }
 
-/* Starts to fetch what a step multiplies, begins to look up the next chunk, and moves on. One batch
- * of copies. */
+/* Fetches the panels of a step, begins the look-up of the next chunk, and advances. One cp.async
+ * group. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
@@ -86,7 +85,7 @@ sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
     return mine;
 }
 
-/* sum += q k^T: a warp's rows and columns of one panel. */
+/* S += Q K^T over one panel, for a warp's rows and columns (mma.sync). */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, const T *k, int row,
@@ -97,7 +96,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
     const uint32_t at_q = panel16_at(shared_address(q), row + lane % 16, lane / 16);
     const uint32_t at_k =
         panel16_at(shared_address(k), column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll 2 /* all four at once spill */
+#pragma unroll 2 /* unrolling all four spills */
     for (int d = 0; d < PANEL16_WIDTH / 16; d++) {
         uint32_t a[TILES_M][4];
 #pragma unroll
@@ -105,7 +104,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
             ldmatrix(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
-            uint32_t b[4]; /* of two tiles */
+            uint32_t b[4]; /* of two MMAs */
             ldmatrix(b, (at_k ^ d << 5) + j * 8 * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < TILES_M; i++) {
@@ -116,7 +115,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
     }
 }
 
-/* Scales what this thread has fetched of a panel of queries, of which `rows` are there. */
+/* Scales the part of a panel of Q that this thread fetched; the panel has `rows` rows. */
 template <class T, int M, int THREADS>
 static __device__ __forceinline__ void
 sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
@@ -132,7 +131,7 @@ sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
     }
 }
 
-/* By warpgroups: begins the same, for the 64 rows that this warp's are among. */
+/* Issues the same with WGMMA, for the 64 rows of this warp's warpgroup. */
 template <class T>
 static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK / 2], const T *q,
                                                        const T *k, int row) {
@@ -161,8 +160,7 @@ sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
             }
 }
 
-/* A chunk's sums, scaled and masked, to its strip. `space` is the panel that was multiplied last.
- */
+/* Stores a chunk's scores, scaled and masked. `space`: the panel that was multiplied last. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
@@ -183,7 +181,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
     if (!partial && block_row_aligned(block_row)) {
         sddmm_mma_store<M, LONG>(sum, block_row, row, chunk.column + column);
     } else {
-        __syncthreads(); /* all warps have multiplied the panel */
+        __syncthreads(); /* all warps have finished with the panel */
         sddmm_mma_store_rows<M, LONG>(sum, space, p, block_row, row, chunk.column + column,
                                       partial);
     }
@@ -263,9 +261,9 @@ static cudaError_t sddmm_mma_launch_tile(const struct staged_params *p, cudaStre
                : sddmm_mma_launch_heads<T, M, true>(p, stream);
 }
 
-/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold)
- * tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms for the same number of scores, each at
- * blocks of its own size: keys are gathered once for all of a tile's rows. */
+/* A tile as high as the block row. Keys are gathered once for all rows of a tile. For the same
+ * number of scores, tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms, each at blocks of its
+ * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
 template <class T>
 static cudaError_t sddmm_mma_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {

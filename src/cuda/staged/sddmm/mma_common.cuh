@@ -1,4 +1,5 @@
-/* Stage 1 for 16-bit types: what a block is given and what it keeps in shared memory. */
+/* Stage 1, SDDMM, for 16-bit types: work of a thread block, its shared memory, looking up
+ * chunks. */
 #ifndef TESSERA_CUDA_SDDMM_MMA_COMMON_CUH
 #define TESSERA_CUDA_SDDMM_MMA_COMMON_CUH
 
@@ -7,12 +8,12 @@
 
 #define SDDMM_MMA_STAGES 3
 #define SDDMM_MMA_AHEAD (SDDMM_MMA_STAGES - 1)
-#define SDDMM_MMA_RESIDENT 2 /* panels of queries that stay for a strip; of LONG sums */
+#define SDDMM_MMA_RESIDENT 2 /* panels of Q that stay for a block row; panels of a LONG sum */
 #define SDDMM_MMA_KNOWN                                                                            \
-    4 /* chunks whose keys are known at a time: one computed, two under way
-                              * where they are of one panel, one looked up */
+    4 /* chunks whose keys are known: one computed, two in flight
+                              * where chunks have one panel, one looked up */
 
-/* How the warps of a block share M x CUDA_CHUNK. */
+/* How a thread block's warps share S [M, CUDA_CHUNK]. */
 template <int M, bool LONG> struct sddmm_mma_shape {
     static constexpr bool WGMMA = PANEL16_WGMMA && M >= 64;
     static constexpr int ROWS = M < 32 || WGMMA ? 16 : 32; /* of a warp */
@@ -21,24 +22,24 @@ template <int M, bool LONG> struct sddmm_mma_shape {
     static constexpr int COLUMNS = CUDA_CHUNK / WARPS_N;
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int BLOCKS = (M > 64 ? 2 : 3) - (LONG && M > 32); /* of a multiprocessor */
-    /* A warp's sums: 16 x 8 tiles. */
+    /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][COLUMNS / 8][4];
 };
 
-/* Where a chunk's strip is: what stays the same along it. */
+/* The common part of all chunks of a block row. */
 template <class T> struct sddmm_mma_place {
     struct block_row block_row;
     int64_t item;
     head_view<T> q, k;
 };
 
-/* A chunk of a strip. */
+/* A chunk of a block row. */
 template <class T> struct sddmm_mma_chunk {
     struct sddmm_mma_place<T> of;
-    int64_t column;                    /* first of the strip's */
-    int run, left;                     /* of the block's runs, and chunks of it that follow */
-    int queries;                       /* place of its first panel of queries in the ring of them */
-    bool fresh;                        /* its queries are to be fetched */
+    int64_t column;                    /* first column in the block row */
+    int run, left;                     /* number of its run, and chunks of the run after it */
+    int queries;                       /* place of its first panel of Q in the ring */
+    bool fresh;                        /* its Q is to be fetched */
     uint32_t partial[CUDA_CHUNK / 32]; /* bit c: not all rows list column c of these 32 */
     int32_t key[CUDA_CHUNK];           /* in the order of panel16_place */
 };
@@ -51,16 +52,15 @@ template <class T, int M> struct sddmm_mma_shared {
 
 /* ---- looking up ---- */
 
-/* What a thread has to find out yet of the chunk that is being looked up: its column, whose block
- * column is on its way from memory. */
+/* The look-up of a thread's column, in flight: its block column is being loaded. */
 struct sddmm_mma_column {
-    int chunk;     /* -1: none is */
+    int chunk;     /* -1: no look-up */
     int32_t block; /* -1: there is no such column */
     struct column_place at;
-    int rows; /* the unit's, of its strip */
+    int rows; /* rows of the unit in the block row */
 };
 
-/* The chunk after `before`, where that ends its strip or its run: by all threads. */
+/* Finds the chunk after `before`, where that ends its block row or its run: by all threads. */
 template <class T>
 static __device__ __forceinline__ void
 sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64_t &column,
@@ -98,8 +98,9 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64
     to.fresh = fresh;
 }
 
-/* Begins to look up chunk `number` of the block's and its keys, by all threads; sddmm_mma_know ends
- * it. Most follow in their strip: that is the short way, for all warps wait for it. */
+/* Begins the look-up of chunk `number` and its keys, by all threads; sddmm_mma_know completes it.
+ * Most chunks are in the block row of the chunk before: a short path, since all warps wait for
+ * it. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
@@ -136,7 +137,7 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &
     return mine;
 }
 
-/* What has been looked up may be used after a barrier, and the next look-up begin. */
+/* Completes a look-up. The chunk may be used after a barrier, and the next look-up may begin. */
 template <class T, int M>
 static __device__ __forceinline__ void
 sddmm_mma_know(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,

@@ -1,24 +1,28 @@
 /*
- * Stage 1 for 16-bit types on Hopper, where boxes fetch keys (strip_tma.cuh). One block a
- * multiprocessor goes through runs of chunks of CUDA_CHUNK columns, whatever strip they are of, for
- * M rows of it. Keys are the rows of a product, so that low block rows fill it:
+ * Stage 1, SDDMM, for 16-bit types on Hopper, TMA path (block_row_tma.cuh): a persistent,
+ * warp-specialised kernel. One CTA on each multiprocessor goes through runs of chunks of CUDA_CHUNK
+ * columns, across block rows, for M rows. Keys are the rows of a WGMMA, so that low block rows fill
+ * it:
  *
- *   score[64 keys, M] = k[64 keys, d] q[M, d]^T        twice for a chunk
+ *   S^T [64 keys, M] = K [64, d] Q [M, d]^T        two for a chunk
  *
- * Warps have roles. Some scout: they find out where chunks are and write that down, ahead, a run
- * each, since every look-up waits for the one before. Two fetch: a chunk's keys into a ring of
- * stages, a strip's queries into one of two slots. Two warpgroups compute, every other chunk each,
- * and store: a warp's 32 keys by way of its part of shared memory, as rows of 128 bytes.
+ * Roles of warps:
  *
- * Barriers:     filled by         phase ends when          waited for by
- *   entry_full  a scout           the chunk is described   who fetches; its warpgroup
- *   entry_empty                   it has been read         whose run has it next
- *   k_full      boxes             K stands                 the warpgroup whose chunk it is
- *   k_empty                       that has its scores      who fetches
- *   q_full      boxes             Q stands                 the warpgroups
+ *   scheduler    finds chunks ahead and describes them in entries, a run each: look-ups are loads
+ *                in sequence
+ *   producer     two warps: a chunk's keys into a ring of stages, a block row's Q into one of two
+ *                slots
+ *   consumer     two warpgroups, every other chunk each: WGMMA, then the epilogue, in which a warp
+ *                stores its 32 keys through shared memory as rows of 128 bytes
  *
- * That a slot of queries is free again is seen by k_empty of the last chunks that were multiplied
- * by them.
+ *   barrier       completed by     phase ends when           waited for by
+ *   entry_full    scheduler        the chunk is described    producers, its consumer
+ *   entry_empty   consumer         the entry has been read   scheduler of the next run there
+ *   k_full        TMA              K is there                the chunk's consumer
+ *   k_empty       consumer         it has its scores         producers
+ *   q_full        TMA              Q is there                consumers
+ *
+ * There is no q_empty: producers wait for k_empty of the last chunks that used a slot.
  */
 #ifndef TESSERA_CUDA_SDDMM_TMA_CUH
 #define TESSERA_CUDA_SDDMM_TMA_CUH
@@ -27,35 +31,36 @@
 #include "staged/block_row_tma.cuh"
 
 #define SDDMM_TMA_PRODUCERS 2 /* warps */
-#define SDDMM_TMA_ENTRIES 32  /* chunks that are described at a time */
-#define SDDMM_TMA_PITCH 36 /* floats from row to row of scores: 8 keys of 4 rows meet all banks */
-#define SDDMM_TMA_ROWS 16  /* of scores that a warp stores at a time */
-#define SDDMM_TMA_CONSUMERS 8 /* that compute */
+#define SDDMM_TMA_ENTRIES 32  /* chunks described at a time */
+#define SDDMM_TMA_PITCH 36    /* floats between rows of scores: 8 keys of 4 rows touch all banks */
+#define SDDMM_TMA_ROWS 16     /* rows of scores that a warp stores at a time */
+#define SDDMM_TMA_CONSUMERS 8 /* consumer warps */
 
-/* A chunk, as the scout describes it. */
+/* A chunk, as a scheduler describes it. */
 struct sddmm_tma_entry {
-    float *to;     /* its first column in the first of the tile's rows */
-    int64_t width; /* from row to row */
+    float *to;     /* first column of the first of the tile's rows */
+    int64_t width; /* floats between rows */
     int32_t rows, columns;
-    int32_t block_row; /* counted by who fetches: two after each other differ by one */
+    int32_t block_row; /* number of the block row, counted by the producer */
     int64_t item;
     int32_t batch, head, head_kv, query;
     int32_t key[CHUNK_TMA_TILES];
 };
 
-/* PANELS: of 64 dims. */
+/* PANELS: panels of 64 dims of Q and K. */
 template <int M, int PANELS> struct sddmm_tma_shape {
     static constexpr int Q_PANEL = M * 128, Q_TILE = PANELS * Q_PANEL;
     static constexpr int K_PANEL = CUDA_CHUNK * 128, K_TILE = PANELS * K_PANEL;
-    static constexpr int SCHEDULERS = M > 64 ? 2 : 3; /* warps; each has every SCOUTS-th run */
+    static constexpr int SCHEDULERS =
+        M > 64 ? 2 : 3; /* warps; each takes every SCHEDULERS-th run */
     static constexpr int THREADS = 32 * (SDDMM_TMA_CONSUMERS + SCHEDULERS + SDDMM_TMA_PRODUCERS);
     static_assert(SCHEDULERS * SDDMM_RUN <= SDDMM_TMA_ENTRIES,
                   "no scout comes so far ahead that it could not tell phases of entries apart");
-    static constexpr int SPACE = SDDMM_TMA_ROWS * SDDMM_TMA_PITCH * 4; /* of a warp */
+    static constexpr int SPACE = SDDMM_TMA_ROWS * SDDMM_TMA_PITCH * 4; /* bytes of a warp */
     static constexpr int BESIDE = 2 * Q_TILE + SDDMM_TMA_CONSUMERS * SPACE + 2048;
     static constexpr int ROOM = (STAGED_SHARED - BESIDE) / K_TILE;
-    /* Even, so that a stage is always the same warpgroup's: of another's, it could not tell a phase
-     * from the next but one. */
+    /* Even, so that a stage is always the same consumer's. In another's stage a consumer could not
+     * tell a phase from the next but one. */
     static constexpr int STAGES = ROOM < 8 ? ROOM / 2 * 2 : 8;
     static constexpr int Q = 0, K = 2 * Q_TILE, SPACES = K + STAGES * K_TILE;
     static constexpr int ENTRIES = SPACES + SDDMM_TMA_CONSUMERS * SPACE;
@@ -68,10 +73,10 @@ template <int M, int PANELS> struct sddmm_tma_shape {
     static_assert(STAGES >= 4 && BYTES <= STAGED_SHARED, "what a block of Hopper can have");
 };
 
-/* ---- scouts ---- */
+/* ---- scheduler warps ---- */
 
-/* Describes `count` chunks from column x of the strip on as those from `number` on: lanes look up
- * a box each, one writes. */
+/* Describes `count` chunks, from column x of a block row on, as chunks `number` and following. Each
+ * lane finds a TMA tile's key; lane 0 writes. */
 template <class shape>
 static __device__ __forceinline__ void
 sddmm_tma_describe(unsigned char *memory, uint32_t shared, const struct staged_params &p,
@@ -109,7 +114,8 @@ sddmm_tma_describe(unsigned char *memory, uint32_t shared, const struct staged_p
     }
 }
 
-/* Scout `scout` of a block: a run's chunks are numbered from those of the runs before on. */
+/* Scheduler `scheduler` of a CTA. The chunks of a run are numbered after those of the runs
+ * before. */
 template <class shape>
 static __device__ __forceinline__ void
 sddmm_tma_schedule(unsigned char *memory, uint32_t shared, const struct staged_params &p,
@@ -128,7 +134,7 @@ sddmm_tma_schedule(unsigned char *memory, uint32_t shared, const struct staged_p
 #pragma unroll 1
         while (left > 0) {
             const struct block_row next =
-                block_row_of(p, min(item + 1, p.n_items - 1)); /* under way */
+                block_row_of(p, min(item + 1, p.n_items - 1)); /* in flight */
 #pragma unroll 1
             while (left > 0 && x < block_row.width) {
                 const int64_t to_end = (block_row.width - x + CUDA_CHUNK - 1) / CUDA_CHUNK;
@@ -147,10 +153,10 @@ sddmm_tma_schedule(unsigned char *memory, uint32_t shared, const struct staged_p
     }
 }
 
-/* ---- the fetching warps ---- */
+/* ---- producer warps ---- */
 
-/* One lane of warp `fetcher`, which fetches every SDDMM_TMA_PRODUCERS-th box; of the first also the
- * queries, of which it counts the strips. */
+/* One lane of producer warp `producer`, which loads every SDDMM_TMA_PRODUCERS-th TMA tile of K.
+ * Producer 0 also loads Q, and counts block rows. */
 template <int M, int PANELS>
 static __device__ __forceinline__ void
 sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map_q,
@@ -158,7 +164,7 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
     typedef sddmm_tma_shape<M, PANELS> shape;
     constexpr int EACH = PANELS * CHUNK_TMA_TILES / SDDMM_TMA_PRODUCERS;
     int64_t item = -1;
-    int block_row = -1, before = -1; /* the last chunk of the strip before */
+    int block_row = -1, before = -1; /* last chunk of the block row before */
 #pragma unroll 1
     for (int number = 0; number < count; number++) {
         const int at = staged_stage<SDDMM_TMA_ENTRIES>(number);
@@ -171,7 +177,7 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
         if (producer == 0 && entry.item != item) {
             item = entry.item;
             block_row++;
-            /* Each warpgroup goes at its own pace: both must have done with the slot. */
+            /* Consumers run at their own pace: both must have finished with the slot. */
             for (int done = before - 1; done <= before; done++)
                 if (done > number - shape::STAGES && done >= 0)
                     barrier_wait(shared + shape::K_EMPTY + 8 * staged_stage<shape::STAGES>(done),
@@ -190,7 +196,7 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
         const int mine = PANELS == SDDMM_TMA_PRODUCERS
                              ? tiles
                              : (tiles + SDDMM_TMA_PRODUCERS - 1 - producer) / SDDMM_TMA_PRODUCERS;
-        int32_t key[EACH]; /* before it arrives: then the entry may be given back */
+        int32_t key[EACH]; /* before it arrives: then the entry may be released */
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             key[i] = entry.key[(i * SDDMM_TMA_PRODUCERS + producer) / PANELS];
@@ -205,10 +211,10 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
     }
 }
 
-/* ---- computing ---- */
+/* ---- consumer warpgroups ---- */
 
-/* Scores of 2 x 64 keys: groups of 8 keys of a chunk are of the one and of the other in turns, so
- * that a warp's 2 x 16 are 32 keys side by side. */
+/* S^T of 2 x 64 keys. Groups of 8 keys of a chunk alternate between the two, so that a warp's 2 x
+ * 16 keys are 32 consecutive ones. */
 template <class T, int M, int PANELS>
 static __device__ __forceinline__ void sddmm_tma_multiply(float (&s)[2][M / 2], uint32_t k,
                                                           uint32_t q) {
@@ -229,7 +235,7 @@ static __device__ __forceinline__ void sddmm_tma_multiply(float (&s)[2][M / 2], 
     wgmma_fence_operand(s[1]);
 }
 
-/* A warp's 32 keys of a chunk by M rows, by way of `space`; -Inf from key `there` on. */
+/* Stores a warp's 32 keys of a chunk, M rows, by way of `space`; -Inf from key `there` on. */
 template <int M>
 static __device__ __forceinline__ void sddmm_tma_epilogue(const float (&s)[2][M / 2], float *space,
                                                           float *to, int64_t width, int rows,
@@ -279,7 +285,7 @@ static __device__ __forceinline__ void sddmm_tma_consume(unsigned char *memory, 
             reinterpret_cast<const struct sddmm_tma_entry *>(memory + shape::ENTRIES)[at];
         barrier_wait(shared + shape::ENTRY_FULL + 8 * at, staged_parity<SDDMM_TMA_ENTRIES>(number));
         barrier_wait(shared + shape::K_FULL + 8 * stage, staged_parity<shape::STAGES>(number));
-        const int block_row = entry.block_row, slot = block_row & 1; /* which stands as K does */
+        const int block_row = entry.block_row, slot = block_row & 1; /* there since K is */
         barrier_wait(shared + shape::Q_FULL + 8 * slot, (uint32_t)(block_row / 2 & 1));
         float s[2][M / 2];
         sddmm_tma_multiply<T, M, PANELS>(s, shared + shape::K + stage * shape::K_TILE,
@@ -290,7 +296,7 @@ static __device__ __forceinline__ void sddmm_tma_consume(unsigned char *memory, 
         const int64_t width = entry.width;
         const int rows = entry.rows, left = entry.columns - of_group * STAGED_TMA_KEYS;
         const int there = (int)p.n_kv - entry.key[of_group];
-        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read it */
+        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read the entry */
         if (left > 0)
             sddmm_tma_epilogue<M>(s, space, to, width, rows, there, scale);
     }
@@ -358,7 +364,7 @@ static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStre
                                    dim3(shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* cudaErrorNotSupported: nothing is launched, since TMA cannot load these tensors. */
 template <class T>
 static cudaError_t sddmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
     static cudaError_t (*const launch[2][3])(const struct staged_params *, cudaStream_t) = {

@@ -1,4 +1,4 @@
-/* Stage 2: where rows are, and what becomes of their elements. */
+/* Stage 2, softmax: addresses of rows, and arithmetic. */
 #ifndef TESSERA_CUDA_SOFTMAX_PLACE_CUH
 #define TESSERA_CUDA_SOFTMAX_PLACE_CUH
 
@@ -8,8 +8,8 @@
 
 /* ---- rows ---- */
 
-/* A row that is to come, row r of an item, no row where it has not as many; and what the image has
- * of the item, which is asked for long before it is used. */
+/* A coming row: row r of an item, no row where the item has fewer. The other fields are loaded from
+ * the image long before they are used. */
 struct softmax_place {
     int64_t item;
     int32_t r;
@@ -17,7 +17,7 @@ struct softmax_place {
     int64_t scores;
 };
 
-/* How far apart in items and rows those are that a group takes one after another. */
+/* Distance, in items and rows, between rows that a group takes one after another. */
 struct softmax_stride {
     int32_t items, rows;
 };
@@ -33,7 +33,8 @@ block_row_scores_at(const struct block_row_scores *of) {
     return at.row;
 }
 
-/* in_order: items are counted as their scores stand in memory, else longest first. */
+/* Loads an item's fields. in_order: items are numbered as their scores are in memory; else longest
+ * first. */
 static __device__ __forceinline__ void
 softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in_order) {
     const int64_t item = min(to.item, p.n_items - 1);
@@ -65,7 +66,7 @@ static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
     softmax_look_up(to, p, in_order);
 }
 
-/* Where a row's lse goes, if it is wanted. */
+/* Address of a row's lse. */
 static __device__ __forceinline__ float *softmax_lse_at(const struct staged_params &p,
                                                         int32_t batch_head, int64_t query) {
     const int32_t b = (int32_t)divided((uint32_t)batch_head, p.by_heads_q);
@@ -80,7 +81,7 @@ static __device__ __forceinline__ float softmax_max4(const float4 &x) {
     return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
 }
 
-/* Weights under 2^-126 are 0: no sum of a row, which has one of 1, would tell. */
+/* exp(x - base), flushed to 0 below 2^-126: a row's sum is at least 1 and would not change. */
 static __device__ __forceinline__ float softmax_exp(float x, float base) {
     float prob;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(prob) : "f"((x - base) * SOFTMAX_LOG2_E));
@@ -94,7 +95,7 @@ static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
     return x.x + x.y + x.z + x.w;
 }
 
-/* Where the factor of a row is NaN, zeros stay zero nonetheless. */
+/* NaN unless x is 0: P where the factor of a row is NaN. */
 static __device__ __forceinline__ float softmax_nan(float x) {
     return x == 0 ? 0.0f : NAN;
 }
@@ -102,12 +103,12 @@ static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float 
     return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
-/* Of a row with this maximum and sum. */
+/* The lse of a row with this maximum and sum. */
 static __device__ __forceinline__ float softmax_lse(float top, double sum) {
     return sum == 0 ? -INFINITY : (float)(top + log(sum));
 }
 
-/* -Inf, the maximum of no elements or of none above it, is subtracted as 0. */
+/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
 static __device__ __forceinline__ float softmax_base(float top) {
     return top == -INFINITY ? 0.0f : top;
 }

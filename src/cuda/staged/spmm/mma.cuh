@@ -1,17 +1,14 @@
 /*
- * Stage 3 for 16-bit types on tensor cores, where a block row has enough queries to fill a tile.
+ * Stage 3, SpMM, for 16-bit types with mma.sync or WGMMA, where block rows have enough queries to
+ * fill a tile. A thread block takes M rows of one block row and N dims. Where that makes too few
+ * thread blocks, those of a cluster share the keys, and the first adds up their sums in order. P in
+ * f32 and gathered V pass through a ring, SPMM_MMA_KEYS keys a step. P is rounded to the storage
+ * type on its way into operands; for f16, scaled up by a power of two first (scale.cuh). A step is
  *
- * A block takes M rows of one strip and N dims; where that makes too few blocks, those of a cluster
- * share its keys, and the first of them adds up what they have, in their order. Weights, as they
- * are, and gathered values pass through a ring, SPMM_MMA_KEYS keys a step; weights are rounded to
- * the storage type as operands are made of them. f16 has no room for small ones, so they
- * are scaled up by a power of two: they are 1 at most. A step is
+ *   part [M, N] += P [M, 64] V [64, N]      and every CUDA_CHUNK keys   sum += part, part = 0
  *
- *   part[M, N] += weight[M, 64] v[64, N]      and every CUDA_CHUNK keys   sum += part, part = 0
- *
- * The limit is reading the weights: 4 bytes each, for 2 d_v operations. A key that none of the
- * block's rows lists is not read, whatever it holds. A row whose weights are all 0 is empty: 0,
- * even where 0 * NaN was added up.
+ * Loading P is the limit: 4 bytes each, for 2 d_v operations. A key that no row of the tile lists
+ * is not loaded, whatever it holds. A row whose P is all 0 is 0, even where 0 * NaN was added up.
  */
 #ifndef TESSERA_CUDA_SPMM_MMA_CUH
 #define TESSERA_CUDA_SPMM_MMA_CUH
@@ -23,7 +20,7 @@
 
 #define SPMM_MMA_KEYS 64 /* of a step */
 
-/* How the warps of a block share M x N. */
+/* How a thread block's warps share O [M, N]. */
 template <int M, int N> struct spmm_mma_shape {
     static constexpr bool WGMMA = PANEL16_WGMMA && M >= 64;
     static constexpr int ROWS = M >= 64 && !WGMMA ? 32 : 16; /* of a warp */
@@ -34,16 +31,16 @@ template <int M, int N> struct spmm_mma_shape {
     static constexpr int STAGES = M > 64 ? 4 : 3;
     static constexpr int BLOCKS = M > 64 ? 1 : 2; /* of a multiprocessor */
     static constexpr int PANELS = STAGES * SPMM_MMA_KEYS * (4 * M + 2 * N); /* bytes */
-    /* A warp's sums: 16 x 8 tiles. */
+    /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][DIMS / 8][4];
 };
 
-/* A block's rows, dims and columns; in shared memory, which spares registers. */
+/* Rows, dims and columns of a thread block; in shared memory, to spare registers. */
 template <class T> struct spmm_mma_unit {
     struct block_row block_row;
     int64_t row;           /* first row */
     int32_t dim;           /* first dim */
-    int64_t column, width; /* first column of the strip's, and how many */
+    int64_t column, width; /* first column in the block row, and their number */
     head_view<T> v;
     bool aligned_v, aligned_p;
 };
@@ -73,7 +70,7 @@ spmm_mma_unit_of(const struct staged_params &p, const struct block_row &block_ro
     return unit;
 }
 
-/* Window `number` of the unit's keys: columns PANEL16_KEYS at a time. */
+/* Looks up window `number` of the unit's keys: PANEL16_KEYS columns. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T, M, N> &s,
                                                         const struct staged_params &p,
@@ -84,7 +81,7 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
     const int64_t from = number * PANEL16_KEYS + threadIdx.x;
     const int64_t rows = min((int64_t)M, unit.block_row.rows - unit.row);
     struct column_place at[EACH];
-    int32_t block[EACH]; /* under way together */
+    int32_t block[EACH]; /* in flight together */
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
         at[n] = column_place_of(p, unit.block_row.entry, unit.column + from + n * THREADS);
@@ -102,8 +99,8 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
     }
 }
 
-/* Weights of SPMM_MMA_KEYS columns from the unit's column x on, PIECE at a time; 0 past its end.
- * What stands for rows that are not there is undefined. */
+/* Copies P of SPMM_MMA_KEYS columns from the unit's column x on, PIECE floats at a time; 0 past the
+ * unit's end. Rows that do not exist are undefined. */
 template <class T, int M, int N, int PIECE>
 static __device__ __forceinline__ void
 spmm_mma_fetch_pieces(float *to, const struct spmm_mma_unit<T> &unit, int64_t x) {
@@ -126,7 +123,7 @@ spmm_mma_fetch_pieces(float *to, const struct spmm_mma_unit<T> &unit, int64_t x)
     }
 }
 
-/* Starts to fetch what step `step` multiplies, if there is one: weights, and values. */
+/* Fetches P, and V, of a step, if there is one. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_fetch_p(struct spmm_mma_shared<T, M, N> &s,
                                                         int64_t step, int stage) {
@@ -155,8 +152,8 @@ static __device__ __forceinline__ void spmm_mma_fetch_v(struct spmm_mma_shared<T
         s.v[stage], unit.v, s.key[window] + at * SPMM_MMA_KEYS, unit.dim, unit.aligned_v);
 }
 
-/* Weights of 16 keys as an operand, the first of whose rows stands at `from` and the other 8 rows
- * on; any[0 ... 1] gets the bits of all weights of each. */
+/* P of 16 keys as an A operand: the row at `from`, and the row 8 further. any[0], any[1]: OR of the
+ * two rows' bits. */
 template <class T>
 static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint32_t *any,
                                                         const float *from, T) {
@@ -170,7 +167,7 @@ static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint3
     }
 }
 
-/* part += weight v: a warp's rows and dims. any[i] gets the bits of all weights of row 8i + g. */
+/* part += P V for a warp's rows and dims (mma.sync). any[i]: OR of the bits of P of row 8i + g. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part,
                                                          uint32_t *any, const float *prob,
@@ -189,7 +186,7 @@ static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape
             spmm_mma_operand(a[i], any + 2 * i, prob + (at_p ^ k) + 16 * i * SPMM_MMA_KEYS, T());
 #pragma unroll
         for (int j = 0; j < shape::DIMS / 8; j += 2) {
-            uint32_t b[4]; /* of two tiles */
+            uint32_t b[4]; /* of two MMAs */
             ldmatrix_transposed(b, (at_v ^ j << 4) + k * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < shape::ROWS / 16; i++) {
@@ -200,7 +197,7 @@ static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape
     }
 }
 
-/* The same by warpgroups: begins, and waits until it is done. */
+/* The same with WGMMA: begin issues, end waits. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part,
                                                       uint32_t *any, const float *prob, const T *v,
@@ -279,7 +276,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim);
 }
 
-/* Units of one row of tiles stand together; a cluster is one unit's. */
+/* Units of one row of tiles are neighbours; a cluster has one unit. */
 template <class T, int M, int N>
 static __global__ void __launch_bounds__(spmm_mma_shape<M, N>::THREADS,
                                          spmm_mma_shape<M, N>::BLOCKS)
@@ -311,9 +308,9 @@ static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStrea
                           stream);
 }
 
-/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold)
- * tiles of 128, 64 and 32 rows take 0.57, 0.65 and 1.00 ms for the same number of weights, each at
- * blocks of its own size: values are gathered once for all of a tile's rows. */
+/* A tile as high as the block row. V is gathered once for all rows of a tile. For the same
+ * number of scores, tiles of 128, 64 and 32 rows take 0.57, 0.65 and 1.00 ms, each at blocks of its
+ * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {

@@ -1,6 +1,6 @@
-/* Stage 3 for 16-bit types: how many blocks share a strip, their sums, and what goes out. A `shape`
- * says which ROWS and DIMS a warp has, as 16 x 8 tiles of `sums`, how many THREADS compute, and the
- * bytes of a block's PANELS. */
+/* Stage 3, SpMM, for 16-bit types: clusters that share keys, and the epilogue. `shape` gives ROWS
+ * and DIMS of a warp, as 16 x 8 tiles of `sums`. THREADS compute; PANELS: bytes of a thread block's
+ * panels. */
 #ifndef TESSERA_CUDA_SPMM_MMA_EPILOGUE_CUH
 #define TESSERA_CUDA_SPMM_MMA_EPILOGUE_CUH
 
@@ -8,11 +8,11 @@
 #include "staged/panel_16bit.cuh"
 #include "staged/spmm/scale.cuh"
 
-#define SPMM_MMA_CLUSTER 4 /* blocks that share a strip's keys at most */
+#define SPMM_MMA_CLUSTER 4 /* thread blocks that share a block row's keys at most */
 
-/* Blocks that share a unit's keys, where there are too few units for the device, which holds
+/* Thread blocks that share a unit's keys, where units are too few for the device, which holds
  * `blocks` on each multiprocessor. With one head of spmm_mma_launch_tiles's case, clusters of 1, 2
- * and 4 took 61, 54 and 92 us at blocks of 128, 62, 58 and 92 us at 64. */
+ * and 4 took 61, 54 and 92 us at blocks of 128. At blocks of 64 they took 62, 58 and 92 us. */
 static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
     const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
     const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
@@ -22,7 +22,7 @@ static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units,
     return cluster;
 }
 
-/* Two outputs side by side. */
+/* Stores two neighbouring outputs. */
 template <class T>
 static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x,
                                                           float y) {
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, b
         from_f32(to + 1, y);
 }
 
-/* A warp's outputs; row and dim are its first. */
+/* Stores a warp's outputs from row `row` and dim `dim` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struct block_row &s,
@@ -63,8 +63,8 @@ spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struc
     }
 }
 
-/* The sums of the cluster's blocks to the first, by way of `space`, where this one's panels have
- * been. Answers whether this is the first. */
+/* Adds the sums of all CTAs of the cluster to the first, through `space`, the memory of this CTA's
+ * panels. Answers whether this is the first. */
 template <class shape>
 static __device__ __forceinline__ bool spmm_mma_combine(typename shape::sums &sum, uint32_t *any,
                                                         float *space) {

@@ -1,14 +1,14 @@
 /*
- * Stage 3 in f32 where strips have few keys and heads many dims: a block computes SPMM_SHORT_ROWS
- * rows of a strip by multiply-adds, 4 dims a thread. What such strips cost on tensor cores
- * (spmm.cuh) is instructions, some 1300 a warp for 32 dims of 16 rows and 16 keys: splitting
- * operands, merging warps' sums, and finding out what a block is to do, all for a product or two.
- * Here a thread holds its dims of all rows, keys and weights pass through shared memory,
- * SPMM_SHORT_KEYS at a time, and each value is fetched once, SPMM_SHORT_AHEAD keys under way
- * together.
+ * Stage 3, SpMM, in f32 by multiply-adds, where block rows have few keys and heads many dims. A
+ * thread block computes SPMM_SHORT_ROWS rows of a block row, 4 dims a thread.
  *
- * Every CUDA_CHUNK keys are summed from zero before they are added to what is kept in shared
- * memory, which keeps wide strips accurate, should there be one.
+ * On tensor cores (gather.cuh) such block rows cost instructions, some 1300 a warp for 32 dims of
+ * 16 rows and 16 keys: splitting operands, combining sums of warps and finding the unit, for one or
+ * two MMAs. Here a thread holds its dims of all rows. Keys and P pass through shared memory,
+ * SPMM_SHORT_KEYS at a time. V is loaded once, SPMM_SHORT_AHEAD keys in flight.
+ *
+ * Sums over CUDA_CHUNK keys start from zero before they are added to the sums in shared memory,
+ * which keeps wide block rows accurate.
  */
 #ifndef TESSERA_CUDA_SPMM_SHORT_CUH
 #define TESSERA_CUDA_SPMM_SHORT_CUH
@@ -19,17 +19,19 @@
 #include "staged/block_row_shared.cuh"
 
 #define SPMM_SHORT_THREADS 128
-#define SPMM_SHORT_BLOCKS 4 /* of a multiprocessor */
+#define SPMM_SHORT_BLOCKS 4 /* thread blocks of a multiprocessor */
 #define SPMM_SHORT_ROWS 16
 #define SPMM_SHORT_KEYS 32
 #define SPMM_SHORT_AHEAD 8
-#define SPMM_SHORT_WIDTH 64 /* columns of a mean strip at most ... */
-#define SPMM_SHORT_DIMS 256 /* ... and dims of a head at least, which half of the threads have */
+#define SPMM_SHORT_WIDTH 64 /* columns of a mean block row at most ... */
+#define SPMM_SHORT_DIMS                                                                            \
+    256 /* ... and dims of a head at least, for which half of the threads suffice */
 
 struct spmm_short_shared {
     struct block_row block_row[SPMM_SHORT_THREADS / 32]; /* each warp's */
     int32_t key[SPMM_SHORT_KEYS];                        /* -1: not read */
-    /* Four rows of a key are read at a time; keys are 16 bytes apart in their banks. */
+    /* Four rows of a key are loaded at a time; the 4 extra floats put keys 16 bytes apart in the
+     * banks. */
     float prob[SPMM_SHORT_KEYS][SPMM_SHORT_ROWS + 4];
     float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* of whole chunks */
 };
@@ -41,7 +43,8 @@ struct spmm_short_sum {
 
 /* ---- a few keys ---- */
 
-/* Keys and weights of columns x ... x + SPMM_SHORT_KEYS - 1 of rows row ..., 0 past the strip. */
+/* Loads keys, and P of rows from `row` on, of columns x ... x + SPMM_SHORT_KEYS - 1; 0 past the
+ * block row. */
 static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared &shared,
                                                         const struct staged_params &p,
                                                         const struct block_row &s, int row,
@@ -62,7 +65,7 @@ static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared
         shared.prob[lane][at] = there && at < rows ? from[at * s.width] : 0.0f;
 }
 
-/* part += what the first `count` keys in shared memory give. */
+/* part += P V of the first `count` keys in shared memory. */
 template <bool WHOLE>
 static __device__ __forceinline__ void
 spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shared,
@@ -93,7 +96,7 @@ spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shar
     }
 }
 
-/* Moves a chunk's sums to those of whole chunks: each thread its own. */
+/* Adds a chunk's sums to those of whole chunks, each thread its own. */
 static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared &shared,
                                                         struct spmm_short_sum &part, bool first) {
     float *from = &part.of[0][0];
@@ -105,7 +108,7 @@ static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared
     part = {};
 }
 
-/* Bit r: row r has a weight that is not 0 among those in shared memory. By all lanes of a warp. */
+/* Bit r: row r has an element of P other than 0 in shared memory. By all lanes of a warp. */
 static __device__ __forceinline__ unsigned
 spmm_short_nonzero(const struct spmm_short_shared &shared) {
     const int r = warp_lane() % SPMM_SHORT_ROWS;
@@ -119,7 +122,7 @@ spmm_short_nonzero(const struct spmm_short_shared &shared) {
 
 /* ---- the kernel ---- */
 
-/* Units of rows of a strip; blocks side by side that share its dims. */
+/* Units of rows of a block row; thread blocks side by side that share its dims. */
 static __host__ __device__ __forceinline__ uint32_t
 spmm_short_row_units(const struct staged_params &p) {
     return (uint32_t)((p.height + SPMM_SHORT_ROWS - 1) / SPMM_SHORT_ROWS);
@@ -144,7 +147,7 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
         return;
     const head_view<float> v = head_of<float>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     struct spmm_short_sum part = {};
-    const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
+    const uint32_t width = (uint32_t)s.width; /* a block row is narrower than 2^32 */
     unsigned nonzero = 0;
     for (uint32_t x = 0; x < width; x += SPMM_SHORT_KEYS) {
         if (x > 0 && x % CUDA_CHUNK == 0)
@@ -174,7 +177,7 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
 
 /* ---- launching ---- */
 
-/* Whether strips have few keys and heads many dims. */
+/* Whether block rows have few keys and heads many dims. */
 static inline bool spmm_short_takes(const struct staged_params *p) {
     return p->d_v >= SPMM_SHORT_DIMS && p->columns <= SPMM_SHORT_WIDTH * p->n_items;
 }

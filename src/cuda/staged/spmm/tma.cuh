@@ -1,17 +1,17 @@
 /*
- * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strip_tma.cuh) and weights are whole
- * rows of 16 bytes. As many blocks as the device holds take units of M rows of a strip and all dims
- * in turns, so that the next unit's keys are under way while one's sums go out: blocks of 32 keys
- * and 128 dims took 387 us one by one where they take 352 (H200, h=16,n=16384,random(0.05,1),
- * cold). Where strips are so few that blocks of a cluster should share one, lower tiles are taken,
- * or else spmm_mma.cuh. A step is
+ * Stage 3, SpMM, for 16-bit types on Hopper, TMA path (block_row_tma.cuh): a persistent,
+ * warp-specialised kernel, where rows of P are whole pieces of 16 bytes. As many CTAs as are
+ * resident take units of M rows of a block row and all dims. The next unit's keys are loaded during
+ * the epilogue of this one: blocks of 32 keys and 128 dims took 387 us without that and take 352
+ * (H200, h=16,n=16384,random(0.05,1), cold). Where block rows are so few that CTAs would share one,
+ * lower tiles are taken, or else mma.cuh. A step is
  *
- *   part[M, N] += weight[M, KEYS] v[KEYS, N]      and every CUDA_CHUNK keys   sum += part
+ *   part [M, N] += P [M, KEYS] V [KEYS, N]      WGMMA; every CUDA_CHUNK keys   sum += part
  *
- * One warpgroup fetches, ahead: all of it weights, 16 bytes at a time, and one warp values, by
- * boxes. Others compute 64 rows each, of which half are idle where M is 32: low block rows wait for
- * keys, not for products. A stage's `full` ends when its weights and values stand, `empty` when all
- * that compute have used it.
+ * The producer warpgroup runs ahead: all of it copies P, by cp.async of 16 bytes, and one warp
+ * loads V by TMA. Consumer warpgroups have 64 rows each; half of them idle where M is 32, since low
+ * block rows wait for keys. The full barrier of a stage completes with its P and V, the empty
+ * barrier when all consumers have used it.
  */
 #ifndef TESSERA_CUDA_SPMM_TMA_CUH
 #define TESSERA_CUDA_SPMM_TMA_CUH
@@ -21,11 +21,13 @@
 
 template <int M, int N> struct spmm_tma_shape {
     static constexpr int ROWS = 16, DIMS = N;                                   /* of a warp */
-    static constexpr int CONSUMERS = M > 64 ? 2 : 1, THREADS = 128 * CONSUMERS; /* that compute */
-    static constexpr int BLOCKS = 2 / CONSUMERS;                        /* of a multiprocessor */
+    static constexpr int CONSUMERS = M > 64 ? 2 : 1, THREADS = 128 * CONSUMERS; /* consumers */
+    static constexpr int BLOCKS = 2 / CONSUMERS; /* CTAs of a multiprocessor */
     static constexpr int KEYS = 64, TMA_TILES = KEYS / STAGED_TMA_KEYS; /* of a step */
-    static constexpr int PITCH = 4 * KEYS + 32; /* bytes: 4 rows' 8 keys each meet all banks */
-    static constexpr int V_TMA_TILE = N / 64 * STAGED_TMA_KEYS * 128; /* a panel after the other */
+    static constexpr int PITCH =
+        4 * KEYS + 32; /* bytes between rows of P: 4 rows' 8 keys each touch all banks */
+    static constexpr int V_TMA_TILE =
+        N / 64 * STAGED_TMA_KEYS * 128; /* panels one after the other */
     static constexpr int V_TILE = TMA_TILES * V_TMA_TILE, P_TILE = M * PITCH;
     static constexpr int ROOM = (STAGED_SHARED + 1024) / BLOCKS - 2048;
     static constexpr int STAGES = ROOM / (V_TILE + P_TILE) < 8 ? ROOM / (V_TILE + P_TILE) : 8;
@@ -33,25 +35,25 @@ template <int M, int N> struct spmm_tma_shape {
     static constexpr int EMPTY = FULL + 8 * STAGES, BYTES = EMPTY + 8 * STAGES;
     static constexpr int CONSUMER_REGISTERS = CONSUMERS > 1 ? 232 : 208,
                          PRODUCER_REGISTERS = 40; /* registers */
-    /* A warp's sums: 16 x 8 tiles. */
+    /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[1][N / 8][4];
 };
 
-/* M rows of a strip. */
+/* A unit: M rows of a block row. */
 struct spmm_tma_unit {
     struct block_row block_row;
     int64_t row; /* first row */
-    int steps;   /* -1: there is no such unit */
+    int steps;   /* -1: no unit */
 };
 
-/* Units of one strip stand together. */
+/* Units of one block row are neighbours. */
 static __host__ __device__ __forceinline__ int64_t spmm_tma_units(const struct staged_params &p,
                                                                   int64_t m) {
     return p.n_items * ((p.height + m - 1) / m);
 }
 
-/* The block's unit of a round. Items stand longest first, so that blocks take units there and back
- * in turns. */
+/* The CTA's unit of a round. Items are ordered longest first, so CTAs take units forward and
+ * backward in alternate rounds. */
 template <int M, class shape>
 static __device__ __forceinline__ struct spmm_tma_unit
 spmm_tma_unit_of(const struct staged_params &p, int round) {
@@ -71,9 +73,9 @@ spmm_tma_unit_of(const struct staged_params &p, int round) {
     return unit;
 }
 
-/* ---- fetching ---- */
+/* ---- the producer ---- */
 
-/* A step's values. */
+/* Loads V of a step. */
 template <class shape>
 static __device__ __forceinline__ void
 spmm_tma_load_v(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
@@ -93,8 +95,8 @@ spmm_tma_load_v(uint32_t shared, const CUtensorMap *map, const struct staged_par
     __syncwarp();
 }
 
-/* A unit, whose steps are numbered from `number` on, by all four warps, of which the first is also
- * that of values. */
+/* Fetches a unit, whose steps are numbered from `number` on. By all four warps; warp 0 also loads
+ * V. */
 template <int M, class shape>
 static __device__ __forceinline__ void
 spmm_tma_produce(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
@@ -136,10 +138,10 @@ spmm_tma_produce(uint32_t shared, const CUtensorMap *map, const struct staged_pa
     }
 }
 
-/* ---- computing ---- */
+/* ---- consumers ---- */
 
-/* Weights of 16 keys as an operand, the first of whose rows stands at `from` and the other 8 rows
- * on; any[0 ... 1] gets the bits of all weights of each. */
+/* P of 16 keys as an A operand: the row at `from`, and the row 8 further. any[0], any[1]: OR of the
+ * two rows' bits. */
 template <class T, class shape>
 static __device__ __forceinline__ void spmm_tma_operand(uint32_t (&to)[4], uint32_t *any,
                                                         const unsigned char *from, T) {
@@ -153,7 +155,7 @@ static __device__ __forceinline__ void spmm_tma_operand(uint32_t (&to)[4], uint3
     }
 }
 
-/* part (+)= weight v of a step of which `keys` are there; a warp of rows past M has none. */
+/* part (+)= P V of a step of `keys` keys. idle: a warp of rows past M, whose P is 0. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 spmm_tma_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned char *prob,
@@ -177,7 +179,7 @@ spmm_tma_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned 
     wgmma_fence_operand(part);
 }
 
-/* A unit, whose steps are numbered from `number` on. */
+/* Computes a unit, whose steps are numbered from `number` on. */
 template <class T, int M, class shape>
 static __device__ __forceinline__ void
 spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_params &p,
@@ -199,7 +201,7 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
             part, any, memory + at + stage * shape::P_TILE,
             panel16_wgmma_address(memory + shape::V) + stage * shape::V_TILE,
             (int)min(left, (int64_t)shape::KEYS), row >= M, step % FOLD == 0);
-        barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read weights */
+        barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read P */
         if (step % FOLD == FOLD - 1 || step == unit.steps - 1)
 #pragma unroll
             for (int i = 0; i < shape::DIMS / 2; i++)
@@ -212,8 +214,8 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
 
 /* ---- the kernel ---- */
 
-/* Each role goes through the block's units by itself: those that fetch are ahead by what the ring
- * holds, also of the next unit. */
+/* Each role goes through the CTA's units by itself. The producer runs ahead by the ring's stages,
+ * into the next unit too. */
 template <class T, int M, class shape>
 static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
     spmm_tma(const __grid_constant__ struct staged_params p,
@@ -279,7 +281,7 @@ static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStrea
                                    dim3(128 + shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* A tile of M rows, and the blocks of a multiprocessor that compute such. */
+/* A tile of M rows, and its CTAs on a multiprocessor. */
 struct spmm_tma_tile {
     int64_t height;
     int blocks;
@@ -289,9 +291,9 @@ struct spmm_tma_tile {
 #define SPMM_TMA_TILE(m, n)                                                                        \
     { m, spmm_tma_shape<m, n>::BLOCKS, spmm_tma_launch_tile<T, m, n> }
 
-/* As high a tile as block rows fill, or a lower one where strips are so few that blocks would share
- * them: values are fetched again then, but no sums have to be added up.
- * cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* As high a tile as block rows fill. A lower one where block rows are so few that CTAs would share
+ * them: V is then loaded again, but no sums are combined. cudaErrorNotSupported: nothing is
+ * launched, since TMA cannot load these tensors. */
 template <class T>
 static cudaError_t spmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct spmm_tma_tile tiles[2][3] = {
