@@ -23,7 +23,7 @@ function(tessera_test folder name)
     set_tests_properties(${name} PROPERTIES TIMEOUT 300)
 endfunction()
 
-# One per file of the hall and per stem. They see the contracts in src/.
+# One per file of the core and per stem. They see the contracts in src/.
 foreach(name status api validate parts)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()

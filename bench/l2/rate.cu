@@ -74,22 +74,22 @@ __global__ void __launch_bounds__(256, CTAS)
     const int lane = threadIdx.x % 32, warp = sm90_uniform(threadIdx.x / 32) - (products ? 4 : 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < stages; i++) {
-            barrier_make(full_at + 8 * i, 1);
-            barrier_make(empty_at + 8 * i, 4);
+            barrier_init(full_at + 8 * i, 1);
+            barrier_init(empty_at + 8 * i, 4);
         }
-        barrier_make(q_at, 1);
-        barrier_made();
+        barrier_init(q_at, 1);
+        barrier_init_fence();
     }
     __syncthreads();
     if (warp >= 0) {
         if (CTAS > 1)
             registers_release<CTAS == 2 ? 40 : 32>();
         if (products && warp == 0 && lane == 0) {
-            barrier_arrive_expect(q_at, PANELS * Q_PANEL);
+            barrier_arrive_expect_tx(q_at, PANELS * Q_PANEL);
             for (int p = 0; p < PANELS; p++)
                 for (int r = 0; r < 64; r += w.box)
-                    box_load(q + p * Q_PANEL + r * PANEL_ROW, &map, q_at, 64 * p, r, 0, 0,
-                             BOX_AGAIN);
+                    tma_load(q + p * Q_PANEL + r * PANEL_ROW, &map, q_at, 64 * p, r, 0, 0,
+                             TMA_EVICT_LAST);
         }
         const int pieces = KEYS / w.box;
         for (int i = warp; i < w.n && warp < warps; i += warps) {
@@ -97,14 +97,14 @@ __global__ void __launch_bounds__(256, CTAS)
             if (round > 0)
                 barrier_wait((products ? empty_at : full_at) + 8 * s, (round - 1) & 1);
             if (lane == 0)
-                barrier_arrive_expect(full_at + 8 * s, STAGE);
+                barrier_arrive_expect_tx(full_at + 8 * s, STAGE);
             __syncwarp();
             for (int j = lane; j < pieces * PANELS; j += 32) {
                 int head;
                 const int piece = j / PANELS, p = j % PANELS,
                           row = row_of(w, blockIdx.x, i, piece, &head);
-                box_load(ring + s * STAGE + p * PANEL + piece * w.box * PANEL_ROW, &map,
-                         full_at + 8 * s, 64 * p, row, head, 0, BOX_AGAIN);
+                tma_load(ring + s * STAGE + p * PANEL + piece * w.box * PANEL_ROW, &map,
+                         full_at + 8 * s, 64 * p, row, head, 0, TMA_EVICT_LAST);
             }
         }
         for (int i = max(w.n - stages, 0); i < w.n; i++) /* no CTA ends before its copies */
@@ -122,15 +122,15 @@ __global__ void __launch_bounds__(256, CTAS)
     int stage = 0, parity = 0, before = 0;
     for (int i = 0; i < w.n; i += 2) {
         barrier_wait(full_at + 8 * stage, parity);
-        product_pin(s);
-        product_fence();
-        const uint64_t on_q = product_rows(q), on_k = product_rows(ring + stage * STAGE);
+        wgmma_fence_operand(s);
+        wgmma_fence();
+        const uint64_t on_q = wgmma_k_major(q), on_k = wgmma_k_major(ring + stage * STAGE);
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            product_rows_of(s, on_q + k / 4 * (Q_PANEL / 16) + k % 4 * 2,
-                            on_k + k / 4 * (PANEL / 16) + k % 4 * 2, k != 0, type);
-        product_group();
-        product_wait<1>(); /* V of before is read */
+            wgmma_ss(s, on_q + k / 4 * (Q_PANEL / 16) + k % 4 * 2,
+                     on_k + k / 4 * (PANEL / 16) + k % 4 * 2, k != 0, type);
+        wgmma_commit();
+        wgmma_wait<1>(); /* V of before is read */
         if (i > 0 && lane == 0)
             barrier_arrive(empty_at + 8 * before);
         before = stage;
@@ -138,23 +138,23 @@ __global__ void __launch_bounds__(256, CTAS)
         stage = stage == stages ? 0 : stage;
 
         barrier_wait(full_at + 8 * stage, parity);
-        product_pin(o);
-        product_fence();
-        const uint64_t on_v = product_columns(ring + stage * STAGE, PANEL);
+        wgmma_fence_operand(o);
+        wgmma_fence();
+        const uint64_t on_v = wgmma_mn_major(ring + stage * STAGE, PANEL);
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++)
-            product_columns_of(o, ones, on_v + k * (16 * PANEL_ROW / 16), 1, type);
-        product_group();
-        product_wait<1>(); /* and so is K */
+            wgmma_rs(o, ones, on_v + k * (16 * PANEL_ROW / 16), 1, type);
+        wgmma_commit();
+        wgmma_wait<1>(); /* and so is K */
         if (lane == 0)
             barrier_arrive(empty_at + 8 * before);
         before = stage;
         parity ^= ++stage == stages;
         stage = stage == stages ? 0 : stage;
     }
-    product_wait<0>();
-    product_pin(s);
-    product_pin(o);
+    wgmma_wait<0>();
+    wgmma_fence_operand(s);
+    wgmma_fence_operand(o);
     if (out) {
         float *mine = out + (blockIdx.x * 128 + threadIdx.x) * (KEYS / 2 + D / 2);
         for (int i = 0; i < KEYS / 2; i++)

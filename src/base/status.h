@@ -1,4 +1,4 @@
-/* Status codes in words, and the one way in which the hall fills a tess_error. */
+/* Status codes in words, and the one way in which the core fills a tess_error. */
 #ifndef TESSERA_STATUS_H
 #define TESSERA_STATUS_H
 

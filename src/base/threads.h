@@ -1,6 +1,6 @@
 /*
  * Threads of the CPU: how many a call may use, and which work pays for a team. The one place of the
- * hall that knows OpenMP beside its pragmas; built without OpenMP there is one thread.
+ * core that knows OpenMP beside its pragmas; built without OpenMP there is one thread.
  */
 #ifndef TESSERA_THREADS_H
 #define TESSERA_THREADS_H

@@ -1,5 +1,5 @@
 /*
- * THE CONTRACT between the hall and the backends.
+ * THE CONTRACT between the core and the backends.
  *
  * Glossary, used everywhere:
  *   b batch   h query head   i query or query block   j key or key block   e list entry   d dim

@@ -12,12 +12,12 @@ write=
 [ "$(uname -m)" = x86_64 ] || { echo 'abi: tessera.abi is of x86_64'; exit 77; }
 command -v abidiff >/dev/null || { echo 'abi: needs abidiff (package abigail-tools)'; exit 77; }
 
-# The hall has all that is exported; with what debuggers are told, so unlike what is shipped.
+# The core has all that is exported; with what debuggers are told, so unlike what is shipped.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mapfile -t hall < <(find src -name '*.c' ! -path 'src/cpu/*' ! -path 'src/cuda/*')
-[ ${#hall[@]} -gt 0 ] || { echo 'abi: the hall has no files'; exit 1; }
-"${1:-cc}" -g -fPIC -shared -fvisibility=hidden -fopenmp -I include -I src "${hall[@]}" \
+mapfile -t core < <(find src -name '*.c' ! -path 'src/cpu/*' ! -path 'src/cuda/*')
+[ ${#core[@]} -gt 0 ] || { echo 'abi: the core has no files'; exit 1; }
+"${1:-cc}" -g -fPIC -shared -fvisibility=hidden -fopenmp -I include -I src "${core[@]}" \
     -o "$folder/libtessera.so" || exit 1
 recorded=tests/package/tessera.abi
 if [ -n "$write" ]; then

@@ -43,13 +43,13 @@ paths() {
 # Word splitting of the file lists is wanted: no name in this tree has a space.
 # shellcheck disable=SC2046
 {
-    hall=$(all src/base src/pattern src/lists src/plan src/*.c)
+    core=$(all src/base src/pattern src/lists src/plan src/*.c)
     forbid 'cpu knows cuda' "$include.*cuda" $(all src/cpu)
     forbid 'cpu knows cuda' "$include(.*/)?($(paths src/cuda))\"" $(all src/cpu)
     forbid 'cuda knows cpu' "$include(.*/)?($(paths src/cpu))\"" $(all src/cuda)
-    forbid 'the hall knows a backend' \
-        "$include(.*/)?(cpu[/_.]|cuda[/_]|$(paths src/cpu)|$(paths src/cuda))" $hall
-    forbid 'base knows the rest of the hall' "$include(pattern|lists|plan)/" $(all src/base)
+    forbid 'the core knows a backend' \
+        "$include(.*/)?(cpu[/_.]|cuda[/_]|$(paths src/cpu)|$(paths src/cuda))" $core
+    forbid 'base knows the rest of the core' "$include(pattern|lists|plan)/" $(all src/base)
     forbid 'patterns know lists or plans' "$include(lists|plan)/" $(all src/pattern)
     forbid 'lists know plans' "$include""plan/" $(all src/lists)
     forbid 'include knows src' "$include(\.\.|src/|$(paths src))" $(all include)

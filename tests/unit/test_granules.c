@@ -1,7 +1,7 @@
 /*
- * Granules against the pattern itself: the items of a plan, expanded again, must list for every head
- * and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's size,
- * the splits and the number of workers.
+ * Granules against the pattern itself: the items of a plan, expanded again, must list for every
+ * head and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's
+ * size, the splits and the number of workers.
  */
 #include "support/words.h"
 
@@ -24,7 +24,7 @@ struct cut {
 static void cut_make_for(struct cut *c, struct granule_step step, const char *spec, int64_t n_q,
                          int64_t n_kv, int64_t block_q, int64_t block_kv, int32_t tile_rows,
                          int32_t workers, int64_t stack) {
-    const int halves = tile_rows % 16 == 0 && !step.keys;
+    const int consumer_info = tile_rows % 16 == 0 && !step.keys;
     tess_error error = tess_error_init();
     c->pattern = make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, HEADS_KV);
     c->stack = stack;
@@ -40,8 +40,8 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                                                 .n_kv = n_kv,
                                                 .workers = workers,
                                                 .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
-                                                .halves = halves,
-                                                .turns = halves,
+                                                .consumer_info = consumer_info,
+                                                .single_steps = consumer_info,
                                                 .step = step};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, of_stack,
@@ -53,7 +53,7 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
     assert_int_equal(granules_memory(g),
                      (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
-                         (halves ? g->n_items * (int64_t)sizeof *g->halves : 0) +
+                         (consumer_info ? g->n_items * (int64_t)sizeof *g->consumer_info : 0) +
                          g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
                          g->n_bits * (int64_t)sizeof *g->score_bits +
                          (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
@@ -124,18 +124,18 @@ static int lists_place(const struct cut *c, const struct granule_item *item, int
     return listed(&c->lists, &g->masks[item->mask + i - item->whole], r, k);
 }
 
-/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks that
- * has a mask what the masks say; and of chunks of one half alone nothing of the other's rows. */
+/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks
+ * that has a mask what the masks say; and of single-consumer steps nothing of the other's rows. */
 static void check_bits(const struct cut *c, const struct granule_item *item,
-                       const struct granule_halves *halves) {
+                       const struct granule_consumer_info *consumer_info) {
     const struct granules *g = &c->granules;
     const int64_t each = SCHEDULE_CHUNK / g->size, chunks = (item->count + each - 1) / each;
-    const uint32_t *bits = g->score_bits + halves->bits;
+    const uint32_t *bits = g->score_bits + consumer_info->bits;
     int64_t of[2] = {0, 0};
-    assert_true(item->whole <= halves->even && halves->even <= item->count);
+    assert_true(item->whole <= consumer_info->uniform && consumer_info->uniform <= item->count);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const int alone = granule_turn(&halves->turns, chunk);
-        const int64_t words = chunk >= halves->even / each || g->size < 8 ? 8 : 1;
+        const int alone = granule_single_consumer(&consumer_info->single_steps, chunk);
+        const int64_t words = chunk >= consumer_info->uniform / each || g->size < 8 ? 8 : 1;
         of[0] += alone != 1, of[1] += alone != 0;
         if (chunk < item->whole / each) {
             assert_int_equal(alone, -1);
@@ -177,8 +177,8 @@ static void check(const struct cut *c) {
             for (int64_t k = 0; k < n; k++)
                 assert_true(seen[(h * n_q + i) * n_kv + row[k]]);
         }
-    for (int64_t i = 0; i < g->n_items && g->halves; i++)
-        check_bits(c, &g->items[i], &g->halves[i]);
+    for (int64_t i = 0; i < g->n_items && g->consumer_info; i++)
+        check_bits(c, &g->items[i], &g->consumer_info[i]);
     free(seen);
     free(row);
 }
@@ -210,8 +210,8 @@ static void items_list_the_pattern(void **state) {
 
 #define WARPS 8
 
-/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of a
- * warp in each step, summed. */
+/* Groups of 8 places of an item that some row of a warp lists: those of each warp, and the most of
+ * a warp in each step, summed. */
 static int64_t groups_count(const struct cut *c, const struct granule_item *item,
                             struct granule_step step, int64_t (*of_warp)[WARPS]) {
     const int64_t places = (int64_t)item->count * c->granules.size;
@@ -281,9 +281,9 @@ static void steps_are_balanced(void **state) {
     }
 }
 
-/* Lists with nothing in common: nearly all chunks are of one half of a tile's rows, and each half has
- * as many, in turns, as long as it can be. Parts of a tile go on where it was cut. */
-static void halves_take_turns(void **state) {
+/* Lists with nothing in common: nearly all chunks are single-consumer steps, and the consumers
+ * alternate as long as both have some. Parts of a tile go on where it was cut. */
+static void consumers_alternate(void **state) {
     (void)state;
     for (int split = 0; split < 2; split++) {
         struct cut c;
@@ -293,46 +293,47 @@ static void halves_take_turns(void **state) {
         int64_t alone = 0, chunks = 0, uneven = 0;
         for (int64_t i = 0; i < g->n_items; i++) {
             const struct granule_item *item = &g->items[i];
-            const struct granule_turns *turns = &g->halves[i].turns;
+            const struct granule_single_steps *single_steps = &g->consumer_info[i].single_steps;
             int64_t of[2] = {0, 0};
             const int64_t n = (item->count * g->size + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
-            check_bits(&c, item, &g->halves[i]);
+            check_bits(&c, item, &g->consumer_info[i]);
             for (int64_t chunk = 0; chunk < n; chunk++) {
-                const int half = granule_turn(turns, chunk);
+                const int half = granule_single_consumer(single_steps, chunk);
                 if (half < 0)
                     continue;
                 of[half]++;
                 alone++;
-                if (chunk >= 1 && chunk > turns->begin && chunk < turns->end)
-                    assert_int_equal(half, 1 - granule_turn(turns, chunk - 1));
+                if (chunk >= 1 && chunk > single_steps->begin && chunk < single_steps->end)
+                    assert_int_equal(half, 1 - granule_single_consumer(single_steps, chunk - 1));
             }
             chunks += n;
-            uneven += turns->alone_end - turns->end;
+            uneven += single_steps->tail_end - single_steps->end;
             assert_true(of[0] + of[1] == 0 ||
-                        labs(of[0] - of[1]) <= 1 + turns->alone_end - turns->end);
+                        labs(of[0] - of[1]) <= 1 + single_steps->tail_end - single_steps->end);
         }
         assert_true(10 * alone > 7 * chunks);
         assert_true(10 * uneven < chunks);
-        assert_true(g->turns);
+        assert_true(g->single_steps);
         cut_free(&c);
     }
 }
 
-/* Blocks of 64 keys have turns as smaller ones do; whole rows of blocks, and windows, have none. */
-static void plans_have_turns(void **state) {
+/* Blocks of 64 keys have single-consumer steps as smaller ones do; whole rows of blocks, and
+ * windows, have none. */
+static void plans_have_single_steps(void **state) {
     (void)state;
     static const struct {
         const char *spec;
         int64_t block;
-        int turns;
+        int single_steps;
     } cases[] = {{"random(0.1,1)", 64, 1}, {"random(0.1,1)", 128, 0}, {"dense", 64, 0},
                  {"window(500,0)", 64, 0}, {"random(0.1,1)", 32, 1},  {"random(0.9,1)", 64, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
         cut_make(&c, cases[i].spec, 4096, 4096, cases[i].block, cases[i].block, 128, 1, 1);
-        assert_int_equal(c.granules.turns, cases[i].turns);
+        assert_int_equal(c.granules.single_steps, cases[i].single_steps);
         for (int64_t n = 0; n < c.granules.n_items; n++)
-            check_bits(&c, &c.granules.items[n], &c.granules.halves[n]);
+            check_bits(&c, &c.granules.items[n], &c.granules.consumer_info[n]);
         cut_free(&c);
     }
 }
@@ -439,8 +440,8 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(halves_take_turns),
-        cmocka_unit_test(plans_have_turns),        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(consumers_alternate),
+        cmocka_unit_test(plans_have_single_steps), cmocka_unit_test(sizes_follow_the_runs),
         cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
         cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),
     };

@@ -1,19 +1,20 @@
-/* What the device that code is being compiled for has; nothing on the host. The one place that asks
- * the compiler. */
+/* Features of the architecture being compiled for; none on the host. No other file asks the
+ * compiler. */
 #ifndef TESSERA_CUDA_ARCHITECTURE_CUH
 #define TESSERA_CUDA_ARCHITECTURE_CUH
 
-/* Clusters of blocks, from 9.0 on. */
+/* Thread block clusters: sm_90 and later. */
 #define ARCHITECTURE_CLUSTERS (__CUDA_ARCH__ >= 900)
 
-/* Products by warpgroups (sm90/wgmma.cuh): 9.0 alone. */
+/* WGMMA (sm90/wgmma.cuh): sm_90a only. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define ARCHITECTURE_GROUPS true
+#define ARCHITECTURE_WGMMA true
 #else
-#define ARCHITECTURE_GROUPS false
+#define ARCHITECTURE_WGMMA false
 #endif
 
-/* 9.0, whose registers the kernels were fitted to; and what came after it, where they take more. */
+/* FITTED: sm_90, on whose register counts the launch bounds were chosen. AFTER: later
+ * architectures, on which the same code may take more registers. */
 #define ARCHITECTURE_OF_FIT 90
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 10 * ARCHITECTURE_OF_FIT
 #define ARCHITECTURE_FITTED true

@@ -1,5 +1,5 @@
-/* Launching a block for each unit of work, where a loop over units would cost registers, and the
- * instance that a block row's height asks for. */
+/* Launches with one thread block for each unit of work, where a loop over units would cost
+ * registers. Also the table that picks an instance by the height of block rows. */
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
@@ -9,7 +9,7 @@
 
 #define BLOCKS_ACROSS (1 << 30)
 
-/* The block's unit, which may be past the last. */
+/* The unit of this thread block. The number may be past the last unit. */
 static __device__ __forceinline__ int64_t blocks_unit(void) {
     return (int64_t)blockIdx.y * BLOCKS_ACROSS + blockIdx.x;
 }
@@ -25,7 +25,8 @@ static inline cudaError_t blocks_launch(void (*kernel)(const struct staged_param
     return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), arguments, 0, stream);
 }
 
-/* An instance, and the height of block rows that it is for, at most; tables end with INT64_MAX. */
+/* An instance, and the largest height of block rows (queries) that it takes. Tables end with
+ * INT64_MAX. */
 struct blocks_mapping {
     int64_t height;
     cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);

@@ -1,5 +1,5 @@
-/* Blocks that run together and see each other's shared memory: clusters, from sm_90 on. Where there
- * are none a block is alone. All threads of all blocks of the cluster take part. */
+/* Thread block clusters and distributed shared memory, sm_90 and later. Elsewhere every cluster has
+ * one thread block. All threads of all thread blocks of the cluster take part in each call. */
 #ifndef TESSERA_CUDA_CLUSTER_CUH
 #define TESSERA_CUDA_CLUSTER_CUH
 
@@ -12,7 +12,7 @@
 #define CLUSTER_ARCHITECTURE 90
 #define CLUSTER_MAX 8
 
-/* Blocks of the cluster, and this one's number. */
+/* Thread blocks in the cluster, and the rank of this one. */
 static __device__ __forceinline__ int cluster_size(void) {
     int size = 1;
 #if ARCHITECTURE_CLUSTERS
@@ -28,16 +28,18 @@ static __device__ __forceinline__ int cluster_rank(void) {
     return rank;
 }
 
-/* A barrier that shows what each block has written to its shared memory. */
+/* Cluster barrier: what each thread block wrote to its shared memory before is visible to the
+ * others after. */
 static __device__ __forceinline__ void cluster_wait(void) {
     __syncwarp();
 #if ARCHITECTURE_CLUSTERS
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 #endif
 }
 
-/* What block `rank` has where this one has `at`. */
+/* The value at the address of `at` in the shared memory of thread block `rank`. */
 static __device__ __forceinline__ float cluster_load(const float *at, int rank) {
 #if ARCHITECTURE_CLUSTERS
     uint32_t there;
@@ -65,8 +67,8 @@ static __device__ __forceinline__ double cluster_load(const double *at, int rank
 #endif
 }
 
-/* What a launch of `blocks`, a multiple of `cluster`, of `shared` bytes of dynamic shared memory is
- * told; *attribute is part of it. */
+/* The launch configuration of `blocks` thread blocks (a multiple of `cluster`) with `shared` bytes
+ * of dynamic shared memory. *attribute must outlive the configuration. */
 static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, int64_t blocks,
                                                 int cluster, int threads, size_t shared,
                                                 cudaStream_t stream) {
@@ -83,7 +85,7 @@ static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, 
     return config;
 }
 
-/* Launches blocks as cluster_config describes them. */
+/* Launches `blocks` thread blocks in clusters of `cluster`. */
 static inline cudaError_t cluster_launch(void (*kernel)(const struct staged_params), int64_t blocks,
                                          int cluster, int threads, size_t shared,
                                          const struct staged_params *p, cudaStream_t stream) {
@@ -102,7 +104,7 @@ static inline cudaError_t cluster_launch(void (*kernel)(const struct staged_para
     return cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
 }
 
-/* Launches as many clusters as the device holds at a time, `wanted` at most. */
+/* Launches as many clusters as are resident on the device at once, at most `wanted`. */
 static inline cudaError_t cluster_launch_held(void (*kernel)(const struct staged_params),
                                               int64_t wanted, int cluster, int threads,
                                               size_t shared, const struct staged_params *p,
@@ -117,7 +119,7 @@ static inline cudaError_t cluster_launch_held(void (*kernel)(const struct staged
         code = cudaOccupancyMaxActiveClusters(&held, (const void *)kernel, &config);
     if (code)
         return code;
-    held = held < 1 ? 1 : held; /* which the launch will refuse in words */
+    held = held < 1 ? 1 : held; /* the launch then fails with the reason */
     return cluster_launch(kernel, (wanted < held ? wanted : held) * cluster, cluster, threads,
                           shared, p, stream);
 }

@@ -27,8 +27,8 @@ static __device__ __forceinline__ void from_f32(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
-/* A mean of elements of a type, which is no larger than the largest of them, as an element of it:
- * weights that are rounded up must not make f16's largest number infinite. */
+/* Clamps x, a weighted mean of elements of type T, to T's finite range. A mean is never larger than
+ * its largest element, but P rounded up could make f16's largest number infinite. */
 template <class T> static __device__ __forceinline__ float mean_in_range(float x, T) {
     return x;
 }
@@ -36,14 +36,14 @@ static __device__ __forceinline__ float mean_in_range(float x, __half) {
     return isfinite(x) ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
 }
 
-/* A row of a tensor: 4 elements at a time where `vector` says that multiples of 4 are aligned. */
+/* A row of a tensor. `vector`: elements at multiples of 4 are aligned for loads of 4 elements. */
 template <class T> struct row_view {
     const T *data;
     int32_t d;
     bool vector;
 };
 
-/* Elements at ... at + 3 (at is a multiple of 4); 0 past the row's end. */
+/* Elements at ... at + 3, where `at` is a multiple of 4; 0 past the row's end. */
 template <class T>
 static __device__ __forceinline__ float4 row_load4(const row_view<T> &row, int32_t at) {
     struct alignas(4 * sizeof(T)) four {

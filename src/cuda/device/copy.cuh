@@ -1,22 +1,22 @@
-/* From global to shared memory without passing through registers: copies are done after copy_wait,
- * and seen by other threads after a barrier. Where `wanted` is false zeros are written and nothing
- * is read, but the place must be one that could be. */
+/* cp.async: copies from global to shared memory that pass through no registers. A copy is complete
+ * after cp_async_wait, and visible to other threads after a barrier. Where `wanted` is false, zeros
+ * are written and nothing is read, but `from` must be a valid address. */
 #ifndef TESSERA_CUDA_COPY_CUH
 #define TESSERA_CUDA_COPY_CUH
 
 #include "device/shared.cuh"
 
 /* 16 bytes, aligned on both sides. */
-static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, bool wanted) {
+static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool wanted) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(wanted ? 16 : 0)
                  : "memory");
 }
 
-/* The same for bytes that others of the 128 around them are soon to follow: the L2 cache fetches
- * those too. Where nothing is read, `from` may be anywhere. */
-static __device__ __forceinline__ void copy_16_of_line(uint32_t to, const void *from,
-                                                       bool wanted) {
+/* 16 bytes, with an L2 prefetch of the 128 bytes around them: for rows whose other bytes are copied
+ * soon. Where `wanted` is false, `from` may be any address. */
+static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const void *from,
+                                                          bool wanted) {
     asm volatile("{\n"
                  ".reg .pred zeros;\n"
                  "setp.eq.b32 zeros, %2, 0;\n"
@@ -27,29 +27,29 @@ static __device__ __forceinline__ void copy_16_of_line(uint32_t to, const void *
 }
 
 /* 8 bytes, aligned on both sides. */
-static __device__ __forceinline__ void copy_8(uint32_t to, const void *from) {
+static __device__ __forceinline__ void cp_async_8(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 
 /* 4 bytes, aligned on both sides. */
-static __device__ __forceinline__ void copy_4(uint32_t to, const void *from, bool wanted) {
+static __device__ __forceinline__ void cp_async_4(uint32_t to, const void *from, bool wanted) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
                  "r"(wanted ? 4 : 0)
                  : "memory");
 }
 
-/* Ends a batch of this thread's copies, which may be empty. */
-static __device__ __forceinline__ void copy_batch(void) {
+/* Commits this thread's copies as a group, which may be empty. */
+static __device__ __forceinline__ void cp_async_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all of this thread's copies are done, in batches or not. */
-static __device__ __forceinline__ void copy_wait_all(void) {
+/* Waits until all of this thread's copies are complete, committed or not. */
+static __device__ __forceinline__ void cp_async_wait_all(void) {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Until all but this thread's last PENDING batches are done. */
-template <int PENDING> static __device__ __forceinline__ void copy_wait(void) {
+/* Waits until at most the PENDING last committed groups of this thread are incomplete. */
+template <int PENDING> static __device__ __forceinline__ void cp_async_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 

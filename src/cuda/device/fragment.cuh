@@ -1,30 +1,38 @@
 /*
- * Operands of tensor cores for every storage type: c += a b for a 16 x K, b K x 8, c 16 x 8, where
- * K is 16 for 16-bit types and 8 for f32. With g = lane / 4 and t = lane % 4, word i of a is row
- * g + 8 (i % 2) and that of b column g; both are columns of K number t + 4 (i / 2), which for 16
- * bits are pairs. What c holds: device/mma.cuh. The order of K is the caller's, as long as a and b
- * agree on it.
+ * mma.sync fragments of every storage type: C += A B with A [16, K], B [K, 8], C [16, 8]; K is 16
+ * for 16-bit types and 8 for f32 (TF32). With g = lane / 4 and t = lane % 4, a lane holds
  *
- * f32 is split into a high and a low part of 11 significant bits each, and the products of parts
- * are added (Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores, 2022). They
- * leave out low times low; where one product outweighs the others, it can be half of what an lse
- * may err. Low parts are held times 2^12, or those of elements under 2^-115 would lose bits as
- * subnormals; `rest`, without it, is for low times low alone, which such elements have no need of.
- * Infinities have no such parts and give NaN. Tensor cores truncate when they add, so sums of high
- * parts are short, and added up outside.
+ *   word i of A    row g + 8 (i % 2)     columns of K number t + 4 (i / 2)
+ *   word i of B    column g              the same columns of K
+ *   word i of C    see device/mma.cuh
+ *
+ * A word of a 16-bit type is a pair of columns. The order of K is the caller's choice, as long as A
+ * and B agree.
+ *
+ * f32 is split into a high and a low TF32 part of 11 significant bits each. MMAs of the parts are
+ * added (Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores, 2022). The
+ * published scheme leaves out low x low. Where one term outweighs the others, low x low can be half
+ * of the error that an lse may have. Callers may ask for low x low (ALL).
+ *
+ * Low parts are stored times 2^12: low parts of elements under 2^-115 would lose bits as
+ * subnormals. `residual` is the low part without that factor, for low x low alone. Infinities
+ * cannot be split and give NaN.
+ *
+ * Tensor cores truncate when they add. Sums of high parts are therefore kept short and are added up
+ * outside the tensor cores.
  */
 #ifndef TESSERA_CUDA_FRAGMENT_CUH
 #define TESSERA_CUDA_FRAGMENT_CUH
 
 #include "device/mma.cuh"
 
-#define FRAGMENT_LOW 4096.0f /* what low parts are held times */
+#define FRAGMENT_LOW 4096.0f /* factor that low parts are stored times */
 
 template <class T, int N> struct fragment {
     uint32_t word[N];
 };
 template <int N> struct fragment<float, N> {
-    uint32_t high[N], low[N], rest[N]; /* low is rest times FRAGMENT_LOW */
+    uint32_t high[N], low[N], residual[N]; /* low = residual x FRAGMENT_LOW */
 };
 
 template <class T, int N>
@@ -42,15 +50,15 @@ fragment_of(const uint32_t (&word)[N], float) {
     struct fragment<float, N> f;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        f.high[i] = (word[i] + 0x1000u) & 0xffffe000u; /* to nearest */
-        const float rest = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
-        f.rest[i] = __float_as_uint(rest);
-        f.low[i] = __float_as_uint(rest * FRAGMENT_LOW);
+        f.high[i] = (word[i] + 0x1000u) & 0xffffe000u; /* round to nearest */
+        const float residual = __uint_as_float(word[i]) - __uint_as_float(f.high[i]);
+        f.residual[i] = __float_as_uint(residual);
+        f.low[i] = __float_as_uint(residual * FRAGMENT_LOW);
     }
     return f;
 }
 
-/* The same of parts that were split before. */
+/* A fragment of parts that were split earlier. */
 template <int N>
 static __device__ __forceinline__ struct fragment<float, N>
 fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
@@ -59,7 +67,7 @@ fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
     for (int i = 0; i < N; i++) {
         f.high[i] = high[i];
         f.low[i] = low[i];
-        f.rest[i] = __float_as_uint(__uint_as_float(low[i]) * (1 / FRAGMENT_LOW));
+        f.residual[i] = __float_as_uint(__uint_as_float(low[i]) * (1 / FRAGMENT_LOW));
     }
     return f;
 }
@@ -72,8 +80,8 @@ static __device__ __forceinline__ void fragment_mma_tf32(float (&c)[4], const ui
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* sum += a[0] b[0] + ... + a[STEPS - 1] b[STEPS - 1], by sums that begin at zero. ALL: f32 with all
- * four products of parts. */
+/* sum += a[0] b[0] + ... + a[STEPS - 1] b[STEPS - 1]. Each MMA starts from a zero accumulator. ALL:
+ * for f32, all four MMAs of parts. */
 template <bool ALL, class T, int STEPS>
 static __device__ __forceinline__ void
 fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
@@ -81,12 +89,12 @@ fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
     float part[4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
-        mma_add(part, a[s].word, b[s].word, T());
+        mma_sync(part, a[s].word, b[s].word, T());
 #pragma unroll
     for (int e = 0; e < 4; e++)
         sum[e] += part[e];
 }
-/* What is small stays apart from what is large, which then is truncated once. */
+/* Small terms have accumulators of their own: a large accumulator is then truncated once. */
 template <bool ALL, int STEPS>
 static __device__ __forceinline__ void
 fragment_multiply(float (&sum)[4], const struct fragment<float, 4> (&a)[STEPS],

@@ -1,4 +1,4 @@
-/* Launching a kernel whose one argument is struct staged_params, over units of work. */
+/* Launches of kernels whose only argument is struct staged_params. */
 #ifndef TESSERA_CUDA_GRID_CUH
 #define TESSERA_CUDA_GRID_CUH
 
@@ -6,12 +6,12 @@
 
 #include <cuda_runtime.h>
 
-/* Blocks of a launch at most: kernels step through their units by the grid's size. Far more than
- * any device holds at once, so that the hardware evens out units of different cost. */
+/* Thread blocks in a launch at most; kernels loop over units by the grid's size. Far more than any
+ * device holds at once, so that the hardware evens out units of different cost. */
 #define GRID_MAX (1 << 16)
 
-/* Enough blocks for `units`, each doing `per_block` at a time. units may be more than there are:
- * kernels know the true number. */
+/* Launches a grid for `units` units, of which a thread block takes `per_block` at a time. `units`
+ * may exceed the true number, which kernels know. */
 static inline cudaError_t grid_launch(void (*kernel)(const struct staged_params), int64_t units,
                                       int per_block, int threads, const struct staged_params *p,
                                       cudaStream_t stream) {
@@ -23,15 +23,16 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct staged_params)
                             dim3(threads), arguments, 0, stream);
 }
 
-/* A kernel for block rows of up to `height` queries, by blocks of `shared` bytes. */
+/* A kernel for block rows of up to `height` queries; `shared`: bytes of shared memory of a thread
+ * block. */
 struct grid_tile {
     int64_t height;
     size_t shared;
     cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
-/* Launches the first of n tiles that is high enough, or the last; a lower one where the device's
- * blocks have less shared memory than that takes. */
+/* Launches the first of n tiles that is high enough, or the last. A lower tile is taken where the
+ * device has too little shared memory. */
 static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
                                            const struct staged_params *p, cudaStream_t stream) {
     int i = 0;
@@ -42,11 +43,11 @@ static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
     return tiles[i].launch(p, stream);
 }
 
-/* A block for each unit, with `shared` bytes of dynamic shared memory. More units than a grid has
- * blocks, 2^31, would take more values than any memory. */
-static inline cudaError_t grid_launch_units(void (*kernel)(const struct staged_params), int64_t units,
-                                            int threads, size_t shared, const struct staged_params *p,
-                                            cudaStream_t stream) {
+/* Launches one thread block for each unit, with `shared` bytes of dynamic shared memory. More units
+ * than a grid holds, 2^31, would take more scores than any memory. */
+static inline cudaError_t grid_launch_units(void (*kernel)(const struct staged_params),
+                                            int64_t units, int threads, size_t shared,
+                                            const struct staged_params *p, cudaStream_t stream) {
     if (units == 0)
         return cudaSuccess;
     if (units > INT32_MAX)

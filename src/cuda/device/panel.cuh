@@ -1,13 +1,13 @@
 /*
- * The product of two panels in shared memory, f32, held in the registers of a block's threads.
- * A tile has M rows and N columns. Warps stand in warps_m rows of warps_n; a thread has 8
- * consecutive rows, which it reads as two broadcasts, and every 32nd column of its warp's. Panels
- * are k-major: a[k][row], b[k][column].
+ * C [M, N] += A [M, K] B [K, N] in f32 by multiply-adds. A and B are panels in shared memory,
+ * stored k-major: a[k][row], b[k][column]; C is in registers. A thread block has warps_m x warps_n
+ * warps. A thread has 8 consecutive rows, read as two float4 broadcasts, and every 32nd column of
+ * its warp's.
  */
 #ifndef TESSERA_CUDA_PANEL_CUH
 #define TESSERA_CUDA_PANEL_CUH
 
-#define PANEL_K 32   /* depth of a panel */
+#define PANEL_K 32   /* depth K of a panel */
 #define PANEL_ROWS 8 /* rows of a thread */
 
 static __host__ __device__ constexpr int panel_warps_m(int m) {
@@ -33,8 +33,8 @@ template <int M, int N> static __device__ __forceinline__ int panel_column(void)
            (int)threadIdx.x % 32;
 }
 
-/* sum += a b, for panels whose rows of k are A_STRIDE (a multiple of 4) and B_STRIDE floats apart
- * and begin at the thread's first row and column. */
+/* sum += A B. Consecutive k are A_STRIDE (a multiple of 4) and B_STRIDE floats apart; a and b point
+ * at the thread's first row and column. */
 template <int COLUMNS, int A_STRIDE, int B_STRIDE>
 static __device__ __forceinline__ void panel_multiply(float (&sum)[PANEL_ROWS][COLUMNS],
                                                       const float *a, const float *b) {

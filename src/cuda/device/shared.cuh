@@ -1,10 +1,10 @@
-/* Shared memory by its own addresses, which are 32 bits. */
+/* Shared memory by 32-bit addresses of the shared window. */
 #ifndef TESSERA_CUDA_SHARED_CUH
 #define TESSERA_CUDA_SHARED_CUH
 
 #include <stdint.h>
 
-/* Where something stands in shared memory, in bytes. */
+/* The address of `at` in the shared window, in bytes. */
 static __device__ __forceinline__ uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }

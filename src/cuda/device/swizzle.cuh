@@ -1,20 +1,26 @@
 /*
- * Panels of 16-bit elements that ldmatrix reads without bank conflicts: rows of `ROW` bytes, a
- * multiple of 128, whose 16-byte pieces stand at exchanged places: piece c of row r is at piece
- * c ^ (r & 7), within each 128 bytes. Addresses are those of the shared window.
+ * The 128-byte XOR swizzle, which ldmatrix reads without bank conflicts. A panel has rows of `ROW`
+ * bytes, a multiple of 128. Within each 128 bytes, the 16-byte piece c of row r is stored at piece
+ * c ^ (r % 8):
+ *
+ *   row 0   0 1 2 3 4 5 6 7          row 2   2 3 0 1 6 7 4 5
+ *   row 1   1 0 3 2 5 4 7 6          row 3   3 2 1 0 7 6 5 4     ...
+ *
+ * TMA and WGMMA use the same swizzle (CU_TENSOR_MAP_SWIZZLE_128B).
  */
 #ifndef TESSERA_CUDA_SWIZZLE_CUH
 #define TESSERA_CUDA_SWIZZLE_CUH
 
 #include <stdint.h>
 
-/* Where piece c of a row r is, from the row's begin; only r % 8 counts. */
-static __device__ __forceinline__ uint32_t panel_piece(int r, int c) {
+/* Offset of 16-byte piece c of row r from the row's begin, in bytes; only r % 8 matters. */
+static __device__ __forceinline__ uint32_t swizzle_piece(int r, int c) {
     return (uint32_t)(c / 8 * 128 + ((c % 8) ^ (r & 7)) * 16);
 }
 
-/* From where piece c of a row is, to where piece c + 2 n is, for c = 0 or 1. */
-static __device__ __forceinline__ uint32_t panel_piece_after(uint32_t at, int n) {
+/* The address of piece c + 2 n, where `at` is the address of piece c of the same row; c is 0 or
+ * 1. */
+static __device__ __forceinline__ uint32_t swizzle_piece_after(uint32_t at, int n) {
     return (at ^ (uint32_t)(n % 4 * 32)) + (uint32_t)(n / 4 * 128);
 }
 

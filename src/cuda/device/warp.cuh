@@ -1,4 +1,4 @@
-/* What the 32 lanes of a warp do together. All lanes take part. */
+/* Operations of a whole warp; all 32 lanes take part. */
 #ifndef TESSERA_CUDA_WARP_CUH
 #define TESSERA_CUDA_WARP_CUH
 
@@ -10,7 +10,8 @@ static __device__ __forceinline__ int warp_lane(void) {
     return (int)(threadIdx.x % 32);
 }
 
-/* The same, found where it stands: what follows from it is not kept through the loop around. */
+/* The lane number, read again at each call: the compiler keeps neither it nor what follows from it
+ * in registers across a loop. */
 static __device__ __forceinline__ int warp_lane_here(void) {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
@@ -22,7 +23,7 @@ template <class T> static __device__ __forceinline__ T *warp_pointer(T *x, int l
     return (T *)__shfl_sync(WARP_ALL, (unsigned long long)x, lane);
 }
 
-/* The largest of all lanes; NaN is passed over. */
+/* The largest x of all lanes; NaN is ignored. */
 static __device__ __forceinline__ float warp_max(float x) {
     for (int step = 16; step; step /= 2)
         x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
@@ -35,10 +36,10 @@ static __device__ __forceinline__ double warp_sum(double x) {
     return x;
 }
 
-/* The last i in 0 ... n - 1 with first[i] <= x, for ascending first[0 ... n] with
- * first[0] <= x < first[n]. */
+/* The last i in 0 ... n - 1 with first[i] <= x. first[0 ... n] is ascending, and first[0] <= x <
+ * first[n]. */
 static __device__ __forceinline__ int64_t warp_find(const int64_t *first, int64_t n, int64_t x) {
-    int64_t low = 0, count = n; /* it is one of low ... low + count - 1 */
+    int64_t low = 0, count = n; /* the answer is one of low ... low + count - 1 */
     while (count > 1) {
         const int64_t step = (count + 31) / 32, at = warp_lane() * step;
         const unsigned below = __ballot_sync(WARP_ALL, at < count && first[low + at] <= x);

@@ -1,6 +1,6 @@
-/* Fused attention: partial results and how they are merged, and the outputs of a tile. */
-#ifndef TESSERA_CUDA_ATTENTION_STORE_CUH
-#define TESSERA_CUDA_ATTENTION_STORE_CUH
+/* Fused attention: partial results of KV splits and how they are combined; lse. */
+#ifndef TESSERA_CUDA_COMBINE_CUH
+#define TESSERA_CUDA_COMBINE_CUH
 
 #include "host/forward.h"
 #include "device/convert.cuh"
@@ -9,8 +9,9 @@
 #include <cuda_runtime.h>
 
 #define ATTENTION_LN_2 0.69314718055994531f
-#define ATTENTION_MERGE_THREADS 128
-#define ATTENTION_MERGE_ROWS (ATTENTION_MERGE_THREADS / 32) /* at a time, of a block */
+#define ATTENTION_COMBINE_THREADS 128
+#define ATTENTION_COMBINE_ROWS                                                                     \
+    (ATTENTION_COMBINE_THREADS / 32) /* rows of a thread block at a time */
 
 /* A slot of the workspace (host/forward.h). */
 struct attention_slot {
@@ -24,31 +25,32 @@ attention_slot_of(const struct attention_params &p, int64_t slot) {
     return {at, m, m + p.tile_rows};
 }
 
-/* The lse of row `row` of head (b, h), of a maximum and a sum in base 2. */
+/* Stores the lse of row `row` of head (b, h) from the row's maximum m and sum l, both base 2. */
 static __device__ __forceinline__ void attention_store_lse(const struct attention_params &p,
                                                            int32_t b, int32_t h, int32_t row,
                                                            float m, float l) {
     if (p.lse.data)
-        static_cast<float *>(p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] +
-                                         row * p.lse.stride[2]] =
+        static_cast<float *>(
+            p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + row * p.lse.stride[2]] =
             l == 0 ? -INFINITY : (m + log2f(l)) * ATTENTION_LN_2;
 }
 
-/* 0 where a maximum is -Inf: nothing stands in for it. */
+/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
 static __device__ __forceinline__ float attention_base(float m) {
     return m == -INFINITY ? 0.0f : m;
 }
 
-/* The parts of split tiles, in their order: blocks of one column a tile, a row for each warp. */
+/* Combines the partial results of split tiles, in the order of the splits: O = sum over parts of
+ * 2^(m_part - m) O_part / l. A warp takes a row. */
 template <class T>
-static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
-    attention_merge(const __grid_constant__ struct attention_params p) {
+static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
+    attention_combine(const __grid_constant__ struct attention_params p) {
     for (int64_t i = blockIdx.x; i < p.n_merges; i += gridDim.x) {
         const struct granule_item merge = p.image.merges[i];
         const int32_t b = merge.batch, h = merge.head;
         T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];
-        for (int row = (int)(blockIdx.y * ATTENTION_MERGE_ROWS + threadIdx.x / 32);
-             row < merge.rows; row += (int)gridDim.y * ATTENTION_MERGE_ROWS) {
+        for (int row = (int)(blockIdx.y * ATTENTION_COMBINE_ROWS + threadIdx.x / 32);
+             row < merge.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS) {
             float m = -INFINITY, l = 0;
             for (int part = 0; part < merge.parts; part++)
                 m = fmaxf(m, attention_slot_of(p, merge.slot + part).m[row]);
@@ -72,8 +74,8 @@ static __global__ void __launch_bounds__(ATTENTION_MERGE_THREADS)
     }
 }
 
-/* Blocks of a launch over `items`: no more than a grid can have, as kernels step through their
- * items by its size. */
+/* Thread blocks of a launch over `items`, at most a grid's; kernels loop over items by the grid's
+ * size. */
 static inline unsigned attention_blocks(int64_t items) {
     return (unsigned)(items < 1 << 30 ? items : 1 << 30);
 }
@@ -88,10 +90,11 @@ static inline cudaError_t attention_launch(void (*kernel)(const struct attention
 }
 
 template <class T>
-static cudaError_t attention_merge_launch(const struct attention_params *p, cudaStream_t stream) {
-    const unsigned high = (unsigned)(p->tile_rows + ATTENTION_MERGE_ROWS - 1) / ATTENTION_MERGE_ROWS;
-    return attention_launch(attention_merge<T>, dim3(attention_blocks(p->n_merges), high),
-                            ATTENTION_MERGE_THREADS, 0, p, stream);
+static cudaError_t attention_combine_launch(const struct attention_params *p, cudaStream_t stream) {
+    const unsigned high =
+        (unsigned)(p->tile_rows + ATTENTION_COMBINE_ROWS - 1) / ATTENTION_COMBINE_ROWS;
+    return attention_launch(attention_combine<T>, dim3(attention_blocks(p->n_merges), high),
+                            ATTENTION_COMBINE_THREADS, 0, p, stream);
 }
 
 #endif

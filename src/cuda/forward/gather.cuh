@@ -1,9 +1,7 @@
-/*
- * Fused attention: how listed keys get into shared memory. A step is KEYS places of a tile's
- * granules; each warp gathers KEYS / WARPS rows of K and of V, whatever the granules are, and puts
- * the row masks beside them where a granule of the step has one. Places that hold no key get zeros,
- * and a mask without rows.
- */
+/* Fused attention: cp.async gather of listed keys. A step is KEYS places of a tile's granules (KV
+ * chunks, lists/granules.h). Each warp gathers KEYS / WARPS rows of K and of V into shared memory,
+ * for granules of any size. Where a granule of the step has a mask, the row masks are put beside
+ * them. Places without a key get zeros and an empty row mask. */
 #ifndef TESSERA_CUDA_ATTENTION_GATHER_CUH
 #define TESSERA_CUDA_ATTENTION_GATHER_CUH
 
@@ -13,7 +11,7 @@
 #include "device/swizzle.cuh"
 #include "device/warp.cuh"
 
-/* Where the rows of one (batch, head) of a tensor begin. */
+/* First element of head (b, h) of a tensor. */
 template <class T>
 static __device__ __forceinline__ char *attention_head(const struct view &view, int32_t b,
                                                        int32_t h) {
@@ -21,7 +19,8 @@ static __device__ __forceinline__ char *attention_head(const struct view &view, 
                                     h * view.stride[1]);
 }
 
-/* 16 bytes of a row of elements that are not aligned, or not to be taken as they are. */
+/* Up to 16 bytes of a row, loaded element by element and multiplied by `scale`; zeros past
+ * `bytes`. */
 template <class T>
 static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
                                                           float scale) {
@@ -38,24 +37,24 @@ static __device__ __forceinline__ uint4 attention_load_16(const char *from, int3
     return piece.all;
 }
 
-/* How rows get from a tensor into a panel. */
-struct attention_manner {
+/* How rows of a tensor are copied into a panel. */
+struct attention_copy_mode {
     int64_t stride; /* bytes from row to row */
-    uint32_t step;  /* the same, where rows are copied */
+    uint32_t step;  /* the stride in 32 bits, where rows are copied by cp.async */
     int32_t bytes;  /* of a row */
-    bool copied;    /* 16 bytes at a time; else element by element, times `scale` */
+    bool copied;    /* by cp.async, 16 bytes each; else element by element, times `scale` */
     float scale;
 };
 
 template <class T>
-static __device__ __forceinline__ struct attention_manner
-attention_manner_of(const struct attention_params &p, const struct view &view, int32_t d,
-                    float scale) {
+static __device__ __forceinline__ struct attention_copy_mode
+attention_copy_mode_of(const struct attention_params &p, const struct view &view, int32_t d,
+                       float scale) {
     return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* Lanes that copy a row of DIMS elements, 16 bytes each, 128 at a time. */
+/* Lanes that copy a row of DIMS elements: 16 bytes each, at most 128 bytes at a time. */
 template <class T, int DIMS>
 static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
     constexpr int LANES = DIMS * (int)sizeof(T) < 128 ? DIMS * (int)sizeof(T) / 16 : 8;
@@ -63,66 +62,66 @@ static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
     return LANES;
 }
 
-/* Each warp instruction copies a segment, 128 bytes, of four rows, or eight rows of 64 bytes. Lane l
- * names, in key[i], the one that goes to row 32 i + l of the panel, -1 for zeros. */
+/* Copies ROWS rows by cp.async. An instruction of the warp copies 128 bytes of four rows, or 64
+ * bytes of eight. Lane l holds in key[i] the row for place 32 i + l of the panel; -1: zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void
-attention_copy_keys(uint32_t to, const char *from, const struct attention_manner &manner,
-                    const int32_t (&key)[(ROWS + 31) / 32]) {
+static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const char *from,
+                                                           const struct attention_copy_mode &mode,
+                                                           const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
-    to += (uint32_t)(sub * ROW) + panel_piece(sub, piece);
-    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+    to += (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
+    asm("" : "+l"(from)); /* one sum: else each row would add both terms */
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
-        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * manner.step;
+        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * mode.step;
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
-                copy_16_of_line(at + 128 * s, row + 128 * s,
-                                k >= 0 && 128 * s + 16 * piece < manner.bytes);
+                cp_async_16_l2_128(at + 128 * s, row + 128 * s,
+                                   k >= 0 && 128 * s + 16 * piece < mode.bytes);
     }
 }
 
-/* The same for rows that follow one another, the first `count`, which need no looking up. from, to:
- * where this lane's pieces of the first begin (attention_lane_*). */
+/* Copies `count` consecutive rows; places past them get zeros. from, to: this lane's pieces of the
+ * first row (attention_lane_from, attention_lane_to). */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void
-attention_copy_run(uint32_t to, const char *from, const struct attention_manner &manner,
-                   int32_t count) {
+static __device__ __forceinline__ void attention_copy_run(uint32_t to, const char *from,
+                                                          const struct attention_copy_mode &mode,
+                                                          int32_t count) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
-        const char *row = from + (uint64_t)manner.step * (uint32_t)i;
+        const char *row = from + (uint64_t)mode.step * (uint32_t)i;
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
             if (8 * s + LANES <= PIECES || 8 * s + piece < PIECES)
-                copy_16_of_line(at + 128 * s, row + 128 * s,
-                                i + sub < count && 128 * s + 16 * piece < manner.bytes);
+                cp_async_16_l2_128(at + 128 * s, row + 128 * s,
+                                   i + sub < count && 128 * s + 16 * piece < mode.bytes);
     }
 }
 
-/* This lane's pieces of rows: from the first row's begin, and of a panel. */
+/* Offset of this lane's first piece, in bytes: from the tensor's first row, and within a panel. */
 template <int LANES>
 static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
     return (uint64_t)(uint32_t)(first + warp_lane() / LANES) * step + 16 * (warp_lane() % LANES);
 }
 template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
-    return (uint32_t)(sub * ROW) + panel_piece(sub, piece);
+    return (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
 }
 
-/* The same element by element. */
+/* attention_copy_keys, element by element. */
 template <class T, int ROWS, int ROW>
 static __device__ __forceinline__ void
-attention_copy_elements(uint32_t to, const char *from, const struct attention_manner &manner,
+attention_copy_elements(uint32_t to, const char *from, const struct attention_copy_mode &mode,
                         const int32_t (&key)[(ROWS + 31) / 32]) {
     const int piece = warp_lane_here() % 8, sub = warp_lane_here() / 8;
 #pragma unroll 1
@@ -135,28 +134,28 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_ma
         }
 #pragma unroll 1
         for (int c = piece; c < ROW / 16; c += 8) {
-            const int32_t bytes = manner.bytes - 16 * c;
+            const int32_t bytes = mode.bytes - 16 * c;
             uint4 x = {0, 0, 0, 0};
             if (k >= 0 && bytes > 0)
-                x = attention_load_16<T>(from + k * manner.stride + 16 * c, bytes, manner.scale);
-            shared_store_16(to + (uint32_t)(row * ROW) + panel_piece(row, c), x);
+                x = attention_load_16<T>(from + k * mode.stride + 16 * c, bytes, mode.scale);
+            shared_store_16(to + (uint32_t)(row * ROW) + swizzle_piece(row, c), x);
         }
     }
 }
 
-/* Rows of DIMS elements by one warp into a panel of rows that are ROW bytes apart, done after
- * copy_wait_all. */
+/* Gathers rows of DIMS elements into a panel with rows ROW bytes apart, by one warp; complete after
+ * cp_async_wait_all. */
 template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
-                                                        const struct attention_manner &manner,
+                                                        const struct attention_copy_mode &mode,
                                                         const int32_t (&key)[(ROWS + 31) / 32]) {
-    if (manner.copied)
-        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, manner, key);
+    if (mode.copied)
+        attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, mode, key);
     else
-        attention_copy_elements<T, ROWS, ROW>(to, from, manner, key);
+        attention_copy_elements<T, ROWS, ROW>(to, from, mode, key);
 }
 
-/* Rows 64 w ... 64 w + 63 that list key c of a band. */
+/* Rows 64 w ... 64 w + 63 of the tile that list key c of a granule with a band. */
 static __device__ __forceinline__ uint64_t attention_band(const struct granule_mask &mask,
                                                           int32_t c, int w) {
     const int64_t first = (int64_t)c - mask.u.band.hi - 64 * w;
@@ -167,34 +166,34 @@ static __device__ __forceinline__ uint64_t attention_band(const struct granule_m
            (~(uint64_t)0 >> (last > 63 ? 0 : 63 - last));
 }
 
-/* ---- what is known of the keys of coming steps, in shared memory ---- */
+/* ---- granules and items of coming steps, in shared memory ---- */
 
-#define ATTENTION_JOBS 4 /* items in flight: being computed, filled and looked up, and the next */
+#define ATTENTION_JOBS 4 /* items in flight: computed, gathered, looked up, and the next */
 
-/* keys, masks: of the granules of a step, which stand there one step before the gather needs them.
- * words: the row masks of a stage's places. */
+/* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
+ * row masks of a stage's places. */
 template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
-    const char *k[ATTENTION_JOBS], *v[ATTENTION_JOBS]; /* of the jobs that are looked up */
+    const char *k[ATTENTION_JOBS],
+        *v[ATTENTION_JOBS]; /* heads of K and V, of the items that are looked up */
     int32_t keys[2][KEYS];
 };
 
-/* Fetches an item of the schedule. */
-static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
-                                                           const struct attention_params &p,
-                                                           int64_t item) {
+/* Copies an item of the schedule to shared memory. */
+static __device__ __forceinline__ void
+attention_fetch_job(struct granule_item &job, const struct attention_params &p, int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
-        copy_8(shared_address(&job) + 8 * at,
-               reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+        cp_async_8(shared_address(&job) + 8 * at,
+                   reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
 }
 
-/* Asks for an item's rows of Q, so that they are in the L2 cache when a warp has room for them. */
+/* Prefetches an item's rows of Q to L2. */
 template <class T, int D, int THREADS>
-static __device__ __forceinline__ void attention_ask_q(const struct attention_params &p,
-                                                       const struct granule_item &item) {
+static __device__ __forceinline__ void attention_prefetch_q(const struct attention_params &p,
+                                                            const struct granule_item &item) {
     const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
     const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
     const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
@@ -205,11 +204,13 @@ static __device__ __forceinline__ void attention_ask_q(const struct attention_pa
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
-/* Fetches the granules of a job's step, from number `first` on; by THREADS threads. */
+/* Copies the granules of a step to shared memory, from granule `first` of the item on; by THREADS
+ * threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
-attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-               int slot, const struct granule_item &item, uint32_t first) {
+attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
+                         const struct attention_params &p, int slot,
+                         const struct granule_item &item, uint32_t first) {
 #pragma unroll
     for (int i = 0; i < KEYS; i += THREADS) {
         const uint32_t at = (uint32_t)i + threadIdx.x;
@@ -219,20 +220,23 @@ attention_look(struct attention_lists<KEYS, WORDS> &lists, const struct attentio
             lists.keys[slot][at] = -1;
             continue;
         }
-        copy_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
+                   true);
         if (first + at >= (uint32_t)item.whole)
-            copy_16_of_line(shared_address(&lists.masks[slot][at]),
-                            p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
+            cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
+                               p.image.masks + item.mask + (first + at - (uint32_t)item.whole),
+                               true);
     }
 }
 
-/* The key at place `row` of a step that begins with granule `begin`, -1 where there is none, and
- * where the step is `masked` its row mask, if it is to be kept, into a stage. */
+/* The key at place `row` of a step that begins with granule `begin`; -1: none. In a masked step
+ * with `keep`, also writes the place's row mask to the stage. */
 template <int KEYS, int WORDS>
-static __device__ __forceinline__ int32_t
-attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-              int slot, const struct granule_item &item, uint32_t begin, int row, bool masked,
-              bool keep) {
+static __device__ __forceinline__ int32_t attention_key(struct attention_lists<KEYS, WORDS> &lists,
+                                                        const struct attention_params &p, int slot,
+                                                        const struct granule_item &item,
+                                                        uint32_t begin, int row, bool masked,
+                                                        bool keep) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     const int32_t first = lists.keys[slot][at];
     if (!masked)
@@ -256,7 +260,7 @@ attention_key(struct attention_lists<KEYS, WORDS> &lists, const struct attention
             p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
 #pragma unroll
         for (int w = 0; w < WORDS; w++)
-            copy_8(shared_address(&words[w]), from + w);
+            cp_async_8(shared_address(&words[w]), from + w);
     }
     return none ? -1 : first + offset;
 }

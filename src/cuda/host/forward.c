@@ -19,7 +19,8 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
     i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
     i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
-    i.halves = carve_take(c, (size_t)(g->halves ? g->n_items : 0), sizeof *i.halves);
+    i.consumer_info =
+        carve_take(c, (size_t)(g->consumer_info ? g->n_items : 0), sizeof *i.consumer_info);
     i.score_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.score_bits);
     return i;
 }
@@ -41,7 +42,8 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.merges, g->merges, g->n_merges, sizeof *to.merges},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
-        {to.halves, g->halves, g->halves ? g->n_items : 0, sizeof *to.halves},
+        {to.consumer_info, g->consumer_info, g->consumer_info ? g->n_items : 0,
+         sizeof *to.consumer_info},
         {to.score_bits, g->score_bits, g->n_bits, sizeof *to.score_bits},
     };
     return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
@@ -49,7 +51,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
 
 /* ---- runs ---- */
 
-/* A slot's rows of o are whole eights of floats, as attention_low_rows.cuh stores them. */
+/* A slot's rows of o are whole eights of floats, as forward/sm80_small_m/rows.cuh stores them. */
 static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }
@@ -108,6 +110,6 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
         .filled = granules_of(args)->filled,
-        .turns = granules_of(args)->turns,
+        .single_steps = granules_of(args)->single_steps,
     };
 }

@@ -14,7 +14,8 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
-    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
+    struct granule_consumer_info
+        *consumer_info; /* with score_bits: for kernels with consumers (granule_rules) */
     uint32_t *score_bits;
 };
 
@@ -40,12 +41,12 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
-    bool filled; /* as granules have it: no places without a key but past the last */
-    bool turns;  /* likewise: many chunks are such that one half of a tile's rows alone lists */
+    bool filled;       /* as in struct granules: no places without a key but past the last */
+    bool single_steps; /* as in struct granules: many chunks are single-consumer steps */
 };
 
-/* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that
- * share a multiprocessor: what registers and an H200's shared memory allow. */
+/* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and
+ * tiles of `rows` rows: what registers and an H200's shared memory allow. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
     ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \
@@ -56,19 +57,19 @@ struct attention_params {
      : (rows) > 16 ? 5                                                                             \
                    : 10)
 
-/* The same for f32, of which shared memory allows fewer still. */
+/* The same for f32, which shared memory limits further. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* Warps of a tile of attention_low.cuh, each with as many of a head's dims; and its blocks on a
- * multiprocessor: what registers and an H200's shared memory allow. */
-#define ATTENTION_WARPS_LOW(head, rows)                                                            \
+/* Warps of a small-M tile (forward/sm80_small_m), over which the head dim is split; and its CTAs on
+ * a multiprocessor: what registers and an H200's shared memory allow. */
+#define ATTENTION_WARPS_SMALL_M(head, rows)                                                        \
     ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
      : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
      : (head) > 256 || (rows) > 16 ? 4                                                             \
      : (head) > 128 || (rows) > 8  ? 2                                                             \
                                    : 1)
-#define ATTENTION_BLOCKS_LOW(head, rows)                                                           \
+#define ATTENTION_BLOCKS_SMALL_M(head, rows)                                                       \
     ((head) > 512   ? ((head) > 768 || (rows) > 8 ? 1 : 2)                                         \
      : (head) > 256 ? ((rows) > 8 ? 2 : 3)                                                         \
      : (rows) > 16  ? 2                                                                            \
@@ -78,28 +79,26 @@ struct attention_params {
                     : 16)
 
 /* The same for 16 bits. */
-#define ATTENTION_WARPS_LOW_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
-#define ATTENTION_BLOCKS_LOW_16BIT(head, rows)                                                     \
+#define ATTENTION_WARPS_SMALL_M_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
+#define ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows)                                                 \
     ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
 
-/* Keys of their steps, and rows of a warp: tall tiles take 32, which halves what passes from shared
- * memory for each product, but for rows of more than 256 bytes, whose sums would not fit the
- * registers; and, of up to 64 dims, for THIN lists (attention_params), of which 32 rows have less in
- * common. A low tile takes short steps: it is a warp that waits, and the more of them fit a
- * multiprocessor the better. Of f32, whose keys take long, all steps are short, and a low tile's
- * half as long: eight and four blocks then fit a multiprocessor of an H200, where steps of 32 keys
- * let it have five and two. */
+/* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared
+ * memory traffic of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the
+ * registers; so have THIN lists (attention_params) of up to 64 dims, of which 32 rows have little
+ * in common. Low tiles have short steps: more CTAs then fit a multiprocessor, and a warp mostly
+ * waits. Keys of f32 take long, so all its steps are short, and half as long in low tiles. Eight
+ * and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys allow five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
 #define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
     ((rows) > 64 && (head) <= 128 && ((head) > 64 || !(thin)) ? 32 : 16)
 #define ATTENTION_WARP_F32(head, rows) ((rows) > 64 && (head) <= 64 ? 32 : 16)
 
-/* Keys of a granule of these kernels at most: a step of their lowest tiles, which in f32 is shorter,
- * as shared memory holds so few blocks of a warp each. */
+/* Keys of a granule of these kernels at most: a step of their lowest tiles. */
 #define ATTENTION_GRANULE 32
 #define ATTENTION_GRANULE_F32 16
-#define ATTENTION_GRANULE_LOW 16
+#define ATTENTION_GRANULE_SMALL_M 16
 
 /* What the table asks of every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);

@@ -1,5 +1,5 @@
-/* What the host calls of the units that nvcc compiles: one launch function for each kernel. Launches
- * only: nothing is allocated, copied or waited for. */
+/* What the host calls of the units that nvcc compiles: one launch function for each kernel.
+ * Launches only: nothing is allocated, copied or waited for. */
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
@@ -14,7 +14,8 @@ extern "C" {
 
 /* cuda_NAME; for kernels of the stages that are faster on Hopper where TMA can fetch keys also
  * cuda_NAME_sm90, which answers cudaErrorNotSupported where it cannot, and launches nothing. Fused
- * ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells planning. */
+ * ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
+ * planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);
@@ -28,7 +29,7 @@ extern "C" {
 #undef CUDA_FORWARD
 #undef CUDA_STAGED
 
-/* Fills `partial`, `rows`, `strips` and `chunks` of an image whose other parts are in place. */
+/* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
 
 #ifdef __cplusplus

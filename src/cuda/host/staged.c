@@ -5,7 +5,7 @@
 
 /* ---- what kernels are handed ---- */
 
-/* Columns of all strips: the scores of each head fill block_q rows of its strips. */
+/* Columns of all block rows: the scores of each head fill block_q rows of them. */
 static int64_t columns_of(const struct kernel_args *args) {
     const struct bcsr *m = args->bcsr;
     const int64_t last = args->problem->batch * args->problem->heads_q - 1;
@@ -18,13 +18,13 @@ static int64_t mean_width_of(const struct kernel_args *args) {
     return columns_of(args) / (args->schedule->n_items > 0 ? args->schedule->n_items : 1);
 }
 
-/* Chunks of a strip of mean width. */
-static int32_t chunks_of_strip(const struct kernel_args *args) {
+/* Chunks of a block row of mean width. */
+static int32_t chunks_of_block_row(const struct kernel_args *args) {
     const int64_t chunks = (mean_width_of(args) + CUDA_CHUNK - 1) / CUDA_CHUNK;
     return chunks > 0 ? (int32_t)chunks : 1;
 }
 
-/* Columns of the first item's strip: items stand longest first within a group of heads. */
+/* Columns of the first item's block row: items stand longest first within a group of heads. */
 static int64_t widest_of(const struct kernel_args *args) {
     const struct bcsr *m = args->bcsr;
     if (args->schedule->n_items == 0)
@@ -35,7 +35,7 @@ static int64_t widest_of(const struct kernel_args *args) {
            m->block_kv;
 }
 
-/* Strips are narrower than 2^32 columns, so for wider blocks any wider number does. */
+/* Block rows are narrower than 2^32 columns, so for wider blocks any wider number does. */
 static struct cuda_divisor divisor_of(int64_t number) {
     const uint32_t n = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
     uint32_t log2 = 0;
@@ -87,7 +87,7 @@ struct staged_params staged_params_of(const struct kernel_args *args, void *imag
         .architecture = args->target->architecture,
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
-        .strip_chunks = chunks_of_strip(args),
+        .block_row_chunks = chunks_of_block_row(args),
         .even = even,
         .in_order = even && m->block_kv % 8 != 0,
         .widest = widest,

@@ -1,4 +1,4 @@
-/* What the host hands to kernels of the stages: a plan's image in device memory, and plain numbers. */
+/* What the host hands to kernels of the stages: a plan's image in device memory, plain numbers. */
 #ifndef TESSERA_CUDA_LAUNCH_H
 #define TESSERA_CUDA_LAUNCH_H
 
@@ -21,7 +21,7 @@ struct staged_params {
     struct cuda_divisor by_block_kv, by_heads_q, by_heads_per_kv;
     int64_t rows;    /* block rows */
     int64_t height;  /* queries of a block row at most: block_q, or n_q where that is less */
-    int64_t columns; /* of all strips together */
+    int64_t columns; /* of all block rows together */
     int64_t batch;
     int32_t heads_q;
     int32_t heads_per_kv; /* query heads of one key/value head */
@@ -31,10 +31,11 @@ struct staged_params {
     int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
-    int32_t strip_chunks; /* of a strip of mean width, CUDA_CHUNK columns each; 1 at least */
-    int32_t even;         /* strips are about as wide */
-    int32_t in_order;     /* ... and rows share sectors with their neighbours */
-    int64_t widest;       /* columns of the widest strip of the first heads: what others are like */
+    int32_t block_row_chunks; /* chunks of CUDA_CHUNK columns of a mean block row, at least 1 */
+    int32_t even;             /* block rows have about the same width */
+    int32_t in_order;         /* ... and rows share sectors with their neighbours */
+    int64_t
+        widest; /* columns of the widest block row of the first heads, which stand for the others */
 };
 
 /* An array of an image and where it comes from. */

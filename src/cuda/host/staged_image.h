@@ -5,21 +5,21 @@
 
 #include "plan/kernels.h"
 
-/* Columns of a strip (the tiles of a block row side by side) that one unit of SDDMM computes. */
+/* Columns of a block row of scores that one unit of SDDMM computes. */
 #define CUDA_CHUNK 128
 
-/* Where the strip of an item is: what would else be found by three loads, each of which needs the
- * one before. Two pieces of 16 bytes, by which kernels load it. */
-struct strip_place {
+/* Where an item's block row is: what would take three loads in sequence. Two pieces of 16 bytes, as
+ * kernels load it. */
+struct block_row_place {
     int64_t entry;  /* its first tile */
     int64_t scores; /* its first value */
     int64_t tiles;
     int32_t batch_head, row; /* b * heads_q + h, block row */
 };
 
-/* Where the scores of a strip are, for those who pass over all strips as their scores stand: one
- * piece of 16 bytes. */
-struct strip_row {
+/* Where the scores of a block row are, for kernels that pass over all block rows in memory order:
+ * one piece of 16 bytes. */
+struct block_row_scores {
     int64_t scores;
     int32_t tiles, batch_head;
 };
@@ -34,11 +34,11 @@ struct staged_image {
     int64_t *partial;        /* [n_tiles] 0: full, i + 1: band i, -1 - i: bitmask i; NULL where all
                                  tiles are full */
     struct work_item *items; /* [n_items] one block row of one head each, longest first */
-    struct strip_place *strips; /* [n_items] */
-    struct strip_row *rows;     /* [batch * heads_q * rows] of all, as their scores stand */
-    int64_t *chunks;            /* [n_items + 1] chunks of the strips of all items before */
-    int64_t *list_of;           /* [batch * heads_q] */
-    int64_t *scores_offset;     /* [batch * heads_q] */
+    struct block_row_place *block_rows; /* [n_items] */
+    struct block_row_scores *rows;      /* [batch * heads_q * rows] of all, as their scores stand */
+    int64_t *chunks;        /* [n_items + 1] chunks of the block rows of all items before */
+    int64_t *list_of;       /* [batch * heads_q] */
+    int64_t *scores_offset; /* [batch * heads_q] */
 };
 
 static inline int64_t staged_image_words(const struct bcsr *m) {
@@ -61,8 +61,9 @@ static inline struct staged_image staged_image(struct carve *c, const struct ker
     if (n_partial)
         i.partial = (int64_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int64_t));
     i.items = (struct work_item *)carve_take(c, items, sizeof(struct work_item));
-    i.strips = (struct strip_place *)carve_take(c, items, sizeof(struct strip_place));
-    i.rows = (struct strip_row *)carve_take(c, heads * (size_t)m->rows, sizeof(struct strip_row));
+    i.block_rows = (struct block_row_place *)carve_take(c, items, sizeof(struct block_row_place));
+    i.rows = (struct block_row_scores *)carve_take(c, heads * (size_t)m->rows,
+                                                   sizeof(struct block_row_scores));
     i.chunks = (int64_t *)carve_take(c, items + 1, sizeof(int64_t));
     i.list_of = (int64_t *)carve_take(c, heads, sizeof(int64_t));
     i.scores_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));

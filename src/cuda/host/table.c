@@ -1,5 +1,5 @@
-/* The CUDA backend's table as data: instances.def has a row for each kernel, families what theirs have
- * in common. */
+/* The CUDA backend's table as data: instances.def has a row for each kernel, families what theirs
+ * have in common. */
 #include "host/table.h"
 
 #include "host/forward.h"
@@ -109,10 +109,10 @@ static int32_t resident_sm80_f32(int32_t head, int32_t rows) {
     return ATTENTION_BLOCKS_F32(head, rows);
 }
 static int32_t resident_small_m(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS_LOW(head, rows);
+    return ATTENTION_BLOCKS_SMALL_M(head, rows);
 }
 static int32_t resident_small_m_16bit(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS_LOW_16BIT(head, rows);
+    return ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows);
 }
 
 /* Warps' rows of tall tiles are those for sparse masks: of other lists few granules have masks. */
@@ -126,7 +126,7 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
 /* ---- families ---- */
 
 #define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .halves = 1, .resident = resident_one, .refuses = sm90_refuses
+    .granule = GRANULE_MAX, .consumer_info = 1, .resident = resident_one, .refuses = sm90_refuses
 static const struct family family_sm90 = {HOPPER, .cluster = 1,
                                           .heights = "its query tiles have 32, 64 or 128 rows"};
 static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
@@ -142,13 +142,13 @@ static const struct family family_sm80_f32 = {.granule = ATTENTION_GRANULE_F32,
                                               .resident = resident_sm80_f32,
                                               .cluster = 1};
 static const struct family family_small_m = {
-    .granule = ATTENTION_GRANULE_LOW,
+    .granule = ATTENTION_GRANULE_SMALL_M,
     .resident = resident_small_m,
     .cluster = 1,
     .heights =
         "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to 256 dims 32)"};
 static const struct family family_small_m_16bit = {
-    .granule = ATTENTION_GRANULE_LOW,
+    .granule = ATTENTION_GRANULE_SMALL_M,
     .resident = resident_small_m_16bit,
     .cluster = 1,
     .heights =

@@ -1,25 +1,25 @@
 /* Score bits, chunk by chunk, from the masks of its granules. */
 #include "lists/fragment_masks.h"
 
-/* Words for two rows of a chunk of whole and even granules. */
-static int32_t even_words(const struct cut *cut) {
+/* Words for two rows of a chunk of whole granules and uniform masks. */
+static int32_t uniform_words(const struct cut *cut) {
     return cut->size < 8 ? 8 : 1;
 }
 
-/* The chunks of a tile: those of whole granules, those of these and even ones; and all. */
-static void chunks_of(const struct cut *cut, int64_t *whole, int64_t *even, int64_t *all) {
+/* Chunks of a tile: of whole granules; of these and uniform masks; all. */
+static void chunks_of(const struct cut *cut, int64_t *whole, int64_t *uniform, int64_t *all) {
     const int64_t each = SCHEDULE_CHUNK / cut->size;
     *whole = cut->n[CUT_WHOLE] / each;
-    *even = cut_even(cut) / each;
+    *uniform = cut_uniform(cut) / each;
     *all = (cut->n[CUT_WHOLE] + cut_masked(cut) + each - 1) / each;
 }
 
 int64_t score_bits_before(const struct cut *cut, int32_t tile_rows, int64_t end) {
-    int64_t whole, even, all;
-    chunks_of(cut, &whole, &even, &all);
+    int64_t whole, uniform, all;
+    chunks_of(cut, &whole, &uniform, &all);
     const int64_t chunk = min_i64(end / (SCHEDULE_CHUNK / cut->size), all);
-    return (max_i64(min_i64(chunk, even) - whole, 0) * even_words(cut) +
-            max_i64(chunk - even, 0) * 8) *
+    return (max_i64(min_i64(chunk, uniform) - whole, 0) * uniform_words(cut) +
+            max_i64(chunk - uniform, 0) * 8) *
            (tile_rows / 2);
 }
 
@@ -60,10 +60,10 @@ void score_bits_fill(uint32_t *bits, const struct cut *cut, const struct lists *
                      const struct granule_mask *masks) {
     const struct granule_mask whole_mask = {.count = (int16_t)cut->size, .kind = GRANULE_ALL};
     const int64_t each = SCHEDULE_CHUNK / cut->size, n = cut->n[CUT_WHOLE] + cut_masked(cut);
-    int64_t whole, even, all;
-    chunks_of(cut, &whole, &even, &all);
+    int64_t whole, uniform, all;
+    chunks_of(cut, &whole, &uniform, &all);
     for (int64_t g = whole * each; g < n; g++) {
-        const int32_t words = g / each < even ? even_words(cut) : 8;
+        const int32_t words = g / each < uniform ? uniform_words(cut) : 8;
         bits_set(bits + score_bits_before(cut, lists->tile_rows, g), words, cut, lists,
                  g % each * cut->size,
                  g < cut->n[CUT_WHOLE] ? &whole_mask : &masks[g - cut->n[CUT_WHOLE]]);

@@ -1,14 +1,13 @@
 /*
- * Row masks as threads that hold scores of a warpgroup product need them: of every chunk of
+ * Row masks in accumulator-fragment layout, as threads hold scores of a WGMMA: for every chunk of
  * SCHEDULE_CHUNK places that is not all whole granules, in their order
  *
  *   each 16 rows of the tile    r = 0 ... 7      rows r and r + 8 of these 16
- *     of each r                 1 or 8 words     the only one of all places; or the n-th of places
- *                                                8 j + n of each j = 0 ... 15
- *     bit 2 j + h of each       row r + 8 h lists these places
+ *     each r                    1 or 8 words     1: for all places; 8: word n for places 8 j + n
+ *       bit 2 j + h of a word   j = 0 ... 15     row r + 8 h lists these places
  *
- * One word is enough for chunks of even granules (order.h) of 8 keys and more. Places without keys have
- * no bits.
+ * One word is enough for chunks of uniform masks (order.h) and granules of at least 8 keys. Places
+ * without keys have no bits.
  */
 #ifndef TESSERA_SCORE_BITS_H
 #define TESSERA_SCORE_BITS_H

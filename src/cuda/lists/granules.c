@@ -13,8 +13,8 @@
 /* The largest size is taken that adds at most one place in this many to the listed keys. */
 #define GRANULE_SLACK 32
 
-/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size follow
- * from n modulo the largest size, so one look at every run is enough. */
+/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size
+ * follow from n modulo the largest size, so one look at every run is enough. */
 static int32_t size_choose(const struct lists *lists, int32_t size) {
     const int64_t keys = lists->full_keys + lists->masked_keys;
     int64_t runs[GRANULE_MAX] = {0};
@@ -47,24 +47,24 @@ struct tile_cut {
     int64_t bits; /* its first word of score_bits */
 };
 
-/* Plans have turns where at least one chunk in this many is one half's alone. */
-#define GRANULE_TURNS 4
+/* Plans have single-consumer steps where they make up at least one chunk in this many. */
+#define GRANULE_SINGLE_STEPS 4
 
 /* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are. */
 static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
-                        int turns) {
+                        int single_steps) {
     int64_t alone = 0, places = 0;
 #pragma omp parallel for schedule(dynamic, 16) reduction(+ : alone, places) \
     if (threads_pay(tiles_seconds(lists)))
     for (int64_t T = 0; T < out->tiles; T++) {
         const struct cut *cut = &tiles[T].cut;
-        cut_count(&tiles[T].cut, lists, T, out->size, turns);
+        cut_count(&tiles[T].cut, lists, T, out->size, single_steps);
         out->mask_ptr[T + 1] = cut_masked(cut);
         out->ptr[T + 1] = cut->n[CUT_WHOLE] + out->mask_ptr[T + 1];
         alone += cut->chunks[0] + cut->chunks[1];
         places += out->ptr[T + 1] * out->size;
     }
-    out->turns = alone > 0 && GRANULE_TURNS * alone * SCHEDULE_CHUNK >= places;
+    out->single_steps = alone > 0 && GRANULE_SINGLE_STEPS * alone * SCHEDULE_CHUNK >= places;
 }
 
 /* Whether no granule of a tile has places that no key fills, but past the last of all keys. */
@@ -111,7 +111,7 @@ static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, i
 static struct granule_item item_make(const struct granules *g, const struct lists *lists,
                                      const struct granule_rules *rules, int32_t batch_head,
                                      int32_t tile, int32_t part, int32_t parts) {
-    int64_t first = batch_head * rules->stack; /* of the heads that are stacked */
+    int64_t first = batch_head * rules->stack; /* of packed heads */
     int64_t T = rules->list_of[first] * lists->tiles + tile;
     int64_t head = first % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
@@ -135,16 +135,17 @@ static struct granule_item item_make(const struct granules *g, const struct list
     };
 }
 
-static struct granule_halves halves_make(const struct granules *g, const struct lists *lists,
-                                         const struct tile_cut *tile,
-                                         const struct granule_item *item, int64_t T) {
+static struct granule_consumer_info consumer_info_make(const struct granules *g,
+                                                       const struct lists *lists,
+                                                       const struct tile_cut *tile,
+                                                       const struct granule_item *item, int64_t T) {
     const int64_t begin = item->first - g->ptr[T], end = begin + item->count;
-    struct granule_halves halves = {
+    struct granule_consumer_info consumer_info = {
         .bits = tile->bits + score_bits_before(&tile->cut, lists->tile_rows, begin),
-        .even = (int32_t)max_i64(min_i64(end, cut_even(&tile->cut)) - begin, 0),
+        .uniform = (int32_t)max_i64(min_i64(end, cut_uniform(&tile->cut)) - begin, 0),
     };
-    cut_turns(&halves.turns, &tile->cut, begin, end);
-    return halves;
+    cut_single_steps(&consumer_info.single_steps, &tile->cut, begin, end);
+    return consumer_info;
 }
 
 static int64_t prefix_sum(int64_t *ptr, int64_t n) {
@@ -158,13 +159,13 @@ static void *array_make(int64_t count, size_t size) {
     return calloc((size_t)count + 1, size);
 }
 
-/* Keys that an item takes as long as, apart from its own. */
+/* Fixed cost of an item, in keys. */
 #define GRANULE_ITEM_KEYS 128
 static int64_t item_cost(const struct granules *g, const struct granule_item *item) {
     return item->count ? (int64_t)item->count * g->size + GRANULE_ITEM_KEYS : 0;
 }
 
-/* Deals items in this order, all loads being equal at first. Zero, or -1 when memory ran out. */
+/* Assigns items in this order; all loads are equal at first. Zero, or -1 when memory ran out. */
 static int assign_in_order(int32_t *worker, const struct assign_item *order, int64_t n,
                            int32_t workers) {
     struct assignment assignment;
@@ -175,8 +176,8 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
     return failed;
 }
 
-/* Whom each item goes to. Items without keys are assigned by themselves: on Hopper other warps do them
- * meanwhile, elsewhere they cost little. */
+/* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do
+ * them meanwhile, elsewhere they cost little. */
 static int workers_choose(int32_t *worker, const struct granules *g,
                           const struct granule_item *items) {
     struct assign_item *order = array_make(g->n_items, sizeof *order);
@@ -195,7 +196,7 @@ static int workers_choose(int32_t *worker, const struct granules *g,
     return failed;
 }
 
-/* Deals the items: place[i] is where item i of the schedule goes. */
+/* Assigns the items: place[i] is where item i of the schedule goes. */
 static int items_assign(struct granules *out, const struct granule_item *items, int64_t *place) {
     int32_t *worker = array_make(out->n_items, sizeof *worker);
     int failed = !worker || workers_choose(worker, out, items);
@@ -230,8 +231,8 @@ static int items_fill(struct granules *out, const struct lists *lists,
         const struct work_item *w = &schedule->items[i];
         const int64_t T = rules->list_of[w->batch_head * rules->stack] * lists->tiles + w->tile;
         out->items[place[i]] = items[i];
-        if (out->halves)
-            out->halves[place[i]] = halves_make(out, lists, &tiles[T], &items[i], T);
+        if (out->consumer_info)
+            out->consumer_info[place[i]] = consumer_info_make(out, lists, &tiles[T], &items[i], T);
     }
     for (int64_t i = 0; i < schedule->n_merges * rules->stack; i++) {
         const struct merge_item *m = &schedule->merges[i / rules->stack];
@@ -250,11 +251,12 @@ static int granules_allocate(struct granules *out, const struct granule_rules *r
     out->ptr = array_make(out->tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(out->tiles, sizeof *out->mask_ptr);
     out->items = array_make(out->n_items, sizeof *out->items);
-    out->halves = rules->halves ? array_make(out->n_items, sizeof *out->halves) : NULL;
+    out->consumer_info =
+        rules->consumer_info ? array_make(out->n_items, sizeof *out->consumer_info) : NULL;
     out->merges = array_make(out->n_merges, sizeof *out->merges);
     out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
-    return out->ptr && out->mask_ptr && out->items && (out->halves || !rules->halves) &&
-                   out->merges && out->worker_ptr
+    return out->ptr && out->mask_ptr && out->items &&
+                   (out->consumer_info || !rules->consumer_info) && out->merges && out->worker_ptr
                ? 0
                : -1;
 }
@@ -262,17 +264,18 @@ static int granules_allocate(struct granules *out, const struct granule_rules *r
 static int granules_build(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules,
                           struct tile_cut *tiles) {
-    tiles_count(out, lists, tiles, rules->turns);
+    tiles_count(out, lists, tiles, rules->single_steps);
     out->n = prefix_sum(out->ptr, out->tiles);
     out->n_masks = prefix_sum(out->mask_ptr, out->tiles);
-    for (int64_t T = 0; T < out->tiles && rules->halves; T++) {
+    for (int64_t T = 0; T < out->tiles && rules->consumer_info; T++) {
         tiles[T].bits = out->n_bits;
         out->n_bits += score_bits_before(&tiles[T].cut, lists->tile_rows, INT64_MAX);
     }
     out->keys = array_make(out->n, sizeof *out->keys);
     out->masks = array_make(out->n_masks, sizeof *out->masks);
-    out->score_bits = rules->halves ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
-    if (!out->keys || !out->masks || (rules->halves && !out->score_bits))
+    out->score_bits =
+        rules->consumer_info ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
+    if (!out->keys || !out->masks || (rules->consumer_info && !out->score_bits))
         return -1;
     return tiles_fill(out, lists, rules, tiles) || items_fill(out, lists, schedule, rules, tiles)
                ? -1
@@ -316,7 +319,7 @@ void granules_free(struct granules *g) {
     free(g->keys);
     free(g->masks);
     free(g->items);
-    free(g->halves);
+    free(g->consumer_info);
     free(g->score_bits);
     free(g->merges);
     free(g->worker_ptr);
@@ -326,7 +329,7 @@ void granules_free(struct granules *g) {
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
            (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
-           (g->halves ? (size_t)g->n_items * sizeof *g->halves : 0) +
+           (g->consumer_info ? (size_t)g->n_items * sizeof *g->consumer_info : 0) +
            (size_t)g->n_bits * sizeof *g->score_bits +
            (size_t)(g->tiles + 1) * (sizeof *g->ptr + sizeof *g->mask_ptr) +
            ((size_t)g->workers + 1) * sizeof *g->worker_ptr;

@@ -1,5 +1,5 @@
-/* One walk over a tile's runs that both counts granules and, knowing how many there are of each kind,
- * puts them where they belong. */
+/* One walk over a tile's runs that both counts granules and, knowing how many there are of each
+ * kind, puts them where they belong. */
 #include "lists/order.h"
 
 #include <string.h>
@@ -20,8 +20,8 @@ static int64_t seam_of_all(const struct cut *cut) {
     return cut->seam[CUT_BOTH] + cut->seam[CUT_FIRST] + cut->seam[CUT_SECOND];
 }
 
-/* Where the i-th even granule of a kind stands. */
-static int64_t place_even(const struct cut *cut, int kind, int64_t i) {
+/* Where the i-th granule of a kind of uniform mask stands. */
+static int64_t place_uniform(const struct cut *cut, int kind, int64_t i) {
     const int64_t each = chunk_granules(cut);
     int64_t place = cut->n[CUT_WHOLE];
     if (i < cut->seam[kind]) {
@@ -47,9 +47,9 @@ static int64_t place_even(const struct cut *cut, int kind, int64_t i) {
 static int64_t place_of(const struct cut *cut, int kind, int64_t i) {
     if (kind == CUT_WHOLE)
         return i;
-    if (kind == CUT_UNEVEN)
-        return cut_even(cut) + i;
-    return place_even(cut, kind, i);
+    if (kind == CUT_PER_KEY)
+        return cut_uniform(cut) + i;
+    return place_uniform(cut, kind, i);
 }
 
 static void put(struct cut_sink *s, int kind, int64_t key, const struct granule_mask *mask) {
@@ -66,7 +66,7 @@ static void put(struct cut_sink *s, int kind, int64_t key, const struct granule_
 static int kind_of(const struct lists *lists, const struct granule_mask *mask, int32_t size) {
     const int one = mask->kind == LIST_MEMBERS || (mask->kind == LIST_BITS && size == 1);
     if (!one || mask->count < size)
-        return CUT_UNEVEN;
+        return CUT_PER_KEY;
     const uint64_t *rows = lists->words_of_rows + mask->u.word;
     return lists->words != 2 ? CUT_BOTH : !rows[1] ? CUT_FIRST : !rows[0] ? CUT_SECOND : CUT_BOTH;
 }
@@ -93,7 +93,7 @@ static void walk(struct cut_sink *s, const struct lists *lists, int64_t T, int32
         for (int64_t at = 0; at + size <= run->count; at += size)
             put(s, CUT_WHOLE, run->key + at, NULL);
         if (rest)
-            put(s, CUT_UNEVEN, (int64_t)run->key + run->count - rest, &mask);
+            put(s, CUT_PER_KEY, (int64_t)run->key + run->count - rest, &mask);
     }
     const int64_t *ptr = lists->masked_ptr + LIST_MASKED_KINDS * T;
     for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
@@ -101,12 +101,13 @@ static void walk(struct cut_sink *s, const struct lists *lists, int64_t T, int32
             walk_masked(s, lists, kind, &lists->masked[i], size);
 }
 
-void cut_count(struct cut *cut, const struct lists *lists, int64_t T, int32_t size, int turns) {
+void cut_count(struct cut *cut, const struct lists *lists, int64_t T, int32_t size,
+               int single_steps) {
     struct cut_sink sink = {.order = NULL};
     walk(&sink, lists, T, size);
     *cut = (struct cut){.size = size};
     memcpy(cut->n, sink.n, sizeof cut->n);
-    if (!turns)
+    if (!single_steps)
         return;
     const int64_t each = chunk_granules(cut);
     int64_t left = (each - cut->n[CUT_WHOLE] % each) % each;
@@ -124,20 +125,22 @@ void cut_fill(const struct cut *cut, const struct lists *lists, int64_t T, int32
     walk(&sink, lists, T, cut->size);
 }
 
-void cut_turns(struct granule_turns *turns, const struct cut *cut, int64_t begin, int64_t end) {
+void cut_single_steps(struct granule_single_steps *single_steps, const struct cut *cut,
+                      int64_t begin, int64_t end) {
     const int64_t each = chunk_granules(cut), a = cut->chunks[0], b = cut->chunks[1];
     const int64_t count = (end - begin + each - 1) / each;
     if (a + b == 0)
         return;
     const int64_t first = (cut->n[CUT_WHOLE] + seam_of_all(cut) - begin) / each;
-    *turns = (struct granule_turns){.begin = (int32_t)first,
-                                    .end = (int32_t)min_i64(first + 2 * min_i64(a, b), count),
-                                    .alone_end = (int32_t)min_i64(first + a + b, count),
-                                    .alone = b > a};
+    *single_steps =
+        (struct granule_single_steps){.begin = (int32_t)first,
+                                      .end = (int32_t)min_i64(first + 2 * min_i64(a, b), count),
+                                      .tail_end = (int32_t)min_i64(first + a + b, count),
+                                      .tail_consumer = b > a};
     int64_t steps[2] = {0, 0};
     for (int32_t chunk = 0; chunk < count; chunk++)
         for (int half = 0; half < 2; half++)
-            steps[half] += granule_turn(turns, chunk) != 1 - half;
+            steps[half] += granule_single_consumer(single_steps, chunk) != 1 - half;
     if (!steps[0] || !steps[1])
-        *turns = (struct granule_turns){0};
+        *single_steps = (struct granule_single_steps){0};
 }

@@ -1,4 +1,4 @@
-/* The parts of an image that follow from its others, worked out on the device. */
+/* Parts of an image that are derived on the device from its other parts. */
 #ifndef TESSERA_CUDA_IMAGE_CUH
 #define TESSERA_CUDA_IMAGE_CUH
 
@@ -21,26 +21,26 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
 }
 
 static __global__ void __launch_bounds__(IMAGE_THREADS)
-    image_strips(const __grid_constant__ struct staged_params p) {
+    image_block_rows(const __grid_constant__ struct staged_params p) {
     const int64_t step = (int64_t)gridDim.x * IMAGE_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * IMAGE_THREADS + threadIdx.x; i < p.n_items; i += step) {
         const int32_t head = p.image.items[i].batch_head, row = p.image.items[i].tile;
         const int64_t *row_ptr = p.image.row_ptr + p.image.list_of[head] * (p.rows + 1);
         const int64_t entry = row_ptr[row], before = (entry - row_ptr[0]) * p.block_q * p.block_kv;
-        const struct strip_place strip = {entry, p.image.scores_offset[head] + before,
-                                          row_ptr[row + 1] - entry, head, row};
-        p.image.strips[i] = strip;
-        p.image.rows[head * p.rows + row] = {strip.scores, (int32_t)strip.tiles, head};
+        const struct block_row_place block_row = {entry, p.image.scores_offset[head] + before,
+                                                  row_ptr[row + 1] - entry, head, row};
+        p.image.block_rows[i] = block_row;
+        p.image.rows[head * p.rows + row] = {block_row.scores, (int32_t)block_row.tiles, head};
     }
 }
 
 static __device__ __forceinline__ int64_t image_chunks_of(const struct staged_params &p,
                                                           int64_t item) {
-    return (p.image.strips[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
+    return (p.image.block_rows[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
 }
 
-/* chunks[n_items + 1], from the strips, by one block: each thread sums consecutive items, then the
- * sums are added up, then each thread writes its own. */
+/* chunks[n_items + 1], a prefix sum over the block rows, by one thread block. Each thread sums
+ * consecutive items; the sums are added up; then each thread writes its own. */
 static __global__ void __launch_bounds__(IMAGE_THREADS)
     image_chunks(const __grid_constant__ struct staged_params p) {
     __shared__ int64_t sums[IMAGE_THREADS];
@@ -66,7 +66,7 @@ static inline cudaError_t image_derive(const struct staged_params *p, cudaStream
     cudaError_t code = grid_launch(image_partial, p->n_bands + p->n_bitmasks, IMAGE_THREADS,
                                    IMAGE_THREADS, p, stream);
     if (!code)
-        code = grid_launch(image_strips, p->n_items, IMAGE_THREADS, IMAGE_THREADS, p, stream);
+        code = grid_launch(image_block_rows, p->n_items, IMAGE_THREADS, IMAGE_THREADS, p, stream);
     return code ? code : grid_launch(image_chunks, 1, 1, IMAGE_THREADS, p, stream);
 }
 

@@ -1,7 +1,7 @@
-/* A tensor map: how Hopper's box copies see a tensor. Made on the host for each run, as it holds
- * the tensor's address; nothing is allocated. */
-#ifndef TESSERA_CUDA_SM90_MAP_CUH
-#define TESSERA_CUDA_SM90_MAP_CUH
+/* Tensor maps for TMA. Maps hold the tensor's address, so the host encodes them for each run.
+ * Nothing is allocated. */
+#ifndef TESSERA_CUDA_SM90_TENSOR_MAP_CUH
+#define TESSERA_CUDA_SM90_TENSOR_MAP_CUH
 
 #include "plan/kernels.h"
 
@@ -15,7 +15,7 @@ typedef CUresult (*sm90_encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The driver's function, through the runtime: the library does not link the driver. */
+/* cuTensorMapEncodeTiled, found through the runtime: the library does not link the driver. */
 static inline sm90_encode sm90_encode_find(void) {
     void *found = NULL;
     cudaDriverEntryPointQueryResult result;
@@ -28,9 +28,9 @@ static inline sm90_encode sm90_encode_find(void) {
     return (sm90_encode)found;
 }
 
-/* Boxes of 64 columns by `rows` rows of [batch][heads][n][d]. False where the map cannot be made.
- * L2 is asked for what lies around a box's rows only where rows end with a panel: heads of 96 dims
- * take 1.79 ms without that and 2.05 ms with it (H200, tessera bench --replay
+/* A map of [batch][heads][n][d] with TMA tiles of `rows` rows of 64 columns. False where the map
+ * cannot be encoded. L2 promotion is asked for only where rows end with a panel: heads of 96 dims
+ * take 1.79 ms without it and 2.05 ms with it (H200, tessera bench --replay
  * h=16,n=16384,d=96,dtype=bf16,block=128x128,pattern=random(0.5,1)). */
 static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorMapDataType type,
                                  const struct view &view, const int64_t (&size)[4],
@@ -39,7 +39,7 @@ static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorM
                                  (cuuint64_t)size[0]};
     const cuuint32_t box[4] = {64, rows, 1, 1}, step[4] = {1, 1, 1, 1};
     cuuint64_t bytes[3];
-    for (int i = 0; i < 3; i++) /* of a dimension of size 1 the stride is 0, which maps refuse */
+    for (int i = 0; i < 3; i++) /* a dimension of size 1 has stride 0, which maps refuse */
         bytes[i] = size[2 - i] == 1 ? 16 : (cuuint64_t)view.stride[2 - i] * 2;
     const CUtensorMapL2promotion around =
         size[3] % 64 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;

@@ -1,51 +1,53 @@
 /*
- * Hopper's asynchronous machinery, without policy: barriers in shared memory that count arrivals and
- * bytes, barriers among some of a block's threads, copies of boxes of a tensor, and registers moved
- * between warpgroups. Addresses are those of the shared window (device/copy.cuh).
+ * Hopper's asynchronous primitives, without policy: mbarriers, named barriers, TMA and bulk copies,
+ * setmaxnreg, programmatic dependent launch. Addresses are those of the shared window
+ * (device/shared.cuh).
  */
-#ifndef TESSERA_CUDA_SM90_ASYNC_CUH
-#define TESSERA_CUDA_SM90_ASYNC_CUH
+#ifndef TESSERA_CUDA_SM90_TMA_CUH
+#define TESSERA_CUDA_SM90_TMA_CUH
 
 #include "device/warp.cuh"
 
 #include <cuda.h>
 
-/* A number that is the same in the whole warp, told so that it may live in a uniform register: what
- * comes from memory is otherwise taken for one per lane, and all that follows from it too. */
+/* x, declared warp-uniform, so that the compiler may keep it and what follows from it in uniform
+ * registers. Values loaded from memory otherwise count as one for each lane. */
 static __device__ __forceinline__ int sm90_uniform(int x) {
     return __shfl_sync(WARP_ALL, x, 0);
 }
 
-/* The thread in its warpgroup, found where it stands: where registers are scarce it is not kept. */
+/* The thread's number in its warpgroup, read again at each call: where registers are scarce, none
+ * holds it. */
 static __device__ __forceinline__ int sm90_thread_here(void) {
     uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return (int)(thread % 128);
 }
 
-/* ---- barriers in shared memory: a phase ends when all arrivals and bytes are there ---- */
+/* ---- mbarriers: a phase ends when all arrivals and all expected bytes are there ---- */
 
-static __device__ __forceinline__ void barrier_make(uint32_t barrier, uint32_t arrivals) {
+static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");
 }
-/* After all are made, by who made them; then a block barrier shows them to the others. */
-static __device__ __forceinline__ void barrier_made(void) {
+/* Called by the thread that initialised the barriers, after the last. A block barrier then makes
+ * them visible to the other threads. */
+static __device__ __forceinline__ void barrier_init_fence(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Arrives, and says how many bytes of copies the phase has to wait for. */
-static __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+/* Arrives, and adds `bytes` to the transaction bytes that the phase waits for. */
+static __device__ __forceinline__ void barrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/* Arrives once the cp.async copies that this thread has begun are done. */
-static __device__ __forceinline__ void barrier_arrive_copied(uint32_t barrier) {
+/* Arrives once all cp.async of this thread so far are complete. */
+static __device__ __forceinline__ void barrier_arrive_cp_async(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-/* Until the phase with this parity has ended; that before the first counts as of parity 1. */
+/* Waits until the phase of this parity has ended. On a new barrier, parity 1 counts as ended. */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred ended;\n"
@@ -56,8 +58,8 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  "r"(parity)
                  : "memory");
 }
-/* Whether it has, without waiting. */
-static __device__ __forceinline__ bool barrier_ended(uint32_t barrier, uint32_t parity) {
+/* Whether the phase of this parity has ended, without waiting. */
+static __device__ __forceinline__ bool barrier_test_wait(uint32_t barrier, uint32_t parity) {
     int ended;
     asm volatile("{\n"
                  ".reg .pred ended;\n"
@@ -70,27 +72,29 @@ static __device__ __forceinline__ bool barrier_ended(uint32_t barrier, uint32_t 
     return ended != 0;
 }
 
-/* ---- the same of another block of the cluster ---- */
+/* ---- mbarriers and shared memory of another CTA of the cluster ---- */
 
-/* What block `rank` has where this one has `at`. */
+/* The address, in CTA `rank`, of what stands at `at` in this CTA. */
 static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, int rank) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
     return there;
 }
-/* To say that something has been read here: nothing that was written has to be seen there. */
-static __device__ __forceinline__ void barrier_arrive_there(uint32_t barrier) {
+/* Arrives at a barrier of another CTA after reads. Nothing that was written has to become visible
+ * there. */
+static __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Four floats, as bytes that a barrier there waits for. */
-static __device__ __forceinline__ void store_there(uint32_t to, const float4 &x, uint32_t barrier) {
+/* Stores four floats to another CTA, and counts the bytes for `barrier` in that CTA. */
+static __device__ __forceinline__ void store_remote(uint32_t to, const float4 &x,
+                                                    uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
                  "{%1, %2, %3, %4}, [%5];" ::"r"(to),
                  "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
                  : "memory");
 }
-/* barrier_wait for what other blocks have written. */
-static __device__ __forceinline__ void barrier_wait_others(uint32_t barrier, uint32_t parity) {
+/* barrier_wait with cluster scope: for data that other CTAs wrote. */
+static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred ended;\n"
                  "try:\n"
@@ -101,27 +105,27 @@ static __device__ __forceinline__ void barrier_wait_others(uint32_t barrier, uin
                  : "memory");
 }
 
-/* ---- barriers of one warpgroup; 0 is that of __syncthreads ---- */
+/* ---- named barriers; number 0 is __syncthreads ---- */
 
 static __device__ __forceinline__ void warpgroup_sync(int id) {
     asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
-/* Among `threads`, of which some only arrive. */
-static __device__ __forceinline__ void warpgroups_sync(int id, int threads) {
+/* Named barrier `id` among `threads` threads: sync waits, arrive does not. */
+static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-static __device__ __forceinline__ void warpgroups_arrive(int id, int threads) {
+static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* What this thread has written or found written by ordinary means becomes visible to tensor cores
- * and box copies. */
+/* Generic-to-async proxy fence: what this thread wrote by ordinary stores, or saw written, becomes
+ * visible to WGMMA and TMA. */
 static __device__ __forceinline__ void proxy_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* ---- registers: the whole warpgroup, first thing in its role ---- */
+/* ---- setmaxnreg: by a whole warpgroup, first thing in its role ---- */
 
 template <int REGISTERS> static __device__ __forceinline__ void registers_release(void) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -130,18 +134,18 @@ template <int REGISTERS> static __device__ __forceinline__ void registers_claim(
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* ---- boxes of a tensor, by one thread ---- */
+/* ---- TMA tile copies, by one thread ---- */
 
-/* How long the L2 cache keeps what is copied: the encodings that createpolicy gives for all of an
- * access. */
-#define BOX_ONCE 0x12f0000000000000ull  /* evict_first */
-#define BOX_AGAIN 0x14f0000000000000ull /* evict_last */
+/* L2 cache hints: the encodings that createpolicy gives for whole accesses. */
+#define TMA_EVICT_FIRST 0x12f0000000000000ull /* evict_first */
+#define TMA_EVICT_LAST 0x14f0000000000000ull  /* evict_last */
 
-static __device__ __forceinline__ void box_prefetch_map(const CUtensorMap *map) {
+static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/* The box at columns `d` and rows `n` of head (b, h); what lies past the tensor's ends is zeros. */
-static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *map,
+/* Loads the tile at column `d` and row `n` of head (b, h). Elements past the tensor's ends are
+ * zeros. */
+static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map,
                                                 uint32_t barrier, int d, int n, int h, int b,
                                                 uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -149,9 +153,9 @@ static __device__ __forceinline__ void box_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* The same of a map whose columns are two dimensions, panels of 64 and their columns, from panel
- * `panel` on. */
-static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtensorMap *map,
+/* Loads from a map that has columns as two dimensions, [panel][64]: the tile that begins at panel
+ * `panel`. */
+static __device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map,
                                                        uint32_t barrier, int panel, int n, int h,
                                                        int b, uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -159,8 +163,9 @@ static __device__ __forceinline__ void box_load_panels(uint32_t to, const CUtens
                  "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* The box from shared memory to there, as one of a batch: what lies past the ends is left out. */
-static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_t from, int d,
+/* Stores a tile from shared memory, as part of a bulk group. Elements past the tensor's ends are
+ * left out. */
+static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t from, int d,
                                                  int n, int h, int b) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
                  "[%1];" ::"l"(map),
@@ -168,7 +173,7 @@ static __device__ __forceinline__ void box_store(const CUtensorMap *map, uint32_
                  : "memory");
 }
 
-/* ---- pieces of 16 bytes of memory, aligned to that, by one thread ---- */
+/* ---- bulk copies, by one thread; addresses and sizes are multiples of 16 bytes ---- */
 
 static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes,
                                                  uint32_t barrier) {
@@ -177,32 +182,34 @@ static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, 
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/* As one of a batch. */
+/* Part of a bulk group. */
 static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                  "r"(bytes)
                  : "memory");
 }
 
-/* ---- batches of stores, of boxes and of pieces, which go on in the background ---- */
+/* ---- bulk groups: TMA stores and bulk stores in flight ---- */
 
-/* Ends one of this thread's, which may be empty. */
-static __device__ __forceinline__ void bulk_store_batch(void) {
+/* Commits this thread's stores as a group, which may be empty. */
+static __device__ __forceinline__ void bulk_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until shared memory has been read by all but this thread's last PENDING batches. */
+/* Waits until shared memory has been read by all but the PENDING last committed groups of this
+ * thread. */
 template <int PENDING> static __device__ __forceinline__ void bulk_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-/* ---- the kernel before this one in its stream, where that may still run ---- */
+/* ---- programmatic dependent launch ---- */
 
-/* Until it has ended, and all it has written is seen. */
-static __device__ __forceinline__ void kernel_before_wait(void) {
+/* Waits until the kernel before this one in the stream has ended and its writes are visible. */
+static __device__ __forceinline__ void grid_dependency_wait(void) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-/* The next kernel, if it waits like this one, may come as soon as there is room for it. */
-static __device__ __forceinline__ void kernel_after_come(void) {
+/* Allows the next kernel of the stream, if it was launched so and waits likewise, to start as soon
+ * as there is room. */
+static __device__ __forceinline__ void grid_dependents_launch(void) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

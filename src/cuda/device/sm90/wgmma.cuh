@@ -1,14 +1,16 @@
 /*
- * Hopper's products by warpgroup: c += a b with 64 rows of a, 16 deep, operands of 16 bits and sums
- * in f32. They run in the background: between product_fence and product_wait<0> no register of
- * theirs may be touched. With g = lane / 4 and t = lane % 4, warp w of the group holds rows 16 w + g
- * and 16 w + g + 8:
+ * WGMMA: C [64, N] += A [64, 16] B [16, N] by a warpgroup; 16-bit operands, f32 sums. WGMMAs are
+ * asynchronous: between wgmma_fence and wgmma_wait<0> none of their registers may be touched. With
+ * g = lane / 4 and t = lane % 4, warp w holds rows 16 w + g and 16 w + g + 8:
  *
- *   c[4 j ...]  columns 8 j + 2 t, + 1 of the one row, then of the other
- *   a[0 ... 3]  columns 2 t, + 1 of the one row, then of the other; the same 8 columns further on
+ *                       C [64, N]: columns 8 j + 2 t, + 1     A [64, 16] in registers
+ *                                                             columns 2 t, + 1   2 t + 8, + 9
+ *   row 16 w + g        c[4 j],     c[4 j + 1]                a[0]               a[2]
+ *   row 16 w + g + 8    c[4 j + 2], c[4 j + 3]                a[1]               a[3]
  *
- * So c, rounded in pairs, is an a. b lies in shared memory, and a may, as panels of 64 columns: rows
- * of 128 bytes whose 16-byte pieces are exchanged as in device/swizzle.cuh, 1024-byte aligned.
+ * So S as C, rounded in pairs, is P as A. B is in shared memory, and A may be: panels of 64
+ * columns, whose rows are 128 bytes in the 128-byte swizzle (device/swizzle.cuh), aligned to 1024
+ * bytes.
  */
 #ifndef TESSERA_CUDA_SM90_WGMMA_CUH
 #define TESSERA_CUDA_SM90_WGMMA_CUH
@@ -17,56 +19,57 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-static __device__ __forceinline__ void product_fence(void) {
+static __device__ __forceinline__ void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* Ends a group of products. */
-static __device__ __forceinline__ void product_group(void) {
+/* Commits the WGMMAs so far as a group. */
+static __device__ __forceinline__ void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until all but the last PENDING groups are done. */
-template <int PENDING> static __device__ __forceinline__ void product_wait(void) {
+/* Waits until at most the PENDING last groups are incomplete. */
+template <int PENDING> static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* The compiler moves no use of these registers past this. */
-template <int N> static __device__ __forceinline__ void product_pin(float (&x)[N]) {
+/* Compiler fence: no use of these registers moves across it. */
+template <int N> static __device__ __forceinline__ void wgmma_fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(x[i])::"memory");
 }
-template <int N> static __device__ __forceinline__ void product_pin(uint32_t (&x)[N]) {
+template <int N> static __device__ __forceinline__ void wgmma_fence_operand(uint32_t (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(x[i])::"memory");
 }
 
-/* Descriptors: address and distances in units of 16 bytes, and the exchange of pieces within 128
- * bytes. Groups of 8 rows are 1024 bytes apart. */
-#define PRODUCT_SWIZZLED ((uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32)
+/* Shared memory descriptors: address and strides in units of 16 bytes, 128-byte swizzle. Groups of
+ * 8 rows are 1024 bytes apart. */
+#define WGMMA_SWIZZLE_128B ((uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32)
 
-/* Where in its block's memory: above that an address has the number of the block in its cluster. */
-static __device__ __forceinline__ uint64_t product_address(uint32_t at) {
+/* The address within this CTA's shared memory. Higher address bits hold the CTA's rank in its
+ * cluster. */
+static __device__ __forceinline__ uint64_t wgmma_address(uint32_t at) {
     return (at & 0x3ffff) / 16;
 }
 
-/* Of an operand whose rows are 16-deep pieces of a panel's rows: Q, and K as it stands. */
-static __device__ __forceinline__ uint64_t product_rows(uint32_t at) {
-    return PRODUCT_SWIZZLED | (uint64_t)1 << 16 | product_address(at);
+/* K-major descriptor, K along a panel's rows: Q, and K of Q K^T as stored. */
+static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at) {
+    return WGMMA_SWIZZLE_128B | (uint64_t)1 << 16 | wgmma_address(at);
 }
-/* The same where groups of 8 rows are `apart` bytes from one another. */
-static __device__ __forceinline__ uint64_t product_rows(uint32_t at, uint32_t apart) {
-    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | product_address(at);
+/* K-major descriptor where groups of 8 rows are `apart` bytes apart. */
+static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at, uint32_t apart) {
+    return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | wgmma_address(at);
 }
-/* Of an operand of which 16 rows of a panel are the depth: V as it stands; `panel` bytes on, the
- * next 64 of its columns. */
-static __device__ __forceinline__ uint64_t product_columns(uint32_t at, uint32_t panel) {
-    return PRODUCT_SWIZZLED | (uint64_t)(panel / 16) << 16 | product_address(at);
+/* MN-major descriptor, K across a panel's rows: V of P V as stored. The next 64 columns of V are
+ * `panel` bytes further. */
+static __device__ __forceinline__ uint64_t wgmma_mn_major(uint32_t at, uint32_t panel) {
+    return WGMMA_SWIZZLE_128B | (uint64_t)(panel / 16) << 16 | wgmma_address(at);
 }
 
-/* Four 8 x 8 matrices of 16-bit elements to shared memory: lane l names row l % 8 of matrix l / 8, and
- * gives columns 2t, 2t + 1 of row g of each. */
-static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t (&x)[4]) {
+/* stmatrix.x4: four 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of
+ * row l % 8 of matrix l / 8, and columns 2t, 2t + 1 of row g of each. */
+static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
@@ -93,42 +96,43 @@ static __device__ __forceinline__ void matrix_store(uint32_t row, const uint32_t
     NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,"  \
              "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/* c[64][n] (+)= a b with both in shared memory, b by rows; `floats` of a thread are c's, and the
- * operands after them have the numbers `a_`, `b_`, `add_`. add 0: c is only written. */
-#define PRODUCT_ROWS(T, type, n, floats, a_, b_, add_)                                             \
-    static __device__ __forceinline__ void product_rows_of(float(&c)[floats], uint64_t a,          \
-                                                           uint64_t b, int add, T) {               \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+/* C [64, n] (+)= A B, A and B both from shared memory, B K-major. A thread has `floats` floats of
+ * C; `a_`, `b_` and `add_` are the numbers of the operands after them. add = 0: C is only
+ * written. */
+#define WGMMA_SS(T, type, n, floats, a_, b_, add_)                                                 \
+    static __device__ __forceinline__ void wgmma_ss(float(&c)[floats], uint64_t a, uint64_t b,     \
+                                                    int add, T) {                                  \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                  \
                      : C_##floats(c)                                                               \
                      : "l"(a), "l"(b), "r"(add));                                                  \
     }
-/* The same with a in registers, whose numbers are `a_`, and b by columns. */
-#define PRODUCT_COLUMNS(T, type, n, floats, a_, b_, add_)                                          \
-    static __device__ __forceinline__ void product_columns_of(float(&c)[floats],                   \
-                                                              const uint32_t *a, uint64_t b,       \
-                                                              int add, T) {                        \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                        \
+/* C [64, n] (+)= A B, A from registers with operand numbers `a_`, B from shared memory and
+ * MN-major. */
+#define WGMMA_RS(T, type, n, floats, a_, b_, add_)                                                 \
+    static __device__ __forceinline__ void wgmma_rs(float(&c)[floats], const uint32_t *a,          \
+                                                    uint64_t b, int add, T) {                      \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                   \
                      : C_##floats(c)                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
-#define PRODUCTS(T, type)                                                                          \
-    PRODUCT_ROWS(T, type, "32", 16, "%16", "%17", "%18")                                           \
-    PRODUCT_ROWS(T, type, "64", 32, "%32", "%33", "%34")                                           \
-    PRODUCT_ROWS(T, type, "128", 64, "%64", "%65", "%66")                                          \
-    PRODUCT_COLUMNS(T, type, "32", 16, "%16,%17,%18,%19", "%20", "%21")                            \
-    PRODUCT_COLUMNS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                            \
-    PRODUCT_COLUMNS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                           \
-    PRODUCT_COLUMNS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                         \
-    PRODUCT_COLUMNS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
-PRODUCTS(__half, "f16")
-PRODUCTS(__nv_bfloat16, "bf16")
-#undef PRODUCTS
-#undef PRODUCT_COLUMNS
-#undef PRODUCT_ROWS
+#define WGMMAS(T, type)                                                                            \
+    WGMMA_SS(T, type, "32", 16, "%16", "%17", "%18")                                               \
+    WGMMA_SS(T, type, "64", 32, "%32", "%33", "%34")                                               \
+    WGMMA_SS(T, type, "128", 64, "%64", "%65", "%66")                                              \
+    WGMMA_RS(T, type, "32", 16, "%16,%17,%18,%19", "%20", "%21")                                   \
+    WGMMA_RS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                                   \
+    WGMMA_RS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                                  \
+    WGMMA_RS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                                \
+    WGMMA_RS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
+WGMMAS(__half, "f16")
+WGMMAS(__nv_bfloat16, "bf16")
+#undef WGMMAS
+#undef WGMMA_RS
+#undef WGMMA_SS
 #undef NAMES_128
 #undef NAMES_96
 #undef NAMES_64

@@ -1,39 +1,38 @@
 /*
- * Fused attention on tensor cores: SDDMM, online softmax and SpMM of one query
- * tile by one block of threads, over the granules that the tile lists. A warp owns R rows of the
- * tile, from Q to O; all warps share the keys, gathered step by step into two stages of shared
- * memory, one being computed while the other fills:
+ * Fused attention with mma.sync, sm_80 and later: one query tile of M = R WARPS rows by one thread
+ * block, over the granules that the tile lists. A warp owns R rows, from Q to O. All warps share K
+ * and V, which are gathered into two stages of shared memory (double buffer):
  *
- *   | Q [M][D] | K [2][KEYS][D] | V [2][KEYS][D] | what is known of coming steps |
+ *   S [R, KEYS] = Q [R, D] K [KEYS, D]^T    softmax: P [R, KEYS]    O [R, D] += P V [KEYS, D]
+ *
+ *   | Q [M][D] | K [2][KEYS][D] | V [2][KEYS][D] | flushed sums (f32) | granules of coming steps |
  */
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
 #include "forward/sm80/warp_step.cuh"
 
-/* ---- a tile's rows: from global memory, and back ---- */
+/* ---- a tile's rows: loading Q, storing O ---- */
 
-/* This warp's rows of Q. */
+/* Copies this warp's rows of Q. */
 template <class T, int D, int R, int ROW>
-static __device__ __forceinline__ void attention_load_q(uint32_t to,
-                                                        const struct attention_params &p,
-                                                        const struct granule_item &item,
-                                                        int first) {
+static __device__ __forceinline__ void
+attention_load_q(uint32_t to, const struct attention_params &p, const struct granule_item &item,
+                 int first) {
     const char *q = attention_head<T>(p.q, item.batch, item.head);
-    const struct attention_manner manner = attention_manner_of<T>(p, p.q, p.d_qk, p.q_scale);
+    const struct attention_copy_mode mode = attention_copy_mode_of<T>(p, p.q, p.d_qk, p.q_scale);
     const int row = first + warp_lane_here();
     constexpr int LANES = attention_lanes<T, D>();
-    __syncwarp(); /* all lanes have read what stood there */
-    if (manner.copied)
+    __syncwarp(); /* all lanes have read the Q before */
+    if (mode.copied)
         attention_copy_run<T, D, R, ROW>(
             to + attention_lane_to<LANES, ROW>(),
-            q + attention_lane_from<LANES>(item.row + first, manner.step), manner,
-            item.rows - first);
+            q + attention_lane_from<LANES>(item.row + first, mode.step), mode, item.rows - first);
     else
-        attention_copy_elements<T, R, ROW>(to, q, manner, {row < item.rows ? item.row + row : -1});
+        attention_copy_elements<T, R, ROW>(to, q, mode, {row < item.rows ? item.row + row : -1});
 }
 
-/* The first `left` of 8 bytes of a row of O. */
+/* Stores the first `left` bytes, up to 8, of x. */
 static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, int32_t left) {
 #pragma unroll 1
     for (int at = 0; at < min(left, 8); at += 2) {
@@ -42,8 +41,9 @@ static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, i
     }
 }
 
-/* This warp's rows of O, rounded: four lanes hold 32 bytes of a row in two words, and when
- * neighbours have exchanged one, 8 each. WHOLE: they can be stored 8 at a time. */
+/* Stores this warp's rows of O, rounded. Four lanes hold 16 columns of a row in two words each;
+ * after an exchange with its neighbour a lane has 8 consecutive bytes. WHOLE: rows allow stores of
+ * 8 bytes. */
 template <bool WHOLE, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
@@ -51,7 +51,7 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     const int lane = warp_lane_here(), row = first + lane / 4, rows = item.rows;
     const bool odd = lane % 2;
     const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
-    const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* of 32 */
+    const int byte = lane % 2 * 16 + lane % 4 / 2 * 8; /* offset in 32 bytes of a row */
     char *to = attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
 #pragma unroll
     for (int r = 0; r < R / 8; r++, to += 8 * step) {
@@ -75,11 +75,11 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     }
 }
 
-/* This warp's rows of a partial result. */
+/* Stores this warp's rows of a partial result. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void
-attention_store_part(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<T, D, R> &state, float lower) {
+attention_store_partial(const struct attention_params &p, const struct granule_item &item,
+                        int first, const struct attention_state<T, D, R> &state, float lower) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here();
 #pragma unroll
@@ -96,13 +96,12 @@ attention_store_part(const struct attention_params &p, const struct granule_item
             const int dim = 8 * d + lane % 4 * 2;
             if (dim < p.slot_dims)
                 *reinterpret_cast<float2 *>(&slot.o[(int64_t)row * p.slot_dims + dim]) = {
-                    state.o[r / 2][d][r % 2 * 2] * lower,
-                    state.o[r / 2][d][r % 2 * 2 + 1] * lower};
+                    state.o[r / 2][d][r % 2 * 2] * lower, state.o[r / 2][d][r % 2 * 2 + 1] * lower};
         }
     }
 }
 
-/* This warp's lse: of four lanes that share rows each stores that of one or none. */
+/* Stores this warp's lse. Of four lanes that share rows, each stores one row or none. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
@@ -118,7 +117,7 @@ attention_store_lses(const struct attention_params &p, const struct granule_item
         attention_store_lse(p, item.batch, item.head, item.row + row, m, l * attention_lower<T>());
 }
 
-/* Rows that list nothing are 0, whatever 0 times the values that others list has left there. */
+/* Sets O of rows that list nothing to 0: their sums of 0 x V may be NaN. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_empty(struct attention_state<T, D, R> &state) {
     bool some = false;
@@ -137,9 +136,9 @@ static __device__ __forceinline__ void attention_empty(struct attention_state<T,
 }
 
 template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_finish(const struct attention_params &p, const struct granule_item &item, int first,
-                 struct attention_state<T, D, R> &state) {
+static __device__ __forceinline__ void attention_finish(const struct attention_params &p,
+                                                        const struct granule_item &item, int first,
+                                                        struct attention_state<T, D, R> &state) {
     attention_total(state);
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -147,7 +146,7 @@ attention_finish(const struct attention_params &p, const struct granule_item &it
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
     }
     if (item.parts > 1) {
-        attention_store_part<T, D, R>(p, item, first, state, attention_lower<T>());
+        attention_store_partial<T, D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
     attention_store_lses(p, item, first, state);
@@ -158,9 +157,9 @@ attention_finish(const struct attention_params &p, const struct granule_item &it
         attention_store_o<false>(p, item, first, state);
 }
 
-/* ---- the whole ---- */
+/* ---- the kernel ---- */
 
-/* A step of a block's work: of its job-th item, from granule `at` on. */
+/* A step of a thread block's work: of its job-th item, from granule `at` on. */
 struct attention_cursor {
     uint32_t at;
     int32_t job;
@@ -174,27 +173,27 @@ static __device__ __forceinline__ bool attention_masked(const struct attention_p
     return step.at + (KEYS >> p.granule_bits) > (uint32_t)item.whole;
 }
 
-/* Looks up the granules of a step, for the gather of the next round. At an item's first step it
- * also looks up where the heads begin, asks for the queries, and fetches the item after it. */
+/* Looks up the granules of a step, one round before they are gathered. At an item's first step also
+ * finds the heads of K and V, prefetches Q and copies the next item. */
 template <class T, int D, int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
-attention_look_up(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-                  int slot, const struct attention_cursor &step, int32_t jobs) {
+attention_fetch_step(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
+                     int slot, const struct attention_cursor &step, int32_t jobs) {
     const int job = step.job & (ATTENTION_JOBS - 1), next = (step.job + 1) & (ATTENTION_JOBS - 1);
     const struct granule_item &item = lists.jobs[job];
-    attention_look<KEYS, WORDS, THREADS>(lists, p, slot, item, step.at);
+    attention_fetch_granules<KEYS, WORDS, THREADS>(lists, p, slot, item, step.at);
     if (step.at != 0)
         return;
     if (step.job + 1 < jobs)
         attention_fetch_job(lists.jobs[next], p, p.image.worker_ptr[blockIdx.x] + step.job + 1);
-    attention_ask_q<T, D, THREADS>(p, item);
+    attention_prefetch_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
         lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
         lists.v[job] = attention_head<T>(p.v, item.batch, item.head_kv);
     }
 }
 
-/* Looks up each of this warp's keys of a step, from place `first` on. keep: their row masks too. */
+/* Keys of this warp's places of a step, from place `first` on. keep: their row masks too. */
 template <int ROWS, int KEYS, int WORDS>
 static __device__ __forceinline__ void
 attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WORDS> &lists,
@@ -210,11 +209,11 @@ attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WO
     __syncwarp();
 }
 
-/* Gathers this warp's rows of a step into a stage: at once, or, where they follow one another, all
- * are left to be copied while another step is computed (attention_step.cuh). A warp takes 8 at
- * least: where there are more warps than that asks for, half of them gather K and half V. */
+/* Gathers this warp's rows of a step into a stage. Where the rows are consecutive, the copy is
+ * deferred and issued in parts between the MMAs of another step (warp_step.cuh). A warp takes at
+ * least 8 rows: with more warps than that allows, half of them gather K and half V. */
 template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ struct attention_rest
+static __device__ __forceinline__ struct attention_deferred
 attention_fill(uint32_t shared, int stage, const struct attention_params &p,
                attention_lists<KEYS, attention_shape<T, D, R, WARPS, KEYS>::WORDS> &lists,
                const struct attention_cursor &step) {
@@ -226,8 +225,8 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
     const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
     const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
-    const struct attention_manner of_keys = attention_manner_of<T>(p, p.k, p.d_qk, 1);
-    const struct attention_manner of_values = attention_manner_of<T>(p, p.v, p.d_v, 1);
+    const struct attention_copy_mode of_keys = attention_copy_mode_of<T>(p, p.k, p.d_qk, 1);
+    const struct attention_copy_mode of_values = attention_copy_mode_of<T>(p, p.v, p.d_v, 1);
     const struct granule_item &item = lists.jobs[job];
     const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
@@ -244,9 +243,13 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
 }
 
 /*
- * Three steps are under way at a time: one is computed, the keys of the next are gathered, and the
- * granules of the one after that are looked up. They run on from item to item; an item without keys
- * is a step in which nothing is listed.
+ * Three steps are in flight, and run on from item to item:
+ *
+ *   round        n               n + 1           n + 2
+ *   step i       looked up       gathered        computed
+ *   step i + 1                   looked up       gathered      ...
+ *
+ * An item without keys is one step in which nothing is listed.
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
@@ -265,38 +268,38 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         attention_fetch_job(lists.jobs[0], p, p.image.worker_ptr[blockIdx.x]);
 #pragma unroll 1
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
-        copy_wait_all();
+        cp_async_wait_all();
         __syncthreads();
-        struct attention_rest rest = {-1, 0, NULL, NULL};
+        struct attention_deferred deferred = {-1, 0, NULL, NULL};
         if ((uint32_t)fill.job < (uint32_t)jobs)
-            rest = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
-        if (!shape::MEANWHILE || compute.job < 0)
-            attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
+            deferred = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
+        if (!shape::INTERLEAVED || compute.job < 0)
+            attention_deferred_all<T, D, R, WARPS, KEYS>(p, deferred);
         const uint32_t span = KEYS >> p.granule_bits;
         uint32_t count = 0; /* granules of the item that is looked up */
         if (look.job < jobs) {
             const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
-            attention_look_up<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
-                                                                        jobs);
+            attention_fetch_step<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
+                                                                           jobs);
             count = (uint32_t)looked.count;
         }
         if (compute.job >= 0) {
             if (compute.at == 0)
-                attention_clear(state, shared + shape::FAR);
+                attention_clear(state, shared + shape::FLUSHED);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
             attention_step<T, D, R, WARPS, KEYS>(
                 state, rows, panel + shape::K, panel + shape::V,
                 attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p, rest);
+                p, deferred);
         }
         if (fill.job != compute.job) {
-            if (fill.job < jobs) /* on the way while the outputs are stored */
+            if (fill.job < jobs) /* copied while O is stored */
                 attention_load_q<T, D, R, shape::ROW>(
                     rows, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)], first);
             if (compute.job >= 0)
-                attention_finish<T, D, R>(
-                    p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first, state);
+                attention_finish<T, D, R>(p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first,
+                                          state);
         }
         compute = fill;
         fill = look;
@@ -327,24 +330,22 @@ template <int D, int ROWS, bool THIN> static constexpr int attention_warp_of(flo
 }
 
 template <class T, int D, int R, int WARPS, int KEYS>
-static cudaError_t attention_mma_launch_one(const struct attention_params *p,
-                                             cudaStream_t stream) {
+static cudaError_t attention_mma_launch_one(const struct attention_params *p, cudaStream_t stream) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     void (*kernel)(const struct attention_params) =
         attention_mma<T, D, R, WARPS, KEYS, attention_blocks_of<D, R * WARPS>(T())>;
-    cudaError_t code =
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             shape::BYTES);
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     return code ? code
                 : attention_launch(kernel, (unsigned)p->workers, shape::THREADS, shape::BYTES, p,
                                    stream);
 }
 
-/* A kernel for tiles of up to `rows` rows. */
+/* An instance for tiles of up to `rows` rows. */
 struct attention_tile {
     int32_t rows;
-    bool thin;      /* for lists most of whose granules have a mask; else for the others, or any */
-    int64_t shared; /* bytes of shared memory of a block */
+    bool thin;      /* for lists most of whose granules have a mask */
+    int64_t shared; /* bytes of shared memory of a thread block */
     cudaError_t (*launch)(const struct attention_params *p, cudaStream_t stream);
 };
 
@@ -356,8 +357,7 @@ static constexpr struct attention_tile attention_tile_of(void) {
             attention_mma_launch_one<T, D, R, WARPS, KEYS>};
 }
 
-template <class T, int D>
-static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
+template <class T, int D> static struct attention_tile attention_tile_for(int32_t rows, bool thin) {
     constexpr struct attention_tile tiles[] = {
         attention_tile_of<T, D, 16, false>(),  attention_tile_of<T, D, 32, false>(),
         attention_tile_of<T, D, 64, false>(),  attention_tile_of<T, D, 128, true>(),
@@ -376,7 +376,7 @@ template <class T, int D> static int64_t attention_mma_shared(int32_t rows) {
 template <class T, int D>
 static cudaError_t attention_mma_launch(const struct attention_params *p, cudaStream_t stream) {
     cudaError_t code = attention_tile_for<T, D>(p->tile_rows, p->thin).launch(p, stream);
-    return code ? code : attention_merge_launch<T>(p, stream);
+    return code ? code : attention_combine_launch<T>(p, stream);
 }
 
 #endif

@@ -1,7 +1,15 @@
 /*
- * Fused attention on tensor cores, what one warp computes of its R rows with some keys: scores,
- * softmax, values. Scores, weights and sums stay in its registers, as fragments (mma.cuh). Here
- * with operands of 16 bits; attention_tile_f32.cuh has what f32 does otherwise.
+ * Fused attention with mma.sync: what a warp computes of its R rows and GROUPS groups of 8 keys. S,
+ * P and O stay in registers, as fragments. With g = lane / 4, t = lane % 4, for rows 16 i + g, + 8:
+ *
+ *   S: s[i][j], C [16, 8] of key group j    P: pairs of s[i], A [16, 16] of two groups   O: o[i][d]
+ *
+ *                  columns (keys)
+ *                  8 j + 2t, + 1            group j            group j + 1
+ *   row g          s[i][j][0 1]   round     A[0]               A[2]
+ *   row g + 8      s[i][j][2 3]   ----->    A[1]               A[3]          O [R, D] += P V
+ *
+ * This file has 16-bit operands and what both share; tile_f32.cuh has f32.
  */
 #ifndef TESSERA_CUDA_ATTENTION_TILE_CUH
 #define TESSERA_CUDA_ATTENTION_TILE_CUH
@@ -10,17 +18,17 @@
 #include "forward/combine.cuh"
 #include "device/mma.cuh"
 
-/* Bytes of a block's shared memory where sums are put by (attention_tile_f32.cuh). */
+/* Bytes of a thread block's shared memory for flushed sums (tile_f32.cuh). */
 template <int M, int D, class T>
-static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(T) {
+static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(T) {
     return 0;
 }
 template <int M, int D>
-static __host__ __device__ __forceinline__ constexpr int attention_far_bytes(float) {
-    return M * (D + 8) * (int)sizeof(float); /* of O; of l, 4 or 8 to a row */
+static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(float) {
+    return M * (D + 8) * (int)sizeof(float); /* O, and 4 or 8 floats of l for a row */
 }
 
-/* Whether weights can be too small for T beside larger ones: those below ATTENTION_SMALL. */
+/* Whether P may underflow in T: elements below ATTENTION_SMALL lose bits. */
 static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
     return true;
 }
@@ -29,47 +37,49 @@ template <class T> static __device__ __forceinline__ constexpr bool attention_ha
 }
 
 /* Keys of a granule at most. */
-template <class T> static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
+template <class T>
+static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
     return sizeof(T) == 4 ? ATTENTION_GRANULE_F32 : ATTENTION_GRANULE;
 }
 
-/* D dims of type T, R rows of each of WARPS warps, KEYS keys of a step (whole granules). */
+/* Config: D dims of type T, R rows of each of WARPS warps, steps of KEYS keys (whole granules). */
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
     static constexpr int ROW = ((int)sizeof(T) * D + 127) / 128 * 128; /* bytes */
     static constexpr int PANEL = KEYS * ROW;
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
-    /* Groups of 8 keys whose scores a warp holds at a time: beside tall and wide sums there is room
-     * for fewer. */
+    /* Groups of 8 keys whose scores a warp holds at a time. Where O takes many registers there is
+     * room for fewer. */
     static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : R * D > 2048 || KEYS < 64 ? 4 : 8;
-    static constexpr int TIMES = KEYS / (8 * GROUPS); /* that they come in a step */
-    /* Rows that a warp gathers of a step, of K and of V or of one of them; eights of rows in all,
-     * and in how many parts they are copied while it computes: tall tiles wait for copies, but
-     * where small weights are looked for there is no register left. */
+    static constexpr int TIMES = KEYS / (8 * GROUPS); /* rounds of GROUPS groups in a step */
+    /* APART: half of the warps gather K and half V. ROWS_KV: rows that a warp gathers of a step, of
+     * K and of V or of one of them. EIGHTS: the same in eights. INTERLEAVED: deferred copies are
+     * issued in PARTS parts between MMAs. High tiles wait for copies; where small P are handled no
+     * register is left. */
     static constexpr bool APART = KEYS / WARPS < 8;
     static constexpr int ROWS_KV = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
     static constexpr int EIGHTS = 2 * KEYS / WARPS / 8;
-    static constexpr bool MEANWHILE = R == 32 && !attention_has_small(T());
-    static constexpr int PARTS = MEANWHILE && TIMES < EIGHTS ? TIMES : EIGHTS;
-    static constexpr int K = M * ROW, V = K + 2 * PANEL, FAR = V + 2 * PANEL;
-    static constexpr int LISTS = FAR + attention_far_bytes<M, D>(T());
+    static constexpr bool INTERLEAVED = R == 32 && !attention_has_small(T());
+    static constexpr int PARTS = INTERLEAVED && TIMES < EIGHTS ? TIMES : EIGHTS;
+    static constexpr int K = M * ROW, V = K + 2 * PANEL, FLUSHED = V + 2 * PANEL;
+    static constexpr int LISTS = FLUSHED + attention_flushed_bytes<M, D>(T());
     static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
 };
 
-/* Fragments of a warp's rows: row lane / 4 + 8 i, i in 0 ... R / 8 - 1. */
+/* Running state of a warp's rows: row lane / 4 + 8 i, i = 0 ... R / 8 - 1. */
 template <class T, int D, int R> struct attention_state {
     float o[R / 16][D / 8][4];
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
 
 /*
- * Weights are exp2(s - m) times 2^raise, which O and l share until they leave the registers. m
- * follows a row's maximum only when it is left behind by more than the lag (Dao's lazy
- * rescaling): O is then seldom multiplied, and weights stay below 2^(raise + lag).
+ * P is exp2(s - m) times 2^raise; O and l share the factor until they leave the registers. m
+ * follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
+ * rescaling). O is then seldom rescaled, and P stays below 2^(raise + lag).
  *
- * f16 has no room for small weights: below 2^-14 they lose bits, below 2^-25 they are 0. So they
- * are raised as far as the largest number, just below 2^16, lets them; and those that are still
- * small, less than e^-19 of their row's largest, are multiplied apart (attention_values_small).
+ * f16 has little range below 1: numbers below 2^-14 lose bits, below 2^-25 they are 0. P is
+ * therefore raised as far as f16's largest number, just below 2^16, allows. Elements that are still
+ * small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small).
  */
 static __device__ __forceinline__ constexpr float attention_raise(__half) {
     return 14.0f;
@@ -92,15 +102,15 @@ static __device__ __forceinline__ constexpr float attention_lag(float) {
 }
 
 #define ATTENTION_SMALL 0x1p-14f
-#define ATTENTION_SMALL_RAISE 0x1p29f /* from where they are below f16's largest number */
+#define ATTENTION_SMALL_RAISE 0x1p29f /* raises small P to below f16's largest number */
 
 /* 2^-raise */
 template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
 
-/* Up to here a product of score and scale that is not rounded and a maximum that is, by itself or
- * less the raise, differ by less than 2^-10. */
+/* Maxima below this may be subtracted with an FMA: the unrounded product of score and scale and the
+ * rounded maximum then differ by less than 2^-10. */
 #define ATTENTION_FAR 0x1p14f
 
 static __device__ __forceinline__ float attention_exp2(float x) {
@@ -109,8 +119,8 @@ static __device__ __forceinline__ float attention_exp2(float x) {
     return y;
 }
 
-/* Groups of 8 keys that are computed together. Where ALL of a panel are, they stand in order and
- * the struct is not looked at; else the j-th is at the j-th nibble, and the first n count. */
+/* Which groups of 8 keys are computed together. ALL: groups 0, 1, ...; the struct is not read. Else
+ * the j-th group is nibble j of `at`, and the first n count. */
 struct attention_groups {
     uint32_t at;
     int n;
@@ -122,14 +132,14 @@ static __device__ __forceinline__ int attention_group(const struct attention_gro
     return ALL ? j : (int)(groups.at >> 4 * j & 15);
 }
 
-/* s[R][8 GROUPS] = q[R][D] k[groups][D]^T */
+/* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
-static __device__ __forceinline__ void
-attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups, T) {
+static __device__ __forceinline__ void attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q,
+                                                        uint32_t k,
+                                                        const struct attention_groups &groups, T) {
     const int lane = warp_lane();
-    q += (uint32_t)(lane % 16 * ROW) + panel_piece(lane, lane / 16);
-    k += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 8 % 2);
+    q += (uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16);
+    k += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -142,26 +152,26 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
         uint32_t a[R / 16][4];
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
-            mma_load(a[i], panel_piece_after(q, d) + (uint32_t)(16 * i * ROW));
+            ldmatrix(a[i], swizzle_piece_after(q, d) + (uint32_t)(16 * i * ROW));
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
-            /* Lanes 0 ... 15 name rows of group j, the others of group j + 1. */
+            /* Lanes 0 ... 15 address rows of group j, lanes 16 ... 31 rows of group j + 1. */
             const int first = attention_group<ALL>(groups, j);
             const int second = attention_group<ALL>(groups, j + 1);
             uint32_t b[4];
-            mma_load(b, panel_piece_after(k, d) +
+            ldmatrix(b, swizzle_piece_after(k, d) +
                             (uint32_t)(8 * ROW * (lane < 16 ? first : second)));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
-                mma_add(s[i][j], a[i], b, T());
-                mma_add(s[i][j + 1], a[i], b + 2, T());
+                mma_sync(s[i][j], a[i], b, T());
+                mma_sync(s[i][j + 1], a[i], b + 2, T());
             }
         }
     }
 }
 
-/* Scores of rows that do not list the key become -Inf, whatever they are. masks: this warp's 32-bit
- * words, STRIDE bytes apart; shift: its first row's bit. */
+/* Scores of rows that do not list the key become -Inf. masks: this warp's 32-bit words of row
+ * masks, STRIDE bytes apart; shift: bit of the warp's first row. */
 template <int R, int GROUPS, int STRIDE>
 static __device__ __forceinline__ void
 attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
@@ -172,7 +182,7 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
         const uint32_t at =
             masks + (uint32_t)((8 * attention_group<false>(groups, j) + column) * STRIDE);
         uint32_t word[2] = {shared_load_4(at) >> row, shared_load_4(at + STRIDE) >> row};
-        if (j >= groups.n) /* the last one again */
+        if (j >= groups.n) /* a repeated group */
             word[0] = word[1] = 0;
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
@@ -183,16 +193,16 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
     }
 }
 
-/* Whether a row's scores leave its maximum behind. */
+/* Whether a row's maximum `top` exceeds m by more than the lag. */
 template <class T> static __device__ __forceinline__ bool attention_moves(float m, float top) {
     return top - m > attention_lag(T());
 }
 
-/* For sums that are put by (attention_tile_f32.cuh): where, after how many keys, that they follow a
- * maximum, that they are added. 16-bit types have none. */
+/* Flushed sums (tile_f32.cuh): their address, keys added, total, rescaling. 16-bit types have
+ * none. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_place(struct attention_state<T, D, R> &,
-                                                       uint32_t) {
+static __device__ __forceinline__ void attention_flush_to(struct attention_state<T, D, R> &,
+                                                          uint32_t) {
 }
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_count(struct attention_state<T, D, R> &, int) {
@@ -202,11 +212,11 @@ static __device__ __forceinline__ void attention_total(struct attention_state<T,
 }
 template <class T, int D, int R>
 static __device__ __forceinline__ void
-attention_rescale_far(const struct attention_state<T, D, R> &, int, float) {
+attention_rescale_flushed(const struct attention_state<T, D, R> &, int, float) {
 }
 
-/* Moves the maxima that the scores leave behind, and O and l with them: but at an item's first
- * scores, when there is nothing in them. */
+/* Moves the maxima that lag behind `top`, and rescales O and l. Nothing to rescale at an item's
+ * first keys. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_rescale(struct attention_state<T, D, R> &state,
                                                          const float (&top)[R / 8]) {
@@ -229,30 +239,32 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
             state.o[i][d][e] *= factor;
             state.o[i][d][e + 1] *= factor;
         }
-        attention_rescale_far(state, r, factor);
+        attention_rescale_flushed(state, r, factor);
     }
 }
 
-/* For an item's first keys. */
+/* State before an item's first key. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_clear(struct attention_state<T, D, R> &state,
                                                        uint32_t far) {
-    asm volatile("" ::: "memory"); /* a branch around it, not a choice for each of its numbers */
+    asm volatile(
+        "" ::
+            : "memory"); /* keeps this a branch: without it, one selection for each register */
     state = {};
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         state.m[r] = -INFINITY;
-    attention_place(state, far);
+    attention_flush_to(state, far);
 }
 
-/* Whether a maximum is far from 0. */
+/* Whether a maximum is too far from 0 for an FMA (ATTENTION_FAR). */
 static __device__ __forceinline__ bool attention_far(float m) {
     return fabsf(attention_base(m)) >= ATTENTION_FAR;
 }
 
-/* Scores to the exponents of their weights, as attention_softmax does in passing, but where a row's
- * maximum is far products are rounded as it is: so its largest weight is 1. Row by row, so that
- * none depends on others of the warp. */
+/* Scores to exponents of P. Where a row's maximum is far, the product is rounded as the maximum
+ * was, so the row's largest P is exactly 1. Decided row by row: the bits of a row do not depend on
+ * other rows. */
 template <class T, int GROUPS, int D, int R>
 static __device__ __forceinline__ void
 attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<T, D, R> &state,
@@ -272,7 +284,7 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
     }
 }
 
-/* The largest of the lanes that share a row: four neighbours, or, APART, every fourth. */
+/* The largest x of the lanes that share a row: four neighbours, or, APART, every fourth lane. */
 template <bool APART> static __device__ __forceinline__ float attention_row_max(float x) {
 #pragma unroll
     for (int step = APART ? 4 : 1; step < (APART ? 32 : 4); step *= 2)
@@ -280,12 +292,12 @@ template <bool APART> static __device__ __forceinline__ float attention_row_max(
     return x;
 }
 
-/* Scores to weights; the state's maxima move, and O and l with them. Answers, for all of a warp,
- * whether one is too small for T. */
+/* S to P; maxima move, O and l are rescaled. Answers whether some P of the warp is too small for
+ * T. */
 template <class T, int D, int R, int GROUPS, bool APART>
-static __device__ __forceinline__ bool
-attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
-                  float scale) {
+static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROUPS][4],
+                                                         struct attention_state<T, D, R> &state,
+                                                         float scale) {
     float top[R / 8], base[R / 8];
     bool moves = false;
 #pragma unroll
@@ -316,7 +328,7 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
-    uint32_t least = ~0u; /* of their bits less 1: 0 is not small */
+    uint32_t least = ~0u; /* of the bits of P, less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll
@@ -336,14 +348,13 @@ attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R>
            __any_sync(WARP_ALL, least < __float_as_uint(ATTENTION_SMALL) - 1);
 }
 
-/* o[R][D] += weights[R][8 GROUPS] v[groups][D] */
+/* O [R, D] += P [R, 8 GROUPS] V [groups, D] */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values(struct attention_state<T, D, R> &state,
-                 const uint32_t (&weights)[R / 16][GROUPS][2], uint32_t v,
-                 const struct attention_groups &groups) {
+attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R / 16][GROUPS][2],
+             uint32_t v, const struct attention_groups &groups) {
     const int lane = warp_lane();
-    v += (uint32_t)(lane % 8 * ROW) + panel_piece(lane, lane / 16);
+    v += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
         const int first = attention_group<ALL>(groups, j);
@@ -354,15 +365,15 @@ attention_values(struct attention_state<T, D, R> &state,
         for (int i = 0; i < R / 16; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                a[i][e] = weights[i][j + e / 2][e % 2];
+                a[i][e] = probs[i][j + e / 2][e % 2];
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            mma_load_transposed(b, panel_piece_after(from, d));
+            ldmatrix_transposed(b, swizzle_piece_after(from, d));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
-                mma_add(state.o[i][2 * d], a[i], b, T());
-                mma_add(state.o[i][2 * d + 1], a[i], b + 2, T());
+                mma_sync(state.o[i][2 * d], a[i], b, T());
+                mma_sync(state.o[i][2 * d + 1], a[i], b + 2, T());
             }
         }
     }

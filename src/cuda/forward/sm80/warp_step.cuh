@@ -1,15 +1,13 @@
-/*
- * Fused attention on tensor cores, what one warp computes of a stage of keys. Where a key of the
- * stage has a mask, it passes over those groups of 8 keys that none of its rows lists: it computes
- * with the groups that are left, wherever they stand.
- */
+/* Fused attention with mma.sync: a step of one warp, over the keys of a stage. In steps with masks,
+ * the warp skips groups of 8 keys that none of its rows lists, and packs the remaining groups
+ * together. */
 #ifndef TESSERA_CUDA_ATTENTION_STEP_CUH
 #define TESSERA_CUDA_ATTENTION_STEP_CUH
 
 #include "forward/sm80/tile_f32.cuh"
 
-/* Groups of 8 keys that a warp computes at a time in steps with masks: few, as not many may be
- * listed, and beside tall and wide sums of f32 what registers allow. */
+/* Groups of 8 keys that a warp computes at a time in masked steps: few, since few may be listed,
+ * and as registers allow. */
 template <class T, int D, int R>
 static __host__ __device__ __forceinline__ constexpr int attention_masked_groups(void) {
     return sizeof(T) == 4 && R * D > 1024 ? 2 : 4;
@@ -28,15 +26,13 @@ static __device__ __forceinline__ void attention_scale_o(struct attention_state<
                 state.o[i][d][e] *= factor;
 }
 
-/* Adds the small ones of the weights x, and takes them out of the fragments. They are raised, and O
- * with them, by what no number of it feels, as f32 has room for both: rows without small weights
- * keep their bits. */
+/* Adds the P V of elements of P too small for f16, and removes them from `probs`. Small P and O are
+ * multiplied by a power of two, which f32 has room for. Rows without small P keep their bits. */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
-attention_values_small(struct attention_state<T, D, R> &state,
-                       uint32_t (&weights)[R / 16][GROUPS][2],
-                       const float (&x)[R / 16][GROUPS][4], uint32_t v,
-                       const struct attention_groups &groups) {
+attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R / 16][GROUPS][2],
+                   const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                   const struct attention_groups &groups) {
     uint32_t small[R / 16][GROUPS][2];
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
@@ -48,19 +44,19 @@ attention_values_small(struct attention_state<T, D, R> &state,
                 const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
                 small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
                                           b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
-                weights[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
+                probs[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
             }
     attention_scale_o(state, ATTENTION_SMALL_RAISE);
-    attention_values<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
 }
 
-/* What GROUPS groups of 8 keys add to the state, once their scores are known. */
+/* Softmax and P V of GROUPS groups of 8 keys, from their scores. */
 template <int GROUPS, int ROW, bool ALL, class T, int D, int R>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
               float scale, const struct attention_groups &groups) {
-    uint32_t weights[R / 16][GROUPS][2];
+    uint32_t probs[R / 16][GROUPS][2];
     const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
@@ -68,13 +64,14 @@ attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS]
         for (int j = 0; j < GROUPS; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                weights[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+                probs[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
     if (small)
-        attention_values_small<T, D, R, GROUPS, ROW, ALL>(state, weights, s, v, groups);
-    attention_values<T, D, R, GROUPS, ROW, ALL>(state, weights, v, groups);
+        attention_pv_small<T, D, R, GROUPS, ROW, ALL>(state, probs, s, v, groups);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups);
 }
 
-/* The next groups of a step whose bits, BITS of each, are set; takes them out. */
+/* Takes the next GROUPS groups out of `left`, where a group has BITS bits, of which the first is
+ * set. */
 template <int GROUPS, int BITS>
 static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
     struct attention_groups groups = {0, 0};
@@ -91,13 +88,13 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
     return groups;
 }
 
-/* Each of a step's groups of 8 keys has so many bits of 32, of which the first stands for it. */
+/* Bits of a group of 8 keys in a 32-bit word; the first of them stands for the group. */
 template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
     return KEYS < 32 ? 8 : 256 / KEYS;
 }
 
-/* The groups of 8 keys that a row of this warp lists: the first of each one's bits is set. `whole`:
- * all rows list all keys; `part`, with PARTS: likewise bits, of those of which that is not so. */
+/* Groups of 8 keys that some row of this warp lists: the first bit of each is set. whole: all rows
+ * list all keys. part, with PARTS: the same bits for groups of which not all rows list all keys. */
 template <int R, int KEYS, int STRIDE, bool PARTS>
 static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t &part,
                                                             uint32_t masks, int shift) {
@@ -126,61 +123,63 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     return lanes & GROUP;
 }
 
-/* What is left to gather of the step after the one that is computed: this warp's rows of K and of V
- * from key `first` on, or nothing where that is -1. k, v: where, in shared memory, it stands where
- * the heads begin; to: where this lane's pieces go, but for the panel. */
-struct attention_rest {
+/* A deferred copy: this warp's rows of K and V of the next step, consecutive from key `first` on;
+ * -1: none. k, v: where in shared memory the heads' addresses are. to: shared memory address of
+ * this lane's pieces, without the panel. */
+struct attention_deferred {
     int32_t first;
     uint32_t to;
     const char *const *k, *const *v;
 };
 
-/* One of the PARTS of it: a multiprocessor takes copies in one by one, and a warp that hands in
- * many waits for the last before it goes on. */
+/* Issues one of the PARTS parts of a deferred copy. A multiprocessor accepts copies one by one, so
+ * a warp that issues many at once waits. */
 template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void attention_rest_part(const struct attention_params &p,
-                                                           const struct attention_rest &rest,
-                                                           int part) {
+static __device__ __forceinline__ void
+attention_deferred_part(const struct attention_params &p, const struct attention_deferred &deferred,
+                        int part) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
-    if (rest.first < 0)
+    if (deferred.first < 0)
         return;
 #pragma unroll
     for (int i = 0; i < shape::EIGHTS / shape::PARTS; i++) {
         const int eight = part * (shape::EIGHTS / shape::PARTS) + i;
-        const bool of_k = shape::APART ? (int)threadIdx.x / 32 < WARPS / 2
-                                       : eight < shape::EIGHTS / 2;
+        const bool of_k =
+            shape::APART ? (int)threadIdx.x / 32 < WARPS / 2 : eight < shape::EIGHTS / 2;
         const int row = 8 * (shape::APART || of_k ? eight : eight - shape::EIGHTS / 2);
-        const struct attention_manner manner =
-            attention_manner_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
+        const struct attention_copy_mode mode =
+            attention_copy_mode_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
         attention_copy_run<T, D, 8, shape::ROW>(
-            rest.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
-            *(of_k ? rest.k : rest.v) +
-                attention_lane_from<attention_lanes<T, D>()>(rest.first + row, manner.step),
-            manner, 8);
+            deferred.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
+            *(of_k ? deferred.k : deferred.v) +
+                attention_lane_from<attention_lanes<T, D>()>(deferred.first + row, mode.step),
+            mode, 8);
     }
 }
 
 template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void attention_rest_all(const struct attention_params &p,
-                                                          const struct attention_rest &rest) {
+static __device__ __forceinline__ void
+attention_deferred_all(const struct attention_params &p,
+                       const struct attention_deferred &deferred) {
 #pragma unroll
     for (int part = 0; part < attention_shape<T, D, R, WARPS, KEYS>::PARTS; part++)
-        attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, part);
+        attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, part);
 }
 
-/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: its words, or 0
- * where all rows list all keys; rest: what is gathered meanwhile. */
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row
+ * masks, or 0 for an unmasked step; deferred: the copy to issue meanwhile. */
 template <class T, int D, int R, int WARPS, int KEYS>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
                uint32_t masks, const struct attention_params &p,
-               const struct attention_rest &rest) {
+               const struct attention_deferred &deferred) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
     const float scale = p.score_scale;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
-    constexpr bool SKIPS = !attention_has_small(T()); /* masks, where no register is missing */
+    constexpr bool SKIPS =
+        !attention_has_small(T()); /* skip masking of whole groups, where registers allow */
     bool whole = true;
     uint32_t part = 0;
     uint32_t left = masks ? attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift) : 0;
@@ -192,15 +191,15 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
             const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
             float s[R / 16][GROUPS][4];
             attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
-            if (shape::MEANWHILE && i < shape::PARTS)
-                attention_rest_part<T, D, R, WARPS, KEYS>(p, rest, i);
+            if (shape::INTERLEAVED && i < shape::PARTS)
+                attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, i);
             attention_add<GROUPS, ROW, true>(state, s, v + at, scale, all);
         }
         return;
     }
     constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
-    if (shape::MEANWHILE)
-        attention_rest_all<T, D, R, WARPS, KEYS>(p, rest);
+    if (shape::INTERLEAVED)
+        attention_deferred_all<T, D, R, WARPS, KEYS>(p, deferred);
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];

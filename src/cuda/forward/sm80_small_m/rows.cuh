@@ -1,64 +1,64 @@
-/*
- * Fused attention in low tiles: where a tile's rows stand, how those of Q come and those of O
- * go. attention_low.cuh says what each lane has of them.
- */
-#ifndef TESSERA_CUDA_ATTENTION_LOW_ROWS_CUH
-#define TESSERA_CUDA_ATTENTION_LOW_ROWS_CUH
+/* Fused attention in small-M tiles: the map of shared memory, loading Q, storing O. kernel.cuh says
+ * what each lane holds. */
+#ifndef TESSERA_CUDA_SMALL_M_ROWS_CUH
+#define TESSERA_CUDA_SMALL_M_ROWS_CUH
 
 #include "forward/sm80_small_m/keys.cuh"
 #include "forward/sm80/tile_f32.cuh"
 
-#define LOW_ROWS 8     /* of a product */
-#define LOW_WEIGHTS 20 /* floats from row to row of weights: 16, and what keeps banks apart */
+#define SMALL_M_ROWS 8   /* query rows (columns) of an MMA */
+#define SMALL_M_P_ROW 20 /* floats between rows of P: 16, and 4 against bank conflicts */
 
-/* Groups of 8 rows of a tile of `rows` rows, of which heads of D dims have few enough that their sums
- * fit the registers of as many blocks as are to share a multiprocessor. */
+/* Groups of 8 rows of a tile of `rows` rows, at most as many as registers allow for heads of D
+ * dims. */
 template <class T, int D>
-static __host__ __device__ __forceinline__ constexpr int attention_low_groups(int rows) {
+static __host__ __device__ __forceinline__ constexpr int small_m_groups(int rows) {
     constexpr int MOST = sizeof(T) < 4 ? (D == 768 ? 2 : 4)
                          : D > 256     ? 2
                          : D > 192     ? 4
                          : D > 64      ? 2
                                        : 1;
-    return rows / LOW_ROWS < MOST ? rows / LOW_ROWS : MOST;
+    return rows / SMALL_M_ROWS < MOST ? rows / SMALL_M_ROWS : MOST;
 }
 
-/* A lane's rows and dims, counted as others do: of twice the rows and half the dims. */
+/* attention_state for a lane here: twice the rows and half the dims of sm80's fragments. */
 template <class T, int DIMS, int GROUPS>
-using attention_low_state = struct attention_state<T, DIMS / 2, 16 * GROUPS>;
+using small_m_state = struct attention_state<T, DIMS / 2, 16 * GROUPS>;
 
-template <class T, int D, int GROUPS, int WARPS> struct attention_low_shape {
+template <class T, int D, int GROUPS, int WARPS> struct small_m_shape {
     static constexpr int DIMS = D / WARPS; /* of a warp */
-    static constexpr int BATCHES = attention_low_batches<T, D, WARPS>();
-    /* Q is: heads are small, or one block has a multiprocessor to itself, and room. */
+    static constexpr int BATCHES = small_m_batches<T, D, WARPS>();
+    /* Q of f32 is stored split: heads are small, or one thread block has the multiprocessor to
+     * itself. */
     static constexpr bool SPLIT = sizeof(T) == 4 && (D <= 128 || WARPS > 8);
-    static constexpr int Q_PIECE = SPLIT ? 1024 : 512;        /* of half a batch's dims of a group */
+    static constexpr int Q_PIECE = SPLIT ? 1024 : 512; /* bytes: half a batch's dims of a group */
     static constexpr int Q_GROUP = 2 * BATCHES * Q_PIECE;
-    static constexpr int WEIGHTS_AT = WARPS * GROUPS * Q_GROUP;
-    static constexpr int WEIGHTS_GROUP = LOW_ROWS * LOW_WEIGHTS * 4;
-    static constexpr int PARTS_AT = WEIGHTS_AT + GROUPS * WEIGHTS_GROUP;
+    static constexpr int P_AT = WARPS * GROUPS * Q_GROUP;
+    static constexpr int P_GROUP = SMALL_M_ROWS * SMALL_M_P_ROW * 4;
+    static constexpr int PARTS_AT = P_AT + GROUPS * P_GROUP;
     static constexpr int PARTS_WARP = GROUPS * 512;
-    static constexpr int FAR_AT = PARTS_AT + (WARPS > 1 ? WARPS * PARTS_WARP : 0);
-    static constexpr int FAR_PLACES = /* of a thread */
+    static constexpr int FLUSHED_AT = PARTS_AT + (WARPS > 1 ? WARPS * PARTS_WARP : 0);
+    static constexpr int FLUSHED_PLACES = /* 16-byte places of a thread */
         sizeof(T) == 4 ? GROUPS * (DIMS / 16) + (GROUPS + 1) / 2 : 0;
-    static constexpr int RING_AT = FAR_AT + WARPS * FAR_PLACES * 512;
-    static constexpr int RING_WARP = attention_low_ahead<T, D, WARPS>() * LOW_BATCH;
+    static constexpr int RING_AT = FLUSHED_AT + WARPS * FLUSHED_PLACES * 512;
+    static constexpr int RING_WARP = small_m_stages<T, D, WARPS>() * SMALL_M_BATCH;
     static constexpr int ITEMS_AT = RING_AT + WARPS * RING_WARP;
     static constexpr int BYTES = ITEMS_AT + ATTENTION_JOBS * (int)sizeof(struct granule_item);
 };
 
 /* ---- Q ---- */
 
-/* A piece of Q as it is kept, times a power of two: split, where f32 is kept so. */
+/* Stores a piece of Q, times a power of two; SPLIT: as high and low parts. */
 template <bool SPLIT>
-static __device__ __forceinline__ void attention_low_keep_q(uint32_t to, const uint4 &piece,
-                                                            float scale, float) {
+static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 &piece, float scale,
+                                                       float) {
     uint32_t x[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
     for (int i = 0; i < 4; i++)
         x[i] = __float_as_uint(__uint_as_float(x[i]) * scale);
-    const struct fragment<float, 2> b[2] = {fragment_of({x[0], x[1]}, 0.0f),
-                                            fragment_of({x[2], x[3]}, 0.0f)};
+    const struct fragment<float, 2> b[2] = {
+        fragment_of({x[0], x[1]}, 0.0f), fragment_of({x[2], x[3]}, 0.0f)
+    };
     if (SPLIT) {
         shared_store_16(to, {b[0].high[0], b[0].high[1], b[0].low[0], b[0].low[1]});
         shared_store_16(to + 512, {b[1].high[0], b[1].high[1], b[1].low[0], b[1].low[1]});
@@ -67,8 +67,8 @@ static __device__ __forceinline__ void attention_low_keep_q(uint32_t to, const u
     }
 }
 template <bool SPLIT, class T>
-static __device__ __forceinline__ void attention_low_keep_q(uint32_t to, const uint4 &piece,
-                                                            float scale, T) {
+static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 &piece, float scale,
+                                                       T) {
     uint32_t x[4] = {piece.x, piece.y, piece.z, piece.w};
     if (scale != 1)
 #pragma unroll
@@ -79,20 +79,19 @@ static __device__ __forceinline__ void attention_low_keep_q(uint32_t to, const u
     shared_store_16(to, {x[0], x[1], x[2], x[3]});
 }
 
-/* This lane's operands of Q, where it alone looks for them: of rows g, g + 8, ... two pieces of each
- * 128 bytes of the warp's dims. */
+/* Loads this lane's operands of Q, which no other lane reads: of rows g, g + 8, ... two pieces of
+ * each 128 bytes of the warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void attention_low_load_q(uint32_t to,
-                                                            const struct attention_params &p,
-                                                            const struct granule_item &item) {
-    using shape = attention_low_shape<T, D, GROUPS, WARPS>;
+static __device__ __forceinline__ void small_m_load_q(uint32_t to, const struct attention_params &p,
+                                                      const struct granule_item &item) {
+    using shape = small_m_shape<T, D, GROUPS, WARPS>;
     constexpr int PIECES = 2 * shape::BATCHES, SIZE = (int)sizeof(T);
     const int lane = warp_lane_here();
-    const int first = SIZE * attention_low_dim<D, WARPS>() + lane % 4 * 32;
+    const int first = SIZE * small_m_dim<D, WARPS>() + lane % 4 * 32;
     to += (uint32_t)(16 * lane);
 #pragma unroll
     for (int n = 0; n < GROUPS; n++) {
-        const int row = LOW_ROWS * n + lane / 4;
+        const int row = SMALL_M_ROWS * n + lane / 4;
         const char *from = attention_head<T>(p.q, item.batch, item.head) + first +
                            (item.row + row) * p.q.stride[2] * SIZE;
         uint4 piece[PIECES];
@@ -102,19 +101,19 @@ static __device__ __forceinline__ void attention_low_load_q(uint32_t to,
             const int32_t bytes = SIZE * p.d_qk - first - at;
             piece[c] = {0, 0, 0, 0};
             if (row < item.rows && bytes > 0)
-                piece[c] = p.copied ? attention_low_load_16(from + at)
+                piece[c] = p.copied ? small_m_load_16(from + at)
                                     : attention_load_16<T>(from + at, bytes, 1);
         }
 #pragma unroll
         for (int c = 0; c < PIECES; c++, to += shape::Q_PIECE)
-            attention_low_keep_q<shape::SPLIT>(to, piece[c], p.q_scale, T());
+            small_m_store_q<shape::SPLIT>(to, piece[c], p.q_scale, T());
     }
 }
 
-/* Those of a piece. */
+/* The B operands of a piece of Q. */
 template <bool SPLIT>
-static __device__ __forceinline__ void attention_low_q(struct fragment<float, 2> (&b)[2],
-                                                       uint32_t from) {
+static __device__ __forceinline__ void small_m_q_operand(struct fragment<float, 2> (&b)[2],
+                                                         uint32_t from) {
     const uint4 x = shared_load_16(from);
     if (SPLIT) {
         const uint4 y = shared_load_16(from + 512);
@@ -126,8 +125,8 @@ static __device__ __forceinline__ void attention_low_q(struct fragment<float, 2>
     }
 }
 template <bool SPLIT, class T>
-static __device__ __forceinline__ void attention_low_q(struct fragment<T, 2> (&b)[2],
-                                                       uint32_t from) {
+static __device__ __forceinline__ void small_m_q_operand(struct fragment<T, 2> (&b)[2],
+                                                         uint32_t from) {
     const uint4 x = shared_load_16(from);
     b[0] = fragment_of({x.x, x.y}, T());
     b[1] = fragment_of({x.z, x.w}, T());
@@ -135,11 +134,11 @@ static __device__ __forceinline__ void attention_low_q(struct fragment<T, 2> (&b
 
 /* ---- O ---- */
 
-/* This lane's dims of row r of batch c, times a factor. */
+/* This lane's dims of row r in batch c, times a factor. */
 template <class T, int DIMS, int GROUPS>
-static __device__ __forceinline__ void
-attention_low_dims(float (&x)[16 / sizeof(T)], const attention_low_state<T, DIMS, GROUPS> &state,
-                   int r, int c, float factor) {
+static __device__ __forceinline__ void small_m_dims(float (&x)[16 / sizeof(T)],
+                                                    const small_m_state<T, DIMS, GROUPS> &state,
+                                                    int r, int c, float factor) {
     constexpr int PAIRS = 8 / (int)sizeof(T);
 #pragma unroll
     for (int w = 0; w < PAIRS; w++)
@@ -150,14 +149,14 @@ attention_low_dims(float (&x)[16 / sizeof(T)], const attention_low_state<T, DIMS
 
 template <class T, int D, int GROUPS, int WARPS>
 static __device__ __forceinline__ void
-attention_low_store_part(const struct attention_params &p, const struct granule_item &item,
-                         const attention_low_state<T, D / WARPS, GROUPS> &state) {
+small_m_store_partial(const struct attention_params &p, const struct granule_item &item,
+                      const small_m_state<T, D / WARPS, GROUPS> &state) {
     constexpr int PIECE = 16 / (int)sizeof(T); /* dims */
     const struct attention_slot slot = attention_slot_of(p, item.slot);
-    const int lane = warp_lane_here(), first = attention_low_dim<D, WARPS>();
+    const int lane = warp_lane_here(), first = small_m_dim<D, WARPS>();
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++) {
-        const int row = r / 2 * LOW_ROWS + lane % 4 * 2 + r % 2;
+        const int row = r / 2 * SMALL_M_ROWS + lane % 4 * 2 + r % 2;
         if (row >= item.rows)
             continue;
         if (lane < 4 && first == 0) {
@@ -165,10 +164,10 @@ attention_low_store_part(const struct attention_params &p, const struct granule_
             slot.l[row] = state.l[r] * attention_lower<T>();
         }
 #pragma unroll
-        for (int c = 0; c < attention_low_batches<T, D, WARPS>(); c++) {
+        for (int c = 0; c < small_m_batches<T, D, WARPS>(); c++) {
             const int dim = first + 8 * PIECE * c + lane / 4 * PIECE;
             float x[PIECE];
-            attention_low_dims<T, D / WARPS, GROUPS>(x, state, r, c, attention_lower<T>());
+            small_m_dims<T, D / WARPS, GROUPS>(x, state, r, c, attention_lower<T>());
             if (dim >= p.slot_dims)
                 continue;
 #pragma unroll
@@ -179,10 +178,10 @@ attention_low_store_part(const struct attention_params &p, const struct granule_
     }
 }
 
-/* A piece of a row, as its storage type has it; `left` dims of it are there. */
+/* Stores a piece of a row of O, rounded; `left` dims of it exist. */
 template <class T, int N>
-static __device__ __forceinline__ void attention_low_put(T *to, const float (&x)[N], int left,
-                                                         bool aligned) {
+static __device__ __forceinline__ void small_m_store_piece(T *to, const float (&x)[N], int left,
+                                                           bool aligned) {
     union {
         T x[N];
         uint4 all;
@@ -202,17 +201,17 @@ static __device__ __forceinline__ void attention_low_put(T *to, const float (&x)
 
 template <class T, int D, int GROUPS, int WARPS>
 static __device__ __forceinline__ void
-attention_low_store(const struct attention_params &p, const struct granule_item &item,
-                    const attention_low_state<T, D / WARPS, GROUPS> &state) {
+small_m_store(const struct attention_params &p, const struct granule_item &item,
+              const small_m_state<T, D / WARPS, GROUPS> &state) {
     constexpr int PIECE = 16 / (int)sizeof(T); /* dims */
-    const int lane = warp_lane_here(), first = attention_low_dim<D, WARPS>();
+    const int lane = warp_lane_here(), first = small_m_dim<D, WARPS>();
     const int dim = first + lane / 4 * PIECE;
     const bool aligned = p.alignment >= 16;
     T *const o = reinterpret_cast<T *>(attention_head<T>(p.o, item.batch, item.head));
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++) {
-        const int row = r / 2 * LOW_ROWS + lane % 4 * 2 + r % 2;
-        /* Rows that list nothing are 0, whatever 0 times the values that others list has left. */
+        const int row = r / 2 * SMALL_M_ROWS + lane % 4 * 2 + r % 2;
+        /* Rows that list nothing are 0: their sums of 0 x V may be NaN. */
         const bool some = state.l[r] != 0;
         const float factor = some ? 1 / state.l[r] : 0;
         T *const to = o + (item.row + row) * p.o.stride[2] + dim;
@@ -222,28 +221,28 @@ attention_low_store(const struct attention_params &p, const struct granule_item 
             attention_store_lse(p, item.batch, item.head, item.row + row, state.m[r],
                                 state.l[r] * attention_lower<T>());
 #pragma unroll
-        for (int c = 0; c < attention_low_batches<T, D, WARPS>(); c++) {
+        for (int c = 0; c < small_m_batches<T, D, WARPS>(); c++) {
             float x[PIECE] = {};
             if (some)
-                attention_low_dims<T, D / WARPS, GROUPS>(x, state, r, c, factor);
-            attention_low_put(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned);
+                small_m_dims<T, D / WARPS, GROUPS>(x, state, r, c, factor);
+            small_m_store_piece(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned);
         }
     }
 }
 
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void
-attention_low_finish(const struct attention_params &p, const struct granule_item &item,
-                     attention_low_state<T, D / WARPS, GROUPS> &state) {
+static __device__ __forceinline__ void small_m_finish(const struct attention_params &p,
+                                                      const struct granule_item &item,
+                                                      small_m_state<T, D / WARPS, GROUPS> &state) {
     attention_total(state);
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++)
         for (int step = 4; step < 32; step *= 2)
             state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], step);
     if (item.parts > 1)
-        attention_low_store_part<T, D, GROUPS, WARPS>(p, item, state);
+        small_m_store_partial<T, D, GROUPS, WARPS>(p, item, state);
     else
-        attention_low_store<T, D, GROUPS, WARPS>(p, item, state);
+        small_m_store<T, D, GROUPS, WARPS>(p, item, state);
 }
 
 #endif

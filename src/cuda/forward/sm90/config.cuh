@@ -1,165 +1,197 @@
 /*
- * Fused attention for 16-bit types on Hopper. One block of three warpgroups on each multiprocessor
- * goes through the items that the plan has assigned to it; a query tile has 128 rows, a step 128 places
- * of its granules, or 64 where O takes the registers of more than 128 dims. One warpgroup fetches,
- * ahead and without regard to items; the other two compute, 64 rows each. For lists of 192 rows
- * there are shapes with a third that computes, and steps of 64 places.
+ * Fused attention for 16-bit types on Hopper: a persistent, warp-specialised kernel. One CTA of
+ * three warpgroups on each multiprocessor goes through the items that the plan assigned to it.
+ * Warpgroup 0 is the producer; warpgroups 1 and 2 are consumers of 64 rows each. A query tile has M
+ * = 128 rows, a step N = 128 keys; or N = 64 where O takes the registers of over 128 dims:
  *
- * Shared memory, in KB for heads of                                       and of 192 rows
- *                             64       128      192      256    192/128     64    128 dims
+ *   S [M, N]   = Q [M, D_QK] K [N, D_QK]^T      WGMMA, 64 rows a consumer
+ *   P [M, N]   = exp2(scale S - row max)        online softmax, in registers
+ *   O [M, D_V] += P [M, N] V [N, D_V]           WGMMA, P from registers
  *
- *   Q [SLOTS][ROWS][D_QK]   2 x 16   2 x 32   2 x 48       64       48  2 x 24     48   being
- *                                                                  computed; the next
- *   O [ROWS][64 O_PANELS]       16       32       16       16       16      24     24   rounded,
- *                                                                  on its way out
- *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
- *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   barriers, JOBS items and their halves, the masks of steps, maxima and sums of O's rows
+ * Keys come as granules: KV chunks of up to 64 consecutive keys (lists/granules.h). Places of a
+ * step past a granule's keys count as keys that no row lists. Lists of 192 rows have a shape with a
+ * third consumer and steps of 64 keys.
  *
- * Heads of 32 dims have the panels of 64; the other columns are zeros in Q, K and V, and not
- * multiplied, and left as they were in O, and not stored.
+ * Shared memory, in KB for heads of                                       and tiles of 192 rows
+ *                               64       128      192      256    192/128     64    128 dims
  *
- * Wide heads, of more than 256 dims of V, have tiles of 64 rows, steps of 64 keys and one stage of
- * each, 64 KB of Q, of K and of V for 512 dims. Their dims are divided: both warpgroups have all rows,
- * but half of each panel of Q and K, and half of the panels of V and O. What they have of the scores
- * they add up where O will be staged, so that both know all weights and go on alone. With one stage,
- * products take turns: one tile is multiplied while the other's successor is fetched. Heads of more
- * than 512 dims are divided once more, between the two blocks of a cluster, whose memory has besides
+ *   Q [Q_STAGES][ROWS][D_QK]  2 x 16   2 x 32   2 x 48       64       48  2 x 24     48
+ *   O [ROWS][64 O_PANELS]         16       32       16       16       16      24     24
+ *   K [STAGES][KEYS][D_QK]    4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
+ *   V [STAGES][KEYS][D_V]     4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
+ *   mbarriers, SM90_JOBS items with their consumer info, masks of steps, row maxima and sums
  *
- *   S [64][KEYS], f32, 16 KB: what the other block has of a step's scores, before it is added
+ * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
+ * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
  *
- * Barriers, one of each for every stage or slot; a phase is one use of it:
+ * Wide heads, of more than 256 dims of V, have tiles of 64 rows, steps of 64 keys and one stage.
+ * With 512 dims, Q, K and V take 64 KB each. Dims are divided between the two consumers
+ * (DIM_SPLIT). Each consumer has all rows, half of each panel of Q and K, and half of the panels of
+ * V and O. The consumers add up their partial scores in the memory of O, so both get all of P. With
+ * one stage, Q K^T and P V alternate: one tile is multiplied while the next tile of the other is
+ * loaded. Heads of more than 512 dims are divided once more, between the two CTAs of a cluster,
+ * which have besides
  *
- *               filled by                  phase ends when         waited for by
- *   q_full      boxes | copies             Q and the item stand    all computing warpgroups
- *   q_empty                                all have used Q         whoever fills it
- *   k_full      boxes | copies             K stands                all, each before its Q K^T
- *   k_empty                                all have their scores   whoever fills it
- *   v_full, v_empty                        the same of V and P V
- *   k_alone, v_alone   as k_full, v_full   the same               the one whose step it is alone
- *   o_full      a computing warpgroup      its O and sums stand    the warp that stores them
- *   o_empty     that warp                  they have been read     that warpgroup
- *   s_full      the other block            its scores stand        all computing warpgroups
- *   s_empty     its warps                  ours have been read     the same, before the next go
+ *   S [64][KEYS], f32, 16 KB: partial scores of the other CTA, before they are added
  *
- * and those by number: 1 ... GROUPS one warpgroup's own, 1 + GROUPS ... where the two take turns or
- * exchange scores.
+ * Rings and mbarriers. The K ring, here of 2 stages; the V ring likewise, with P V:
  *
- * One item through a computing warpgroup; what stands in a line overlaps:
+ *   time      1            2            3            4            5
+ *   stage 0   load K(0)    Q K^T (0)    load K(2)    Q K^T (2)    load K(4)
+ *   stage 1                load K(1)    Q K^T (1)    load K(3)    Q K^T (3)
  *
- *   S(0)            with  P V of the last step of the item before
- *   softmax of S(0) with  the same
- *   S(1)            with  that item's O on its way out; then with P(0) V(0)
- *   softmax of S(1) with  P(0) V(0); then O is rescaled where a maximum has moved
+ *   load, then Q K^T       the load completes k_full[stage], for which each consumer waits
+ *   Q K^T, then load       each consumer arrives at k_empty[stage], for which the producer waits
+ *
+ *   barrier              completed by            phase ends when            waited for by
+ *   q_full               TMA | cp.async          Q and the item are there   all consumers
+ *   q_empty              consumers               all have used Q            producer
+ *   k_full               TMA | cp.async          K is there                 each before its Q K^T
+ *   k_empty              consumers               all have their scores      producer
+ *   v_full, v_empty      as k_full, k_empty      for V and P V
+ *   k_full_single,       as k_full, v_full       for steps of a single      that consumer
+ *   v_full_single                                consumer
+ *   o_full               consumer                its O and sums are staged  epilogue warp
+ *   o_empty              epilogue warp           they have been read        that consumer
+ *   s_full               the other CTA           its scores are there       all consumers
+ *   s_empty              the other CTA's warps   our scores have been read  the next sender
+ *
+ * Named barriers: 1 ... CONSUMERS for each consumer; from 1 + CONSUMERS on for ping-pong, or for
+ * the exchange of scores.
+ *
+ * One item in a consumer; entries of one line overlap:
+ *
+ *   Q K^T (0)       P V of the last step of the item before
+ *   softmax (0)     the same
+ *   Q K^T (1)       epilogue of the item before; then P V (0)
+ *   softmax (1)     P V (0); then O is rescaled where a row maximum has moved
  *   ...
  *
- * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
- * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. Where granules are smaller than 64 keys, or many of them one
- * warpgroup's alone, so may steps be, and the other has the next (consumer_gather.cuh). With one slot of Q, the next item's comes
- * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
+ * The other consumer does the same at its own pace, so softmax of one overlaps WGMMAs of the other.
+ * Steps without masks come first in an item. Where the second step may have a mask, the epilogue
+ * comes before its Q K^T. Steps that only one consumer's rows list are single-consumer steps, and
+ * the other consumer skips them (consumer_gather.cuh). With one stage of Q, the next item's Q is
+ * loaded during the last P V and the epilogue, and Q K^T (0) overlaps nothing.
  *
- * Heads of up to 64 dims have products that take no longer than exponentials, and two warpgroups that
- * are left to themselves end in step, at products together and then at softmax. Where boxes fetch,
- * long items therefore have two tiles of scores, S(i + 1) beside P(i - 1) V(i - 1) under the softmax
- * of S(i); in short ones the warpgroups hand in their products one after the other.
+ * With up to 64 dims, WGMMAs take no longer than exponentials. Two consumers left alone fall into
+ * step: both at WGMMAs, then both at softmax. On the TMA path, long items therefore hold two score
+ * tiles: Q K^T (i + 1) and P V (i - 1) run under the softmax of step i. In shorter items the
+ * consumers issue their WGMMAs alternately (ping-pong scheduling).
  */
-#ifndef TESSERA_CUDA_SM90_SHAPE_CUH
-#define TESSERA_CUDA_SM90_SHAPE_CUH
+#ifndef TESSERA_CUDA_SM90_CONFIG_CUH
+#define TESSERA_CUDA_SM90_CONFIG_CUH
 
 #include "forward/gather.cuh"
 #include "forward/combine.cuh"
 #include "device/sm90/tma.cuh"
 
-#define SM90_STACKED 128         /* rows of a tile of heads that the plan has stacked */
-#define SM90_SHARED (227 * 1024) /* what a block of Hopper can have */
-/* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
- * the next. */
+#define SM90_PACKED 128          /* rows of a tile of packed query heads (GQA packing) */
+#define SM90_SHARED (227 * 1024) /* bytes of shared memory that a CTA can have on Hopper */
+/* Items in shared memory. An item is read until its O is stored; the Q stage of that item may then
+ * already hold the item after the next. */
 #define SM90_JOBS 4
-/* Steps without masks from which on an item's are computed with two tiles of scores, where there are
- * registers for them; items of fewer are handed in by turns. */
+/* Unmasked steps from which on an item holds two score tiles, where registers allow. Shorter items
+ * use ping-pong scheduling. */
 #define SM90_LONG 32
 
-/* Who fetches: boxes of 64 consecutive keys, for granules of that size; boxes of a granule of 16, 32
- * or, in turns, 64 keys each; or copies of 16 bytes, for granules of any size. */
-enum { SM90_BOXES, SM90_PIECES, SM90_COPIES };
-#define SM90_PIECE_BITS 4 /* of the smallest piece */
+/* Operand paths. TMA: tile copies of 64 consecutive keys, for granules of 64 keys. TMA_GRANULE: one
+ * tile copy for each granule of 16 or 32 keys; of 64 keys where there are single-consumer steps.
+ * CP_ASYNC: a gather by 16-byte copies, for granules of any size. */
+enum { SM90_TMA, SM90_TMA_GRANULE, SM90_CP_ASYNC };
+#define SM90_TMA_GRANULE_BITS 4 /* log2 of the smallest granule, in keys */
 
-/* What computing warps have to know of a step's masks, written with K where boxes fetch granules of
- * 64 keys: a word of each granule for each warp (mask.cuh), and the place of its bits. */
+/* Masks of a step on the TMA path, written beside K: one word for each granule and consumer warp
+ * (mask.cuh), and for each granule the index of its mask bits. */
 template <int WARPS> struct sm90_masks {
     uint2 words[WARPS];
     int64_t bits[2];
 };
 
-/* Of a kernel for heads of these dims, 32 or multiples of 64, by so many warpgroups that compute; in
- * each block of a cluster, where that has several. Tiles are panels of 64 columns. */
-template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm90_shape {
-    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING, BLOCKS = CLUSTER;
-    static constexpr int SHARE = D_V > 256 ? GROUPS : 1; /* warpgroups to a row: dims are divided */
-    static constexpr int ROWS = 64 * GROUPS / SHARE, THREADS = 128 * (1 + GROUPS);
-    static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
-    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int STAGES = SHARE > 1 ? 1 : D_QK > 64 && GROUPS == 2 ? 2 : 4;
-    /* Floats of a thread's scores and outputs; of the scores that one of two adds up. */
-    static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / SHARE, HALF = SCORES / 2;
+/* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
+ * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
+ * 64 columns. */
+template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct sm90_shape {
+    static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, CONSUMERS = N_CONSUMERS, CTAS = CLUSTER;
+    static constexpr int DIM_SPLIT =
+        D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
+    static constexpr int ROWS = 64 * CONSUMERS / DIM_SPLIT, THREADS = 128 * (1 + CONSUMERS);
+    static constexpr int BITS = D_V > 128 || CONSUMERS > 2 ? 6 : 7,
+                         KEYS = 1 << BITS;              /* keys of a step */
+    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* granules of 64 keys in a step */
+    static constexpr int STAGES = DIM_SPLIT > 1 ? 1 : D_QK > 64 && CONSUMERS == 2 ? 2 : 4;
+    /* Floats of a thread: scores of a step, outputs, and scores that one of two consumers adds
+     * up. */
+    static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / DIM_SPLIT, HALF_SCORES = SCORES / 2;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
-    static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
-    static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
+    static constexpr int O_PANELS =
+        D_QK > 128 || CONSUMERS > 2 ? 1 : V_PANELS; /* panels of O staged at a time */
+    static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; PANEL: of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL;
-    static constexpr int O_GROUP = O_PANELS * 64 * 128, O_TILE = GROUPS * O_GROUP;
-    static constexpr int S_TILE = BLOCKS == 1 ? 0 : 128 * 4 * SCORES;
-    static_assert(SHARE == 1 || O_GROUP >= 128 * 4 * HALF, "half of the scores, while O is computed");
+    static constexpr int O_CONSUMER = O_PANELS * 64 * 128, O_TILE = CONSUMERS * O_CONSUMER;
+    static constexpr int S_TILE = CTAS == 1 ? 0 : 128 * 4 * SCORES;
+    static_assert(DIM_SPLIT == 1 || O_CONSUMER >= 128 * 4 * HALF_SCORES,
+                  "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
-    static constexpr int SLOTS = SHARE == 1 && BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1; /* of Q */
-    static constexpr int Q = 0, O = SLOTS * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
+    static constexpr int Q_STAGES = DIM_SPLIT == 1 && BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1;
+    static constexpr int Q = 0, O = Q_STAGES * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
     static constexpr int S = V + STAGES * V_TILE, BARRIERS = S + S_TILE;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
-    static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * SLOTS;
-    static constexpr int O_FULL = Q_EMPTY + 8 * SLOTS, O_EMPTY = O_FULL + 8 * GROUPS;
-    static constexpr int S_FULL = O_EMPTY + 8 * GROUPS, S_EMPTY = S_FULL + 8;
+    static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * Q_STAGES;
+    static constexpr int O_FULL = Q_EMPTY + 8 * Q_STAGES, O_EMPTY = O_FULL + 8 * CONSUMERS;
+    static constexpr int S_FULL = O_EMPTY + 8 * CONSUMERS, S_EMPTY = S_FULL + 8;
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     typedef struct sm90_masks<ROWS / 16> masks;
-    static constexpr int K_ALONE = MASKS + 2 * STAGES * (int)sizeof(masks);
-    static constexpr int V_ALONE = K_ALONE + 8 * GROUPS * STAGES;
-    static constexpr int HALVES = V_ALONE + 8 * GROUPS * STAGES;
-    static constexpr int SUMS = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
+    static constexpr int K_FULL_SINGLE = MASKS + 2 * STAGES * (int)sizeof(masks);
+    static constexpr int V_FULL_SINGLE = K_FULL_SINGLE + 8 * CONSUMERS * STAGES;
+    static constexpr int CONSUMER_INFO = V_FULL_SINGLE + 8 * CONSUMERS * STAGES;
+    static constexpr int SUMS =
+        CONSUMER_INFO + SM90_JOBS * (int)sizeof(struct granule_consumer_info);
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
-    static constexpr bool AHEAD = D_V <= 64 && GROUPS == 2; /* two tiles of scores fit */
+    static constexpr bool TWO_SCORE_TILES =
+        D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
-    /* Registers of a thread that computes, and that fetches: by boxes, pieces, copies. */
-    static constexpr int CLAIM[3] = {GROUPS > 2 ? 152 : SHARE > 1 ? 224 : 232, 232,
-                                     GROUPS > 2 ? 152 : D_V > 128 ? 224 : 216};
-    static constexpr int LEAVE[3] = {SHARE > 1 ? 56 : 40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
-    /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (order.h). */
-    static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
-    static_assert(BLOCKS <= SHARE && SHARE <= 2, "dims are divided by two, and again by two");
+    /* Registers of a thread, by operand path (TMA, TMA_GRANULE, CP_ASYNC). */
+    static constexpr int CONSUMER_REGISTERS[3] = {CONSUMERS > 2   ? 152
+                                                  : DIM_SPLIT > 1 ? 224
+                                                                  : 232,
+                                                  232,
+                                                  CONSUMERS > 2 ? 152
+                                                  : D_V > 128   ? 224
+                                                                : 216};
+    static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1 ? 56 : 40, 40,
+                                                  CONSUMERS > 2 || D_V > 128 ? 56 : 72};
+    /* Whether a step is a chunk of SCHEDULE_CHUNK places, which may be a single-consumer step
+     * (order.h). */
+    static constexpr bool SINGLE_STEPS = KEYS == SCHEDULE_CHUNK && CONSUMERS == 2;
+    static_assert(CTAS <= DIM_SPLIT && DIM_SPLIT <= 2, "dims are divided by two, and again by two");
 };
 
-/* Whether warpgroups have turns. */
+/* Whether there are single-consumer steps. */
 template <class shape, int SOURCE>
-static __device__ __forceinline__ constexpr bool sm90_turns(void) {
-    return SOURCE != SM90_BOXES && shape::HALVED;
+static __device__ __forceinline__ constexpr bool sm90_has_single_steps(void) {
+    return SOURCE != SM90_TMA && shape::SINGLE_STEPS;
 }
 
-/* granule_turn on the device: the half that alone lists keys of step `at`; -1: both may. */
-static __device__ __forceinline__ int sm90_turn(const struct granule_turns &turns, int32_t at) {
-    if (at < turns.begin || at >= turns.alone_end)
+/* granule_single_consumer on the device: the only consumer whose rows list keys of step `at`; -1:
+ * both. */
+static __device__ __forceinline__ int
+sm90_single_consumer(const struct granule_single_steps &single_steps, int32_t at) {
+    if (at < single_steps.begin || at >= single_steps.tail_end)
         return -1;
-    return at < turns.end ? (at - turns.begin) % 2 : turns.alone;
+    return at < single_steps.end ? (at - single_steps.begin) % 2 : single_steps.tail_consumer;
 }
 
-/* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
- * rows of a warpgroup. */
+/* Tensor maps. K and V: tiles of one granule, and of two neighbouring granules. O: tiles of a
+ * consumer's rows. */
 struct sm90_maps {
     CUtensorMap q, k[2], v[2], o;
-    bool queries, stores; /* whether boxes reach Q, and O */
+    bool tma_q, tma_o; /* whether TMA can load Q, and store O */
 };
 
-/* Where the index-th use of a ring's stage is, and the parity of its phase. */
+/* Stage and phase parity of the index-th use of a ring. */
 template <int STAGES> static __device__ __forceinline__ uint32_t ring_stage(uint32_t index) {
     return index % STAGES;
 }
@@ -167,91 +199,94 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Heads that the plan has stacked: a tile has as many rows of each, 128 or all of its rows
- * together. */
+/* Query heads packed into a tile (GQA packing), tile_rows rows each. */
 template <class shape>
-static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
-    return max(1, min(shape::ROWS, SM90_STACKED) / p.tile_rows);
+static __device__ __forceinline__ int sm90_packed_heads(const struct attention_params &p) {
+    return max(1, min(shape::ROWS, SM90_PACKED) / p.tile_rows);
 }
 
-/* Which block of its cluster this is. */
+/* Rank of this CTA in its cluster. */
 template <class shape> static __device__ __forceinline__ int sm90_rank(void) {
-    return (int)(blockIdx.x % shape::BLOCKS);
+    return (int)(blockIdx.x % shape::CTAS);
 }
 
-/* The first row of a warpgroup in its tile. */
-template <class shape> static __device__ __forceinline__ int sm90_group_row(int group) {
-    return shape::SHARE == 1 ? 64 * group : 0;
+/* First row of a consumer in its tile. */
+template <class shape> static __device__ __forceinline__ int sm90_consumer_row(int consumer) {
+    return shape::DIM_SPLIT == 1 ? 64 * consumer : 0;
 }
 
-/* The row of its head that row `at` of a tile is. */
+/* Row within its head of row `at` of a tile. */
 static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
-    return p.tile_rows < SM90_STACKED ? at & (p.tile_rows - 1) : at;
+    return p.tile_rows < SM90_PACKED ? at & (p.tile_rows - 1) : at;
 }
 
-/* The queries of an item's head from row `at` of its tile on: there may be none. */
+/* Queries of an item from row `at` of its tile on, within one head: head, first row, and how many;
+ * <= 0: none. */
 struct sm90_queries {
     int32_t head, row, rows;
 };
 static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
     const int of_head = sm90_row_of_head(p, at);
-    const int number = p.tile_rows < SM90_STACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
+    const int number = p.tile_rows < SM90_PACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
     return {head + number, row + of_head, rows - of_head};
 }
 
-/* Where the masks of a step stand. More than K has stages: they are left before the stage is free. */
+/* Masks of a step. There are twice as many places as K stages: the producer writes masks before the
+ * K stage is free. */
 template <class shape>
 static __device__ __forceinline__ typename shape::masks &sm90_masks_of(char *memory,
                                                                        uint32_t step) {
-    return reinterpret_cast<typename shape::masks *>(memory + shape::MASKS)[step %
-                                                                            (2 * shape::STAGES)];
+    return reinterpret_cast<typename shape::masks *>(memory +
+                                                     shape::MASKS)[step % (2 * shape::STAGES)];
 }
 
-/* Where the job-th item of a block stands. */
+/* Place of the job-th item of this CTA. */
 template <class shape>
 static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
     return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
 }
 
 template <class shape>
-static __device__ __forceinline__ struct granule_halves &sm90_halves(char *memory, uint32_t job) {
-    return reinterpret_cast<struct granule_halves *>(memory + shape::HALVES)[job % SM90_JOBS];
+static __device__ __forceinline__ struct granule_consumer_info &sm90_consumer_info(char *memory,
+                                                                                   uint32_t job) {
+    return reinterpret_cast<struct granule_consumer_info *>(memory +
+                                                            shape::CONSUMER_INFO)[job % SM90_JOBS];
 }
 
-/* The maximum and the sum, in base 2, of row `row` of a tile, for who stores its O. */
-template <class shape>
-static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
+/* Maximum and sum, base 2, of row `row` of a tile, for the warp that stores lse. */
+template <class shape> static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
     return reinterpret_cast<float2 *>(memory + shape::SUMS)[row];
 }
 
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
-    const uint32_t fillers = SOURCE == SM90_COPIES ? 64 : 1; /* threads */
+    const uint32_t producers = SOURCE == SM90_CP_ASYNC ? 64 : 1; /* threads */
     for (int i = 0; i < shape::STAGES; i++) {
-        barrier_make(shared + shape::K_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::V_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::K_EMPTY + 8 * i,
-                     (SOURCE == SM90_BOXES ? 4 : 1) * shape::GROUPS); /* warps */
-        barrier_make(shared + shape::V_EMPTY + 8 * i, shape::GROUPS);
+        barrier_init(shared + shape::K_FULL + 8 * i, producers);
+        barrier_init(shared + shape::V_FULL + 8 * i, producers);
+        barrier_init(shared + shape::K_EMPTY + 8 * i,
+                     (SOURCE == SM90_TMA ? 4 : 1) * shape::CONSUMERS); /* warps */
+        barrier_init(shared + shape::V_EMPTY + 8 * i, shape::CONSUMERS);
     }
-    for (int i = 0; sm90_turns<shape, SOURCE>() && i < shape::GROUPS * shape::STAGES; i++) {
-        barrier_make(shared + shape::K_ALONE + 8 * i, fillers);
-        barrier_make(shared + shape::V_ALONE + 8 * i, fillers);
+    for (int i = 0; sm90_has_single_steps<shape, SOURCE>() && i < shape::CONSUMERS * shape::STAGES;
+         i++) {
+        barrier_init(shared + shape::K_FULL_SINGLE + 8 * i, producers);
+        barrier_init(shared + shape::V_FULL_SINGLE + 8 * i, producers);
     }
-    for (int i = 0; i < shape::SLOTS; i++) {
-        barrier_make(shared + shape::Q_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::Q_EMPTY + 8 * i, shape::GROUPS);
+    for (int i = 0; i < shape::Q_STAGES; i++) {
+        barrier_init(shared + shape::Q_FULL + 8 * i, producers);
+        barrier_init(shared + shape::Q_EMPTY + 8 * i, shape::CONSUMERS);
     }
-    for (int i = 0; i < shape::GROUPS; i++) {
-        barrier_make(shared + shape::O_FULL + 8 * i, 128);
-        barrier_make(shared + shape::O_EMPTY + 8 * i, 32);
+    for (int i = 0; i < shape::CONSUMERS; i++) {
+        barrier_init(shared + shape::O_FULL + 8 * i, 128);
+        barrier_init(shared + shape::O_EMPTY + 8 * i, 32);
     }
-    if (shape::BLOCKS > 1) {
-        barrier_make(shared + shape::S_FULL, 1);
-        barrier_make(shared + shape::S_EMPTY, 4 * shape::GROUPS); /* warps of the other */
+    if (shape::CTAS > 1) {
+        barrier_init(shared + shape::S_FULL, 1);
+        barrier_init(shared + shape::S_EMPTY, 4 * shape::CONSUMERS); /* warps of the other CTA */
     }
-    barrier_made();
+    barrier_init_fence();
 }
 
 #endif

@@ -1,34 +1,34 @@
-/*
- * Fused attention on Hopper: what goes out. Computing warps leave O in shared memory, rounded;
- * where boxes fetch, two warps that have no part in that store it from there, one for each
- * warpgroup, so that computing goes on; else each warp stores its own rows.
- */
-#ifndef TESSERA_CUDA_SM90_STORE_CUH
-#define TESSERA_CUDA_SM90_STORE_CUH
+/* Fused attention on Hopper: the epilogue. Consumers stage O in shared memory, rounded. On the TMA
+ * paths two producer warps store it from there, one for each consumer, while consumers go on. On
+ * the CP_ASYNC path each consumer warp stores its own rows. */
+#ifndef TESSERA_CUDA_SM90_EPILOGUE_CUH
+#define TESSERA_CUDA_SM90_EPILOGUE_CUH
 
 #include "forward/sm90/softmax.cuh"
 #include "device/sm90/wgmma.cuh"
 
 #define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
 
-/* Whether other warps store O: all of it stands in shared memory then. */
+/* Whether producer warps store O. All of O is staged then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
+    return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS == 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
-/* Whether they store lse, too. Heads of 64 dims are 1 % slower so; of 32 it has not been tried. */
+/* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
+ * not tried. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
-    return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
+    return sm90_hands_o<shape, SOURCE>() && !shape::TWO_SCORE_TILES;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
- * all rows of a tile, whether or not they are there; dims from `begin` on. */
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, dims from `begin` on.
+ * A slot has room for all rows of a tile. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row, int begin) {
+sm90_store_partial(const struct attention_params &p, int64_t number,
+                   const float (&o)[shape::OUTPUTS], const float (&m)[2], const float (&l)[2],
+                   int row, int begin) {
     const struct attention_slot slot = attention_slot_of(p, number);
     const float lower = sm90_exp2(-sm90_raise(T()));
     const int column = warp_lane_here() % 4;
@@ -47,8 +47,8 @@ sm90_store_part(const struct attention_params &p, int64_t number, const float (&
     }
 }
 
-/* Of `rows` rows of 64 PANELS columns of O, which stand in `staged` and go to `to`, 16 bytes to a
- * lane, as far as there are `pieces` of them in a row. */
+/* Copies `rows` rows of O from shared memory to `to`, 16 bytes a lane. A row has 64 PANELS columns,
+ * of which `pieces` pieces of 16 bytes exist in memory. */
 template <class T, int PANELS>
 static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
                                                          int rows, int pieces) {
@@ -63,16 +63,16 @@ static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step,
                 shared_load_16(staged + (uint32_t)(r * 128 + (piece % 8 ^ r % 8) * 16));
 }
 
-/* Where the rows of an item's O begin. */
+/* Address of the first row of an item's O. */
 template <class T>
 static __device__ __forceinline__ char *sm90_rows_o(const struct attention_params &p, int32_t batch,
                                                     int32_t head, int64_t row) {
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
-/* A warp's 16 rows of O / l, from row `first` of its warpgroup on and queries `of`, dims from
- * `begin` on, into that one's part of shared memory; and out, O_PANELS panels at a time, unless
- * others do that. O is used up. */
+/* Stages O / l of a warp's 16 rows, the consumer's rows first ... first + 15: queries `of`, dims
+ * from `begin` on. Unless producer warps store O, the warp also stores it, O_PANELS panels at a
+ * time. Overwrites o. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
@@ -82,7 +82,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
                              l[1] == 0 ? 0 : __fdividef(1, l[1])};
-    /* Of a row that lists nothing O may be anything, as others' values are, times 0. */
+    /* A row that lists nothing has only terms of 0 x V, which may be NaN: 0 instead. */
     if (__any_sync(WARP_ALL, l[0] == 0 || l[1] == 0))
 #pragma unroll
         for (int i = 0; i < shape::OUTPUTS; i++)
@@ -92,7 +92,8 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
 #pragma unroll
     for (int d = 0; d < 2 * shape::OUTPUTS; d += COLUMNS) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS / 8; j += 2) { /* lanes 16 ... 31 name columns 8 (j + 1) ... */
+        for (int j = 0; j < COLUMNS / 8;
+             j += 2) { /* lanes 16 ... 31 address columns 8 (j + 1) ... */
             uint32_t x[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -100,22 +101,21 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
                 x[e] = mma_pack(mean_in_range(at[0] * factor[e % 2], T()),
                                 mean_in_range(at[1] * factor[e % 2], T()), T());
             }
-            matrix_store((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
+            stmatrix((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
         }
         if (sm90_hands_o<shape, SOURCE>())
             continue;
         __syncwarp();
         sm90_store_pieces<T, shape::O_PANELS>(
             sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16),
-            (p.d_v - begin - d) / 8);
+            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16), (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
 
-/* Up to 32 of a block's items, one to a lane, fetched together. Count -1: there is none. */
+/* Loads up to 32 of a CTA's items, one for each lane. Count -1: no item. */
 static __device__ __forceinline__ struct granule_item
-sm90_look_at_items(const struct attention_params &p, int64_t first, int64_t end) {
+sm90_load_items(const struct attention_params &p, int64_t first, int64_t end) {
     struct granule_item item;
     item.count = -1;
     if (first + warp_lane() < end)
@@ -130,8 +130,8 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* O = 0 and lse = -Inf for those items of begin ... end - 1 that have no keys; by `warps` warps of
- * which this is one. */
+/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys. `warp` of `warps`
+ * warps. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         int64_t begin, int64_t end, int warp,
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     const int pieces = p.d_v / 8;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
+        const struct granule_item items = sm90_load_items(p, first, end);
         uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
 #pragma unroll 1
         for (; empty; empty &= empty - 1) {
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + sm90_stack<shape>(p); h++) {
+            for (int32_t h = head; h < head + sm90_packed_heads<shape>(p); h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -161,49 +161,50 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
     }
 }
 
-/* O of the rows of warpgroup `group` of an item, which stand in `staged`, by boxes of all its rows of
- * a head, where they are there; and lse, if it is left to this warp. */
+/* Stores the staged O of a consumer's rows of an item, and lse where it is left to this warp. TMA
+ * stores take whole heads; heads of which only some rows exist go 16 bytes a lane. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                uint32_t staged, int group, int32_t batch, int32_t head, int32_t row,
+                uint32_t staged, int consumer, int32_t batch, int32_t head, int32_t row,
                 int32_t rows) {
     const int each = min(64, p.tile_rows);
 #pragma unroll 1
     for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
-        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * group + at);
-        if (!maps.stores || of.rows < each) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * consumer + at);
+        if (!maps.tma_o || of.rows < each) {
             sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
                                                   p.o.stride[2] * (int64_t)sizeof(T), staged,
                                                   min(of.rows, each), p.d_v / 8);
         } else if (warp_lane() == 0) {
 #pragma unroll
             for (int i = 0; i < shape::V_PANELS; i++)
-                box_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
+                tma_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
         }
         const int listed = sm90_hands_sums<shape, SOURCE>() ? min(of.rows, each) : 0;
 #pragma unroll 1
         for (int r = warp_lane(); r < listed; r += 32) {
-            const float2 sums = sm90_sums<shape>(memory, 64 * group + at + r);
+            const float2 sums = sm90_sums<shape>(memory, 64 * consumer + at + r);
             attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
         }
     }
     if (warp_lane() == 0) {
-        bulk_store_batch();
+        bulk_store_commit();
         bulk_store_wait<0>();
     }
     __syncwarp();
 }
 
-/* Those of all items that have keys and are not split, as warpgroup `group` leaves its rows. */
+/* Stores O of all items that have keys and are not split, as consumer `consumer` stages its
+ * rows. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                 uint32_t shared, int group, int64_t begin, int64_t end) {
+                 uint32_t shared, int consumer, int64_t begin, int64_t end) {
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_look_at_items(p, first, end);
+        const struct granule_item items = sm90_load_items(p, first, end);
         uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
 #pragma unroll 1
         for (; left; left &= left - 1, job++) {
@@ -213,13 +214,12 @@ sm90_store_items(char *memory, const struct attention_params &p, const struct sm
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t parts = sm90_of_lane(items.parts, lane);
-            barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
+            barrier_wait(shared + shape::O_FULL + 8 * consumer, job & 1);
             if (parts == 1)
                 sm90_store_item<T, shape, SOURCE>(
-                    memory, p, maps,
-                    shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
-                    batch, head, row, rows);
-            barrier_arrive(shared + shape::O_EMPTY + 8 * group);
+                    memory, p, maps, shared + shape::O + (uint32_t)(consumer * shape::O_CONSUMER),
+                    consumer, batch, head, row, rows);
+            barrier_arrive(shared + shape::O_EMPTY + 8 * consumer);
         }
     }
 }

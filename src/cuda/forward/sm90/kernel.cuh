@@ -1,7 +1,7 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh says how it
- * works; producer.cuh is one of its roles, consumer_tma.cuh or consumer_gather.cuh the other. */
-#ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
-#define TESSERA_CUDA_ATTENTION_SM90_CUH
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh describes the
+ * pipeline; roles are in producer.cuh, consumer_tma.cuh and consumer_gather.cuh. */
+#ifndef TESSERA_CUDA_SM90_KERNEL_CUH
+#define TESSERA_CUDA_SM90_KERNEL_CUH
 
 #include "device/cluster.cuh"
 #include "forward/sm90/consumer_tma.cuh"
@@ -9,32 +9,33 @@
 #include "forward/sm90/tensor_maps.cuh"
 #include "forward/sm90/consumer_gather.cuh"
 
-/* What one warp of the warpgroup that does not compute does. */
+/* A warp of the producer warpgroup. CP_ASYNC: warps 0, 1 fetch Q and K, warps 2, 3 fetch V. TMA:
+ * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_fetch(char *memory, uint32_t shared,
-                                                  const struct attention_params &p,
-                                                  const struct sm90_maps &maps) {
+static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t shared,
+                                                    const struct attention_params &p,
+                                                    const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
-    const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x / shape::BLOCKS);
-    const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::BLOCKS + 1);
-    if (SOURCE == SM90_COPIES) {
-        kernel_before_wait();
+    const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS);
+    const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS + 1);
+    if (SOURCE == SM90_CP_ASYNC) {
+        grid_dependency_wait();
         if (warp < 2)
-            sm90_fetch_copies<T, shape, true>(memory, shared, p, maps, warp, begin, end);
+            sm90_produce_cp_async<T, shape, true>(memory, shared, p, maps, warp, begin, end);
         else
-            sm90_fetch_copies<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
+            sm90_produce_cp_async<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, begin, end, warp, 4);
     } else if (warp >= 2) {
-        kernel_before_wait();
+        grid_dependency_wait();
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, begin, end, warp - 2, 2);
         if (sm90_hands_o<shape, SOURCE>())
             sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
-        sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+        sm90_produce_tma<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        sm90_produce_tma<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 
@@ -46,26 +47,26 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
     if (threadIdx.x == 0)
         sm90_barriers_make<shape, SOURCE>(shared);
-    if (shape::BLOCKS > 1)
+    if (shape::CTAS > 1)
         cluster_wait();
     else
         __syncthreads();
-    kernel_after_come();
+    grid_dependents_launch();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
-        /* All have as many registers at first; of what fetching leaves, computing takes as much. */
-        registers_claim<shape::CLAIM[SOURCE]>();
-        kernel_before_wait();
-        if constexpr (SOURCE == SM90_BOXES)
-            sm90_compute_boxes<T, shape>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
+        /* setmaxnreg: consumers take the registers that the producer gives up. */
+        registers_claim<shape::CONSUMER_REGISTERS[SOURCE]>();
+        grid_dependency_wait();
+        if constexpr (SOURCE == SM90_TMA)
+            sm90_consume_tma<T, shape>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
         else
-            sm90_compute_turns<T, shape, SOURCE>(memory, shared, role - 1, p,
-                                                 p.q_scale * p.score_scale);
+            sm90_consume_gather<T, shape, SOURCE>(memory, shared, role - 1, p,
+                                                  p.q_scale * p.score_scale);
     } else {
-        registers_release<shape::LEAVE[SOURCE]>();
-        sm90_fetch<T, shape, SOURCE>(memory, shared, p, maps);
+        registers_release<shape::PRODUCER_REGISTERS[SOURCE]>();
+        sm90_produce<T, shape, SOURCE>(memory, shared, p, maps);
     }
-    if (shape::BLOCKS > 1) /* none leaves while others write to it */
+    if (shape::CTAS > 1) /* a CTA does not leave while the other may write to it */
         cluster_wait();
 }
 
@@ -74,18 +75,16 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
         attention_sm90<T, shape, SOURCE>;
-    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            shape::BYTES);
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
-    /* It may come to the multiprocessors that the kernel before it has left, and waits there.
-     * Drivers before 12.3 cannot capture that. */
+    /* Programmatic dependent launch: CTAs start on multiprocessors that the kernel before has left,
+     * and wait there. Drivers before 12.3 cannot capture such launches. */
     int driver = 0;
     cudaDriverGetVersion(&driver);
     cudaLaunchAttribute attributes[2] = {};
-    cudaLaunchConfig_t launch =
-        cluster_config(attributes, (int64_t)p->workers * shape::BLOCKS, shape::BLOCKS,
-                       shape::THREADS, shape::BYTES, stream);
+    cudaLaunchConfig_t launch = cluster_config(attributes, (int64_t)p->workers * shape::CTAS,
+                                               shape::CTAS, shape::THREADS, shape::BYTES, stream);
     if (driver >= 12030) {
         cudaLaunchAttribute &early = attributes[launch.numAttrs++];
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -94,26 +93,28 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
-/* Pieces are for tiles whose halves have turns; boxes bring what lies past a granule's keys. */
+/* TMA_GRANULE serves small granules, and plans with many single-consumer steps. A tile copy of a
+ * whole granule also loads what lies past the granule's keys. */
 template <class T, class shape>
-static cudaError_t attention_sm90_launch_boxes(const struct attention_params *p,
-                                               const struct sm90_maps *maps, cudaStream_t stream) {
-    if constexpr (shape::HALVED)
-        if (p->granule_bits < 6 || (p->turns && p->filled))
-            return attention_sm90_launch_from<T, shape, SM90_PIECES>(p, maps, stream);
-    return attention_sm90_launch_from<T, shape, SM90_BOXES>(p, maps, stream);
+static cudaError_t attention_sm90_launch_tma(const struct attention_params *p,
+                                             const struct sm90_maps *maps, cudaStream_t stream) {
+    if constexpr (shape::SINGLE_STEPS)
+        if (p->granule_bits < 6 || (p->single_steps && p->filled))
+            return attention_sm90_launch_from<T, shape, SM90_TMA_GRANULE>(p, maps, stream);
+    return attention_sm90_launch_from<T, shape, SM90_TMA>(p, maps, stream);
 }
 
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
-    const bool pieces = shape::HALVED && p->granule_bits >= SM90_PIECE_BITS && p->filled;
-    maps.queries = sm90_maps_make(&maps, p, T());
-    const bool boxes = (p->granule_bits == 6 || pieces) && maps.queries;
-    maps.stores = sm90_map_make_o(&maps.o, p, T());
-    cudaError_t code = boxes ? attention_sm90_launch_boxes<T, shape>(p, &maps, stream)
-                             : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
-    return code ? code : attention_merge_launch<T>(p, stream);
+    const bool tma_granule =
+        shape::SINGLE_STEPS && p->granule_bits >= SM90_TMA_GRANULE_BITS && p->filled;
+    maps.tma_q = sm90_maps_make(&maps, p, T());
+    const bool tma = (p->granule_bits == 6 || tma_granule) && maps.tma_q;
+    maps.tma_o = sm90_map_make_o(&maps.o, p, T());
+    cudaError_t code = tma ? attention_sm90_launch_tma<T, shape>(p, &maps, stream)
+                           : attention_sm90_launch_from<T, shape, SM90_CP_ASYNC>(p, &maps, stream);
+    return code ? code : attention_combine_launch<T>(p, stream);
 }
 
 #endif

@@ -1,20 +1,18 @@
-/*
- * Fused attention on Hopper: which of a thread's scores count. Those of rows that do not list the
- * key become -Inf, whatever they are. The masks of granules of 64 keys, one or two to a step, are
- * looked up by the warp that fetches K, and stand beside it; of others, and where warpgroups have
- * turns, the plan has the bits of each thread's scores (fragment_masks.h), which are loaded a step ahead.
- */
+/* Fused attention on Hopper: masks. Scores of rows that do not list the key become -Inf. On the TMA
+ * path the producer warp of K looks masks up and writes one word for a warp and granule beside K.
+ * On the other paths the plan has mask bits in accumulator-fragment layout (fragment_masks.h),
+ * which are loaded a step ahead. */
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
 
 #include "forward/sm90/softmax.cuh"
 
-/* Of a row mask, of 32 bits. */
+/* 32-bit words of a row mask. */
 static __device__ __forceinline__ int sm90_mask_words(const struct attention_params &p) {
     return (p.tile_rows + 63) / 64 * 2;
 }
 
-/* What the plan knows of a granule, as it is loaded: each of two lanes has one of a step's. */
+/* A granule's mask as it is loaded. Each of two lanes has one of a step's two masks. */
 union sm90_granule_mask {
     int4 words;
     struct granule_mask mask;
@@ -22,9 +20,17 @@ union sm90_granule_mask {
 
 /* ---- granules of 64 keys ---- */
 
-/* A word says how a warp's 16 rows list a granule: its number of keys in bits 0 ... 6; and all of 64
- * (0); or columns first + r ... last + r for row r, in bytes 2 and 3; or all or none, a bit for each
- * row in bits 16 ... 31; or a mask for each key. LISTED: some row of the warpgroup may list it. */
+/*
+ * A mask word: how a warp's 16 rows list a granule.
+ *
+ *   bit  31 ... 24     23 ... 16     9        8 7        6 ... 0
+ *        last          first         LISTED   RANGE      keys   row r: first + r ... last + r
+ *        row r: bit 16 + r           LISTED   MEMBERS    keys   row r: all or no columns
+ *                                    LISTED   BITS       keys   a row mask for each key
+ *                                    LISTED   0          keys   all 64 columns
+ *
+ * LISTED: some row of the consumer may list a key.
+ */
 enum { SM90_RANGE = 1 << 7, SM90_MEMBERS = 2 << 7, SM90_BITS = 3 << 7, SM90_LISTED = 1 << 9 };
 #define SM90_FAR_COLUMN 80 /* past 64 columns, from any of 16 rows */
 
@@ -35,7 +41,7 @@ static __device__ __forceinline__ uint32_t sm90_range(int first, int last) {
     return SM90_RANGE | (uint32_t)(first & 255) << 16 | (uint32_t)last << 24;
 }
 
-/* The word of a granule for the warp whose rows begin at `row`. */
+/* The mask word of a granule for the warp whose rows begin at `row`. */
 static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &mask,
                                                      const struct attention_params &p, int row) {
     const int keys = mask.count, last = keys - 1, group = row & ~63;
@@ -47,7 +53,7 @@ static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &
         const uint64_t rows = p.image.words[mask.u.word + row / 64];
         word = SM90_MEMBERS | (uint32_t)(rows >> row % 64) << 16;
         listed = rows != 0;
-    } else if (mask.kind == LIST_BAND) { /* limits that matter are small */
+    } else if (mask.kind == LIST_BAND) { /* limits beyond +-256 change nothing */
         const int lo = max(min(mask.u.band.lo, 256), -256);
         const int hi = max(min(mask.u.band.hi, 256), -256);
         listed = group + 63 + hi >= 0 && group + lo <= last;
@@ -57,7 +63,7 @@ static __device__ __forceinline__ uint32_t sm90_word(const struct granule_mask &
     return word | (uint32_t)keys | (listed ? SM90_LISTED : 0);
 }
 
-/* The mask of granule g + lane % 2 of an item, by the warp that fetches keys. */
+/* Loads the mask of granule g + lane % 2 of an item; by the producer warp of K. */
 static __device__ __forceinline__ union sm90_granule_mask
 sm90_load_mask(const struct attention_params &p, const struct granule_item &item, int32_t g) {
     union sm90_granule_mask load = {};
@@ -70,10 +76,10 @@ sm90_load_mask(const struct attention_params &p, const struct granule_item &item
     return load;
 }
 
-/* Leaves the words of a step whose masks have been loaded, for whoever finds that K is there. Lane 2 w
- * + i finds that of granule i for warp w; lane 0, which arrives at K's barrier, writes all. */
+/* Writes the mask words of a step, before K's full barrier completes. Lane 2 w + i computes the
+ * word of granule i for warp w. Lane 0, which arrives at the barrier, writes all words. */
 template <int WARPS>
-static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks<WARPS> &to,
+static __device__ __forceinline__ void sm90_write_masks(struct sm90_masks<WARPS> &to,
                                                         const union sm90_granule_mask &load,
                                                         const struct attention_params &p) {
     const int lane = warp_lane();
@@ -90,20 +96,25 @@ static __device__ __forceinline__ void sm90_leave_masks(struct sm90_masks<WARPS>
         to.bits[0] = bits[0], to.bits[1] = bits[1];
 }
 
-/* Bits 0 ... n - 1 of 16. */
+/* The lowest n of 16 bits, 0 <= n <= 16 after clamping. */
 static __device__ __forceinline__ uint32_t sm90_low_bits(int n) {
     return (1u << max(min(n, 16), 0)) - 1;
 }
 
-/* How many of columns 8 j, 8 j + 1 for all j, also below 0, are not past column `last`; counted from
- * 0. */
+/* How many of a thread's 16 columns 8 j + e (j = 0 ... 7, e = 0, 1) are <= `last`; may be negative
+ * or > 16. */
 static __device__ __forceinline__ int sm90_columns_to(int last) {
     return 2 * (last >> 3) + min((last & 7) + 1, 2);
 }
 
-/* Which of this thread's scores of a granule count: columns 8 j + 2 t + e of row g in bits 2 j + e,
- * of row g + 8 in bits 16 + 2 j + e. This one: where each key has a mask, from `words` of the
- * warp's rows on, `step` words apart. */
+/*
+ * Which of this thread's scores of a granule count, 16 bits a row. With g = lane / 4, t = lane % 4:
+ *
+ *   bit 2 j + e         row g         column 8 j + 2 t + e      j = 0 ... 7, e = 0, 1
+ *   bit 16 + 2 j + e    row g + 8     column 8 j + 2 t + e
+ *
+ * Here for granules with a row mask for each key: the warp's word of key k is words[k step].
+ */
 static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *words, int step,
                                                             int keys, int row) {
     const int lane = warp_lane_here();
@@ -120,7 +131,8 @@ static __device__ __forceinline__ uint32_t sm90_listed_bits(const uint32_t *word
     return listed;
 }
 
-/* What a word of shared memory is, read by one lane: the one that tells that the warp has read it. */
+/* A word of shared memory, read by lane 0 and broadcast. Lane 0 also arrives at K's empty barrier,
+ * after its read. */
 static __device__ __forceinline__ uint32_t sm90_read(const uint32_t *word) {
     return __shfl_sync(WARP_ALL, warp_lane_here() == 0 ? *word : 0, 0);
 }
@@ -128,7 +140,8 @@ static __device__ __forceinline__ int64_t sm90_read(const int64_t *word) {
     return __shfl_sync(WARP_ALL, warp_lane_here() == 0 ? *word : 0, 0);
 }
 
-/* The same of any granule, of its word and, if it has them, bits. Row g + 8 is 8 columns on. */
+/* Which of this thread's scores of a granule count, from its mask word and, for BITS, its row
+ * masks. Row g + 8 has the range of row g, 8 columns further. */
 static __device__ __forceinline__ uint32_t sm90_listed(uint32_t word, const int64_t *bits,
                                                        const struct attention_params &p, int row) {
     const int keys = (int)(word & 127), kind = (int)(word & SM90_BITS);
@@ -161,50 +174,49 @@ static __device__ __forceinline__ void sm90_mask_granule(float *s, uint32_t list
                 s[4 * j + i] = -INFINITY;
 }
 
-/* Whether V has rows that no key fills, of granules with these keys. */
-static __device__ __forceinline__ bool sm90_some_dead(uint32_t keys) {
+/* Whether V has rows past the keys of its granules. */
+static __device__ __forceinline__ bool sm90_has_dead_rows(uint32_t keys) {
     const uint32_t one = keys & 255, two = keys >> 8;
     return (one && one < GRANULE_MAX) || (two && two < GRANULE_MAX);
 }
 
 /* ---- granules of any size ---- */
 
-/* Of this thread's scores of a step, as sm90_softmax has them; x[1] only where the step is fine:
- * where columns 8 j ... 8 j + 7 may differ. */
+/* Mask bits of this thread's scores of a step, as sm90_softmax takes them. fine: masks differ from
+ * key to key, and x[1] is used too. */
 struct sm90_bits {
     uint32_t x[2];
     bool fine;
 };
 
-/* Where a thread finds those of an item's steps (fragment_masks.h). */
+/* Where a thread finds the mask bits of an item (fragment_masks.h). */
 struct sm90_bits_place {
-    const uint32_t *from;  /* of the first chunk that has some, where it is not fine */
-    int32_t whole, even;   /* chunks of whole granules, and with the even ones */
+    const uint32_t *from;   /* bits of the first chunk that is not unmasked */
+    int32_t whole, uniform; /* chunks without mask; the same and those of uniform masks */
 };
 
 /* For a warp whose rows begin at `row` of the tile. */
 static __device__ __forceinline__ struct sm90_bits_place
 sm90_bits_begin(const struct attention_params &p, const struct granule_item &item,
-                const struct granule_halves &halves, int row) {
+                const struct granule_consumer_info &consumer_info, int row) {
     const int to_chunk = 7 - p.granule_bits;
     const int32_t whole = sm90_uniform(item.whole >> to_chunk);
-    const int32_t even = sm90_uniform(halves.even >> to_chunk);
-    return {p.image.score_bits + halves.bits + row / 2 + warp_lane_here() / 4, whole,
-            p.granule_bits < 3 ? whole : even};
+    const int32_t uniform = sm90_uniform(consumer_info.uniform >> to_chunk);
+    return {p.image.score_bits + consumer_info.bits + row / 2 + warp_lane_here() / 4, whole,
+            p.granule_bits < 3 ? whole : uniform};
 }
 
-/* Those of step `at`, which is not one of the whole ones, for a warp whose rows begin at `row`. */
+/* Loads the mask bits of step `at`, which is not an unmasked one. */
 template <int STEP_BITS>
-static __device__ __forceinline__ void sm90_load_bits(struct sm90_bits &bits,
-                                                      const struct sm90_bits_place &place,
-                                                      const struct attention_params &p, int at,
-                                                      int row) {
+static __device__ __forceinline__ void
+sm90_load_bits(struct sm90_bits &bits, const struct sm90_bits_place &place,
+               const struct attention_params &p, int at, int row) {
     const int chunk = at >> (7 - STEP_BITS);
-    const uint32_t pairs = (uint32_t)p.tile_rows / 2; /* of rows, that share words */
-    bits.fine = chunk >= place.even;
+    const uint32_t pairs = (uint32_t)p.tile_rows / 2; /* row pairs (r, r + 8), which share words */
+    bits.fine = chunk >= place.uniform;
     if (bits.fine) {
         const int lane = warp_lane_here();
-        const int64_t words = place.even - place.whole + 8 * (int64_t)(chunk - place.even);
+        const int64_t words = place.uniform - place.whole + 8 * (int64_t)(chunk - place.uniform);
         const uint2 both = __ldg(reinterpret_cast<const uint2 *>(
             place.from + words * pairs + 7 * (row / 2 + lane / 4) + 2 * (lane % 4)));
         bits.x[0] = both.x;
@@ -214,18 +226,15 @@ static __device__ __forceinline__ void sm90_load_bits(struct sm90_bits &bits,
     }
 }
 
-/* ---- either ---- */
+/* ---- both paths ---- */
 
-/* What a computing thread knows of the step whose scores are on their way: of each granule of 64
- * keys which of them count, as sm90_listed has it; else which of all do, the bits of the step after,
- * and where there are more. */
+/* Masks that a consumer thread holds. TMA: for each granule, which scores of the step in flight
+ * count. Others: those of the step in flight, those of the next step, and where to find more. */
 template <class shape, int SOURCE> struct sm90_mask {
     struct sm90_listed_scores now;
     struct sm90_bits next;
     struct sm90_bits_place place;
 };
-template <class shape> struct sm90_mask<shape, SM90_BOXES> {
-    uint32_t listed[shape::GRANULES];
-};
+template <class shape> struct sm90_mask<shape, SM90_TMA> { uint32_t listed[shape::GRANULES]; };
 
 #endif

@@ -1,101 +1,104 @@
-/*
- * Fused attention on Hopper, the warpgroup that fetches. Queries and keys are fetched by one part of
- * it, values by another, neither waiting for the other. Items without keys are not handed on.
- */
-#ifndef TESSERA_CUDA_SM90_FETCH_CUH
-#define TESSERA_CUDA_SM90_FETCH_CUH
+/* Fused attention on Hopper: the producer warpgroup. Some warps fetch items, Q and K, others V;
+ * neither waits for the other. Items without keys are not passed to consumers. */
+#ifndef TESSERA_CUDA_SM90_PRODUCER_CUH
+#define TESSERA_CUDA_SM90_PRODUCER_CUH
 
 #include "forward/sm90/mask.cuh"
 #include "forward/sm90/epilogue.cuh"
 
-/* The end, an item without keys, when its place is free. `writes`: of all that call this, one. */
+/* Publishes the end of work: an item with count 0. `writes`: true for one of the callers. */
 template <class shape>
-static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shared, uint32_t job,
-                                                     bool writes) {
-    const uint32_t slot = 8 * ring_stage<shape::SLOTS>(job);
-    barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<shape::SLOTS>(job) ^ 1);
+static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t shared, uint32_t job,
+                                                        bool writes) {
+    const uint32_t slot = 8 * ring_stage<shape::Q_STAGES>(job);
+    barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<shape::Q_STAGES>(job) ^ 1);
     if (writes)
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* The barrier that ends the filling of K, or V, of step `step`, which is step `at` of an item and whose
- * stage is free. A step of one half alone is given back for the other by who fetches it; `gives`: of
- * all that call this, one. */
-template <class shape, int SOURCE, bool QUERIES>
-static __device__ __forceinline__ uint32_t sm90_full_of(uint32_t shared, uint32_t step,
-                                                        const struct granule_turns &turns,
-                                                        int32_t at, bool gives) {
-    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
-    constexpr int ALONE = QUERIES ? shape::K_ALONE : shape::V_ALONE;
-    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+/* The full barrier of K (IS_K), or V, of step `step`, the step `at` of its item, whose stage is
+ * free. For a single-consumer step the producer arrives on the empty barrier in place of the other
+ * consumer. `gives`: true for one of the callers. */
+template <class shape, int SOURCE, bool IS_K>
+static __device__ __forceinline__ uint32_t
+sm90_full_barrier(uint32_t shared, uint32_t step, const struct granule_single_steps &single_steps,
+                  int32_t at, bool gives) {
+    constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
+    constexpr int SINGLE = IS_K ? shape::K_FULL_SINGLE : shape::V_FULL_SINGLE;
+    constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
     const uint32_t stage = ring_stage<shape::STAGES>(step);
-    const int half = sm90_turns<shape, SOURCE>() ? sm90_turn(turns, at) : -1;
+    const int half =
+        sm90_has_single_steps<shape, SOURCE>() ? sm90_single_consumer(single_steps, at) : -1;
     if (half < 0)
         return shared + FULL + 8 * stage;
     if (gives)
         barrier_arrive(shared + EMPTY + 8 * stage);
-    return shared + ALONE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
+    return shared + SINGLE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
 }
 
-/* ---- boxes, by one warp for each ring ---- */
+/* ---- TMA paths: one warp for each ring ---- */
 
-/* A tile by boxes of all its rows, which begin at `first`, and columns, at panel `panel`. */
+/* Loads a tile of ROWS consecutive rows from `first` on, and PANELS panels from panel `panel`
+ * on. */
 template <int PANELS, int ROWS>
-static __device__ __forceinline__ void sm90_box(uint32_t tile, const CUtensorMap *map,
-                                                uint32_t barrier, int panel, int32_t first,
-                                                int32_t h, int32_t b, uint64_t policy) {
+static __device__ __forceinline__ void sm90_tma_tile(uint32_t tile, const CUtensorMap *map,
+                                                     uint32_t barrier, int panel, int32_t first,
+                                                     int32_t h, int32_t b, uint64_t policy) {
     if (warp_lane() == 0) {
-        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
+        barrier_arrive_expect_tx(barrier, PANELS * ROWS * 128);
 #pragma unroll
         for (int i = 0; i < PANELS; i++)
-            box_load(tile + i * (ROWS * 128), map, barrier, 64 * (panel + i), first, h, b, policy);
+            tma_load(tile + i * (ROWS * 128), map, barrier, 64 * (panel + i), first, h, b, policy);
     }
     __syncwarp();
 }
 
-/* A tile by boxes of half its rows, which begin at `first` and `second`. */
+/* Loads a tile of two granules of ROWS / 2 rows each, at `first` and `second`. */
 template <int PANELS, int ROWS>
-static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorMap *map,
-                                                  uint32_t barrier, int32_t first, int32_t second,
-                                                  int32_t h, int32_t b, uint64_t policy) {
+static __device__ __forceinline__ void
+sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t first,
+                      int32_t second, int32_t h, int32_t b, uint64_t policy) {
     if (warp_lane() == 0) {
-        barrier_arrive_expect(barrier, PANELS * ROWS * 128);
+        barrier_arrive_expect_tx(barrier, PANELS * ROWS * 128);
 #pragma unroll
         for (int i = 0; i < PANELS; i++) {
             const uint32_t panel = tile + i * (ROWS * 128);
-            box_load(panel, map, barrier, 64 * i, first, h, b, policy);
-            box_load(panel + ROWS * 64, map, barrier, 64 * i, second, h, b, policy);
+            tma_load(panel, map, barrier, 64 * i, first, h, b, policy);
+            tma_load(panel + ROWS * 64, map, barrier, 64 * i, second, h, b, policy);
         }
     }
     __syncwarp();
 }
 
-/* A step's tile of K or V: by one box where its granules are neighbours. */
+/* Loads a step's tile of K or V on the TMA path: one TMA tile copy for a panel where the two
+ * granules are neighbours. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int32_t keys, int g,
-                  int32_t h, int32_t b) {
+static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensorMap *maps,
+                                                   uint32_t barrier, int32_t keys, int g, int32_t h,
+                                                   int32_t b) {
     const int32_t one = sm90_of_lane(keys, g);
     const int panel = sm90_rank<shape>() * PANELS;
     if (shape::GRANULES == 1) {
-        sm90_box<PANELS, shape::KEYS>(tile, maps, barrier, panel, one, h, b, BOX_AGAIN);
+        sm90_tma_tile<PANELS, shape::KEYS>(tile, maps, barrier, panel, one, h, b, TMA_EVICT_LAST);
         return;
     }
     const int32_t two = sm90_of_lane(keys, g + 1);
     if (two - one == GRANULE_MAX)
-        sm90_box<PANELS, shape::KEYS>(tile, maps + 1, barrier, panel, one, h, b, BOX_AGAIN);
+        sm90_tma_tile<PANELS, shape::KEYS>(tile, maps + 1, barrier, panel, one, h, b,
+                                           TMA_EVICT_LAST);
     else
-        sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
+        sm90_tma_two_granules<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b,
+                                                   TMA_EVICT_LAST);
 }
 
-/* A step's tile of K or V by a box for each granule, of `size` keys: those of lanes g ... of
- * `keys`. */
+/* Loads a step's tile of K or V on the TMA_GRANULE path: one TMA tile copy for each granule of
+ * `size` keys and each panel. Lane g + i holds the first key of granule i. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t keys, int g,
-                int size, int32_t h, int32_t b) {
+static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, const CUtensorMap *map,
+                                                             uint32_t barrier, int32_t keys, int g,
+                                                             int size, int32_t h, int32_t b) {
     if (warp_lane() == 0)
-        barrier_arrive_expect(barrier, PANELS * shape::PANEL);
+        barrier_arrive_expect_tx(barrier, PANELS * shape::PANEL);
 #pragma unroll 1
     for (int i = 0; i < shape::KEYS / size; i += 2) {
         int32_t key[2];
@@ -107,176 +110,180 @@ sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t
             for (int j = 0; j < 2; j++)
 #pragma unroll
                 for (int d = 0; d < PANELS; d++)
-                    box_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
-                             barrier, 64 * d, key[j], h, b, BOX_AGAIN);
+                    tma_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
+                             barrier, 64 * d, key[j], h, b, TMA_EVICT_LAST);
         __syncwarp();
     }
 }
 
-/* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
+/* Loads Q [ROWS, D_QK] of an item: rows from `row` on of `head` and of the heads packed with it.
+ * Lane `lane` issues. */
 template <class shape>
-static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
-                                                        uint32_t tile, const CUtensorMap *map,
-                                                        uint32_t barrier, int32_t row, int32_t head,
-                                                        int32_t b, int lane) {
+static __device__ __forceinline__ void sm90_tma_q(const struct attention_params &p, uint32_t tile,
+                                                  const CUtensorMap *map, uint32_t barrier,
+                                                  int32_t row, int32_t head, int32_t b, int lane) {
     if (warp_lane() == lane) {
-        barrier_arrive_expect(barrier, shape::Q_TILE);
+        barrier_arrive_expect_tx(barrier, shape::Q_TILE);
 #pragma unroll 1
-        for (int s = 0; s < sm90_stack<shape>(p); s++, tile += (uint32_t)p.tile_rows * 128)
+        for (int s = 0; s < sm90_packed_heads<shape>(p); s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
             for (int i = 0; i < shape::QK_PANELS; i++)
-                box_load(tile + i * shape::Q_PANEL, map, barrier,
+                tma_load(tile + i * shape::Q_PANEL, map, barrier,
                          64 * (sm90_rank<shape>() * shape::QK_PANELS + i), row, head + s, b,
-                         BOX_ONCE);
+                         TMA_EVICT_FIRST);
     }
     __syncwarp();
 }
 
-/* The keys of granules g + lane of a list of `count`; past its end, one past the last key: zeros. */
-static __device__ __forceinline__ int32_t sm90_keys(const struct attention_params &p, int64_t first,
-                                                    int32_t g, int32_t count) {
+/* First keys of granules g + lane of an item of `count` granules. Past the end: n_kv, for which TMA
+ * fills zeros. */
+static __device__ __forceinline__ int32_t sm90_load_keys(const struct attention_params &p,
+                                                         int64_t first, int32_t g, int32_t count) {
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
-/* The turns of an item, the same for all lanes. */
-static __device__ __forceinline__ struct granule_turns
-sm90_turns_of(const struct attention_params &p, int64_t item) {
-    const struct granule_turns *turns = &p.image.halves[item].turns;
-    return {sm90_uniform(__ldg(&turns->begin)), sm90_uniform(__ldg(&turns->end)),
-            sm90_uniform(__ldg(&turns->alone_end)), sm90_uniform(__ldg(&turns->alone))};
+/* Single-consumer steps of an item, the same for all lanes. */
+static __device__ __forceinline__ struct granule_single_steps
+sm90_single_steps_of(const struct attention_params &p, int64_t item) {
+    const struct granule_single_steps *single_steps = &p.image.consumer_info[item].single_steps;
+    return {sm90_uniform(__ldg(&single_steps->begin)), sm90_uniform(__ldg(&single_steps->end)),
+            sm90_uniform(__ldg(&single_steps->tail_end)),
+            sm90_uniform(__ldg(&single_steps->tail_consumer))};
 }
 
-/* Keys with the queries before them, or values. */
-template <class shape, int SOURCE, bool QUERIES>
+/* The producer loop of a TMA path: items, Q and K (IS_K), or V. */
+template <class shape, int SOURCE, bool IS_K>
 static __device__ __forceinline__ void
-sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
+sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p,
                  const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
-    constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
-    constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
-    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
-    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
-    const int size = SOURCE == SM90_PIECES ? 1 << p.granule_bits : GRANULE_MAX;
+    constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
+    constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
+    constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
+    constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
+    const int size = SOURCE == SM90_TMA_GRANULE ? 1 << p.granule_bits : GRANULE_MAX;
     const int each = shape::KEYS / size; /* granules of a step */
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
-        box_prefetch_map(maps + warp_lane());
-    if (QUERIES && warp_lane() == 2)
-        box_prefetch_map(map_q);
+        tma_prefetch_map(maps + warp_lane());
+    if (IS_K && warp_lane() == 2)
+        tma_prefetch_map(map_q);
 #pragma unroll 1
     for (int64_t window = begin; window < end; window += 32) {
-        const struct granule_item items = sm90_look_at_items(p, window, end);
+        const struct granule_item items = sm90_load_items(p, window, end);
         uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
         int lane = max(__ffs((int)left) - 1, 0);
-        int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
-                                 sm90_of_lane(items.count, lane));
-        kernel_before_wait(); /* not for the plan, which no kernel writes */
+        int32_t keys =
+            sm90_load_keys(p, sm90_of_lane(items.first, lane), 0, sm90_of_lane(items.count, lane));
+        grid_dependency_wait(); /* the plan may be read before: no kernel writes it */
 #pragma unroll 1
         while (left) {
             const int here = lane;
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
-            struct granule_turns turns = {};
-            if (sm90_turns<shape, SOURCE>())
-                turns = sm90_turns_of(p, window + lane);
-            if (QUERIES) {
-                const uint32_t slot = ring_stage<shape::SLOTS>(job);
+            struct granule_single_steps single_steps = {};
+            if (sm90_has_single_steps<shape, SOURCE>())
+                single_steps = sm90_single_steps_of(p, window + lane);
+            if (IS_K) {
+                const uint32_t slot = ring_stage<shape::Q_STAGES>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
                 const uint32_t full = shared + shape::Q_FULL + 8 * slot;
                 const int32_t row = sm90_of_lane(items.row, lane);
                 const int32_t head = sm90_of_lane(items.head, lane);
-                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
-                if (warp_lane() == lane) /* who arrives at Q's barrier, too */
+                barrier_wait(shared + shape::Q_EMPTY + 8 * slot,
+                             ring_parity<shape::Q_STAGES>(job) ^ 1);
+                if (warp_lane() == lane) /* the lane that arrives at Q's barrier */
                     sm90_item<shape>(memory, job) = items;
-                if (sm90_turns<shape, SOURCE>() && warp_lane() == lane)
-                    sm90_halves<shape>(memory, job) = p.image.halves[window + lane];
+                if (sm90_has_single_steps<shape, SOURCE>() && warp_lane() == lane)
+                    sm90_consumer_info<shape>(memory, job) = p.image.consumer_info[window + lane];
                 __syncwarp();
-                sm90_box_queries<shape>(p, tile, map_q, full, row, head, b, lane);
+                sm90_tma_q<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
-            /* The keys after these 32 are on their way meanwhile: of this item, or of the next. */
+            /* The next 32 keys, of this item or of the next one, are loaded meanwhile. */
             left &= left - 1;
             lane = left ? __ffs((int)left) - 1 : lane;
 #pragma unroll 1
             for (int32_t chunk = 0; chunk < count; chunk += 32) {
                 const int of = chunk + 32 < count ? here : lane;
                 const int32_t after =
-                    sm90_keys(p, sm90_of_lane(items.first, of), of == here ? chunk + 32 : 0,
-                              sm90_of_lane(items.count, of));
+                    sm90_load_keys(p, sm90_of_lane(items.first, of), of == here ? chunk + 32 : 0,
+                                   sm90_of_lane(items.count, of));
                 const int32_t granules = min(count - chunk, 32);
 #pragma unroll 1
                 for (int32_t g = 0; g < granules; g += each, step++) {
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
                     const uint32_t empty = shared + EMPTY + 8 * stage;
                     const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
-                    if (SOURCE == SM90_PIECES) {
+                    if (SOURCE == SM90_TMA_GRANULE) {
                         barrier_wait(empty, parity);
-                        const uint32_t full = sm90_full_of<shape, SOURCE, QUERIES>(
-                            shared, step, turns, (chunk + g) / each, warp_lane() == 0);
-                        sm90_box_pieces<shape, PANELS>(shared + TILES + stage * TILE, maps, full,
-                                                       keys, g, size, h, b);
+                        const uint32_t full = sm90_full_barrier<shape, SOURCE, IS_K>(
+                            shared, step, single_steps, (chunk + g) / each, warp_lane() == 0);
+                        sm90_tma_each_granule<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                             full, keys, g, size, h, b);
                         continue;
                     }
-                    /* Before the stage is free: the masks' own place has been since the one before
-                     * was. */
+                    /* Masks are written before the stage is free: their place has been free since
+                     * the step before the last use. */
                     const struct granule_item &item = sm90_item<shape>(memory, job - 1);
-                    if (QUERIES && chunk + g + shape::GRANULES > item.whole)
-                        sm90_leave_masks(sm90_masks_of<shape>(memory, step),
+                    if (IS_K && chunk + g + shape::GRANULES > item.whole)
+                        sm90_write_masks(sm90_masks_of<shape>(memory, step),
                                          sm90_load_mask(p, item, chunk + g), p);
                     barrier_wait(empty, parity);
-                    sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                                     shared + FULL + 8 * stage, keys, g, h, b);
+                    sm90_tma_kv<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                               shared + FULL + 8 * stage, keys, g, h, b);
                 }
                 keys = after;
             }
         }
     }
-    if (QUERIES) {
-        sm90_hand_end<shape>(memory, shared, job, warp_lane() == 0);
+    if (IS_K) {
+        sm90_publish_end<shape>(memory, shared, job, warp_lane() == 0);
         if (warp_lane() == 0)
-            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job));
+            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::Q_STAGES>(job));
     }
 }
 
-/* ---- copies of 16 bytes, by two warps to a tile, of which each has half the rows ---- */
+/* ---- CP_ASYNC path: two warps for each tile, half of the rows each ---- */
 
-/* Copies of a tile that this thread has handed in, and not yet told of: the barrier to tell. */
-struct sm90_copies {
+/* A copy in flight, and the full barrier to arrive at once it is complete. */
+struct sm90_pending_copy {
     uint32_t full;
     bool open;
 };
 
-/* Tells of them, once they are done, but for those of the last PENDING batches: tensor cores may read
- * what they wrote. */
+/* Arrives for the copy in flight, unless it is among the last PENDING groups. The proxy fence makes
+ * the copied bytes visible to WGMMA. */
 template <int PENDING>
-static __device__ __forceinline__ void sm90_tell(struct sm90_copies &copies) {
-    if (!copies.open)
+static __device__ __forceinline__ void sm90_signal_copy(struct sm90_pending_copy &pending) {
+    if (!pending.open)
         return;
-    copy_wait<PENDING>();
+    cp_async_wait<PENDING>();
     proxy_fence();
-    barrier_arrive(copies.full);
-    copies.open = false;
+    barrier_arrive(pending.full);
+    pending.open = false;
 }
 
-/* Waits for a place to be free, unless it is, not before having told of the copies. */
-static __device__ __forceinline__ void sm90_wait_telling(uint32_t barrier, uint32_t parity,
-                                                         struct sm90_copies &copies) {
-    if (__all_sync(WARP_ALL, barrier_ended(barrier, parity)))
+/* Waits until a stage is free. Where that takes time, first arrives for the copy in flight. */
+static __device__ __forceinline__ void sm90_wait_signalling(uint32_t barrier, uint32_t parity,
+                                                            struct sm90_pending_copy &pending) {
+    if (__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
         return;
-    sm90_tell<0>(copies);
+    sm90_signal_copy<0>(pending);
     barrier_wait(barrier, parity);
 }
 
-/* Lane l names, in key[i], the row that goes to 32 i + l, -1 for zeros. Panels are PANEL bytes
- * apart. PLAIN: all rows are there, and all columns of PANELS, less than 2^32 bytes from row to
- * row. */
+/* Copies 32 N rows to panels that are PANEL bytes apart. Lane l holds in key[i] the row of place
+ * 32 i + l; -1: zeros. PLAIN: all rows and all columns exist, and rows are less than 2^32 bytes
+ * apart. */
 template <int PANELS, int PANEL, bool PLAIN, int N>
-static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *from, int64_t step,
-                                                      int32_t bytes, const int32_t (&key)[N]) {
+static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const char *from,
+                                                          int64_t step, int32_t bytes,
+                                                          const int32_t (&key)[N]) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     from += 16 * piece;
-    to += (uint32_t)(sub * 128) + panel_piece(sub, piece);
-    asm("" : "+l"(from)); /* one sum: else each row adds its two terms */
+    to += (uint32_t)(sub * 128) + swizzle_piece(sub, piece);
+    asm("" : "+l"(from)); /* one sum: else each row would add both terms */
 #pragma unroll
     for (int i = 0; i < 32 * N; i += 4) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
@@ -285,19 +292,19 @@ static __device__ __forceinline__ void sm90_copy_rows(uint32_t to, const char *f
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * 128);
 #pragma unroll
         for (int s = 0; s < PANELS; s++)
-            copy_16_of_line(at + (uint32_t)(s * PANEL), row + 128 * s,
-                            PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
+            cp_async_16_l2_128(at + (uint32_t)(s * PANEL), row + 128 * s,
+                               PLAIN || (k >= 0 && (8 * s + piece) * 16 < bytes));
     }
 }
 
-/* What is copied from: the rows of one head, from the first of this block's dims on. */
+/* Source of copies: rows of one head, from the first dim of this CTA on. */
 struct sm90_rows {
     const char *from;
     int64_t step;  /* bytes from row to row */
-    int32_t bytes; /* of a row; of one that ends before, fewer than 0 */
+    int32_t bytes; /* of a row, <= 0 where the row ends before this CTA's dims */
 };
 
-/* Of d dims, of which a block has `mine`. */
+/* Rows of a head of d dims, of which a CTA has `mine`. */
 template <class T, class shape>
 static __device__ __forceinline__ struct sm90_rows
 sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
@@ -306,66 +313,67 @@ sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, in
             view.stride[2] * (int64_t)sizeof(T), (d - first) * (int32_t)sizeof(T)};
 }
 
-/* This warp's rows of a tile. */
+/* Copies this warp's rows of a tile. */
 template <int PANELS, int PANEL, int N>
-static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_rows &rows,
-                                                 const int32_t (&key)[N]) {
+static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const struct sm90_rows &rows,
+                                                          const int32_t (&key)[N]) {
     const bool plain = rows.bytes >= 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
     if (__all_sync(WARP_ALL, plain && (key[0] | key[N - 1]) >= 0))
-        sm90_copy_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
+        sm90_cp_async_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
     else
-        sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
+        sm90_cp_async_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* An item and its halves, a word to a lane, so that they come while the item before is copied. */
-#define SM90_HALVES_LANE 16
-/* Whether this lane has a word of them: the one at its place among 16. */
+/* An item and its consumer info, one word for each lane: lanes 0 ... 15 the item, lanes 16 ... 31
+ * the info. The words of the next item are loaded while this one is copied. */
+#define SM90_INFO_LANE 16
+/* Whether this lane holds a word. */
 static __device__ __forceinline__ bool sm90_has_word(void) {
-    const int size = (int)(warp_lane() < SM90_HALVES_LANE ? sizeof(struct granule_item)
-                                                          : sizeof(struct granule_halves));
-    return warp_lane() % SM90_HALVES_LANE < size / 4;
+    const int size = (int)(warp_lane() < SM90_INFO_LANE ? sizeof(struct granule_item)
+                                                        : sizeof(struct granule_consumer_info));
+    return warp_lane() % SM90_INFO_LANE < size / 4;
 }
 static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
                                                       int64_t end) {
-    const int32_t *from = warp_lane() < SM90_HALVES_LANE
+    const int32_t *from = warp_lane() < SM90_INFO_LANE
                               ? reinterpret_cast<const int32_t *>(p.image.items + i)
-                              : reinterpret_cast<const int32_t *>(p.image.halves + i);
-    return i < end && sm90_has_word() ? __ldg(from + warp_lane() % SM90_HALVES_LANE) : 0;
+                              : reinterpret_cast<const int32_t *>(p.image.consumer_info + i);
+    return i < end && sm90_has_word() ? __ldg(from + warp_lane() % SM90_INFO_LANE) : 0;
 }
 #define SM90_ITEM_WORD(record, field)                                                              \
     sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4))
 #define SM90_ITEM_LONG(record, field)                                                              \
     ((int64_t)sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4) + 1) << 32 |    \
      (uint32_t)SM90_ITEM_WORD(record, field))
-#define SM90_HALVES_WORD(record, field)                                                            \
-    sm90_of_lane(record, SM90_HALVES_LANE + (int)(offsetof(struct granule_halves, field) / 4))
+#define SM90_INFO_WORD(record, field)                                                              \
+    sm90_of_lane(record, SM90_INFO_LANE + (int)(offsetof(struct granule_consumer_info, field) / 4))
 
-/* Hands it on, by all lanes of a warp. */
+/* Writes an item and its consumer info to shared memory. */
 template <class shape>
-static __device__ __forceinline__ void sm90_hand(char *memory, uint32_t job, int32_t record) {
-    int32_t *to = warp_lane() < SM90_HALVES_LANE
+static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, int32_t record) {
+    int32_t *to = warp_lane() < SM90_INFO_LANE
                       ? reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))
-                      : reinterpret_cast<int32_t *>(&sm90_halves<shape>(memory, job));
+                      : reinterpret_cast<int32_t *>(&sm90_consumer_info<shape>(memory, job));
     if (sm90_has_word())
-        to[warp_lane() % SM90_HALVES_LANE] = record;
+        to[warp_lane() % SM90_INFO_LANE] = record;
 }
 
-/* What finding an item's keys takes. */
+/* Where the keys of an item are found. */
 struct sm90_list {
-    int64_t first, mask; /* its first granule; the mask of that, as if it had the first */
-    int32_t count, even;
+    int64_t first, mask; /* first granule; its mask, as if granule 0 had the first mask */
+    int32_t count, uniform;
 };
 static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) {
     return {SM90_ITEM_LONG(record, first),
             SM90_ITEM_LONG(record, mask) - SM90_ITEM_WORD(record, whole),
-            SM90_ITEM_WORD(record, count), SM90_HALVES_WORD(record, even)};
+            SM90_ITEM_WORD(record, count), SM90_INFO_WORD(record, uniform)};
 }
 
-/* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
+/* Keys at this lane's places of a step that begins at place `at`; -1: none. */
 template <int N>
-static __device__ __forceinline__ void sm90_look_at_keys(int32_t (&key)[N],
-                                                         const struct attention_params &p,
-                                                         const struct sm90_list &list, int64_t at) {
+static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
+                                                      const struct attention_params &p,
+                                                      const struct sm90_list &list, int64_t at) {
     const int32_t size = 1 << p.granule_bits;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -373,103 +381,105 @@ static __device__ __forceinline__ void sm90_look_at_keys(int32_t (&key)[N],
         const int64_t g = place >> p.granule_bits;
         const int32_t offset = (int32_t)place & (size - 1);
         key[i] = g < list.count ? __ldg(p.image.keys + list.first + g) + offset : -1;
-        if (g >= list.even && g < list.count &&
+        if (g >= list.uniform && g < list.count &&
             offset >= __ldg(&p.image.masks[list.mask + g].count))
             key[i] = -1;
     }
 }
 
-/* Half of an item's queries, where boxes do not reach them. */
+/* Copies half of an item's Q, where TMA cannot load Q. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_copy_queries(const struct attention_params &p,
-                                                         uint32_t tile, int32_t record, int half) {
+static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_params &p,
+                                                       uint32_t tile, int32_t record, int half) {
 #pragma unroll 1
     for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
         const struct sm90_queries of =
             sm90_queries_of(p, SM90_ITEM_WORD(record, head), SM90_ITEM_WORD(record, row),
                             SM90_ITEM_WORD(record, rows), at);
         const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
-        sm90_copy<shape::QK_PANELS, shape::Q_PANEL>(
+        sm90_cp_async_tile<shape::QK_PANELS, shape::Q_PANEL>(
             tile + (uint32_t)(at * 128),
             sm90_rows_of<T, shape>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk,
                                    shape::D_QK),
             query);
     }
-    copy_wait_all();
+    cp_async_wait_all();
     proxy_fence();
 }
 
-/* An item, and its queries. */
+/* Publishes an item, and fetches its Q. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_hand_item(char *memory, uint32_t shared, const struct attention_params &p,
-               const struct sm90_maps &maps, int half, uint32_t job, int32_t record,
-               struct sm90_copies &copies) {
-    const uint32_t slot = ring_stage<shape::SLOTS>(job), full = shared + shape::Q_FULL + 8 * slot;
+sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &p,
+                  const struct sm90_maps &maps, int half, uint32_t job, int32_t record,
+                  struct sm90_pending_copy &pending) {
+    const uint32_t slot = ring_stage<shape::Q_STAGES>(job),
+                   full = shared + shape::Q_FULL + 8 * slot;
     const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
-    sm90_wait_telling(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1,
-                      copies);
+    sm90_wait_signalling(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::Q_STAGES>(job) ^ 1,
+                         pending);
     if (half == 0)
-        sm90_hand<shape>(memory, job, record);
-    if (!maps.queries)
-        sm90_copy_queries<T, shape>(p, tile, record, half);
-    if (half > 0 || warp_lane() > 0 || !maps.queries)
+        sm90_publish<shape>(memory, job, record);
+    if (!maps.tma_q)
+        sm90_cp_async_q<T, shape>(p, tile, record, half);
+    if (half > 0 || warp_lane() > 0 || !maps.tma_q)
         barrier_arrive(full);
     const int32_t row = SM90_ITEM_WORD(record, row), head = SM90_ITEM_WORD(record, head);
     const int32_t batch = SM90_ITEM_WORD(record, batch);
-    if (half == 0 && maps.queries)
-        sm90_box_queries<shape>(p, tile, &maps.q, full, row, head, batch, 0);
+    if (half == 0 && maps.tma_q)
+        sm90_tma_q<shape>(p, tile, &maps.q, full, row, head, batch, 0);
     __syncwarp();
 }
 
-/* Keys with the queries before them, or values; `half` of two warps. */
-template <class T, class shape, bool QUERIES>
+/* The producer loop of the CP_ASYNC path: items, Q and K (IS_K), or V; `half` of two warps. */
+template <class T, class shape, bool IS_K>
 static __device__ __forceinline__ void
-sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &p,
-                  const struct sm90_maps &maps, int half, int64_t begin, int64_t end) {
-    constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
-    constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
+sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_params &p,
+                      const struct sm90_maps &maps, int half, int64_t begin, int64_t end) {
+    constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
+    constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
-    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
+    constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
     const bool first_thread = half == 0 && warp_lane() == 0;
-    struct sm90_copies copies = {0, false};
+    struct sm90_pending_copy pending = {0, false};
     uint32_t step = 0, job = 0;
     int32_t record = sm90_record(p, begin, end), key[MINE / 32], next[MINE / 32];
     struct sm90_list list = sm90_list_of(record);
-    sm90_look_at_keys(key, p, list, MINE * half);
+    sm90_find_keys(key, p, list, MINE * half);
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
         const int32_t here = record;
         const int64_t places = (int64_t)list.count << p.granule_bits;
-        const struct granule_turns turns = {
-            SM90_HALVES_WORD(here, turns.begin), SM90_HALVES_WORD(here, turns.end),
-            SM90_HALVES_WORD(here, turns.alone_end), SM90_HALVES_WORD(here, turns.alone)};
-        const struct sm90_rows rows =
-            sm90_rows_of<T, shape>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
-                                   SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v,
-                                   QUERIES ? shape::D_QK : shape::D_V);
+        const struct granule_single_steps single_steps = {
+            SM90_INFO_WORD(here, single_steps.begin), SM90_INFO_WORD(here, single_steps.end),
+            SM90_INFO_WORD(here, single_steps.tail_end),
+            SM90_INFO_WORD(here, single_steps.tail_consumer)};
+        const struct sm90_rows rows = sm90_rows_of<T, shape>(
+            IS_K ? p.k : p.v, SM90_ITEM_WORD(here, batch), SM90_ITEM_WORD(here, head_kv),
+            IS_K ? p.d_qk : p.d_v, IS_K ? shape::D_QK : shape::D_V);
         record = sm90_record(p, i + 1, end);
-        if (QUERIES && places > 0)
-            sm90_hand_item<T, shape>(memory, shared, p, maps, half, job++, here, copies);
-        /* The keys of the next step, of this item or of the next, come while these are copied. */
+        if (IS_K && places > 0)
+            sm90_publish_item<T, shape>(memory, shared, p, maps, half, job++, here, pending);
+        /* The keys of the next step, of this item or of the next one, are loaded during these
+         * copies. */
         int64_t at = 0;
 #pragma unroll 1
         do {
             const bool last = at + shape::KEYS >= places;
             if (last)
                 list = sm90_list_of(record);
-            sm90_look_at_keys(next, p, list, (last ? 0 : at + shape::KEYS) + MINE * half);
+            sm90_find_keys(next, p, list, (last ? 0 : at + shape::KEYS) + MINE * half);
             if (places > 0) {
                 const uint32_t stage = ring_stage<shape::STAGES>(step);
-                sm90_wait_telling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
-                                  copies);
-                const uint32_t full = sm90_full_of<shape, SM90_COPIES, QUERIES>(
-                    shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
-                sm90_copy<PANELS, shape::PANEL>(
+                sm90_wait_signalling(shared + EMPTY + 8 * stage,
+                                     ring_parity<shape::STAGES>(step) ^ 1, pending);
+                const uint32_t full = sm90_full_barrier<shape, SM90_CP_ASYNC, IS_K>(
+                    shared, step, single_steps, (int32_t)(at >> shape::BITS), first_thread);
+                sm90_cp_async_tile<PANELS, shape::PANEL>(
                     shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
-                copy_batch();
-                sm90_tell<1>(copies);
-                copies = {full, true};
+                cp_async_commit();
+                sm90_signal_copy<1>(pending);
+                pending = {full, true};
                 step++;
             }
 #pragma unroll
@@ -478,10 +488,10 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
             at += shape::KEYS;
         } while (at < places);
     }
-    sm90_tell<0>(copies);
-    if (QUERIES) {
-        sm90_hand_end<shape>(memory, shared, job, first_thread);
-        barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::SLOTS>(job));
+    sm90_signal_copy<0>(pending);
+    if (IS_K) {
+        sm90_publish_end<shape>(memory, shared, job, first_thread);
+        barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::Q_STAGES>(job));
     }
 }
 

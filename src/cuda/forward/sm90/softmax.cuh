@@ -1,14 +1,15 @@
-/* Fused attention on Hopper: softmax of a thread's scores, N floats, which are two rows, g and g +
- * 8 of its warp's 16, by N / 2 columns: columns 8 j + 2 t and + 1 are s[4 j ...] (wgmma.cuh). */
+/* Fused attention on Hopper: online softmax of a thread's N scores, in the accumulator-fragment
+ * layout of WGMMA (wgmma.cuh). A thread has N / 2 columns of two rows, g and g + 8 of its warp's
+ * 16: s[4 j], s[4 j + 1] are columns 8 j + 2 t, + 1 of row g. */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 
 #include "device/mma.cuh"
 #include "forward/sm90/config.cuh"
 
-/* m follows a row's maximum only when it is left behind by more than this (Dao's lazy rescaling), so
- * that O is seldom multiplied. Weights are exp2(s - m) times 2^raise, which O and l share: f16 has
- * little room above 1, and less below. */
+/* m follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
+ * rescaling), so O is seldom rescaled. P is exp2(s - m) times 2^raise; O and l share the factor.
+ * f16 has little range above 1 and less below. */
 static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
     return 7.0f;
 }
@@ -22,18 +23,18 @@ static __device__ __forceinline__ constexpr float sm90_raise(__half) {
     return 14.0f;
 }
 
-/* Rows whose maximum is past this have their scores scaled first and subtracted then, not fused: the
- * largest would not be 0 then, but the rounding of one product. */
+/* Maxima beyond this have their scores scaled, rounded and then subtracted, without FMA. With FMA
+ * the largest difference would be the rounding error of a product instead of 0. */
 #define SM90_FAR 0x1p14f
 
-/* Two rows of a thread: maximum in base 2, what is subtracted from scaled scores, and sum of this
- * thread's columns. far: any row of the warp. */
+/* State of a thread's two rows, base 2: maximum, what is subtracted from scaled scores, and sum
+ * over this thread's columns. far: some row of the warp is beyond SM90_FAR. */
 struct sm90_state {
     float m[2], base[2], l[2];
     bool far;
 };
 
-/* Nothing has been seen yet. */
+/* State before the first key. */
 static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
     state.m[0] = state.m[1] = -INFINITY;
     state.base[0] = state.base[1] = 0;
@@ -47,7 +48,7 @@ static __device__ __forceinline__ float sm90_exp2(float x) {
     return y;
 }
 
-/* The largest of the four lanes that share a row; NaN is passed over. */
+/* The largest x of the four lanes that share a row; NaN is ignored. */
 static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
     return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
@@ -57,15 +58,16 @@ static __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(WARP_ALL, x, 2);
 }
 
-/* Maxima move to `top` where they are left behind; factor is what that makes of earlier sums. */
+/* Moves maxima to `top` where they lag behind; factor is what earlier sums must be multiplied
+ * by. */
 template <class T>
-static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float (&factor)[2],
-                                                 const float (&top)[2]) {
+static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state, float (&factor)[2],
+                                                       const float (&top)[2]) {
     bool far = false;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float before = state.m[h];
-        /* By their difference, which is exact: a sum with the lag would be rounded. */
+        /* The difference is exact; a sum with the lag would be rounded. */
         state.m[h] = top[h] - before > sm90_lag(T()) ? top[h] : before;
         const float now = attention_base(state.m[h]);
         factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
@@ -76,25 +78,25 @@ static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float
     state.far = __any_sync(WARP_ALL, far);
 }
 
-/* Which of a thread's scores count: bit 2 j + h of x[e] is of row g + 8 h and column 8 j + 2 t + e.
- * any: those of all lanes of the warp. */
+/* Mask bits of a thread's scores: bit 2 j + h of x[e] is row g + 8 h, column 8 j + 2 t + e. any: OR
+ * over the warp. */
 struct sm90_listed_scores {
     uint32_t x[2], any;
 };
 
-/* The same number, whose bits are tested anew: else each test is remembered for those that follow,
- * more numbers than there are predicates. */
-static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
+/* The same bits, opaque to the compiler. Otherwise each test would occupy a predicate register, of
+ * which there are too few. */
+static __device__ __forceinline__ uint32_t sm90_opaque(uint32_t bits) {
     asm volatile("" : "+r"(bits));
     return bits;
 }
 
-/* The largest of a thread's scores of each row that count. What no lane of the warp lists is passed
- * over, 8 columns at a time: of small blocks' unions that is most. */
+/* Row maxima of a thread's scores that count; the others become -Inf. Groups of 8 columns that no
+ * lane of the warp lists are skipped: with unions of small blocks, most of them. */
 template <int N>
-static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&largest)[2],
+static __device__ __forceinline__ void sm90_row_max(float (&s)[N], float (&largest)[2],
                                                     const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+    const uint32_t any = sm90_opaque(listed.any);
     largest[0] = largest[1] = -INFINITY;
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
@@ -107,12 +109,12 @@ static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&large
             }
 }
 
-/* Weights of those that are not passed over. */
+/* P of the groups that are not skipped. */
 template <int N>
-static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_state &state,
-                                                  const float (&base)[2], float scale,
-                                                  const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+static __device__ __forceinline__ void sm90_exponentiate(float (&s)[N], struct sm90_state &state,
+                                                         const float (&base)[2], float scale,
+                                                         const struct sm90_listed_scores &listed) {
+    const uint32_t any = sm90_opaque(listed.any);
     float sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < N / 4; j++)
@@ -127,16 +129,15 @@ static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_sta
     state.l[1] += sum[1];
 }
 
-/* Scores to weights, not rounded; maxima and sums move on. LISTED: only some count. Answers whether
- * a maximum of the warp has moved: only then is factor set, by which earlier products are to be
- * multiplied. */
+/* S to P in f32; maxima and sums follow. MASKED by `listed` where LISTED. Answers whether a maximum
+ * of the warp moved: only then is `factor` set, and earlier sums must be multiplied by it. */
 template <class T, bool LISTED, int N>
-static __device__ __forceinline__ bool
-sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale,
-             const struct sm90_listed_scores &listed) {
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
+                                                    float (&factor)[2], float scale,
+                                                    const struct sm90_listed_scores &listed) {
     float top[2], base[2];
     if (LISTED) {
-        sm90_largest(s, top, listed);
+        sm90_row_max(s, top, listed);
         top[0] = __fmul_rn(quad_max(top[0]), scale);
         top[1] = __fmul_rn(quad_max(top[1]), scale);
     }
@@ -156,10 +157,10 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
     base[1] = state.base[1];
     if (moved || state.far) {
         if (moved)
-            sm90_move<T>(state, factor, top);
+            sm90_update_max<T>(state, factor, top);
         base[0] = state.base[0];
         base[1] = state.base[1];
-        if (state.far) { /* row by row: no row's bits follow from what others hold */
+        if (state.far) { /* decided row by row: the bits of a row do not depend on other rows */
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float m = attention_base(state.m[h]);
@@ -177,7 +178,7 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
         }
     }
     if (LISTED)
-        sm90_weigh(s, state, base, scale, listed);
+        sm90_exponentiate(s, state, base, scale, listed);
 #pragma unroll
     for (int h = 0; !LISTED && h < 2; h++) {
         float a = 0, b = 0;
@@ -194,25 +195,25 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
     return moved;
 }
 
-/* Weights as an operand, rounded in pairs. */
+/* Rounds P to the storage type, in pairs: the A operand of P V. */
 template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N]) {
+static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
+        probs[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
 }
 
-/* Those that were passed over are 0. */
+/* Rounds P; skipped groups are 0. */
 template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N],
+static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N],
                                                   const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
+    const uint32_t any = sm90_opaque(listed.any);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        weights[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
+        probs[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
 }
 
-/* What was summed before a maximum moved. */
+/* Rescales O after a maximum moved. */
 template <int N>
 static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
 #pragma unroll

@@ -1,11 +1,11 @@
-/* The maps of fused attention: how Hopper's box copies see Q, K, V and O. */
-#ifndef TESSERA_CUDA_SM90_MAPS_CUH
-#define TESSERA_CUDA_SM90_MAPS_CUH
+/* Tensor maps of Q, K, V and O for fused attention. */
+#ifndef TESSERA_CUDA_SM90_TENSOR_MAPS_CUH
+#define TESSERA_CUDA_SM90_TENSOR_MAPS_CUH
 
 #include "device/sm90/tensor_map.cuh"
 #include "forward/sm90/config.cuh"
 
-/* False where boxes cannot reach a tensor: strides of 2^40 bytes, say. */
+/* False where TMA cannot address a tensor: strides of 2^40 bytes, say. */
 template <class T>
 static bool sm90_maps_make(struct sm90_maps *maps, const struct attention_params *p, T) {
     const sm90_encode encode = sm90_encode_find();

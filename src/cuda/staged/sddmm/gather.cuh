@@ -1,16 +1,17 @@
 /*
- * Stage 1: scores = scale * q k^T on the listed tiles, -Inf on masked elements and past the keys:
- * f32 at every height of block rows, 16-bit types where a block row has 8 queries at most.
+ * Stage 1, SDDMM: scores = scale Q K^T on the listed tiles, -Inf where masked and past the last
+ * key. f32 at every height of block rows; 16-bit types where a block row has at most 8 queries.
  *
- * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
- * nothing is staged: a warp takes 32 columns by 8 TILES rows, fetches the keys from L2 right into
- * the registers that the tensor cores read, 16 bytes a lane, the next dims while it multiplies
- * these, and finds the queries in L1. Keys are the 16 rows of the tensor core's tile and queries
- * its 8 columns, so that 8 x 8 blocks fill it.
+ *   S^T [32 keys, 8 TILES queries] = K [32, d] Q [8 TILES, d]^T      a warp, mma.sync
  *
- * A unit is a part of a strip by 8 TILES rows, computed by one block, whose warps take turns at the
- * columns. Each score depends on its own query and key alone, so keys that no row lists may
- * be read: what they give is not selected.
+ * Loads from L2 are the limit: a key serves the few rows of one block row. So nothing is staged. A
+ * warp loads keys from L2 into the registers that MMAs read, 16 bytes a lane, the next dims during
+ * the MMAs of these; queries come from L1. Keys are the 16 rows of an MMA and queries its 8
+ * columns, so that 8 x 8 blocks fill it.
+ *
+ * A unit is a part of a block row by 8 TILES rows. One thread block computes it; its warps
+ * alternate over the columns. A score depends on its own query and key only, so keys that no row
+ * lists may be read: their scores are replaced by -Inf.
  */
 #ifndef TESSERA_CUDA_SDDMM_CUH
 #define TESSERA_CUDA_SDDMM_CUH
@@ -21,20 +22,20 @@
 #include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/sddmm/narrow.cuh"
-#include "staged/strip_share.cuh"
+#include "staged/block_row_shared.cuh"
 
 #define SDDMM_THREADS 128
-#define SDDMM_COLUMNS 32 /* of a warp */
-#define SDDMM_UNITS 2048 /* that a launch aims at: several for each warp that a device holds */
+#define SDDMM_COLUMNS 32 /* columns of a warp */
+#define SDDMM_UNITS                                                                                \
+    2048 /* units that a launch aims at: several for each resident warp of a device */
 #define SDDMM_SPAN_MAX 16
-#define SDDMM_RUN 8 /* chunks of 16 bits that a block takes in a row at most */
-#define SDDMM_FEW 8 /* warps of a multiprocessor that are few: as many as an instance for them has
-                     * registers for */
+#define SDDMM_RUN 8 /* 16-bit types: most consecutive chunks of a thread block */
+#define SDDMM_FEW 8 /* FEW: most warps of a multiprocessor, as many as its registers allow */
 
 /* ---- units ---- */
 
-/* Chunks of a unit, as a power of two: many, so that queries stay in L1 and blocks that run at one
- * time sweep the keys together, unless units become few. */
+/* log2 of the chunks of a unit. Many chunks keep queries in L1, and resident thread blocks sweep
+ * the keys together; few keep the number of units high. */
 static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct staged_params &p) {
     int log2 = 0;
     while ((2 << log2) <= SDDMM_SPAN_MAX &&
@@ -43,20 +44,20 @@ static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct stag
     return log2;
 }
 
-/* Items stand one after the other in places, one for each span of the item at least. */
+/* Places: items one after the other, each with at least one place for each span of chunks. */
 static __device__ __forceinline__ int64_t sddmm_place(const struct staged_params &p, int64_t item,
                                                       int span_log2) {
     return item + (p.image.chunks[item] >> span_log2);
 }
 
-/* The item that holds a place, by all lanes of a warp: see warp_find. */
+/* The item that holds a place, by all lanes of a warp (see warp_find). */
 static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params &p, int64_t place,
                                                      int span_log2) {
     int64_t low = 0, count = p.n_items;
     while (count > 1) {
         const int64_t step = (count + 31) / 32, at = warp_lane() * step;
-        const unsigned below = __ballot_sync(
-            WARP_ALL, at < count && sddmm_place(p, low + at, span_log2) <= place);
+        const unsigned below =
+            __ballot_sync(WARP_ALL, at < count && sddmm_place(p, low + at, span_log2) <= place);
         const int64_t skipped = (__popc(below) - 1) * step;
         low += skipped;
         count = count - skipped < step ? count - skipped : step;
@@ -64,41 +65,42 @@ static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params 
     return low;
 }
 
-/* ---- shares: chunks of blocks that stay for many ---- */
+/* ---- work ranges of persistent thread blocks ---- */
 
-/* What a block computes: M rows from `row` on of `count` chunks, by `rounds` runs of which it takes
- * every `stride`-th from number `first` on: blocks that run at one time sweep the keys together.
- * Runs are of `each` chunks, the first `longer` of them of one more, `more` of the block's. Keys
- * are `panels` of 64 dims. */
-struct sddmm_share {
+/* Work of a thread block: M rows from `row` on, of `count` chunks in `rounds` runs. Every
+ * `stride`-th run from run `first` on is taken, so that resident thread blocks sweep the keys
+ * together. A run has `each` chunks, the first `longer` runs one more; `more` of those are this
+ * block's. Keys have `panels` panels of 64 dims. */
+struct sddmm_range {
     int64_t row, first, stride, longer;
     int each, rounds, more, count, panels;
 };
 
-/* Blocks that units of M rows share stand together. */
+/* Thread blocks with the same run, for different M rows, are neighbours. */
 template <int M>
-static __device__ __forceinline__ struct sddmm_share sddmm_share_of(const struct staged_params &p) {
+static __device__ __forceinline__ struct sddmm_range sddmm_range_of(const struct staged_params &p) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_share share;
-    share.row = (int64_t)(blockIdx.x % row_units) * M;
-    share.first = blockIdx.x / row_units;
-    share.stride = gridDim.x / row_units;
-    const int64_t most = share.stride * SDDMM_RUN;
-    share.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
-    const int64_t runs = share.stride * share.rounds;
-    share.each = (int)(chunks / runs);
-    share.longer = chunks - runs * share.each;
-    share.more = (int)((share.longer - share.first + share.stride - 1) / share.stride);
-    share.count = share.rounds * share.each + share.more;
-    share.panels = (p.d_qk + 63) / 64;
-    return share;
+    struct sddmm_range range;
+    range.row = (int64_t)(blockIdx.x % row_units) * M;
+    range.first = blockIdx.x / row_units;
+    range.stride = gridDim.x / row_units;
+    const int64_t most = range.stride * SDDMM_RUN;
+    range.rounds = (int)max((chunks + most - 1) / most, (int64_t)1);
+    const int64_t runs = range.stride * range.rounds;
+    range.each = (int)(chunks / runs);
+    range.longer = chunks - runs * range.each;
+    range.more = (int)((range.longer - range.first + range.stride - 1) / range.stride);
+    range.count = range.rounds * range.each + range.more;
+    range.panels = (p.d_qk + 63) / 64;
+    return range;
 }
 
 /* ---- a warp's 32 columns ---- */
 
-/* Lane (g, t) = (lane / 4, lane % 4) fetches pieces t, t + 4, ... of the rows of keys g + 8 i and
- * of queries g + 8 j; sum[i][j][e] is of key 16 i + g + 8 (e / 2), query 8 j + 2 t + e % 2. */
+/* Addresses of a lane. With g = lane / 4, t = lane % 4, a lane loads pieces t, t + 4, ... of keys g
+ * + 8 i and of queries g + 8 j. sum[i][j][e] is the score of key 16 i + g + 8 (e / 2) and query 8 j
+ * + 2 t + e % 2. */
 template <class T> struct sddmm_rows {
     const T *k[4];
     const T *q; /* query g, or the last */
@@ -109,16 +111,16 @@ template <class T> struct sddmm_rows {
 
 template <class T>
 static __device__ __forceinline__ head_view<T> sddmm_q(const struct staged_params &p,
-                                                       const struct strip &s) {
+                                                       const struct block_row &s) {
     return head_of<T>(p, p.q, s.b, s.h, p.d_qk);
 }
 template <class T>
 static __device__ __forceinline__ head_view<T> sddmm_k(const struct staged_params &p,
-                                                       const struct strip &s) {
+                                                       const struct block_row &s) {
     return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
 }
 
-/* Queries times q_scale; 0 past their end, where `there` is false. */
+/* Queries times q_scale; 0 past the last dim, where `there` is false. */
 static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scale, bool there,
                                                      float) {
     scale = there ? scale : 0.0f;
@@ -137,7 +139,7 @@ static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scal
         w.x[i] = *reinterpret_cast<const uint32_t *>(&both);
     }
 }
-/* f16 sums cannot leave the range, and small f16 elements would lose bits: scaled afterwards. */
+/* f16: scaled afterwards. Sums of f16 cannot overflow, and small elements would lose bits. */
 static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float, bool there, __half) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -151,7 +153,7 @@ static __device__ __forceinline__ float sddmm_scale(const struct staged_params &
     return p.score_scale;
 }
 
-/* sum += the products of one piece of each key and the like pieces of the queries. */
+/* sum += the MMAs of one piece of each key with the same piece of the queries. */
 template <class T, int TILES, bool WHOLE>
 static __device__ __forceinline__ void
 sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2],
@@ -161,14 +163,15 @@ sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2]
         const T *row = rows.q + min((int64_t)(8 * j), rows.q_left) * rows.q_stride;
         struct words q = words_load<T, WHOLE>(row, rows.d, at, true);
         sddmm_scale_q(q, q_scale, at < rows.d, T());
-        const struct fragment<T, 2> b[2] = {fragment_of({q.x[0], q.x[1]}, T()),
-                                            fragment_of({q.x[2], q.x[3]}, T())};
+        const struct fragment<T, 2> b[2] = {
+            fragment_of({q.x[0], q.x[1]}, T()), fragment_of({q.x[2], q.x[3]}, T())
+        };
         fragment_multiply<true>(sum[0][j], a[0], b);
         fragment_multiply<true>(sum[1][j], a[1], b);
     }
 }
 
-/* The first AHEAD pieces of each key. */
+/* Loads the first AHEAD pieces of each key. */
 template <class T, int AHEAD, bool WHOLE>
 static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
                                                    const struct sddmm_rows<T> &rows) {
@@ -177,16 +180,15 @@ static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
     for (int n = 0; n < AHEAD; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            k[n][i] = words_load<T, WHOLE>(rows.k[i], rows.d, (warp_lane() % 4 + 4 * n) * N,
-                                           AHEAD == 1);
+            k[n][i] =
+                words_load<T, WHOLE>(rows.k[i], rows.d, (warp_lane() % 4 + 4 * n) * N, AHEAD == 1);
 }
 
-/* What those begin: AHEAD pieces of each key are on their way. */
+/* Computes the scores of 32 keys, whose first AHEAD pieces are in flight. */
 template <class T, int TILES, int AHEAD, bool WHOLE>
-static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
-                                                    struct words (&k)[AHEAD][4],
-                                                    const struct sddmm_rows<T> &rows,
-                                                    float q_scale) {
+static __device__ __forceinline__ void
+sddmm_scores(float (&sum)[2][TILES][4], struct words (&k)[AHEAD][4],
+             const struct sddmm_rows<T> &rows, float q_scale) {
     constexpr int STEP = 4 * words_elements<T>();
 #pragma unroll 1
     for (int32_t d = 0; d < rows.d; d += AHEAD * STEP) {
@@ -211,12 +213,11 @@ static __device__ __forceinline__ void sddmm_scores(float (&sum)[2][TILES][4],
     }
 }
 
-/* The keys of columns x ...; where there is none, another. */
+/* Rows of the keys of columns x ... x + 31; another key's where there is none. */
 template <class T>
-static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
-                                                  const struct staged_params &p,
-                                                  const struct strip &s, const head_view<T> &k,
-                                                  uint32_t x, uint32_t end) {
+static __device__ __forceinline__ void
+sddmm_keys(struct sddmm_rows<T> &rows, const struct staged_params &p, const struct block_row &s,
+           const head_view<T> &k, uint32_t x, uint32_t end) {
     x += warp_lane();
     const int32_t key = x < end ? max(column_of(p, s, x).key, 0) : 0;
 #pragma unroll
@@ -224,12 +225,11 @@ static __device__ __forceinline__ void sddmm_keys(struct sddmm_rows<T> &rows,
         rows.k[i] = row_of(k, __shfl_sync(WARP_ALL, key, warp_lane() / 4 + 8 * i)).data;
 }
 
-/* From column x of the strip on, rows row ... . Answers whether a lane stored NaN. */
+/* Stores scores from column x on, rows from `row` on. Answers whether this lane stored NaN. */
 template <int TILES>
-static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][4],
-                                                   const struct staged_params &p,
-                                                   const struct strip &s, int64_t row, uint32_t x,
-                                                   uint32_t end, float scale) {
+static __device__ __forceinline__ bool
+sddmm_store(const float (&sum)[2][TILES][4], const struct staged_params &p,
+            const struct block_row &s, int64_t row, uint32_t x, uint32_t end, float scale) {
     bool bad = false;
     row += warp_lane() % 4 * 2;
     x += warp_lane() / 4;
@@ -250,19 +250,19 @@ static __device__ __forceinline__ bool sddmm_store(const float (&sum)[2][TILES][
                                         ? sum[c / 2][j][c % 2 * 2 + e] * scale
                                         : -INFINITY;
                 bad |= isnan(score);
-                __stcs(&to[(8 * j + e) * s.width], score); /* L2 is for keys */
+                __stcs(&to[(8 * j + e) * s.width], score); /* keeps L2 for keys */
             }
     }
     return bad;
 }
 
-/* Scores that came out NaN are computed again, one by one: infinities have no parts that add up to
- * them (device/fragment.cuh), nor give 0 where they meet what is 0 past the last dim. A lane looks
- * at the scores that it has stored. */
+/* Recomputes scores that are NaN, one by one. Infinities cannot be split into parts
+ * (device/fragment.cuh), and their MMA with zeros past the last dim gives NaN. Each lane checks the
+ * scores that it stored. */
 template <class T, int TILES>
-static __device__ __forceinline__ void sddmm_mend(const struct staged_params &p,
-                                                  const struct strip &s, int64_t row, uint32_t x,
-                                                  uint32_t end) {
+static __device__ __forceinline__ void sddmm_recompute_nan(const struct staged_params &p,
+                                                           const struct block_row &s, int64_t row,
+                                                           uint32_t x, uint32_t end) {
     const int g = warp_lane() / 4, t = warp_lane() % 4;
 #pragma unroll 1
     for (int c = 0; c < 4 * 2 * TILES; c++) {
@@ -284,16 +284,16 @@ static __device__ __forceinline__ void sddmm_mend(const struct staged_params &p,
 
 /* ---- the kernel ---- */
 
-/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
- * fetch more at a time, as far as registers allow. */
+/* FEW: all warps of the launch are resident at once. Loads in sequence then bound the time, so a
+ * warp has more of them in flight, as registers allow. */
 template <class T, int TILES, bool WHOLE, bool FEW>
 static __global__ void
 __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_AFTER ? 2 : 3)
     sddmm_gather(const __grid_constant__ struct staged_params p) {
     constexpr int ROWS = 8 * TILES, AHEAD = FEW && ARCHITECTURE_FITTED ? 4 : TILES == 1 ? 2 : 1;
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32;
-    __shared__ struct strip strips[SDDMM_THREADS / 32];
-    struct strip &s = strips[warp];
+    __shared__ struct block_row block_rows[SDDMM_THREADS / 32];
+    struct block_row &s = block_rows[warp];
     const int64_t row_units = (p.height + ROWS - 1) / ROWS;
     const int64_t place = blocks_unit() / row_units;
     const int64_t row = (blocks_unit() - place * row_units) * ROWS;
@@ -302,10 +302,10 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
         return;
     const int64_t item = sddmm_item(p, place, span_log2);
     const int64_t span = place - sddmm_place(p, item, span_log2);
-    strip_share(s, strip_of(p, item));
+    block_row_to_shared(s, block_row_of(p, item));
     if (row >= s.rows)
         return;
-    /* A strip is narrower than 2^32. */
+    /* A block row is narrower than 2^32. */
     const uint32_t end = (uint32_t)min(((span + 1) * CUDA_CHUNK) << span_log2, s.width);
     uint32_t x = (uint32_t)((span * CUDA_CHUNK) << span_log2) + SDDMM_COLUMNS * warp;
     if (x >= end)
@@ -330,8 +330,8 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
             sddmm_begin<T, AHEAD, WHOLE>(ahead, rows);
         }
         if (sddmm_store<TILES>(sum, p, s, row, at, end, sddmm_scale(p, T())))
-            sddmm_mend<T, TILES>(p, s, row, at, end);
-        __syncwarp(); /* tensor cores want all lanes together */
+            sddmm_recompute_nan<T, TILES>(p, s, row, at, end);
+        __syncwarp(); /* MMAs need all lanes converged */
     }
 }
 
@@ -342,7 +342,7 @@ static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream
     const int64_t row_units = (p->height + 8 * TILES - 1) / (8 * TILES);
     const int64_t places =
         p->n_items + ((p->columns / CUDA_CHUNK + p->n_items) >> sddmm_span_log2(*p));
-    const int64_t width = p->columns / p->n_items; /* of a strip on average */
+    const int64_t width = p->columns / p->n_items; /* columns of a mean block row */
     const int warps = width <= SDDMM_COLUMNS ? 1 : width <= 2 * SDDMM_COLUMNS ? 2 : 4;
     const bool few = p->n_items * row_units * warps <= SDDMM_FEW * p->multiprocessors;
     return blocks_launch(!words_whole<T>(p->alignment, p->d_qk)
@@ -359,9 +359,9 @@ static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream
  * 5.0 ms at 8, 3.7 ms at 32 (32768, .05).
  */
 
-/* The mappings that every type has for low block rows. */
+/* Mappings of low block rows, for every type. */
 template <class T>
-static cudaError_t sddmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, sddmm_single_launch<T>},
         {INT64_MAX, sddmm_gather_launch<T, 1>},

@@ -1,19 +1,19 @@
 /*
- * Stage 1 for 16-bit types on tensor cores, where a block row has enough queries to fill a tile.
- *
- * As many blocks as the device holds, each for M rows of runs of chunks of CUDA_CHUNK columns each,
- * whatever strip they are of. Chunks pass through a ring of panels of 64 dims of their keys; the
- * queries' panels stay for a strip where they are few, else they pass with them. A step is one
+ * Stage 1, SDDMM, for 16-bit types with mma.sync or WGMMA, where block rows have enough queries to
+ * fill a tile. Persistent thread blocks: each computes M rows of runs of chunks of CUDA_CHUNK
+ * columns, across block rows. Panels of 64 dims of a chunk's keys pass through a ring. The panels
+ * of Q stay for a block row where they are few, else they pass through a ring too. A step is one
  * panel:
  *
- *   sum[M, CUDA_CHUNK] += q[M, 64] k[CUDA_CHUNK, 64]^T      keys gathered SDDMM_MMA_AHEAD steps ago
+ *   S [M, CUDA_CHUNK] += Q [M, 64] K [CUDA_CHUNK, 64]^T    K gathered SDDMM_MMA_AHEAD steps earlier
  *
- * The limit is writing the scores: 4 bytes each, for 2 d_qk operations. So they leave as 16 bytes a
- * lane where the strip's rows are aligned to that, else by way of shared memory as whole rows; that
- * way go chunks, too, of which some row does not list some column, to be masked.
+ * Storing the scores is the limit: 4 bytes each, for 2 d_qk operations. Scores leave as 16 bytes a
+ * lane where the block row is aligned to that. Else they pass through shared memory and leave as
+ * whole rows, as do chunks with masks.
  *
- * Tensor cores truncate when they add. Where sums of many dims cancel each other that is past what
- * an lse may err, so heads wider than 128 dims (LONG) are summed 128 dims at a time.
+ * Tensor cores truncate when they add. Where sums over many dims cancel, truncation exceeds the
+ * error that an lse may have. Heads of more than 128 dims (LONG) are therefore summed 128 dims at a
+ * time.
  */
 #ifndef TESSERA_CUDA_SDDMM_MMA_CUH
 #define TESSERA_CUDA_SDDMM_MMA_CUH
@@ -21,13 +21,12 @@
 #include "staged/sddmm/mma_epilogue.cuh"
 #include "device/sm90/wgmma.cuh"
 
-/* What is applied to 8 elements of queries, as sddmm_scale_q does to words. */
-static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4], const struct staged_params &,
-                                                       __half) {
+/* Scales 8 elements of queries; as sddmm_scale_q does. */
+static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4],
+                                                       const struct staged_params &, __half) {
 }
-static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&a)[4],
-                                                       const struct staged_params &p,
-                                                       __nv_bfloat16) {
+static __device__ __forceinline__ void
+sddmm_mma_scale(uint32_t (&a)[4], const struct staged_params &p, __nv_bfloat16) {
     const __nv_bfloat162 scale = __float2bfloat162_rn(p.q_scale);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -39,7 +38,7 @@ static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&a)[4],
 
 /* ---- steps ---- */
 
-/* A step of a block, whose panels are of one chunk after another. */
+/* A step of a thread block: a panel of one of its chunks. */
 struct sddmm_mma_step {
     int chunk, panel, stage;
 };
@@ -53,41 +52,40 @@ static __device__ __forceinline__ void sddmm_mma_advance(struct sddmm_mma_step &
     }
 }
 
-/* Where a step's queries stand. Those of a strip follow those of the one before, at most
- * SDDMM_MMA_RESIDENT of which stay: the place that a panel is fetched to has been left two steps
- * before it is used, at the latest. */
+/* Place of a step's panel of Q in its ring. At most SDDMM_MMA_RESIDENT panels stay for a block row.
+ * A panel is fetched to a place that was last used at least two steps before. */
 template <class T>
-static __device__ __forceinline__ int
-sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk, const struct sddmm_mma_step &at) {
+static __device__ __forceinline__ int sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk,
+                                                            const struct sddmm_mma_step &at) {
     return (chunk.queries + at.panel) % SDDMM_MMA_STAGES;
 }
 
-/* Starts to fetch what a step multiplies, begins to look up the next chunk, and moves on. One batch
- * of copies. */
+/* Fetches the panels of a step, begins the look-up of the next chunk, and advances. One cp.async
+ * group. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
-                const struct sddmm_share &share, struct sddmm_mma_step &at) {
+                const struct sddmm_range &range, struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M, LONG>::THREADS;
     const int32_t d = at.panel * PANEL16_WIDTH;
     struct sddmm_mma_column mine = {-1};
-    if (at.chunk < share.count) {
+    if (at.chunk < range.count) {
         const struct sddmm_mma_chunk<T> &chunk = s.chunk[at.chunk % SDDMM_MMA_KNOWN];
         const bool aligned = words_whole<T>(p.alignment, p.d_qk);
         panel16_gather<T, CUDA_CHUNK, 1, THREADS>(s.k[at.stage], chunk.of.k, chunk.key, d, aligned);
         if (chunk.fresh)
             panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(chunk, at)], chunk.of.q,
-                                        chunk.of.strip.first + share.row,
-                                        chunk.of.strip.rows - share.row, d, aligned);
-        if (at.panel == 0 && at.chunk + 1 < share.count)
-            mine = sddmm_mma_look_up<T, M, LONG>(s, p, share, at.chunk + 1);
+                                        chunk.of.block_row.first + range.row,
+                                        chunk.of.block_row.rows - range.row, d, aligned);
+        if (at.panel == 0 && at.chunk + 1 < range.count)
+            mine = sddmm_mma_look_up<T, M, LONG>(s, p, range, at.chunk + 1);
     }
-    copy_batch();
-    sddmm_mma_advance(at, share.panels);
+    cp_async_commit();
+    sddmm_mma_advance(at, range.panels);
     return mine;
 }
 
-/* sum += q k^T: a warp's rows and columns of one panel. */
+/* S += Q K^T over one panel, for a warp's rows and columns (mma.sync). */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, const T *k, int row,
@@ -98,29 +96,29 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
     const uint32_t at_q = panel16_at(shared_address(q), row + lane % 16, lane / 16);
     const uint32_t at_k =
         panel16_at(shared_address(k), column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll 2 /* all four at once spill */
+#pragma unroll 2 /* unrolling all four spills */
     for (int d = 0; d < PANEL16_WIDTH / 16; d++) {
         uint32_t a[TILES_M][4];
 #pragma unroll
         for (int i = 0; i < TILES_M; i++)
-            mma_load(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
+            ldmatrix(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
-            uint32_t b[4]; /* of two tiles */
-            mma_load(b, (at_k ^ d << 5) + j * 8 * PANEL16_STRIDE);
+            uint32_t b[4]; /* of two MMAs */
+            ldmatrix(b, (at_k ^ d << 5) + j * 8 * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < TILES_M; i++) {
-                mma_add(sum[i][j], a[i], b, T());
-                mma_add(sum[i][j + 1], a[i], b + 2, T());
+                mma_sync(sum[i][j], a[i], b, T());
+                mma_sync(sum[i][j + 1], a[i], b + 2, T());
             }
         }
     }
 }
 
-/* Scales what this thread has fetched of a panel of queries, of which `rows` are there. */
+/* Scales the part of a panel of Q that this thread fetched; the panel has `rows` rows. */
 template <class T, int M, int THREADS>
-static __device__ __forceinline__ void sddmm_mma_scale_panel(T *panel, const struct staged_params &p,
-                                                             int64_t rows) {
+static __device__ __forceinline__ void
+sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
     if (p.q_scale == 1)
         return;
 #pragma unroll 1
@@ -133,17 +131,17 @@ static __device__ __forceinline__ void sddmm_mma_scale_panel(T *panel, const str
     }
 }
 
-/* By warpgroups: begins the same, for the 64 rows that this warp's are among. */
+/* Issues the same with WGMMA, for the 64 rows of this warp's warpgroup. */
 template <class T>
 static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK / 2], const T *q,
                                                        const T *k, int row) {
-    const uint32_t at_q = panel16_described(q) + row / 64 * 64 * PANEL16_STRIDE;
-    const uint32_t at_k = panel16_described(k);
-    product_fence();
+    const uint32_t at_q = panel16_wgmma_address(q) + row / 64 * 64 * PANEL16_STRIDE;
+    const uint32_t at_k = panel16_wgmma_address(k);
+    wgmma_fence();
 #pragma unroll
     for (int d = 0; d < PANEL16_WIDTH; d += 16)
-        product_rows_of(sum, product_rows(at_q + 2 * d), product_rows(at_k + 2 * d), 1, T());
-    product_group();
+        wgmma_ss(sum, wgmma_k_major(at_q + 2 * d), wgmma_k_major(at_k + 2 * d), 1, T());
+    wgmma_commit();
 }
 
 /* sum += part, part = 0. */
@@ -162,13 +160,12 @@ sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
             }
 }
 
-/* A chunk's sums, scaled and masked, to its strip. `space` is the panel that was multiplied last.
- */
+/* Stores a chunk's scores, scaled and masked. `space`: the panel that was multiplied last. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
-                 const struct sddmm_mma_chunk<T> &chunk, float *space, const struct staged_params &p,
-                 int64_t row, int column) {
+                 const struct sddmm_mma_chunk<T> &chunk, float *space,
+                 const struct staged_params &p, int64_t row, int column) {
     typedef sddmm_mma_shape<M, LONG> shape;
     const float scale = sddmm_scale(p, T());
 #pragma unroll
@@ -180,68 +177,68 @@ sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
                 sum[i][j][e] *= scale;
     const uint32_t *words = chunk.partial;
     const bool partial = (words[0] | words[1] | words[2] | words[3]) != 0;
-    const struct strip &strip = chunk.of.strip;
-    if (!partial && strip_aligned(strip)) {
-        sddmm_mma_store<M, LONG>(sum, strip, row, chunk.column + column);
+    const struct block_row &block_row = chunk.of.block_row;
+    if (!partial && block_row_aligned(block_row)) {
+        sddmm_mma_store<M, LONG>(sum, block_row, row, chunk.column + column);
     } else {
-        __syncthreads(); /* all warps have multiplied the panel */
-        sddmm_mma_store_rows<M, LONG>(sum, space, p, strip, row, chunk.column + column, partial);
+        __syncthreads(); /* all warps have finished with the panel */
+        sddmm_mma_store_rows<M, LONG>(sum, space, p, block_row, row, chunk.column + column,
+                                      partial);
     }
 }
 
 template <class T, int M, bool LONG>
-static __global__ void
-__launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS, sddmm_mma_shape<M, LONG>::BLOCKS)
+static __global__ void __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS,
+                                         sddmm_mma_shape<M, LONG>::BLOCKS)
     sddmm_mma(const __grid_constant__ struct staged_params p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     typedef sddmm_mma_shape<M, LONG> shape;
     struct sddmm_mma_shared<T, M> &s = *reinterpret_cast<struct sddmm_mma_shared<T, M> *>(memory);
-    const struct sddmm_share share = sddmm_share_of<M>(p);
+    const struct sddmm_range range = sddmm_range_of<M>(p);
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS;
     const int column = warp % shape::WARPS_N * shape::COLUMNS;
-    if (share.count == 0)
+    if (range.count == 0)
         return;
-    sddmm_mma_know(s, p, share, sddmm_mma_look_up<T, M, LONG>(s, p, share, 0));
+    sddmm_mma_know(s, p, range, sddmm_mma_look_up<T, M, LONG>(s, p, range, 0));
     struct sddmm_mma_step next = {0, 0, 0}, at = {0, 0, 0};
     for (int i = 0; i < SDDMM_MMA_AHEAD; i++) {
         __syncthreads();
-        sddmm_mma_know(s, p, share, sddmm_mma_fetch<T, M, LONG>(s, p, share, next));
+        sddmm_mma_know(s, p, range, sddmm_mma_fetch<T, M, LONG>(s, p, range, next));
     }
-    while (at.chunk < share.count) {
+    while (at.chunk < range.count) {
         const struct sddmm_mma_chunk<T> &chunk = s.chunk[at.chunk % SDDMM_MMA_KNOWN];
         typename shape::sums sum = {}, part = {};
         int stage;
         do {
-            copy_wait<SDDMM_MMA_AHEAD - 1>();
+            cp_async_wait<SDDMM_MMA_AHEAD - 1>();
             T *q = s.q[sddmm_mma_query_panel(chunk, at)];
             if (chunk.fresh)
-                sddmm_mma_scale_panel<T, M, shape::THREADS>(q, p, chunk.of.strip.rows - share.row);
-            if constexpr (shape::GROUPS)
-                panel16_show();
+                sddmm_mma_scale_panel<T, M, shape::THREADS>(q, p,
+                                                            chunk.of.block_row.rows - range.row);
+            if constexpr (shape::WGMMA)
+                panel16_proxy_fence();
             __syncthreads();
             stage = at.stage;
-            if constexpr (shape::GROUPS) {
+            if constexpr (shape::WGMMA) {
                 float(&flat)[CUDA_CHUNK / 2] =
                     reinterpret_cast<float(&)[CUDA_CHUNK / 2]>(LONG ? part : sum);
                 sddmm_mma_begin<T>(flat, q, s.k[stage], row);
-                const struct sddmm_mma_column mine =
-                    sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
-                product_wait<0>();
-                product_pin(flat);
-                sddmm_mma_know(s, p, share, mine);
+                const struct sddmm_mma_column mine = sddmm_mma_fetch<T, M, LONG>(s, p, range, next);
+                wgmma_wait<0>();
+                wgmma_fence_operand(flat);
+                sddmm_mma_know(s, p, range, mine);
             } else {
-                const struct sddmm_mma_column mine =
-                    sddmm_mma_fetch<T, M, LONG>(s, p, share, next);
+                const struct sddmm_mma_column mine = sddmm_mma_fetch<T, M, LONG>(s, p, range, next);
                 sddmm_mma_multiply<T, M, LONG>(LONG ? part : sum, q, s.k[stage], row, column);
-                sddmm_mma_know(s, p, share, mine);
+                sddmm_mma_know(s, p, range, mine);
             }
-            sddmm_mma_advance(at, share.panels);
+            sddmm_mma_advance(at, range.panels);
             if (LONG && at.panel % SDDMM_MMA_RESIDENT == 0)
                 sddmm_mma_fold<M, LONG>(sum, part);
         } while (at.panel > 0);
         sddmm_mma_finish<T, M, LONG>(sum, chunk, reinterpret_cast<float *>(s.k[stage]), p,
-                                     share.row + row, column);
+                                     range.row + row, column);
     }
 }
 
@@ -264,13 +261,13 @@ static cudaError_t sddmm_mma_launch_tile(const struct staged_params *p, cudaStre
                : sddmm_mma_launch_heads<T, M, true>(p, stream);
 }
 
-/* A tile as high as the block row. On an H200 (h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold)
- * tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms for the same number of scores, each at
- * blocks of its own size: keys are gathered once for all of a tile's rows. */
+/* A tile as high as the block row. Keys are gathered once for all rows of a tile. For the same
+ * number of scores, tiles of 128, 64 and 32 rows take 0.64, 0.71 and 1.10 ms, each at blocks of its
+ * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
 template <class T>
 static cudaError_t sddmm_mma_launch(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_tile tiles[] = {
-        {8, 0, sddmm_launch_low<T>},
+        {8, 0, sddmm_launch_small_m<T>},
         {16, sizeof(struct sddmm_mma_shared<T, 16>), sddmm_mma_launch_tile<T, 16>},
         {32, sizeof(struct sddmm_mma_shared<T, 32>), sddmm_mma_launch_tile<T, 32>},
         {64, sizeof(struct sddmm_mma_shared<T, 64>), sddmm_mma_launch_tile<T, 64>},

@@ -1,43 +1,45 @@
-/* Stage 1 for 16-bit types: what a block is given and what it keeps in shared memory. */
-#ifndef TESSERA_CUDA_SDDMM_MMA_SHARE_CUH
-#define TESSERA_CUDA_SDDMM_MMA_SHARE_CUH
+/* Stage 1, SDDMM, for 16-bit types: work of a thread block, its shared memory, looking up
+ * chunks. */
+#ifndef TESSERA_CUDA_SDDMM_MMA_COMMON_CUH
+#define TESSERA_CUDA_SDDMM_MMA_COMMON_CUH
 
 #include "staged/panel_16bit.cuh"
 #include "staged/sddmm/gather.cuh"
 
 #define SDDMM_MMA_STAGES 3
 #define SDDMM_MMA_AHEAD (SDDMM_MMA_STAGES - 1)
-#define SDDMM_MMA_RESIDENT 2 /* panels of queries that stay for a strip; of LONG sums */
-#define SDDMM_MMA_KNOWN 4    /* chunks whose keys are known at a time: one computed, two under way
-                              * where they are of one panel, one looked up */
+#define SDDMM_MMA_RESIDENT 2 /* panels of Q that stay for a block row; panels of a LONG sum */
+#define SDDMM_MMA_KNOWN                                                                            \
+    4 /* chunks whose keys are known: one computed, two in flight
+                              * where chunks have one panel, one looked up */
 
-/* How the warps of a block share M x CUDA_CHUNK. */
+/* How a thread block's warps share S [M, CUDA_CHUNK]. */
 template <int M, bool LONG> struct sddmm_mma_shape {
-    static constexpr bool GROUPS = PANEL16_GROUPS && M >= 64;
-    static constexpr int ROWS = M < 32 || GROUPS ? 16 : 32; /* of a warp */
+    static constexpr bool WGMMA = PANEL16_WGMMA && M >= 64;
+    static constexpr int ROWS = M < 32 || WGMMA ? 16 : 32; /* of a warp */
     static constexpr int WARPS_M = M / ROWS;
-    static constexpr int WARPS_N = M < 64 ? 4 : GROUPS ? 1 : 2;
+    static constexpr int WARPS_N = M < 64 ? 4 : WGMMA ? 1 : 2;
     static constexpr int COLUMNS = CUDA_CHUNK / WARPS_N;
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int BLOCKS = (M > 64 ? 2 : 3) - (LONG && M > 32); /* of a multiprocessor */
-    /* A warp's sums: 16 x 8 tiles. */
+    /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][COLUMNS / 8][4];
 };
 
-/* Where a chunk's strip is: what stays the same along it. */
+/* The common part of all chunks of a block row. */
 template <class T> struct sddmm_mma_place {
-    struct strip strip;
+    struct block_row block_row;
     int64_t item;
     head_view<T> q, k;
 };
 
-/* A chunk of a strip. */
+/* A chunk of a block row. */
 template <class T> struct sddmm_mma_chunk {
     struct sddmm_mma_place<T> of;
-    int64_t column; /* first of the strip's */
-    int run, left;  /* of the block's runs, and chunks of it that follow */
-    int queries;    /* place of its first panel of queries in the ring of them */
-    bool fresh;     /* its queries are to be fetched */
+    int64_t column;                    /* first column in the block row */
+    int run, left;                     /* number of its run, and chunks of the run after it */
+    int queries;                       /* place of its first panel of Q in the ring */
+    bool fresh;                        /* its Q is to be fetched */
     uint32_t partial[CUDA_CHUNK / 32]; /* bit c: not all rows list column c of these 32 */
     int32_t key[CUDA_CHUNK];           /* in the order of panel16_place */
 };
@@ -50,46 +52,45 @@ template <class T, int M> struct sddmm_mma_shared {
 
 /* ---- looking up ---- */
 
-/* What a thread has to find out yet of the chunk that is being looked up: its column, whose block
- * column is on its way from memory. */
+/* The look-up of a thread's column, in flight: its block column is being loaded. */
 struct sddmm_mma_column {
-    int chunk;     /* -1: none is */
+    int chunk;     /* -1: no look-up */
     int32_t block; /* -1: there is no such column */
     struct column_place at;
-    int rows; /* the unit's, of its strip */
+    int rows; /* rows of the unit in the block row */
 };
 
-/* The chunk after `before`, where that ends its strip or its run: by all threads. */
+/* Finds the chunk after `before`, where that ends its block row or its run: by all threads. */
 template <class T>
 static __device__ __forceinline__ void
-sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &column,
+sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64_t &column,
                const struct sddmm_mma_chunk<T> &before, const struct staged_params &p,
-               const struct sddmm_share &share, int number, bool always) {
+               const struct sddmm_range &range, int number, bool always) {
     int run = number == 0 ? 0 : before.run, left = number == 0 ? 0 : before.left - 1;
     int64_t item;
     if (number > 0 && left >= 0) {
         item = before.of.item;
         column = 0;
         do
-            strip = strip_of(p, ++item);
-        while (strip.width == 0);
+            block_row = block_row_of(p, ++item);
+        while (block_row.width == 0);
     } else {
         run += number > 0;
-        const int64_t of_all = share.first + run * share.stride;
-        const int64_t chunk = of_all * share.each + min(of_all, share.longer);
-        left = share.each + (of_all < share.longer) - 1;
+        const int64_t of_all = range.first + run * range.stride;
+        const int64_t chunk = of_all * range.each + min(of_all, range.longer);
+        left = range.each + (of_all < range.longer) - 1;
         item = warp_find(p.image.chunks, p.n_items, chunk);
         column = (chunk - p.image.chunks[item]) * CUDA_CHUNK;
-        strip = strip_of(p, item);
+        block_row = block_row_of(p, item);
     }
     if (threadIdx.x > 0)
         return;
     const bool fresh = always || number == 0 || item != before.of.item;
-    const int place = number == 0 ? 0 : before.queries + (fresh ? share.panels : 0);
-    to.of.strip = strip;
+    const int place = number == 0 ? 0 : before.queries + (fresh ? range.panels : 0);
+    to.of.block_row = block_row;
     to.of.item = item;
-    to.of.q = head_of<T>(p, p.q, strip.b, strip.h, p.d_qk);
-    to.of.k = head_of<T>(p, p.k, strip.b, head_kv_of(p, strip), p.d_qk);
+    to.of.q = head_of<T>(p, p.q, block_row.b, block_row.h, p.d_qk);
+    to.of.k = head_of<T>(p, p.k, block_row.b, head_kv_of(p, block_row), p.d_qk);
     to.column = column;
     to.run = run;
     to.left = left;
@@ -97,23 +98,24 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct strip &strip, int64_t &colu
     to.fresh = fresh;
 }
 
-/* Begins to look up chunk `number` of the block's and its keys, by all threads; sddmm_mma_know ends
- * it. Most follow in their strip: that is the short way, for all warps wait for it. */
+/* Begins the look-up of chunk `number` and its keys, by all threads; sddmm_mma_know completes it.
+ * Most chunks are in the block row of the chunk before: a short path, since all warps wait for
+ * it. */
 template <class T, int M, bool LONG>
 static __device__ __forceinline__ struct sddmm_mma_column
 sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
-                  const struct sddmm_share &share, int number) {
+                  const struct sddmm_range &range, int number) {
     constexpr int KNOWN = SDDMM_MMA_KNOWN, WORDS = sizeof(struct sddmm_mma_place<T>) / 4;
     static_assert(WORDS <= 32, "a warp copies a place");
     struct sddmm_mma_chunk<T> &to = s.chunk[number % KNOWN];
     const struct sddmm_mma_chunk<T> &before = s.chunk[(number + KNOWN - 1) % KNOWN];
     const int i = (int)threadIdx.x;
-    struct strip strip;
+    struct block_row block_row;
     int64_t column = before.column + CUDA_CHUNK;
-    if (number > 0 && before.left > 0 && column < before.of.strip.width) {
-        strip.entry = before.of.strip.entry;
-        strip.width = before.of.strip.width;
-        strip.rows = before.of.strip.rows;
+    if (number > 0 && before.left > 0 && column < before.of.block_row.width) {
+        block_row.entry = before.of.block_row.entry;
+        block_row.width = before.of.block_row.width;
+        block_row.rows = before.of.block_row.rows;
         if (i < WORDS)
             reinterpret_cast<uint32_t *>(&to.of)[i] =
                 reinterpret_cast<const uint32_t *>(&before.of)[i];
@@ -121,26 +123,25 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &
             to.column = column;
             to.run = before.run;
             to.left = before.left - 1;
-            to.queries = (before.queries + (LONG ? share.panels : 0)) % SDDMM_MMA_STAGES;
+            to.queries = (before.queries + (LONG ? range.panels : 0)) % SDDMM_MMA_STAGES;
             to.fresh = LONG;
         }
     } else {
-        sddmm_mma_find(to, strip, column, before, p, share, number, LONG);
+        sddmm_mma_find(to, block_row, column, before, p, range, number, LONG);
     }
     struct sddmm_mma_column mine = {number, -1};
-    mine.rows = (int)min(strip.rows - share.row, (int64_t)M);
-    mine.at = column_place_of(p, strip.entry, column + i);
-    if (i < CUDA_CHUNK && column + i < strip.width)
+    mine.rows = (int)min(block_row.rows - range.row, (int64_t)M);
+    mine.at = column_place_of(p, block_row.entry, column + i);
+    if (i < CUDA_CHUNK && column + i < block_row.width)
         mine.block = p.image.col_idx[mine.at.entry];
     return mine;
 }
 
-/* What has been looked up may be used after a barrier, and the next look-up begin. */
+/* Completes a look-up. The chunk may be used after a barrier, and the next look-up may begin. */
 template <class T, int M>
-static __device__ __forceinline__ void sddmm_mma_know(struct sddmm_mma_shared<T, M> &s,
-                                                      const struct staged_params &p,
-                                                      const struct sddmm_share &share,
-                                                      const struct sddmm_mma_column &mine) {
+static __device__ __forceinline__ void
+sddmm_mma_know(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
+               const struct sddmm_range &range, const struct sddmm_mma_column &mine) {
     const int i = (int)threadIdx.x;
     if (mine.chunk < 0 || i >= CUDA_CHUNK)
         return;
@@ -148,7 +149,7 @@ static __device__ __forceinline__ void sddmm_mma_know(struct sddmm_mma_shared<T,
     struct column c = {-1, 0, INT32_MAX, -1};
     if (mine.block >= 0)
         c = column_at(p, mine.at, mine.block);
-    const bool whole = c.first <= share.row && share.row + mine.rows - 1 <= c.last && c.bit < 0;
+    const bool whole = c.first <= range.row && range.row + mine.rows - 1 <= c.last && c.bit < 0;
     const uint32_t partial = __ballot_sync(WARP_ALL, !whole);
     to.key[panel16_place(i)] = c.key;
     if (warp_lane() == 0)

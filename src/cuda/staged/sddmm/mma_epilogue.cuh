@@ -1,10 +1,10 @@
-/* Stage 1 for 16-bit types: a warp's scores to the strip. */
-#ifndef TESSERA_CUDA_SDDMM_MMA_STORE_CUH
-#define TESSERA_CUDA_SDDMM_MMA_STORE_CUH
+/* Stage 1, SDDMM, for 16-bit types: the epilogue, which stores a warp's scores. */
+#ifndef TESSERA_CUDA_SDDMM_MMA_EPILOGUE_CUH
+#define TESSERA_CUDA_SDDMM_MMA_EPILOGUE_CUH
 
 #include "staged/sddmm/mma_common.cuh"
 
-/* Columns 16j + 4t ... + 3 of a warp's row 8i + g. */
+/* Columns 16j + 4t ... + 3 of row 8i + g of a warp's scores. */
 template <int M, bool LONG>
 static __device__ __forceinline__ float4
 sddmm_mma_four(const typename sddmm_mma_shape<M, LONG>::sums &sum, int i, int j) {
@@ -12,10 +12,10 @@ sddmm_mma_four(const typename sddmm_mma_shape<M, LONG>::sums &sum, int i, int j)
     return {two[0], two[1], next[0], next[1]};
 }
 
-/* A warp's scores to the strip, whose rows are aligned to 16 bytes. */
+/* Stores a warp's scores to a block row whose rows are aligned to 16 bytes. */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
-sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct strip &s,
+sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct block_row &s,
                 int64_t row, int64_t column) {
     constexpr int ROWS = sddmm_mma_shape<M, LONG>::ROWS;
     constexpr int COLUMNS = sddmm_mma_shape<M, LONG>::COLUMNS;
@@ -34,11 +34,11 @@ sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct
     }
 }
 
-/* Column c of 8 rows in `space`; the first of them is row `first`, column `column` of the strip. */
+/* Stores column c of 8 rows in `space`, which begin at row `first` and column `column`. */
 template <int COLUMNS>
-static __device__ __forceinline__ void sddmm_mma_store_column(const float *space,
-                                                              const struct strip &s, int64_t first,
-                                                              int64_t column, int c) {
+static __device__ __forceinline__ void
+sddmm_mma_store_column(const float *space, const struct block_row &s, int64_t first, int64_t column,
+                       int c) {
     const int rows = column + c < s.width ? (int)min(s.rows - first, (int64_t)8) : 0;
     float *to = s.scores + first * s.width + column + c;
 #pragma unroll
@@ -50,10 +50,10 @@ static __device__ __forceinline__ void sddmm_mma_store_column(const float *space
     }
 }
 
-/* The same, -Inf where a row does not list the column. */
+/* sddmm_mma_store_column, with -Inf where a row does not list the column. */
 template <int COLUMNS>
 static __device__ __forceinline__ void
-sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct strip &s,
+sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct block_row &s,
                        int64_t first, int64_t column, int c) {
     if (column + c >= s.width)
         return;
@@ -66,12 +66,12 @@ sddmm_mma_store_listed(const float *space, const struct staged_params &p, const 
                 : -INFINITY;
 }
 
-/* A warp's scores by way of its part of `space`, 8 rows at a time: for rows aligned to 4 bytes, and
- * where the chunk is `partial`. */
+/* Stores a warp's scores by way of its part of `space`, 8 rows at a time: for rows aligned to 4
+ * bytes, and for chunks with masks (`partial`). */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,
-                     const struct staged_params &p, const struct strip &s, int64_t row,
+                     const struct staged_params &p, const struct block_row &s, int64_t row,
                      int64_t column, bool partial) {
     typedef sddmm_mma_shape<M, LONG> shape;
     constexpr int WIDTH = shape::COLUMNS < 64 ? shape::COLUMNS : 64, TIMES = shape::COLUMNS / WIDTH;

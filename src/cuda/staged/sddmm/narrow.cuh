@@ -1,32 +1,37 @@
 /*
- * Stage 1 where block rows have one query and few keys: a warp computes one row, 32 columns at a
- * time, or where one wave of warps would not hold all rows two, 16 columns at a time.
+ * Stage 1, SDDMM, where block rows have one query and few keys. A warp computes one row, 32 columns
+ * at a time; or two rows, 16 columns at a time, where one wave of warps would not hold all rows.
  *
- * What bounds it is fetching from the L2 cache, and the fetches one after the other: strip, block
- * columns, keys. Where one wave holds all, a multiprocessor's rows are neighbours, one block of up
- * to 32 warps: of a head of few tokens they have keys in common, which its L1 cache then fetches
- * once. On an H200 (8 heads, f32, 16 keys for each query, warm replays) N = 1024 with d = 64 took
- * 7.6 us, 8.4 by chunks (sddmm_row.cuh); with d = 512 N = 256, 512 and 1024 took 8.7, 13.5 and 28.9
- * us, by chunks 11.1, 20.4 and 38.1. (With look-ups of fewer steps it is 6.4, and 8.0, 12.1 and
- * 22.6.) Twice as many rows for a block and half of their columns, so that L1 serves more keys,
- * were no faster: 6.7 us where 6.6 were, and 8.0, 12.9 and 22.2 for 8.2, 12.4 and 22.9.
+ * Loads from L2 are the limit, and loads in sequence: block row, block columns, keys. Where one
+ * wave holds all rows, those of a multiprocessor are neighbours, in one thread block of up to 32
+ * warps. Rows of a head of few tokens have keys in common, which L1 then loads once.
+ *
+ * H200, 8 heads, f32, 16 keys for each query, warm replays, us:
+ *
+ *   d, N          64, 1024   512, 256   512, 512   512, 1024
+ *   this kernel        7.6        8.7       13.5        28.9
+ *   row.cuh            8.4       11.1       20.4        38.1
+ *
+ * Look-ups of fewer steps later took this kernel to 6.4; and 8.0, 12.1 and 22.6. Twice as many rows
+ * for a thread block and half of their columns let L1 serve more keys, and were no faster. Times
+ * were 6.7 against 6.6; and 8.0, 12.9 and 22.2 against 8.2, 12.4 and 22.9.
  */
 #ifndef TESSERA_CUDA_SDDMM_NARROW_CUH
 #define TESSERA_CUDA_SDDMM_NARROW_CUH
 
 #include "staged/sddmm/row.cuh"
 
-#define SDDMM_NARROW_WIDTH 32 /* columns of the widest strips at most */
-#define SDDMM_NARROW_WARPS 32 /* of a multiprocessor */
-#define SDDMM_NARROW_FEW 16   /* ... and where each has registers for more */
-#define SDDMM_NARROW_LEAST 4  /* of a block */
+#define SDDMM_NARROW_WIDTH 32 /* columns of the widest block row at most */
+#define SDDMM_NARROW_WARPS 32 /* warps of a multiprocessor */
+#define SDDMM_NARROW_FEW 16   /* FEW: the same, each with more registers */
+#define SDDMM_NARROW_LEAST 4  /* warps of a thread block at least */
 
 /* Rows that a warp computes together. */
 static __host__ __device__ __forceinline__ int sddmm_narrow_rows(const struct staged_params &p) {
     return p.widest <= 16 && p.n_items > (int64_t)SDDMM_NARROW_WARPS * p.multiprocessors ? 2 : 1;
 }
 
-/* FEW: a device holds all rows with registers for more fetches of each at a time. */
+/* FEW: all rows are resident at once, with registers for more loads in flight. */
 template <class T, bool FEW>
 static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NARROW_WARPS), 1)
     sddmm_narrow(const __grid_constant__ struct staged_params p) {
@@ -36,13 +41,13 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
     if (first >= p.n_items)
         return;
     const int64_t item = first + lane / lanes; /* the lane's row, which may be past the last */
-    const struct strip s = strip_of(p, min(item, p.n_items - 1));
+    const struct block_row s = block_row_of(p, min(item, p.n_items - 1));
     const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {
         const int32_t key = sddmm_row_key(p, s, x, width);
-        /* Where there is no key, another is read: what it gives is not stored. */
+        /* Where there is no key, another key is read; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         const unsigned there = __ballot_sync(WARP_ALL, key >= 0);
         float score = 0;
@@ -63,18 +68,17 @@ static cudaError_t sddmm_narrow_launch(const struct staged_params *p, cudaStream
     const int rows = sddmm_narrow_rows(*p), most = few ? SDDMM_NARROW_FEW : SDDMM_NARROW_WARPS;
     const int64_t units = (p->n_items + rows - 1) / rows;
     const int64_t share = (units + p->multiprocessors - 1) / p->multiprocessors;
-    /* More than one wave is better evened out by blocks that are small. */
+    /* Small thread blocks even out more than one wave better. */
     const bool wave = share >= SDDMM_NARROW_LEAST && share <= most;
     const int64_t warps = wave ? share : SDDMM_NARROW_LEAST;
     return blocks_launch(few ? sddmm_narrow<T, true> : sddmm_narrow<T, false>,
                          (units + warps - 1) / warps, 32 * (int)warps, p, stream);
 }
 
-/* Block rows of one query, by one of the two. */
+/* Block rows of one query, by row.cuh or narrow.cuh. */
 template <class T>
 static cudaError_t sddmm_single_launch(const struct staged_params *p, cudaStream_t stream) {
-    const bool narrow =
-        p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
+    const bool narrow = p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
     return narrow ? sddmm_narrow_launch<T>(p, stream) : sddmm_row_launch<T>(p, stream);
 }
 

@@ -1,13 +1,11 @@
 /*
- * Stage 1 where block rows have one query, whose keys no other row shares: a warp computes
- * CUDA_CHUNK columns of a row; each 8 lanes take a key, 16 bytes a lane. Rows of few keys are those
- * of sddmm_narrow.cuh.
+ * Stage 1, SDDMM, where block rows have one query, whose keys no other row shares. A warp computes
+ * CUDA_CHUNK columns of a row; 8 lanes take a key, 16 bytes a lane. Rows of few keys: narrow.cuh.
  *
- * What bounds it is fetching from the L2 cache, or where rows have few keys, the fetches that a
- * warp makes one after the other before that of its keys: so there are as many warps as registers
- * allow, and what is likely is fetched before it is known. On an H200 (8 heads, d = 64, f32, 16
- * keys for each query, warm replays) 24 warps, each with twice the fetches under way, took 1.07
- * times as long as 32.
+ * Loads from L2 are the limit; for rows of few keys, the loads that precede those of the keys. So
+ * there are as many warps as registers allow, and what is likely is loaded before it is known. 24
+ * warps, each with twice the loads in flight, took 1.07 times as long as 32 (H200, 8 heads, d = 64,
+ * f32, 16 keys for each query, warm replays).
  */
 #ifndef TESSERA_CUDA_SDDMM_ROW_CUH
 #define TESSERA_CUDA_SDDMM_ROW_CUH
@@ -15,17 +13,17 @@
 #include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/words.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SDDMM_ROW_WARPS 4
-#define SDDMM_ROW_BLOCKS 8 /* of a multiprocessor, where there are many */
-#define SDDMM_ROW_FEW 4    /* ... and where there are so few that each has registers for more */
-#define SDDMM_ROW_DIMS 128 /* past which a key is several fetches, one after the other */
+#define SDDMM_ROW_BLOCKS 8 /* thread blocks of a multiprocessor */
+#define SDDMM_ROW_FEW 4    /* FEW: the same, each with more registers */
+#define SDDMM_ROW_DIMS 128 /* beyond, a key takes several loads in sequence */
 
-/* ---- which columns ---- */
+/* ---- chunks ---- */
 
-/* Parts that a chunk is cut into, as a power of two: where rows are wide and have many dims a warp
- * would fetch a chunk's keys one after the other for longer than all the others take. */
+/* log2 of the parts that a chunk is cut into. In wide rows of many dims, a warp would otherwise
+ * load a chunk's keys for longer than all other warps take. */
 static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct staged_params &p) {
     if (p.d_qk <= SDDMM_ROW_DIMS) /* first: a division costs where rows are short */
         return 0;
@@ -33,27 +31,30 @@ static __host__ __device__ __forceinline__ int sddmm_row_parts_log2(const struct
     return mean <= 16 ? 0 : mean <= 48 ? 1 : 2;
 }
 
-/* Units of the launch, each a warp's: no fewer than there are parts of chunks. */
+/* Units of the launch, one for each warp: at least one for each part of a chunk. */
 static inline int64_t sddmm_row_units(const struct staged_params &p) {
     return chunks_at_most(p) << sddmm_row_parts_log2(p);
 }
 
-/* A chunk: its item, -1 where there is none, and its first column. */
+/* A chunk: its item, -1: none; its first column. */
 struct sddmm_row_chunk {
     int64_t item;
-    uint32_t column; /* a strip is narrower than 2^32 */
-    struct strip_place at;
+    uint32_t column; /* a block row is narrower than 2^32 */
+    struct block_row_place at;
 };
 
-/* Chunk `number` of all. Where strips are about as wide its item is near its share of them: looked
- * for there, while what would be its strip is on its way, then everywhere. */
+/* Finds chunk `number`. Where block rows have about the same width, its item is near number /
+ * block_row_chunks. The warp searches there first, while that block row is loaded, then
+ * everywhere. */
 static __device__ __forceinline__ struct sddmm_row_chunk
 sddmm_row_find(const struct staged_params &p, int64_t number) {
-    const int64_t share = (uint32_t)number / (uint32_t)p.strip_chunks; /* a guess: any will do */
+    const int64_t share =
+        (uint32_t)number / (uint32_t)p.block_row_chunks; /* a guess: any will do */
     const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
     const int64_t begin = p.image.chunks[min(low + warp_lane(), p.n_items)];
     const int64_t chunks = p.image.chunks[p.n_items];
-    struct sddmm_row_chunk to = {-1, 0, strip_place_at(p.image.strips + min(share, p.n_items - 1))};
+    struct sddmm_row_chunk to = {
+        -1, 0, block_row_place_at(p.image.block_rows + min(share, p.n_items - 1))};
     if (number >= chunks)
         return to;
     const unsigned before = __ballot_sync(WARP_ALL, begin <= number);
@@ -63,13 +64,13 @@ sddmm_row_find(const struct staged_params &p, int64_t number) {
     const int64_t first = near ? __shfl_sync(WARP_ALL, begin, last) : p.image.chunks[to.item];
     to.column = (uint32_t)((number - first) * CUDA_CHUNK);
     if (to.item != share)
-        to.at = strip_place_at(p.image.strips + to.item);
+        to.at = block_row_place_at(p.image.block_rows + to.item);
     return to;
 }
 
 /* ---- scores ---- */
 
-/* What each 8 lanes have of four sums, added up: the lanes from 2 j on get sum j. */
+/* Sums of four numbers over each 8 lanes: lanes 2 j, 2 j + 1 of the 8 get sum j. */
 static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
     const bool second = warp_lane() & 4, odd = warp_lane() & 2;
     float even_sum = second ? sum[2] : sum[0], odd_sum = second ? sum[3] : sum[1];
@@ -80,8 +81,8 @@ static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
     return total + __shfl_xor_sync(WARP_ALL, total, 1);
 }
 
-/* The scores of 16 keys, to whose rows lane `from + i` has a pointer for number i, to the same
- * lanes; others keep theirs. Of each AHEAD pieces are under way at a time. */
+/* Scores of 16 keys. Lane from + i has the address of key i and gets its score; other lanes keep
+ * theirs. AHEAD pieces of each key are in flight at a time. */
 template <class T, bool WHOLE, int AHEAD>
 static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *key_row, int32_t dims,
                                                          int from, float q_scale, float score) {
@@ -120,9 +121,9 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
     return i >= 0 && i < 16 ? mine : score;
 }
 
-/* The key of column x of a strip of one row; -1 where the row does not list it, or from `end` on. */
+/* The key of column x of a block row of one row; -1 where the row does not list it, or x >= end. */
 static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_params &p,
-                                                        const struct strip &s, uint32_t x,
+                                                        const struct block_row &s, uint32_t x,
                                                         uint32_t end) {
     if (x >= end)
         return -1;
@@ -130,11 +131,11 @@ static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_para
     return column_lists(p, c.first, c.last, c.bit, 0) ? c.key : -1;
 }
 
-/* FEW: a device holds all warps at once. Their time is that of one fetch after the other, so they
- * fetch more at a time. */
+/* FEW: all warps of the launch are resident at once. Loads in sequence then bound the time, so a
+ * warp has more of them in flight. */
 template <class T, bool WHOLE, bool FEW>
-static __global__ void
-__launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
+static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS,
+                                         WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM_ROW_FEW)
     sddmm_row(const __grid_constant__ struct staged_params p) {
     constexpr int AHEAD = !FEW ? 1 : ARCHITECTURE_AFTER ? 2 : 4;
     const int log2 = sddmm_row_parts_log2(p), part_width = CUDA_CHUNK >> log2;
@@ -143,14 +144,14 @@ __launch_bounds__(32 * SDDMM_ROW_WARPS, WHOLE && !FEW ? SDDMM_ROW_BLOCKS : SDDMM
     if (chunk.item < 0)
         return;
     chunk.column += (uint32_t)(number & ((1 << log2) - 1)) * part_width;
-    const struct strip s = strip_at(p, chunk.at);
+    const struct block_row s = block_row_at(p, chunk.at);
     const head_view<T> k = head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
     const T *q = row_of(head_of<T>(p, p.q, s.b, s.h, p.d_qk), s.first).data;
     const uint32_t end = (uint32_t)min((int64_t)chunk.column + part_width, s.width);
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
         const int32_t key = sddmm_row_key(p, s, x, end);
-        /* Where there is no key, another is read: what it gives is not stored. */
+        /* Where there is no key, another key is read; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f);
         if (from + 16 < end)

@@ -1,107 +1,112 @@
 /*
- * Stage 1 for 16-bit types on Hopper, where boxes fetch keys (strip_tma.cuh). One block a
- * multiprocessor goes through runs of chunks of CUDA_CHUNK columns, whatever strip they are of, for
- * M rows of it. Keys are the rows of a product, so that low block rows fill it:
+ * Stage 1, SDDMM, for 16-bit types on Hopper, TMA path (block_row_tma.cuh): a persistent,
+ * warp-specialised kernel. One CTA on each multiprocessor goes through runs of chunks of CUDA_CHUNK
+ * columns, across block rows, for M rows. Keys are the rows of a WGMMA, so that low block rows fill
+ * it:
  *
- *   score[64 keys, M] = k[64 keys, d] q[M, d]^T        twice for a chunk
+ *   S^T [64 keys, M] = K [64, d] Q [M, d]^T        two for a chunk
  *
- * Warps have roles. Some scout: they find out where chunks are and write that down, ahead, a run
- * each, since every look-up waits for the one before. Two fetch: a chunk's keys into a ring of
- * stages, a strip's queries into one of two slots. Two warpgroups compute, every other chunk each,
- * and store: a warp's 32 keys by way of its part of shared memory, as rows of 128 bytes.
+ * Roles of warps:
  *
- * Barriers:     filled by         phase ends when          waited for by
- *   entry_full  a scout           the chunk is described   who fetches; its warpgroup
- *   entry_empty                   it has been read         whose run has it next
- *   k_full      boxes             K stands                 the warpgroup whose chunk it is
- *   k_empty                       that has its scores      who fetches
- *   q_full      boxes             Q stands                 the warpgroups
+ *   scheduler    finds chunks ahead and describes them in entries, a run each: look-ups are loads
+ *                in sequence
+ *   producer     two warps: a chunk's keys into a ring of stages, a block row's Q into one of two
+ *                slots
+ *   consumer     two warpgroups, every other chunk each: WGMMA, then the epilogue, in which a warp
+ *                stores its 32 keys through shared memory as rows of 128 bytes
  *
- * That a slot of queries is free again is seen by k_empty of the last chunks that were multiplied
- * by them.
+ *   barrier       completed by     phase ends when           waited for by
+ *   entry_full    scheduler        the chunk is described    producers, its consumer
+ *   entry_empty   consumer         the entry has been read   scheduler of the next run there
+ *   k_full        TMA              K is there                the chunk's consumer
+ *   k_empty       consumer         it has its scores         producers
+ *   q_full        TMA              Q is there                consumers
+ *
+ * There is no q_empty: producers wait for k_empty of the last chunks that used a slot.
  */
-#ifndef TESSERA_CUDA_SM90_SDDMM_BOXES_CUH
-#define TESSERA_CUDA_SM90_SDDMM_BOXES_CUH
+#ifndef TESSERA_CUDA_SDDMM_TMA_CUH
+#define TESSERA_CUDA_SDDMM_TMA_CUH
 
 #include "staged/sddmm/gather.cuh"
-#include "staged/strip_tma.cuh"
+#include "staged/block_row_tma.cuh"
 
-#define SDDMM_BOX_FETCHERS 2 /* warps */
-#define SDDMM_BOX_ENTRIES 32 /* chunks that are described at a time */
-#define SDDMM_BOX_PITCH 36   /* floats from row to row of scores: 8 keys of 4 rows meet all banks */
-#define SDDMM_BOX_ROWS 16    /* of scores that a warp stores at a time */
-#define SDDMM_BOX_WARPS 8    /* that compute */
+#define SDDMM_TMA_PRODUCERS 2 /* warps */
+#define SDDMM_TMA_ENTRIES 32  /* chunks described at a time */
+#define SDDMM_TMA_PITCH 36    /* floats between rows of scores: 8 keys of 4 rows touch all banks */
+#define SDDMM_TMA_ROWS 16     /* rows of scores that a warp stores at a time */
+#define SDDMM_TMA_CONSUMERS 8 /* consumer warps */
 
-/* A chunk, as the scout describes it. */
-struct sddmm_box_entry {
-    float *to;     /* its first column in the first of the tile's rows */
-    int64_t width; /* from row to row */
+/* A chunk, as a scheduler describes it. */
+struct sddmm_tma_entry {
+    float *to;     /* first column of the first of the tile's rows */
+    int64_t width; /* floats between rows */
     int32_t rows, columns;
-    int32_t strip; /* counted by who fetches: two after each other differ by one */
+    int32_t block_row; /* number of the block row, counted by the producer */
     int64_t item;
     int32_t batch, head, head_kv, query;
-    int32_t key[STRIP_CHUNK_BOXES];
+    int32_t key[CHUNK_TMA_TILES];
 };
 
-/* PANELS: of 64 dims. */
-template <int M, int PANELS> struct sddmm_box_shape {
+/* PANELS: panels of 64 dims of Q and K. */
+template <int M, int PANELS> struct sddmm_tma_shape {
     static constexpr int Q_PANEL = M * 128, Q_TILE = PANELS * Q_PANEL;
     static constexpr int K_PANEL = CUDA_CHUNK * 128, K_TILE = PANELS * K_PANEL;
-    static constexpr int SCOUTS = M > 64 ? 2 : 3; /* warps; each has every SCOUTS-th run */
-    static constexpr int THREADS = 32 * (SDDMM_BOX_WARPS + SCOUTS + SDDMM_BOX_FETCHERS);
-    static_assert(SCOUTS * SDDMM_RUN <= SDDMM_BOX_ENTRIES,
+    static constexpr int SCHEDULERS =
+        M > 64 ? 2 : 3; /* warps; each takes every SCHEDULERS-th run */
+    static constexpr int THREADS = 32 * (SDDMM_TMA_CONSUMERS + SCHEDULERS + SDDMM_TMA_PRODUCERS);
+    static_assert(SCHEDULERS * SDDMM_RUN <= SDDMM_TMA_ENTRIES,
                   "no scout comes so far ahead that it could not tell phases of entries apart");
-    static constexpr int SPACE = SDDMM_BOX_ROWS * SDDMM_BOX_PITCH * 4; /* of a warp */
-    static constexpr int BESIDE = 2 * Q_TILE + SDDMM_BOX_WARPS * SPACE + 2048;
-    static constexpr int ROOM = (STRIP_SHARED - BESIDE) / K_TILE;
-    /* Even, so that a stage is always the same warpgroup's: of another's, it could not tell a phase
-     * from the next but one. */
+    static constexpr int SPACE = SDDMM_TMA_ROWS * SDDMM_TMA_PITCH * 4; /* bytes of a warp */
+    static constexpr int BESIDE = 2 * Q_TILE + SDDMM_TMA_CONSUMERS * SPACE + 2048;
+    static constexpr int ROOM = (STAGED_SHARED - BESIDE) / K_TILE;
+    /* Even, so that a stage is always the same consumer's. In another's stage a consumer could not
+     * tell a phase from the next but one. */
     static constexpr int STAGES = ROOM < 8 ? ROOM / 2 * 2 : 8;
     static constexpr int Q = 0, K = 2 * Q_TILE, SPACES = K + STAGES * K_TILE;
-    static constexpr int ENTRIES = SPACES + SDDMM_BOX_WARPS * SPACE;
+    static constexpr int ENTRIES = SPACES + SDDMM_TMA_CONSUMERS * SPACE;
     static constexpr int ENTRY_FULL =
-        ENTRIES + SDDMM_BOX_ENTRIES * (int)sizeof(struct sddmm_box_entry);
-    static constexpr int ENTRY_EMPTY = ENTRY_FULL + 8 * SDDMM_BOX_ENTRIES;
-    static constexpr int K_FULL = ENTRY_EMPTY + 8 * SDDMM_BOX_ENTRIES;
+        ENTRIES + SDDMM_TMA_ENTRIES * (int)sizeof(struct sddmm_tma_entry);
+    static constexpr int ENTRY_EMPTY = ENTRY_FULL + 8 * SDDMM_TMA_ENTRIES;
+    static constexpr int K_FULL = ENTRY_EMPTY + 8 * SDDMM_TMA_ENTRIES;
     static constexpr int K_EMPTY = K_FULL + 8 * STAGES, Q_FULL = K_EMPTY + 8 * STAGES;
     static constexpr int BYTES = Q_FULL + 2 * 8;
-    static_assert(STAGES >= 4 && BYTES <= STRIP_SHARED, "what a block of Hopper can have");
+    static_assert(STAGES >= 4 && BYTES <= STAGED_SHARED, "what a block of Hopper can have");
 };
 
-/* ---- scouts ---- */
+/* ---- scheduler warps ---- */
 
-/* Describes `count` chunks from column x of the strip on as those from `number` on: lanes look up
- * a box each, one writes. */
+/* Describes `count` chunks, from column x of a block row on, as chunks `number` and following. Each
+ * lane finds a TMA tile's key; lane 0 writes. */
 template <class shape>
 static __device__ __forceinline__ void
-sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct staged_params &p,
-                   const struct strip &strip, int64_t item, int64_t row, int64_t x, int number,
-                   int count) {
-    const int32_t key = strip_box_key(p, strip.entry, x, strip.width);
+sddmm_tma_describe(unsigned char *memory, uint32_t shared, const struct staged_params &p,
+                   const struct block_row &block_row, int64_t item, int64_t row, int64_t x,
+                   int number, int count) {
+    const int32_t key = block_row_tma_key(p, block_row.entry, x, block_row.width);
     const int lane = warp_lane();
 #pragma unroll 1
     for (int i = 0; i < count; i++, number++, x += CUDA_CHUNK) {
-        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
-        struct sddmm_box_entry &entry =
-            reinterpret_cast<struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
+        const int at = staged_stage<SDDMM_TMA_ENTRIES>(number);
+        struct sddmm_tma_entry &entry =
+            reinterpret_cast<struct sddmm_tma_entry *>(memory + shape::ENTRIES)[at];
         barrier_wait(shared + shape::ENTRY_EMPTY + 8 * at,
-                     strip_parity<SDDMM_BOX_ENTRIES>(number) ^ 1);
-        int32_t keys[STRIP_CHUNK_BOXES];
+                     staged_parity<SDDMM_TMA_ENTRIES>(number) ^ 1);
+        int32_t keys[CHUNK_TMA_TILES];
 #pragma unroll
-        for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
-            keys[j] = __shfl_sync(WARP_ALL, key, STRIP_CHUNK_BOXES * i + j);
+        for (int j = 0; j < CHUNK_TMA_TILES; j++)
+            keys[j] = __shfl_sync(WARP_ALL, key, CHUNK_TMA_TILES * i + j);
         if (lane == 0) {
-            entry.to = strip.scores + row * strip.width + x;
-            entry.width = strip.width;
-            entry.rows = (int32_t)(strip.rows - row);
-            entry.columns = (int32_t)min(strip.width - x, (int64_t)CUDA_CHUNK);
+            entry.to = block_row.scores + row * block_row.width + x;
+            entry.width = block_row.width;
+            entry.rows = (int32_t)(block_row.rows - row);
+            entry.columns = (int32_t)min(block_row.width - x, (int64_t)CUDA_CHUNK);
             entry.item = item;
-            entry.batch = strip.b;
-            entry.head = strip.h;
-            entry.head_kv = head_kv_of(p, strip);
-            entry.query = (int32_t)(strip.first + row);
+            entry.batch = block_row.b;
+            entry.head = block_row.h;
+            entry.head_kv = head_kv_of(p, block_row);
+            entry.query = (int32_t)(block_row.first + row);
 #pragma unroll
-            for (int j = 0; j < STRIP_CHUNK_BOXES; j++)
+            for (int j = 0; j < CHUNK_TMA_TILES; j++)
                 entry.key[j] = keys[j];
             barrier_arrive(shared + shape::ENTRY_FULL + 8 * at);
         }
@@ -109,151 +114,150 @@ sddmm_box_describe(unsigned char *memory, uint32_t shared, const struct staged_p
     }
 }
 
-/* Scout `scout` of a block: a run's chunks are numbered from those of the runs before on. */
+/* Scheduler `scheduler` of a CTA. The chunks of a run are numbered after those of the runs
+ * before. */
 template <class shape>
-static __device__ __forceinline__ void sddmm_box_scout(unsigned char *memory, uint32_t shared,
-                                                       const struct staged_params &p,
-                                                       const struct sddmm_share &share,
-                                                       int scout) {
+static __device__ __forceinline__ void
+sddmm_tma_schedule(unsigned char *memory, uint32_t shared, const struct staged_params &p,
+                   const struct sddmm_range &range, int scheduler) {
 #pragma unroll 1
-    for (int round = scout; round < share.rounds; round += shape::SCOUTS) {
-        const int64_t run = share.first + round * share.stride;
-        const int64_t chunk = run * share.each + min(run, share.longer);
-        int left = share.each + (run < share.longer);
-        int number = round * share.each + min(round, share.more);
+    for (int round = scheduler; round < range.rounds; round += shape::SCHEDULERS) {
+        const int64_t run = range.first + round * range.stride;
+        const int64_t chunk = run * range.each + min(run, range.longer);
+        int left = range.each + (run < range.longer);
+        int number = round * range.each + min(round, range.more);
         if (left == 0)
             break;
         int64_t item = warp_find(p.image.chunks, p.n_items, chunk);
         int64_t x = (chunk - p.image.chunks[item]) * CUDA_CHUNK;
-        struct strip strip = strip_of(p, item);
+        struct block_row block_row = block_row_of(p, item);
 #pragma unroll 1
         while (left > 0) {
-            const struct strip next = strip_of(p, min(item + 1, p.n_items - 1)); /* under way */
+            const struct block_row next =
+                block_row_of(p, min(item + 1, p.n_items - 1)); /* in flight */
 #pragma unroll 1
-            while (left > 0 && x < strip.width) {
-                const int64_t to_end = (strip.width - x + CUDA_CHUNK - 1) / CUDA_CHUNK;
-                const int count = (int)min(min((int64_t)left, to_end),
-                                           (int64_t)(32 / STRIP_CHUNK_BOXES));
-                sddmm_box_describe<shape>(memory, shared, p, strip, item, share.row, x, number,
+            while (left > 0 && x < block_row.width) {
+                const int64_t to_end = (block_row.width - x + CUDA_CHUNK - 1) / CUDA_CHUNK;
+                const int count =
+                    (int)min(min((int64_t)left, to_end), (int64_t)(32 / CHUNK_TMA_TILES));
+                sddmm_tma_describe<shape>(memory, shared, p, block_row, item, range.row, x, number,
                                           count);
                 number += count;
                 left -= count;
                 x += count * CUDA_CHUNK;
             }
             item++;
-            strip = next;
+            block_row = next;
             x = 0;
         }
     }
 }
 
-/* ---- the fetching warps ---- */
+/* ---- producer warps ---- */
 
-/* One lane of warp `fetcher`, which fetches every SDDMM_BOX_FETCHERS-th box; of the first also the
- * queries, of which it counts the strips. */
+/* One lane of producer warp `producer`, which loads every SDDMM_TMA_PRODUCERS-th TMA tile of K.
+ * Producer 0 also loads Q, and counts block rows. */
 template <int M, int PANELS>
-static __device__ __forceinline__ void sddmm_box_fetch(unsigned char *memory, uint32_t shared,
-                                                       const CUtensorMap *map_q,
-                                                       const CUtensorMap *map_k, int count,
-                                                       int fetcher) {
-    typedef sddmm_box_shape<M, PANELS> shape;
-    constexpr int EACH = PANELS * STRIP_CHUNK_BOXES / SDDMM_BOX_FETCHERS;
+static __device__ __forceinline__ void
+sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map_q,
+                  const CUtensorMap *map_k, int count, int producer) {
+    typedef sddmm_tma_shape<M, PANELS> shape;
+    constexpr int EACH = PANELS * CHUNK_TMA_TILES / SDDMM_TMA_PRODUCERS;
     int64_t item = -1;
-    int strip = -1, before = -1; /* the last chunk of the strip before */
+    int block_row = -1, before = -1; /* last chunk of the block row before */
 #pragma unroll 1
     for (int number = 0; number < count; number++) {
-        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
-        const int stage = strip_stage<shape::STAGES>(number);
-        struct sddmm_box_entry &entry =
-            reinterpret_cast<struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
-        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, strip_parity<SDDMM_BOX_ENTRIES>(number));
-        barrier_wait(shared + shape::K_EMPTY + 8 * stage, strip_parity<shape::STAGES>(number) ^ 1);
+        const int at = staged_stage<SDDMM_TMA_ENTRIES>(number);
+        const int stage = staged_stage<shape::STAGES>(number);
+        struct sddmm_tma_entry &entry =
+            reinterpret_cast<struct sddmm_tma_entry *>(memory + shape::ENTRIES)[at];
+        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, staged_parity<SDDMM_TMA_ENTRIES>(number));
+        barrier_wait(shared + shape::K_EMPTY + 8 * stage, staged_parity<shape::STAGES>(number) ^ 1);
         const int h = entry.head_kv, b = entry.batch;
-        if (fetcher == 0 && entry.item != item) {
+        if (producer == 0 && entry.item != item) {
             item = entry.item;
-            strip++;
-            /* Each warpgroup goes at its own pace: both must have done with the slot. */
+            block_row++;
+            /* Consumers run at their own pace: both must have finished with the slot. */
             for (int done = before - 1; done <= before; done++)
                 if (done > number - shape::STAGES && done >= 0)
-                    barrier_wait(shared + shape::K_EMPTY + 8 * strip_stage<shape::STAGES>(done),
-                                 strip_parity<shape::STAGES>(done));
+                    barrier_wait(shared + shape::K_EMPTY + 8 * staged_stage<shape::STAGES>(done),
+                                 staged_parity<shape::STAGES>(done));
             before = number - 1;
-            const uint32_t full = shared + shape::Q_FULL + 8 * (strip & 1);
-            barrier_arrive_expect(full, shape::Q_TILE);
-            box_load_panels(shared + shape::Q + (strip & 1) * shape::Q_TILE, map_q, full, 0,
-                            entry.query, entry.head, b, BOX_ONCE);
+            const uint32_t full = shared + shape::Q_FULL + 8 * (block_row & 1);
+            barrier_arrive_expect_tx(full, shape::Q_TILE);
+            tma_load_panels(shared + shape::Q + (block_row & 1) * shape::Q_TILE, map_q, full, 0,
+                            entry.query, entry.head, b, TMA_EVICT_FIRST);
         }
-        const int boxes = entry.columns / STRIP_BOX;
+        const int tiles = entry.columns / STAGED_TMA_KEYS;
         const uint32_t full = shared + shape::K_FULL + 8 * stage;
         const uint32_t k = shared + shape::K + stage * shape::K_TILE;
-        if (fetcher == 0)
-            entry.strip = strip;
-        const int mine = PANELS == SDDMM_BOX_FETCHERS
-                             ? boxes
-                             : (boxes + SDDMM_BOX_FETCHERS - 1 - fetcher) / SDDMM_BOX_FETCHERS;
-        int32_t key[EACH]; /* before it arrives: then the entry may be given back */
+        if (producer == 0)
+            entry.block_row = block_row;
+        const int mine = PANELS == SDDMM_TMA_PRODUCERS
+                             ? tiles
+                             : (tiles + SDDMM_TMA_PRODUCERS - 1 - producer) / SDDMM_TMA_PRODUCERS;
+        int32_t key[EACH]; /* before it arrives: then the entry may be released */
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            key[i] = entry.key[(i * SDDMM_BOX_FETCHERS + fetcher) / PANELS];
-        barrier_arrive_expect(full, mine * STRIP_BOX * 128);
+            key[i] = entry.key[(i * SDDMM_TMA_PRODUCERS + producer) / PANELS];
+        barrier_arrive_expect_tx(full, mine * STAGED_TMA_KEYS * 128);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const int n = i * SDDMM_BOX_FETCHERS + fetcher, j = n / PANELS, panel = n % PANELS;
-            if (j < boxes)
-                box_load_panels(k + panel * shape::K_PANEL + j * STRIP_BOX * 128, map_k, full,
-                                panel, key[i], h, b, BOX_AGAIN);
+            const int n = i * SDDMM_TMA_PRODUCERS + producer, j = n / PANELS, panel = n % PANELS;
+            if (j < tiles)
+                tma_load_panels(k + panel * shape::K_PANEL + j * STAGED_TMA_KEYS * 128, map_k, full,
+                                panel, key[i], h, b, TMA_EVICT_LAST);
         }
     }
 }
 
-/* ---- computing ---- */
+/* ---- consumer warpgroups ---- */
 
-/* Scores of 2 x 64 keys: groups of 8 keys of a chunk are of the one and of the other in turns, so
- * that a warp's 2 x 16 are 32 keys side by side. */
+/* S^T of 2 x 64 keys. Groups of 8 keys of a chunk alternate between the two, so that a warp's 2 x
+ * 16 keys are 32 consecutive ones. */
 template <class T, int M, int PANELS>
-static __device__ __forceinline__ void sddmm_box_multiply(float (&s)[2][M / 2], uint32_t k,
+static __device__ __forceinline__ void sddmm_tma_multiply(float (&s)[2][M / 2], uint32_t k,
                                                           uint32_t q) {
-    typedef sddmm_box_shape<M, PANELS> shape;
-    product_fence();
+    typedef sddmm_tma_shape<M, PANELS> shape;
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < PANELS; i++)
 #pragma unroll
         for (int d = 0; d < 4; d++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                product_rows_of(s[half],
-                                product_rows(k + i * shape::K_PANEL + half * 1024 + d * 32, 2048),
-                                product_rows(q + i * shape::Q_PANEL + d * 32), i + d > 0, T());
-    product_group();
-    product_wait<0>();
-    product_pin(s[0]);
-    product_pin(s[1]);
+                wgmma_ss(s[half],
+                         wgmma_k_major(k + i * shape::K_PANEL + half * 1024 + d * 32, 2048),
+                         wgmma_k_major(q + i * shape::Q_PANEL + d * 32), i + d > 0, T());
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_operand(s[0]);
+    wgmma_fence_operand(s[1]);
 }
 
-/* A warp's 32 keys of a chunk by M rows, by way of `space`; -Inf from key `there` on. */
+/* Stores a warp's 32 keys of a chunk, M rows, by way of `space`; -Inf from key `there` on. */
 template <int M>
-static __device__ __forceinline__ void sddmm_box_store(const float (&s)[2][M / 2], float *space,
-                                                       float *to, int64_t width, int rows,
-                                                       int there, float scale) {
+static __device__ __forceinline__ void sddmm_tma_epilogue(const float (&s)[2][M / 2], float *space,
+                                                          float *to, int64_t width, int rows,
+                                                          int there, float scale) {
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
     const int row = lane / 8, key = lane % 8 * 4;
     to += row * width + key;
 #pragma unroll
-    for (int first = 0; first < M; first += SDDMM_BOX_ROWS) {
+    for (int first = 0; first < M; first += SDDMM_TMA_ROWS) {
 #pragma unroll
-        for (int j = 0; j < SDDMM_BOX_ROWS / 8; j++)
+        for (int j = 0; j < SDDMM_TMA_ROWS / 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    space[(8 * j + 2 * t + e % 2) * SDDMM_BOX_PITCH + 16 * (e / 2) + 8 * half + g] =
+                    space[(8 * j + 2 * t + e % 2) * SDDMM_TMA_PITCH + 16 * (e / 2) + 8 * half + g] =
                         s[half][first / 2 + 4 * j + e] * scale;
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < SDDMM_BOX_ROWS; i += 4, to += 4 * width) {
-            float4 x = *reinterpret_cast<const float4 *>(
-                &space[(i + row) * SDDMM_BOX_PITCH + key]);
-            if (there < STRIP_BOX) {
+        for (int i = 0; i < SDDMM_TMA_ROWS; i += 4, to += 4 * width) {
+            float4 x = *reinterpret_cast<const float4 *>(&space[(i + row) * SDDMM_TMA_PITCH + key]);
+            if (there < STAGED_TMA_KEYS) {
                 x.x = key < there ? x.x : -INFINITY;
                 x.y = key + 1 < there ? x.y : -INFINITY;
                 x.z = key + 2 < there ? x.z : -INFINITY;
@@ -267,81 +271,81 @@ static __device__ __forceinline__ void sddmm_box_store(const float (&s)[2][M / 2
 }
 
 template <class T, int M, int PANELS>
-static __device__ __forceinline__ void sddmm_box_compute(unsigned char *memory, uint32_t shared,
+static __device__ __forceinline__ void sddmm_tma_consume(unsigned char *memory, uint32_t shared,
                                                          const struct staged_params &p, int count) {
-    typedef sddmm_box_shape<M, PANELS> shape;
+    typedef sddmm_tma_shape<M, PANELS> shape;
     const int warp = sm90_uniform((int)threadIdx.x / 32), of_group = warp % 4;
     float *space = reinterpret_cast<float *>(memory + shape::SPACES + warp * shape::SPACE);
     const float scale = sddmm_scale(p, T());
 #pragma unroll 1
     for (int number = warp / 4; number < count; number += 2) {
-        const int at = strip_stage<SDDMM_BOX_ENTRIES>(number);
-        const int stage = strip_stage<shape::STAGES>(number);
-        const struct sddmm_box_entry &entry =
-            reinterpret_cast<const struct sddmm_box_entry *>(memory + shape::ENTRIES)[at];
-        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, strip_parity<SDDMM_BOX_ENTRIES>(number));
-        barrier_wait(shared + shape::K_FULL + 8 * stage, strip_parity<shape::STAGES>(number));
-        const int strip = entry.strip, slot = strip & 1; /* which stands as K does */
-        barrier_wait(shared + shape::Q_FULL + 8 * slot, (uint32_t)(strip / 2 & 1));
+        const int at = staged_stage<SDDMM_TMA_ENTRIES>(number);
+        const int stage = staged_stage<shape::STAGES>(number);
+        const struct sddmm_tma_entry &entry =
+            reinterpret_cast<const struct sddmm_tma_entry *>(memory + shape::ENTRIES)[at];
+        barrier_wait(shared + shape::ENTRY_FULL + 8 * at, staged_parity<SDDMM_TMA_ENTRIES>(number));
+        barrier_wait(shared + shape::K_FULL + 8 * stage, staged_parity<shape::STAGES>(number));
+        const int block_row = entry.block_row, slot = block_row & 1; /* there since K is */
+        barrier_wait(shared + shape::Q_FULL + 8 * slot, (uint32_t)(block_row / 2 & 1));
         float s[2][M / 2];
-        sddmm_box_multiply<T, M, PANELS>(s, shared + shape::K + stage * shape::K_TILE,
+        sddmm_tma_multiply<T, M, PANELS>(s, shared + shape::K + stage * shape::K_TILE,
                                          shared + shape::Q + slot * shape::Q_TILE);
         if (warp_lane() == 0)
             barrier_arrive(shared + shape::K_EMPTY + 8 * stage);
-        float *to = entry.to + of_group * STRIP_BOX;
+        float *to = entry.to + of_group * STAGED_TMA_KEYS;
         const int64_t width = entry.width;
-        const int rows = entry.rows, left = entry.columns - of_group * STRIP_BOX;
+        const int rows = entry.rows, left = entry.columns - of_group * STAGED_TMA_KEYS;
         const int there = (int)p.n_kv - entry.key[of_group];
-        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read it */
+        barrier_arrive(shared + shape::ENTRY_EMPTY + 8 * at); /* every lane has read the entry */
         if (left > 0)
-            sddmm_box_store<M>(s, space, to, width, rows, there, scale);
+            sddmm_tma_epilogue<M>(s, space, to, width, rows, there, scale);
     }
 }
 
 /* ---- the kernel ---- */
 
 template <class T, int M, int PANELS>
-static __global__ void __launch_bounds__(sddmm_box_shape<M, PANELS>::THREADS, 1)
-    sddmm_boxes(const __grid_constant__ struct staged_params p,
-                const __grid_constant__ CUtensorMap map_q,
-                const __grid_constant__ CUtensorMap map_k) {
-    typedef sddmm_box_shape<M, PANELS> shape;
+static __global__ void __launch_bounds__(sddmm_tma_shape<M, PANELS>::THREADS, 1)
+    sddmm_tma(const __grid_constant__ struct staged_params p,
+              const __grid_constant__ CUtensorMap map_q,
+              const __grid_constant__ CUtensorMap map_k) {
+    typedef sddmm_tma_shape<M, PANELS> shape;
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = shared_address(memory);
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     if (threadIdx.x == 0) {
-        box_prefetch_map(&map_q);
-        box_prefetch_map(&map_k);
-        for (int i = 0; i < SDDMM_BOX_ENTRIES; i++) {
-            barrier_make(shared + shape::ENTRY_FULL + 8 * i, 1);
-            barrier_make(shared + shape::ENTRY_EMPTY + 8 * i, 32 * SDDMM_BOX_WARPS / 2);
+        tma_prefetch_map(&map_q);
+        tma_prefetch_map(&map_k);
+        for (int i = 0; i < SDDMM_TMA_ENTRIES; i++) {
+            barrier_init(shared + shape::ENTRY_FULL + 8 * i, 1);
+            barrier_init(shared + shape::ENTRY_EMPTY + 8 * i, 32 * SDDMM_TMA_CONSUMERS / 2);
         }
         for (int i = 0; i < shape::STAGES; i++) {
-            barrier_make(shared + shape::K_FULL + 8 * i, SDDMM_BOX_FETCHERS);
-            barrier_make(shared + shape::K_EMPTY + 8 * i, SDDMM_BOX_WARPS / 2);
+            barrier_init(shared + shape::K_FULL + 8 * i, SDDMM_TMA_PRODUCERS);
+            barrier_init(shared + shape::K_EMPTY + 8 * i, SDDMM_TMA_CONSUMERS / 2);
         }
         for (int i = 0; i < 2; i++)
-            barrier_make(shared + shape::Q_FULL + 8 * i, 1);
-        barrier_made();
+            barrier_init(shared + shape::Q_FULL + 8 * i, 1);
+        barrier_init_fence();
     }
     __syncthreads();
-    const struct sddmm_share share = sddmm_share_of<M>(p);
-    const int scout = warp - SDDMM_BOX_WARPS, fetcher = scout - shape::SCOUTS;
-    if (warp < SDDMM_BOX_WARPS)
-        sddmm_box_compute<T, M, PANELS>(memory, shared, p, share.count);
-    else if (fetcher < 0)
-        sddmm_box_scout<shape>(memory, shared, p, share, scout);
+    const struct sddmm_range range = sddmm_range_of<M>(p);
+    const int scheduler = warp - SDDMM_TMA_CONSUMERS, producer = scheduler - shape::SCHEDULERS;
+    if (warp < SDDMM_TMA_CONSUMERS)
+        sddmm_tma_consume<T, M, PANELS>(memory, shared, p, range.count);
+    else if (producer < 0)
+        sddmm_tma_schedule<shape>(memory, shared, p, range, scheduler);
     else if (warp_lane() == 0)
-        sddmm_box_fetch<M, PANELS>(memory, shared, &map_q, &map_k, share.count, fetcher);
+        sddmm_tma_produce<M, PANELS>(memory, shared, &map_q, &map_k, range.count, producer);
 }
 
 template <class T, int M, int PANELS>
-static cudaError_t sddmm_boxes_launch_tile(const struct staged_params *p, cudaStream_t stream) {
-    typedef sddmm_box_shape<M, PANELS> shape;
+static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
+    typedef sddmm_tma_shape<M, PANELS> shape;
     CUtensorMap map_q, map_k;
-    if (!strips_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T()) ||
-        !strips_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk, STRIP_BOX,
-                    1, T()))
+    if (!block_rows_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T()) ||
+        !block_rows_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk,
+                        STAGED_TMA_KEYS, 1, T()))
         return cudaErrorNotSupported;
     const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors / row_units < 1 ? 1 : p->multiprocessors / row_units;
@@ -351,7 +355,7 @@ static cudaError_t sddmm_boxes_launch_tile(const struct staged_params *p, cudaSt
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap, const CUtensorMap) =
-        sddmm_boxes<T, M, PANELS>;
+        sddmm_tma<T, M, PANELS>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, &map_q, &map_k};
@@ -360,16 +364,16 @@ static cudaError_t sddmm_boxes_launch_tile(const struct staged_params *p, cudaSt
                                    dim3(shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* cudaErrorNotSupported: nothing is launched, since TMA cannot load these tensors. */
 template <class T>
-static cudaError_t sddmm_boxes_launch(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
     static cudaError_t (*const launch[2][3])(const struct staged_params *, cudaStream_t) = {
-        {sddmm_boxes_launch_tile<T, 32, 1>, sddmm_boxes_launch_tile<T, 64, 1>,
-         sddmm_boxes_launch_tile<T, 128, 1>},
-        {sddmm_boxes_launch_tile<T, 32, 2>, sddmm_boxes_launch_tile<T, 64, 2>,
-         sddmm_boxes_launch_tile<T, 128, 2>},
+        {sddmm_tma_launch_tile<T, 32, 1>, sddmm_tma_launch_tile<T, 64, 1>,
+         sddmm_tma_launch_tile<T, 128, 1>},
+        {sddmm_tma_launch_tile<T, 32, 2>, sddmm_tma_launch_tile<T, 64, 2>,
+         sddmm_tma_launch_tile<T, 128, 2>},
     };
-    if (!strips_boxed(p) || p->height <= 16 || p->d_qk > 128 || p->q_scale != 1)
+    if (!block_rows_fit_tma(p) || p->height <= 16 || p->d_qk > 128 || p->q_scale != 1)
         return cudaErrorNotSupported;
     return launch[p->d_qk > 64][p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2](p, stream);
 }

@@ -1,14 +1,16 @@
 /*
- * Stage 2 on Hopper where rows have up to 4 SOFTMAX_BULK_HELD keys, are about as wide, and there
- * are many of them. Rows that lie side by side are fetched as one piece of memory, by a bulk copy
- * to shared memory, and go back by another: pieces of rows of their own would be parts of sectors,
- * which L2 takes one by one (rows of 30 keys kept it at 79 % of its peak, memory at 56 %).
+ * Stage 2, softmax, on Hopper, for many rows of up to 4 SOFTMAX_BULK_HELD keys and about the same
+ * width. Neighbouring rows are one range of memory: a bulk copy loads them to shared memory,
+ * another stores them. Rows of their own would be parts of sectors, which L2 serves one by one:
+ * rows of 30 keys kept L2 at 79 % of its peak and memory at 56 %.
  *
- * Each warp has a ring of SOFTMAX_BULK_STAGES tiles of 32 / LANES rows for itself: it fetches
- * SOFTMAX_BULK_AHEAD tiles ahead, computes a tile in registers, LANES lanes a row, and writes it to
- * where it stood. What of a tile's begin and end is not a whole piece of 16 bytes is copied by
- * itself. Tiles whose rows are wider than most, or do not lie side by side, are not fetched: their
- * rows are computed where they are, one after the other.
+ * A warp has a ring of SOFTMAX_BULK_STAGES tiles of 32 / LANES rows to itself:
+ *
+ *   load tile i + SOFTMAX_BULK_AHEAD | compute tile i in registers, LANES a row | store tile i
+ *
+ * The ends of a tile that are not whole pieces of 16 bytes are copied by single lanes. Tiles whose
+ * rows are wider than most, or are not neighbours, are not staged: a warp computes their rows in
+ * global memory, one by one.
  */
 #ifndef TESSERA_CUDA_SOFTMAX_BULK_CUH
 #define TESSERA_CUDA_SOFTMAX_BULK_CUH
@@ -21,26 +23,27 @@
 #define SOFTMAX_BULK_WARPS 16
 #define SOFTMAX_BULK_STAGES 3
 #define SOFTMAX_BULK_AHEAD 2
-#define SOFTMAX_BULK_HELD 32   /* elements of a lane at most */
-#define SOFTMAX_BULK_TILE 1024 /* elements of a tile at most */
-#define SOFTMAX_BULK_TIMES 2   /* tiles of a warp at least */
+#define SOFTMAX_BULK_HELD 32   /* most elements of a lane */
+#define SOFTMAX_BULK_TILE 1024 /* most elements of a tile */
+#define SOFTMAX_BULK_TIMES 2   /* fewest tiles of a warp */
 
-/* A warp's; a tile begins as far behind a multiple of 16 bytes as in memory. */
+/* The ring of a warp. A tile has the same offset from a multiple of 16 bytes as in global
+ * memory. */
 struct softmax_bulk_ring {
     float tile[SOFTMAX_BULK_STAGES][SOFTMAX_BULK_TILE + 8];
     uint64_t full[SOFTMAX_BULK_STAGES];
     uint64_t unused;
 };
 
-/* A tile under way, as a lane sees it. */
+/* A tile in flight, as a lane sees it. */
 struct softmax_bulk_tile {
-    float *data;      /* its first element, which others follow */
-    int count;        /* elements; 0: it is not fetched */
-    int start, width; /* of the lane's row, in the tile; -1: there is nothing to compute */
+    float *data;      /* first element; the others follow */
+    int count;        /* elements; 0: not staged */
+    int start, width; /* of the lane's row, in the tile; width -1: nothing to compute */
     int32_t batch_head, query;
 };
 
-/* Elements before the whole pieces of a tile, and whole pieces. */
+/* Elements before the whole pieces of a tile, and the number of whole pieces. */
 static __device__ __forceinline__ int softmax_bulk_head(const struct softmax_bulk_tile &tile) {
     return min((int)(-(uintptr_t)tile.data / sizeof(float) % 4), tile.count);
 }
@@ -48,8 +51,8 @@ static __device__ __forceinline__ int softmax_bulk_pieces(const struct softmax_b
     return (tile.count - softmax_bulk_head(tile)) / 4;
 }
 
-/* The element that lane `lane` copies by itself, -1: none. At most three stand before the whole
- * pieces and three behind. */
+/* The element that lane `lane` copies by itself; -1: none. At most three precede the whole pieces
+ * and three follow. */
 static __device__ __forceinline__ int softmax_bulk_edge(const struct softmax_bulk_tile &tile,
                                                         int lane) {
     const int head = softmax_bulk_head(tile), after = head + 4 * softmax_bulk_pieces(tile);
@@ -58,22 +61,22 @@ static __device__ __forceinline__ int softmax_bulk_edge(const struct softmax_bul
     return lane >= 3 && lane < 6 && after + lane - 3 < tile.count ? after + lane - 3 : -1;
 }
 
-/* Where element 0 of a tile stands in its stage. */
+/* Index of a tile's element 0 in its stage. */
 static __device__ __forceinline__ int softmax_bulk_shift(const struct softmax_bulk_tile &tile) {
     return (int)((uintptr_t)tile.data / sizeof(float) % 4);
 }
 
-/* ---- rows by themselves ---- */
+/* ---- rows that are not staged ---- */
 
-/* NaN where a weight that is not 0 meets a factor that is NaN. */
-static __device__ __forceinline__ float softmax_bulk_scaled(float weight, float factor) {
-    return isnan(factor) ? softmax_spoilt(weight) : weight * factor;
+/* x * factor; where the factor is NaN, NaN unless x is 0. */
+static __device__ __forceinline__ float softmax_bulk_scaled(float prob, float factor) {
+    return isnan(factor) ? softmax_nan(prob) : prob * factor;
 }
 
-/* A row where it is, by a warp; seldom, so not where it stands. */
-static __device__ __noinline__ void softmax_bulk_alone(const struct staged_params &p, float *data,
-                                                       int width, int32_t batch_head,
-                                                       int32_t query) {
+/* Softmax of a row in global memory, by a warp. Seldom called, so not inlined. */
+static __device__ __noinline__ void softmax_bulk_unstaged(const struct staged_params &p,
+                                                          float *data, int width,
+                                                          int32_t batch_head, int32_t query) {
     const int lane = warp_lane();
     float top = -INFINITY;
     double sum = 0;
@@ -82,18 +85,18 @@ static __device__ __noinline__ void softmax_bulk_alone(const struct staged_param
     top = warp_max(top);
     const float base = softmax_base(top);
     for (int e = lane; e < width; e += 32)
-        sum += softmax_weight(data[e], base);
+        sum += softmax_exp(data[e], base);
     sum = warp_sum(sum);
     const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
     for (int e = lane; e < width; e += 32)
-        data[e] = softmax_bulk_scaled(softmax_weight(data[e], base), factor);
+        data[e] = softmax_bulk_scaled(softmax_exp(data[e], base), factor);
     if (lane == 0 && p.lse.data)
         *softmax_lse_at(p, batch_head, query) = softmax_lse(top, sum);
 }
 
-/* ---- fetching ---- */
+/* ---- loading ---- */
 
-/* Begins to fetch the tile whose rows are at `place`, each LANES lanes' own, to a stage. */
+/* Begins to load the tile of the rows at `place`, one row for each LANES lanes. */
 template <int LANES>
 static __device__ __forceinline__ struct softmax_bulk_tile
 softmax_bulk_fetch(const struct staged_params &p, const struct softmax_place &place, float *stage,
@@ -126,27 +129,27 @@ softmax_bulk_fetch(const struct staged_params &p, const struct softmax_place &pl
             const int32_t batch_head = __shfl_sync(WARP_ALL, place.batch_head, from);
             const int32_t row = __shfl_sync(WARP_ALL, (int32_t)query, from);
             if (__shfl_sync(WARP_ALL, inside, from))
-                softmax_bulk_alone(p, data, count, batch_head, row);
+                softmax_bulk_unstaged(p, data, count, batch_head, row);
         }
     }
     const int head = softmax_bulk_head(tile), edge = softmax_bulk_edge(tile, lane);
     const uint32_t to = shared_address(stage + softmax_bulk_shift(tile));
     if (lane == 0) {
         const uint32_t bytes = 16 * softmax_bulk_pieces(tile);
-        barrier_arrive_expect(full, bytes);
+        barrier_arrive_expect_tx(full, bytes);
         if (bytes > 0)
             bulk_load(to + 4 * head, tile.data + head, bytes, full);
     }
     if (edge >= 0)
-        copy_4(to + 4 * edge, tile.data + edge, true);
-    barrier_arrive_copied(full);
+        cp_async_4(to + 4 * edge, tile.data + edge, true);
+    barrier_arrive_cp_async(full);
     return tile;
 }
 
 /* ---- computing ---- */
 
-/* Lanes t, t + LANES ... of a row have its elements in turns, each row beginning at another of them
- * where that spares bank conflicts; a tile of 32 / LANES rows of as many elements has none. */
+/* Softmax of a tile. Lane t of a row has elements t, t + LANES, ... Rows begin at different
+ * elements where that avoids bank conflicts. */
 template <int LANES>
 static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_params &p,
                                                             const struct softmax_bulk_tile &tile,
@@ -167,7 +170,7 @@ static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_
     const float base = softmax_base(top);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        x[i] = softmax_weight(x[i], base);
+        x[i] = softmax_exp(x[i], base);
         part[i % 4] += x[i];
     }
     const double sum = softmax_sum_lanes<LANES>((part[0] + part[1]) + (part[2] + part[3]));
@@ -175,7 +178,7 @@ static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_
     if (isnan(factor)) {
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            x[i] = softmax_spoilt(x[i]);
+            x[i] = softmax_nan(x[i]);
         factor = 1;
     }
 #pragma unroll
@@ -188,7 +191,7 @@ static __device__ __forceinline__ void softmax_bulk_compute(const struct staged_
         *softmax_lse_at(p, tile.batch_head, tile.query) = softmax_lse(top, sum);
 }
 
-/* Begins to write a tile to where it stood. */
+/* Begins to store a tile. */
 static __device__ __forceinline__ void softmax_bulk_store(const struct softmax_bulk_tile &tile,
                                                           const float *stage) {
     const int lane = warp_lane(), head = softmax_bulk_head(tile);
@@ -201,7 +204,7 @@ static __device__ __forceinline__ void softmax_bulk_store(const struct softmax_b
     if (lane == 0) {
         if (pieces > 0)
             bulk_store(tile.data + head, shared_address(from + head), 16 * pieces);
-        bulk_store_batch();
+        bulk_store_commit();
     }
 }
 
@@ -218,8 +221,8 @@ static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
     const uint32_t full = shared_address(ring.full);
     if (lane == 0) {
         for (int i = 0; i < STAGES; i++)
-            barrier_make(full + 8 * i, 1 + 32);
-        barrier_made();
+            barrier_init(full + 8 * i, 1 + 32);
+        barrier_init_fence();
     }
     __syncwarp();
     const int64_t rows = p.n_items * p.height, warps = (int64_t)gridDim.x * SOFTMAX_BULK_WARPS;
@@ -242,7 +245,7 @@ static __global__ void __launch_bounds__(32 * SOFTMAX_BULK_WARPS, 1)
         if (i + AHEAD < times) {
             const int free = (i + AHEAD) % STAGES;
             if (lane == 0)
-                bulk_store_wait<1>(); /* of the tile that was there before */
+                bulk_store_wait<1>(); /* of the tile before in that stage */
             __syncwarp();
             next = softmax_bulk_fetch<LANES>(p, place, ring.tile[free], full + 8 * free);
             softmax_advance(place, stride, p, true);
@@ -265,7 +268,7 @@ static cudaError_t softmax_bulk_launch_lanes(const struct staged_params *p, cuda
                              BYTES, p, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, for rows are wide, or too few. */
+/* cudaErrorNotSupported: nothing is launched, since rows are too wide or too few. */
 static inline cudaError_t softmax_bulk_launch(const struct staged_params *p, cudaStream_t stream) {
     static cudaError_t (*const launch[])(const struct staged_params *, cudaStream_t) = {
         softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>, softmax_bulk_launch_lanes<4>};

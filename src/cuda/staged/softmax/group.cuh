@@ -1,27 +1,27 @@
-/* Stage 2: what the threads that share a row tell each other. LANES of a block share it, a power of
- * two, and as many of each other block of the cluster. */
+/* Stage 2, softmax: reductions over the threads that share a row. A row has LANES threads, a power
+ * of two, in each thread block of the cluster. */
 #ifndef TESSERA_CUDA_SOFTMAX_GROUP_CUH
 #define TESSERA_CUDA_SOFTMAX_GROUP_CUH
 
 #include "device/cluster.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SOFTMAX_THREADS 256
 #define SOFTMAX_WARPS (SOFTMAX_THREADS / 32)
 
-/* What groups of more than a warp exchange by, and clusters. */
+/* Shared memory of reductions over more than a warp. */
 struct softmax_shared {
     float max_of_warp[SOFTMAX_WARPS], max_of_block;
     double sum_of_warp[SOFTMAX_WARPS], sum_of_block;
 };
 
-/* For groups of more than a warp: all threads of this block's. Barrier 0 is __syncthreads', which
- * other groups may have reached. */
+/* Named barrier of a group of more than a warp. Barrier 0 is __syncthreads, at which other groups
+ * may be. */
 template <int LANES> static __device__ __forceinline__ void softmax_wait(void) {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / LANES), "n"(LANES) : "memory");
 }
 
-/* Among LANES of a warp. */
+/* Reductions over LANES lanes of a warp. */
 template <int LANES> static __device__ __forceinline__ float softmax_max_lanes(float x) {
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
@@ -35,8 +35,8 @@ template <int LANES> static __device__ __forceinline__ double softmax_sum_lanes(
     return x;
 }
 
-/* What is written for one exchange has been read when the next but one begins: there are two in
- * turn, of maxima and of sums. */
+/* Maximum, and sum, over a row's threads. The two have memory of their own and alternate, so a
+ * value has been read before the next one overwrites it. */
 template <int LANES>
 static __device__ __forceinline__ float softmax_max(struct softmax_shared &s, int blocks, float x) {
     x = softmax_max_lanes<(LANES < 32 ? LANES : 32)>(x);

@@ -1,15 +1,15 @@
-/* Stage 2: where rows are, and what becomes of their elements. */
+/* Stage 2, softmax: addresses of rows, and arithmetic. */
 #ifndef TESSERA_CUDA_SOFTMAX_PLACE_CUH
 #define TESSERA_CUDA_SOFTMAX_PLACE_CUH
 
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SOFTMAX_LOG2_E 1.4426950408889634f
 
 /* ---- rows ---- */
 
-/* A row that is to come, row r of an item, no row where it has not as many; and what the image has
- * of the item, which is asked for long before it is used. */
+/* A coming row: row r of an item, no row where the item has fewer. The other fields are loaded from
+ * the image long before they are used. */
 struct softmax_place {
     int64_t item;
     int32_t r;
@@ -17,34 +17,35 @@ struct softmax_place {
     int64_t scores;
 };
 
-/* How far apart in items and rows those are that a group takes one after another. */
+/* Distance, in items and rows, between rows that a group takes one after another. */
 struct softmax_stride {
     int32_t items, rows;
 };
 
-static __device__ __forceinline__ struct strip_row
-strip_row_at(const struct strip_row *of) {
-    static_assert(sizeof(struct strip_row) == sizeof(uint4), "one piece");
+static __device__ __forceinline__ struct block_row_scores
+block_row_scores_at(const struct block_row_scores *of) {
+    static_assert(sizeof(struct block_row_scores) == sizeof(uint4), "one piece");
     union {
         uint4 piece;
-        struct strip_row row;
+        struct block_row_scores row;
     } at;
     at.piece = *reinterpret_cast<const uint4 *>(of);
     return at.row;
 }
 
-/* in_order: items are counted as their scores stand in memory, else longest first. */
+/* Loads an item's fields. in_order: items are numbered as their scores are in memory; else longest
+ * first. */
 static __device__ __forceinline__ void
 softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in_order) {
     const int64_t item = min(to.item, p.n_items - 1);
     if (in_order) {
-        const struct strip_row at = strip_row_at(p.image.rows + item);
+        const struct block_row_scores at = block_row_scores_at(p.image.rows + item);
         to.batch_head = at.batch_head;
         to.block_row = (int32_t)(item - at.batch_head * p.rows);
         to.tiles = at.tiles;
         to.scores = at.scores;
     } else {
-        const struct strip_place at = strip_place_at(p.image.strips + item);
+        const struct block_row_place at = block_row_place_at(p.image.block_rows + item);
         to.batch_head = at.batch_head;
         to.block_row = at.row;
         to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
@@ -65,7 +66,7 @@ static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
     softmax_look_up(to, p, in_order);
 }
 
-/* Where a row's lse goes, if it is wanted. */
+/* Address of a row's lse. */
 static __device__ __forceinline__ float *softmax_lse_at(const struct staged_params &p,
                                                         int32_t batch_head, int64_t query) {
     const int32_t b = (int32_t)divided((uint32_t)batch_head, p.by_heads_q);
@@ -80,34 +81,34 @@ static __device__ __forceinline__ float softmax_max4(const float4 &x) {
     return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
 }
 
-/* Weights under 2^-126 are 0: no sum of a row, which has one of 1, would tell. */
-static __device__ __forceinline__ float softmax_weight(float x, float base) {
-    float weight;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((x - base) * SOFTMAX_LOG2_E));
-    return weight;
+/* exp(x - base), flushed to 0 below 2^-126: a row's sum is at least 1 and would not change. */
+static __device__ __forceinline__ float softmax_exp(float x, float base) {
+    float prob;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(prob) : "f"((x - base) * SOFTMAX_LOG2_E));
+    return prob;
 }
-static __device__ __forceinline__ float4 softmax_weights(const float4 &x, float base) {
-    return {softmax_weight(x.x, base), softmax_weight(x.y, base), softmax_weight(x.z, base),
-            softmax_weight(x.w, base)};
+static __device__ __forceinline__ float4 softmax_exp4(const float4 &x, float base) {
+    return {softmax_exp(x.x, base), softmax_exp(x.y, base), softmax_exp(x.z, base),
+            softmax_exp(x.w, base)};
 }
 static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
     return x.x + x.y + x.z + x.w;
 }
 
-/* Where the factor of a row is NaN, zeros stay zero nonetheless. */
-static __device__ __forceinline__ float softmax_spoilt(float x) {
+/* NaN unless x is 0: P where the factor of a row is NaN. */
+static __device__ __forceinline__ float softmax_nan(float x) {
     return x == 0 ? 0.0f : NAN;
 }
 static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {
     return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
-/* Of a row with this maximum and sum. */
+/* The lse of a row with this maximum and sum. */
 static __device__ __forceinline__ float softmax_lse(float top, double sum) {
     return sum == 0 ? -INFINITY : (float)(top + log(sum));
 }
 
-/* -Inf, the maximum of no elements or of none above it, is subtracted as 0. */
+/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
 static __device__ __forceinline__ float softmax_base(float top) {
     return top == -INFINITY ? 0.0f : top;
 }

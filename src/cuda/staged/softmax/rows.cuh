@@ -1,23 +1,25 @@
 /*
- * Stage 2: softmax of every row of the scores, in place. A row is contiguous, whatever the block.
+ * Stage 2: softmax of every row of the scores, in place. A row is consecutive floats, whatever the
+ * block.
  *
- * The limit is memory, so a row is read once, held in registers and written once, by a group of
- * threads: part of a warp, some warps of a block, or all blocks of a cluster. What is held is what
- * a multiprocessor has under way. Groups are of the size that the mean row needs and an eighth
- * more, as many as the device holds, and take rows in turn; of wider rows the rest is read twice.
+ * Memory is the limit. A row is loaded once, held in registers and stored once by a group of
+ * threads: part of a warp, some warps of a thread block, or all thread blocks of a cluster. The
+ * registers of groups are the loads in flight. A group has the threads that the mean row needs and
+ * an eighth more. As many groups as are resident alternate over the rows. The tail of a wider row
+ * is loaded twice.
  *
- * Rows that are about as wide and share sectors with the one before and the next are taken as they
- * stand in memory: of 30 keys, 79 MB, those of one width, whose items stand so, took 1.7 times the
- * floor, and those drawn key by key, whose items stand by width, 2.8 (H200, cold). Others are taken
- * longest first, as items stand: 107 MB of blocks of 64 and 128 keys take 59 and 60 us so, 62 and
- * 65 as they stand in memory.
+ * Rows of about the same width that share sectors with their neighbours are taken in memory order.
+ * Others are taken longest first, as items are ordered:
  *
- * Groups run in step, and memory rests while they compute: so what counts beside the bytes is how
- * few instructions a row takes. A row is whole pieces of 16 bytes, which are held, and its edges,
- * at most 3 elements before them and after them.
+ *   H200, cold                               memory order             longest first
+ *   30 keys, 79 MB                           1.7 times the floor      2.8 times
+ *   blocks of 64, of 128 keys, 107 MB        62, 65 us                59, 60 us
  *
- * Nothing stands in for -Inf: where the maximum is -Inf, 0 is subtracted, and all weights are
- * exactly 0. Each thread sums what it holds in f32, and sums go on in double.
+ * Groups run in step, and memory idles while they compute, so the instructions of a row count too.
+ * A row is whole pieces of 16 bytes, and its edges: at most 3 elements before and 3 after them.
+ *
+ * Where the maximum is -Inf, 0 is subtracted and P is exactly 0. A thread sums what it holds in
+ * f32; further sums are in double.
  */
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
@@ -25,9 +27,9 @@
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 
-#define SOFTMAX_REST 2 /* pieces that are under way where a row is wider than its group holds */
+#define SOFTMAX_TAIL 2 /* pieces in flight in the tail of a row */
 
-/* The elements that a group holds at least: no row has more than all blocks of keys. */
+/* Elements that a group holds at least; no row has more than all blocks of keys. */
 static __host__ __device__ __forceinline__ int64_t softmax_width(const struct staged_params &p) {
     const int64_t mean = p.columns / p.n_items, wide = mean + mean / 8;
     const int64_t most = (p.n_kv + p.block_kv - 1) / p.block_kv * p.block_kv;
@@ -36,15 +38,15 @@ static __host__ __device__ __forceinline__ int64_t softmax_width(const struct st
 
 /* ---- rows ---- */
 
-/* What a thread sees of a row. (A row has as many elements as there are keys, rounded up to whole
- * blocks: 2^31 at most.) */
+/* A row, as a thread sees it. A row has at most 2^31 elements: all keys, rounded up to whole
+ * blocks. */
 template <int LANES> struct softmax_row {
     static constexpr int EDGES = (6 + LANES - 1) / LANES;
-    float *data;     /* its first whole piece */
-    int pieces;      /* whole ones */
+    float *data;     /* first whole piece */
+    int pieces;      /* whole pieces */
     int first;       /* this thread's first piece; the next is LANES further on */
-    int left;        /* of the block's pieces, from that on */
-    int edge[EDGES]; /* elements before and after the pieces, from `data`; INT32_MAX: none */
+    int left;        /* pieces of this thread block from `first` on */
+    int edge[EDGES]; /* edge elements, relative to `data`; INT32_MAX: none */
     float *lse;      /* NULL: not wanted, or another thread's */
 };
 
@@ -60,8 +62,8 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
     struct softmax_row<LANES> row;
     row.data = begin + head;
     row.pieces = (width - head) / 4;
-    const int each = blocks == 1 ? row.pieces
-                                 : min((row.pieces + blocks - 1) / blocks, HELD * LANES);
+    const int each =
+        blocks == 1 ? row.pieces : min((row.pieces + blocks - 1) / blocks, HELD *LANES);
     row.first = rank * each + lane;
     row.left = min(row.pieces - rank * each, each) - lane;
 #pragma unroll
@@ -79,56 +81,55 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
     return row;
 }
 
-/* ---- what a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
+/* ---- the tail, which a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
 
-static __device__ __forceinline__ void softmax_load_rest(float4 (&x)[SOFTMAX_REST],
-                                                         const float *data, int from, int step,
-                                                         int pieces) {
+static __device__ __forceinline__ void
+softmax_load_tail(float4 (&x)[SOFTMAX_TAIL], const float *data, int from, int step, int pieces) {
 #pragma unroll
-    for (int i = 0; i < SOFTMAX_REST; i++) {
+    for (int i = 0; i < SOFTMAX_TAIL; i++) {
         x[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (from + i * step < pieces)
             x[i] = reinterpret_cast<const float4 *>(data)[from + i * step];
     }
 }
 
-/* The maximum of `top` and of them, and into *sum the sum of their weights under it. */
-static __device__ __forceinline__ float softmax_rest(const float *data, int from, int step,
+/* Maximum of `top` and the tail; *sum: the sum of exp(x - maximum) over the tail. */
+static __device__ __forceinline__ float softmax_tail(const float *data, int from, int step,
                                                      int pieces, float top, double *sum) {
     double total = 0;
 #pragma unroll 1
-    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
-        float4 x[SOFTMAX_REST];
+    for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
+        float4 x[SOFTMAX_TAIL];
         float higher = top, part = 0;
-        softmax_load_rest(x, data, at, step, pieces);
+        softmax_load_tail(x, data, at, step, pieces);
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++)
+        for (int i = 0; i < SOFTMAX_TAIL; i++)
             higher = fmaxf(higher, softmax_max4(x[i]));
         if (higher > top)
-            total *= softmax_weight(top, higher);
+            total *= softmax_exp(top, higher);
         top = higher;
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++)
-            part += softmax_sum4(softmax_weights(x[i], softmax_base(top)));
+        for (int i = 0; i < SOFTMAX_TAIL; i++)
+            part += softmax_sum4(softmax_exp4(x[i], softmax_base(top)));
         total += part;
     }
     *sum = total;
     return top;
 }
 
-/* The same pieces once more: their weights, times `factor`. */
-static __device__ __forceinline__ void softmax_store_rest(float *data, int from, int step,
+/* Stores P of the tail: exp(x - base) times `factor`. */
+static __device__ __forceinline__ void softmax_store_tail(float *data, int from, int step,
                                                           int pieces, float base, float factor) {
 #pragma unroll 1
-    for (int at = from; at < pieces; at += SOFTMAX_REST * step) {
-        float4 x[SOFTMAX_REST];
-        softmax_load_rest(x, data, at, step, pieces);
+    for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
+        float4 x[SOFTMAX_TAIL];
+        softmax_load_tail(x, data, at, step, pieces);
 #pragma unroll
-        for (int i = 0; i < SOFTMAX_REST; i++) {
-            float4 w = softmax_weights(x[i], base);
-            w = isnan(factor) ? float4{softmax_spoilt(w.x), softmax_spoilt(w.y),
-                                       softmax_spoilt(w.z), softmax_spoilt(w.w)}
-                              : softmax_scaled4(w, factor);
+        for (int i = 0; i < SOFTMAX_TAIL; i++) {
+            float4 w = softmax_exp4(x[i], base);
+            w = isnan(factor)
+                    ? float4{softmax_nan(w.x), softmax_nan(w.y), softmax_nan(w.z), softmax_nan(w.w)}
+                    : softmax_scaled4(w, factor);
             if (at + i * step < pieces)
                 reinterpret_cast<float4 *>(data)[at + i * step] = w;
         }
@@ -142,7 +143,7 @@ template <int HELD, int LANES> struct softmax_held {
     float edge[softmax_row<LANES>::EDGES];
 };
 
-/* Pieces that a thread does not have are -Inf, whose weights are 0. */
+/* Pieces that a thread does not have are -Inf, whose P is 0. */
 template <int HELD, int LANES>
 static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LANES> &to,
                                                     const struct softmax_row<LANES> &row) {
@@ -152,7 +153,6 @@ static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LA
         to.piece[i] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (i * LANES < row.left)
             to.piece[i] = from[i * LANES];
-
     }
 #pragma unroll
     for (int i = 0; i < row.EDGES; i++)
@@ -172,38 +172,37 @@ softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
     return top;
 }
 
-/* Answers their sum. */
+/* Replaces what is held by exp(x - base); answers the sum. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_weigh(struct softmax_held<HELD, LANES> &held,
-                                                      float base) {
+static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held<HELD, LANES> &held,
+                                                             float base) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < softmax_row<LANES>::EDGES; i++) {
-        held.edge[i] = softmax_weight(held.edge[i], base);
+        held.edge[i] = softmax_exp(held.edge[i], base);
         sum += held.edge[i];
     }
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-        held.piece[i] = softmax_weights(held.piece[i], base);
+        held.piece[i] = softmax_exp4(held.piece[i], base);
         sum += softmax_sum4(held.piece[i]);
     }
     return sum;
 }
 
-/* Where the factor is NaN, zeros stay zero nonetheless, and the others are NaN. Answers the factor
- * that is left. */
+/* Where the factor is NaN, elements other than 0 become NaN. Answers the factor that remains. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_spoil(struct softmax_held<HELD, LANES> &held,
-                                                      float factor) {
+static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HELD, LANES> &held,
+                                                          float factor) {
     if (!isnan(factor))
         return factor;
 #pragma unroll
     for (int i = 0; i < softmax_row<LANES>::EDGES; i++)
-        held.edge[i] = softmax_spoilt(held.edge[i]);
+        held.edge[i] = softmax_nan(held.edge[i]);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         float4 &x = held.piece[i];
-        x = {softmax_spoilt(x.x), softmax_spoilt(x.y), softmax_spoilt(x.z), softmax_spoilt(x.w)};
+        x = {softmax_nan(x.x), softmax_nan(x.y), softmax_nan(x.z), softmax_nan(x.w)};
     }
     return 1;
 }
@@ -223,16 +222,16 @@ static __device__ __forceinline__ void softmax_store(const struct softmax_held<H
             row.data[row.edge[i]] = held.edge[i] * factor;
 }
 
-/* Blocks of a multiprocessor, of BLOCKS for 9.0: one fewer where threads that hold little take more
- * registers than there. */
+/* Thread blocks of a multiprocessor; `blocks` on sm_90. One fewer on architectures where threads
+ * that hold little take more registers. */
 static __host__ __device__ constexpr int softmax_blocks(int held, int blocks, bool fitted) {
     return blocks - (held == 4 && !fitted);
 }
 
-/* All groups go on together: they exchange by warp, or by cluster. */
+/* All groups run the same rounds: they reduce by whole warps, or by cluster. */
 template <int HELD, int LANES, int BLOCKS>
-static __global__ void
-__launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
+static __global__ void __launch_bounds__(SOFTMAX_THREADS,
+                                         softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FITTED))
     softmax_rows(const __grid_constant__ struct staged_params p) {
     constexpr int OF_BLOCK = SOFTMAX_THREADS / LANES;
     constexpr bool CLUSTERS = LANES == SOFTMAX_THREADS;
@@ -257,20 +256,20 @@ __launch_bounds__(SOFTMAX_THREADS, softmax_blocks(HELD, BLOCKS, ARCHITECTURE_FIT
         softmax_advance(place, stride, p, p.in_order);
         float mine = softmax_max_held(held);
         if (row.pieces > held_of_all)
-            mine = softmax_rest(row.data, from, blocks * LANES, row.pieces, mine, &sum);
+            mine = softmax_tail(row.data, from, blocks * LANES, row.pieces, mine, &sum);
         const float top = softmax_max<LANES>(shared, blocks, mine), base = softmax_base(top);
         if (sum != 0)
-            sum *= softmax_weight(mine, base);
-        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_weigh(held, base));
+            sum *= softmax_exp(mine, base);
+        sum = softmax_sum<LANES>(shared, blocks, sum + softmax_exponentiate(held, base));
         const float factor = sum == 0 ? 0.0f : (float)(1 / sum);
-        softmax_store(held, row, softmax_spoil(held, factor));
+        softmax_store(held, row, softmax_apply_nan(held, factor));
         if (row.pieces > held_of_all)
-            softmax_store_rest(row.data, from, blocks * LANES, row.pieces, base, factor);
+            softmax_store_tail(row.data, from, blocks * LANES, row.pieces, base, factor);
         if (row.lse) /* last: a logarithm takes registers */
             *row.lse = softmax_lse(top, sum);
     }
     if (blocks > 1)
-        cluster_wait(); /* until the others have read this one's sum */
+        cluster_wait(); /* until the other CTAs have read this one's sum */
 }
 
 /* ---- launching ---- */
@@ -282,23 +281,23 @@ static cudaError_t softmax_launch_held(const struct staged_params *p, int cluste
     const int64_t wanted = (rows + of_block - 1) / of_block;
     const int64_t held = (int64_t)p->multiprocessors *
                          softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
-    return cluster > 1 ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
-                                             SOFTMAX_THREADS, 0, p, stream)
-                       : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>,
-                                        wanted < held ? wanted : held, 1, SOFTMAX_THREADS, 0, p,
-                                        stream);
+    return cluster > 1
+               ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
+                                     SOFTMAX_THREADS, 0, p, stream)
+               : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>, wanted < held ? wanted : held, 1,
+                                SOFTMAX_THREADS, 0, p, stream);
 }
 
-/* What holds rows of up to `width` elements: a group of each block of a cluster. */
+/* An instance for rows of up to `width` elements; cluster: thread blocks of a group. */
 struct softmax_mapping {
     int64_t width;
     int cluster;
     cudaError_t (*launch)(const struct staged_params *p, int cluster, cudaStream_t stream);
 };
 
-/* As few threads as hold a row, with as few pieces each as that takes; the widest rows are of
- * several blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes
- * 1.13 to 1.17 times the floor at blocks of 1 to 128. */
+/* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several
+ * thread blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes 1.13
+ * to 1.17 times the floor at blocks of 1 to 128. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
     { 4 * (held) * (lanes) * (cluster), cluster, softmax_launch_held<held, lanes, blocks> }
 static inline cudaError_t softmax_launch(const struct staged_params *p, cudaStream_t stream) {

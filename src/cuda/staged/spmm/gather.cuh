@@ -1,18 +1,18 @@
 /*
- * Stage 3: o = scores v: f32 at every height of block rows, 16-bit types where a block row has 8
- * queries at most. A key that none of a unit's rows lists is not read, whatever it holds. Sums over
- * 16 keys leave the tensor cores, are added up over a chunk of keys, and those to the result, which
- * keeps long rows accurate.
+ * Stage 3, SpMM: O = P V. f32 at every height of block rows; 16-bit types where a block row has at
+ * most 8 queries. A key that no row of a unit lists is not loaded, whatever it holds. Sums over 16
+ * keys leave the tensor cores and are added up for a chunk; chunks are then added to the result,
+ * which keeps long rows accurate.
  *
- * What bounds it is fetching from the L2 cache: each key serves the few rows of one strip. So
- * nothing is staged: a warp fetches values from L2 right into the registers that the tensor cores
- * read, 16 bytes of 4 keys a lane. Dims are the 16 rows of the tensor core's tile and queries its 8
- * columns, so that 8 x 8 blocks fill it.
+ *   O^T [dims, 8 TILES] += V [16, dims]^T P [8 TILES, 16]^T      a warp, mma.sync
  *
- * A unit is 8 TILES rows of a strip by the dims of a few warps, computed by one block, or by those
- * of a cluster where there are few units; where it has more warps, they take turns at the keys and
- * are added up in order. Units of the same dims stand together: a slice of V for all keys is what
- * L2 holds, not V.
+ * Loads from L2 are the limit: a key serves the few rows of one block row. So nothing is staged. A
+ * warp loads V from L2 into the registers that MMAs read, 16 bytes of 4 keys a lane. Dims are the
+ * 16 rows of an MMA and queries its 8 columns, so that 8 x 8 blocks fill it.
+ *
+ * A unit is 8 TILES rows of a block row by the dims of a few warps. A thread block computes it, or
+ * a cluster where units are few. Further warps take turns at the keys, and are added up in order.
+ * Units of the same dims are neighbours, so that L2 holds a slice of V for all keys.
  */
 #ifndef TESSERA_CUDA_SPMM_CUH
 #define TESSERA_CUDA_SPMM_CUH
@@ -25,14 +25,13 @@
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
 #include "staged/spmm/short.cuh"
-#include "staged/strip_share.cuh"
+#include "staged/block_row_shared.cuh"
 
 #define SPMM_THREADS 128
-#define SPMM_TURNS 4    /* of a warp at least before more blocks share a unit's keys */
-#define SPMM_COLUMNS 32 /* that a warp takes at a time: two products of 16 keys */
+#define SPMM_TURNS 4    /* turns of a warp at least before more thread blocks share a unit's keys */
+#define SPMM_COLUMNS 32 /* of a turn: two MMAs of 16 keys */
 
-/* 16-byte pieces of a key for every 4 lanes: two are worth their registers where they hold few dims
- * of few rows. */
+/* 16-byte pieces of a key for each 4 lanes: two where sums take few registers. */
 template <class T, int TILES> static __host__ __device__ constexpr int spmm_pieces(void) {
     return TILES == 1 && sizeof(T) == 4 ? 2 : 1;
 }
@@ -42,7 +41,7 @@ template <class T, int TILES> static __host__ __device__ constexpr int spmm_warp
     return spmm_pieces<T, TILES>() * 8 * words_elements<T>();
 }
 
-/* Warps side by side: as many as there are dims for, or as take 128 dims of f32. */
+/* Warps side by side: as many as there are dims for, at most 128 dims of f32. */
 template <class T, int TILES>
 static __host__ __device__ __forceinline__ int spmm_dim_warps(int32_t d_v) {
     int warps = 1;
@@ -51,29 +50,29 @@ static __host__ __device__ __forceinline__ int spmm_dim_warps(int32_t d_v) {
     return warps;
 }
 
-/* of[n][m][j][e]: with g = lane / 4, t = lane % 4 and N elements in a piece, dim (8 n + g) N + 2 m
- * + e / 2 of the warp's and row 8 j + 2 t + e % 2. */
+/* Accumulators, with g = lane / 4, t = lane % 4 and N elements in a piece. of[n][m][j][e]: dim (8 n
+ * + g) N + 2 m + e / 2 of the warp's, row 8 j + 2 t + e % 2. */
 template <class T, int TILES> struct spmm_sums {
     float of[spmm_pieces<T, TILES>()][8 / sizeof(T)][TILES][4];
 };
 
-/* What a block keeps: its warps' strip, sums over whole chunks, for which registers are too scarce,
- * and what spmm_sweep answers. */
+/* A thread block's shared memory: its warps' block rows, sums over whole chunks, for which
+ * registers are too few, and results of spmm_sweep. */
 template <class T, int TILES> struct spmm_shared {
     static constexpr int count = sizeof(struct spmm_sums<T, TILES>) / sizeof(float);
-    struct strip strip[SPMM_THREADS / 32];
+    struct block_row block_row[SPMM_THREADS / 32];
     float sum[SPMM_THREADS / 32][count][32];
-    float weighty[SPMM_THREADS / 32][32]; /* its bits */
+    float nonzero[SPMM_THREADS / 32][32]; /* its bits */
 };
 
-/* ---- weights ---- */
+/* ---- P ---- */
 
-/* 4 weights; 0 where fewer are left. `whole`: they are aligned, and none or 4 are left. */
+/* Loads 4 elements of P; 0 past `left`. whole: they are aligned, and `left` is <= 0 or >= 4. */
 static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t left, bool whole) {
     float4 w = {0, 0, 0, 0};
     if (whole) {
         if (left > 0)
-            w = __ldcs(reinterpret_cast<const float4 *>(from)); /* L2 is for V */
+            w = __ldcs(reinterpret_cast<const float4 *>(from)); /* keeps L2 for V */
         return w;
     }
     w.x = left > 0 ? from[0] : 0.0f;
@@ -83,7 +82,7 @@ static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t le
     return w;
 }
 
-/* As operands: keys 4 t ... 4 t + 3 are columns of two products for f32, of one for 16 bits. */
+/* P as B operands: keys 4 t ... 4 t + 3, for two MMAs of f32 or one of 16 bits. */
 static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w) {
     b[0] = fragment_of({__float_as_uint(w.x), __float_as_uint(w.y)}, 0.0f);
     b[1] = fragment_of({__float_as_uint(w.z), __float_as_uint(w.w)}, 0.0f);
@@ -101,9 +100,9 @@ static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[
     b[0].word[1] = *reinterpret_cast<const uint32_t *>(&high);
 }
 
-/* ---- values ---- */
+/* ---- V ---- */
 
-/* Word m of the same piece of 4 keys, as operands. */
+/* Word m of a piece of 4 keys, as A operands. */
 static __device__ __forceinline__ void spmm_operands(struct fragment<float, 4> (&a)[2],
                                                      const struct words (&v)[4], int m) {
 #pragma unroll
@@ -122,7 +121,7 @@ static __device__ __forceinline__ void spmm_operands(struct fragment<T, 4> (&a)[
     }
 }
 
-/* The pieces from dim on of 4 of the 16 keys that lanes first ... first + 15 hold. */
+/* Loads the pieces from `dim` on, of 4 of the 16 keys that lanes first ... first + 15 hold. */
 template <class T, int PIECES, bool WHOLE>
 static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
                                                  const head_view<T> &v, int32_t dim, int32_t key,
@@ -142,17 +141,17 @@ static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
 template <class T, int TILES>
 static __device__ __forceinline__ void
 spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
-              const float4 (&weights)[TILES]) {
-    constexpr int PRODUCTS = sizeof(T) == 4 ? 2 : 1;
-    struct fragment<T, 2> b[TILES][PRODUCTS];
+              const float4 (&probs)[TILES]) {
+    constexpr int MMAS = sizeof(T) == 4 ? 2 : 1;
+    struct fragment<T, 2> b[TILES][MMAS];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
-        spmm_operands(b[j], weights[j]);
+        spmm_operands(b[j], probs[j]);
 #pragma unroll
     for (int n = 0; n < spmm_pieces<T, TILES>(); n++)
 #pragma unroll
         for (int m = 0; m < 8 / (int)sizeof(T); m++) {
-            struct fragment<T, 4> a[PRODUCTS];
+            struct fragment<T, 4> a[MMAS];
             spmm_operands(a, v[n], m);
 #pragma unroll
             for (int j = 0; j < TILES; j++)
@@ -160,10 +159,10 @@ spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_piec
         }
 }
 
-/* The key of each lane's column, from x on. A column without a key that one of rows row ... row +
- * rows - 1 lists gets another's, whose value its weight of 0 meets; -1 where none has one. */
+/* The key of each lane's column, from x on. A column that no row of row ... row + rows - 1 lists
+ * gets another column's key, whose V meets a P of 0. -1: no column has a key. */
 static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_params &p,
-                                                       const struct strip &s, uint32_t x,
+                                                       const struct block_row &s, uint32_t x,
                                                        uint32_t width, int64_t row, int rows) {
     int32_t key = -1;
     if (x + warp_lane() < width) {
@@ -175,10 +174,10 @@ static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_param
     return key >= 0 || !listed ? key : other;
 }
 
-/* Moves a chunk's sums to the warp's sums of whole chunks: each lane to its own. */
+/* Adds a chunk's sums to the warp's sums of whole chunks, each lane its own. */
 template <class T, int TILES>
-static __device__ __forceinline__ void spmm_flush(float (*to)[32],
-                                                  struct spmm_sums<T, TILES> &part, bool first) {
+static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_sums<T, TILES> &part,
+                                                  bool first) {
     float *from = &part.of[0][0][0][0];
 #pragma unroll
     for (int i = 0; i < spmm_shared<T, TILES>::count; i++) {
@@ -188,36 +187,36 @@ static __device__ __forceinline__ void spmm_flush(float (*to)[32],
     part = {};
 }
 
-/* A lane's weights of 16 columns, of which row g's are at `from`, and `left` columns the strip has
- * from there on. Bit j of the answer: row 8 j + g has one that is not 0. */
+/* Loads this lane's P of 16 columns. from: row g's; left: columns of the block row from there on.
+ * Bit j of the answer: row 8 j + g has an element other than 0. */
 template <int TILES>
-static __device__ __forceinline__ unsigned
-spmm_weights(float4 (&w)[TILES], const float *from, int64_t width, int32_t left, int rows,
-             bool whole) {
-    unsigned weighty = 0;
+static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], const float *from,
+                                                           int64_t width, int32_t left, int rows,
+                                                           bool whole) {
+    unsigned nonzero = 0;
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
-        weighty |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+        nonzero |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
     }
-    return weighty;
+    return nonzero;
 }
 
-/* What the keys of the warp's turns give: every `turns`-th 32 columns, from 32 * turn on. The keys
- * of the next turn and the values of the next 16 keys are on their way. Bit j of the answer: row
- * 8 j + lane / 4 has a weight that is not 0. */
+/* Sums over the warp's turns: every `turns`-th 32 columns, from 32 * turn on. The keys of the next
+ * turn are in flight meanwhile. Bit j of the answer: row 8 j + lane / 4 has an element of P other
+ * than 0. */
 template <class T, int TILES, bool WHOLE>
 static __device__ __forceinline__ unsigned
-spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &s,
+spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct block_row &s,
            const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
     constexpr int PIECES = spmm_pieces<T, TILES>();
     const int g = warp_lane() / 4, t = warp_lane() % 4;
     const int rows = (int)min((int64_t)(8 * TILES), s.rows - row);
-    const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
+    const uint32_t width = (uint32_t)s.width; /* a block row is narrower than 2^32 */
     const uint32_t step = SPMM_COLUMNS * turns;
     const bool fours = p.block_kv % 4 == 0 && (uintptr_t)p.scores % sizeof(float4) == 0;
     struct spmm_sums<T, TILES> part = {};
-    unsigned weighty = 0;
+    unsigned nonzero = 0;
     int turn_of = 0;
     uint32_t x = SPMM_COLUMNS * turn;
     int32_t next = spmm_keys_of(p, s, x, width, row, rows);
@@ -230,47 +229,47 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct strip &
             struct words values[PIECES][4];
             float4 w[TILES];
             spmm_load<T, PIECES, WHOLE>(values, v, dim, key, from);
-            weighty |= spmm_weights<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
-                                           s.width, (int32_t)(width - x) - from - 4 * t, rows - g,
-                                           fours);
+            nonzero |= spmm_load_probs<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
+                                              s.width, (int32_t)(width - x) - from - 4 * t,
+                                              rows - g, fours);
             spmm_multiply<T, TILES>(part, values, w);
         }
         if (++turn_of % (CUDA_CHUNK / SPMM_COLUMNS) == 0)
             spmm_flush(sum, part, turn_of == CUDA_CHUNK / SPMM_COLUMNS);
     }
     spmm_flush(sum, part, turn_of < CUDA_CHUNK / SPMM_COLUMNS);
-    weighty |= __shfl_xor_sync(WARP_ALL, weighty, 1);
-    return weighty | __shfl_xor_sync(WARP_ALL, weighty, 2);
+    nonzero |= __shfl_xor_sync(WARP_ALL, nonzero, 1);
+    return nonzero | __shfl_xor_sync(WARP_ALL, nonzero, 2);
 }
 
 /* ---- results ---- */
 
-/* The sums of the warps that share this one's dims, those of the cluster's other blocks among them,
- * lane by lane, in their order. */
+/* Adds up the warps with this one's dims, over all thread blocks of the cluster, lane by lane and
+ * in order. */
 template <class T, int TILES>
-static __device__ __forceinline__ unsigned spmm_merge(struct spmm_sums<T, TILES> &sum,
-                                                      const struct spmm_shared<T, TILES> &shared,
-                                                      int dim_warps) {
+static __device__ __forceinline__ unsigned spmm_combine(struct spmm_sums<T, TILES> &sum,
+                                                        const struct spmm_shared<T, TILES> &shared,
+                                                        int dim_warps) {
     const int lane = warp_lane();
     float *to = &sum.of[0][0][0][0];
-    unsigned weighty = 0;
+    unsigned nonzero = 0;
 #pragma unroll 1
     for (int block = 0; block < cluster_size(); block++)
 #pragma unroll 1
         for (int w = (int)threadIdx.x / 32; w < (int)blockDim.x / 32; w += dim_warps) {
-            weighty |= __float_as_uint(cluster_load(&shared.weighty[w][lane], block));
+            nonzero |= __float_as_uint(cluster_load(&shared.nonzero[w][lane], block));
 #pragma unroll
             for (int i = 0; i < spmm_shared<T, TILES>::count; i++)
                 to[i] += cluster_load(&shared.sum[w][i][lane], block);
         }
-    return weighty;
+    return nonzero;
 }
 
-/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
+/* Stores a row of O. A row whose P is all 0 is 0, even where 0 * NaN was added up. */
 template <class T, int TILES>
 static __device__ __forceinline__ void
-spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const struct staged_params &p,
-             const struct strip &s, int64_t row, int32_t dim) {
+spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const struct staged_params &p,
+             const struct block_row &s, int64_t row, int32_t dim) {
     constexpr int N = words_elements<T>();
     const bool whole = words_whole<T>(p.alignment, p.d_v);
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
@@ -279,7 +278,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int r = warp_lane() % 4 * 2 + e;
-            const bool empty = !(__shfl_sync(WARP_ALL, weighty, 4 * r) >> j & 1);
+            const bool empty = !(__shfl_sync(WARP_ALL, nonzero, 4 * r) >> j & 1);
             if (row + 8 * j + r >= s.rows)
                 continue;
             T *out = o.data + (s.first + row + 8 * j + r) * o.stride + dim;
@@ -288,8 +287,8 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
                 float x[N];
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    x[i] = empty ? 0.0f
-                                 : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
+                    x[i] =
+                        empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
                 spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
             }
         }
@@ -297,7 +296,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned weighty, const stru
 
 /* ---- the kernel ---- */
 
-/* Units of all strips, for one slice of dims; and slices. */
+/* Units of all block rows for one slice of dims; number of slices. */
 template <int TILES>
 static __host__ __device__ __forceinline__ int64_t spmm_row_units(const struct staged_params &p) {
     return (p.height + 8 * TILES - 1) / (8 * TILES);
@@ -309,27 +308,27 @@ static __host__ __device__ __forceinline__ int64_t spmm_slices(const struct stag
 }
 
 template <class T, int TILES, bool WHOLE>
-static __global__ void
-__launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
+static __global__ void __launch_bounds__(SPMM_THREADS,
+                                         !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE_AFTER)
     spmm_gather(const __grid_constant__ struct staged_params p) {
     __shared__ struct spmm_shared<T, TILES> shared;
     const int warp = (int)threadIdx.x / 32, dim_warps = spmm_dim_warps<T, TILES>(p.d_v);
     const int turns = (int)blockDim.x / 32 / dim_warps;
-    struct strip &s = shared.strip[warp];
+    struct block_row &s = shared.block_row[warp];
     const int64_t row_units = spmm_row_units<TILES>(p), of_slice = p.n_items * row_units;
     const int64_t unit = blocks_unit() / cluster_size();
     const int64_t slice = unit / of_slice, at = unit - slice * of_slice;
     const int64_t item = at / row_units, row = (at - item * row_units) * (8 * TILES);
     if (slice >= spmm_slices<T, TILES>(p))
         return;
-    strip_share(s, strip_of(p, item));
+    block_row_to_shared(s, block_row_of(p, item));
     if (row >= s.rows)
         return;
     const int32_t dim =
         ((int32_t)slice * dim_warps + warp % dim_warps) * spmm_warp_dims<T, TILES>() +
         warp_lane() / 4 * words_elements<T>();
     const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
-    shared.weighty[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
+    shared.nonzero[warp][warp_lane()] = __uint_as_float(spmm_sweep<T, TILES, WHOLE>(
         shared.sum[warp], p, s, v, dim, row, cluster_rank() * turns + warp / dim_warps,
         cluster_size() * turns));
     __syncthreads();
@@ -337,11 +336,11 @@ __launch_bounds__(SPMM_THREADS, !WHOLE ? 2 : (TILES == 1 ? 4 : 3) - ARCHITECTURE
         cluster_wait();
     if (warp < dim_warps && cluster_rank() == 0) {
         struct spmm_sums<T, TILES> sum = {};
-        const unsigned weighty = spmm_merge(sum, shared, dim_warps);
-        spmm_results<T, TILES>(sum, weighty, p, s, row, dim);
+        const unsigned nonzero = spmm_combine(sum, shared, dim_warps);
+        spmm_results<T, TILES>(sum, nonzero, p, s, row, dim);
     }
     if (cluster_size() > 1)
-        cluster_wait(); /* until the first has read this one's sums */
+        cluster_wait(); /* until CTA 0 has read this one's sums */
 }
 
 /* ---- launching ---- */
@@ -375,9 +374,9 @@ static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_
  * 8, 2.7 ms at 32 (32768, .05).
  */
 
-/* The mappings that every type has for low block rows. */
+/* Mappings of low block rows, for every type. */
 template <class T>
-static cudaError_t spmm_launch_low(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<T>},
         {INT64_MAX, spmm_gather_launch<T, 1>},
@@ -385,9 +384,9 @@ static cudaError_t spmm_launch_low(const struct staged_params *p, cudaStream_t s
     return blocks_launch_of(mappings, p, stream);
 }
 
-/* f32 of more rows, which multiply-adds serve where there is little to add up. */
+/* f32 of more rows: short.cuh where block rows have few keys. */
 template <int TILES>
-static cudaError_t spmm_launch_high(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t spmm_launch_large_m(const struct staged_params *p, cudaStream_t stream) {
     return spmm_short_takes(p) ? spmm_short_launch(p, stream)
                                : spmm_gather_launch<float, TILES>(p, stream);
 }
@@ -396,8 +395,8 @@ static inline cudaError_t spmm_launch_f32(const struct staged_params *p, cudaStr
     static const struct blocks_mapping mappings[] = {
         {1, spmm_row_launch<float>},
         {8, spmm_gather_launch<float, 1>},
-        {16, spmm_launch_high<2>},
-        {INT64_MAX, spmm_launch_high<4>},
+        {16, spmm_launch_large_m<2>},
+        {INT64_MAX, spmm_launch_large_m<4>},
     };
     return blocks_launch_of(mappings, p, stream);
 }

@@ -1,21 +1,23 @@
 /*
- * Stage 3 where block rows have one query, whose keys no other row shares: a warp computes one row
- * of 16 bytes of dims a lane; where there are fewer dims, parts of the warp take turns at the keys.
- * Every CUDA_CHUNK keys are summed from zero before they are added, which keeps long rows accurate.
+ * Stage 3, SpMM, where block rows have one query, whose keys no other row shares. A warp computes a
+ * row, 16 bytes of dims a lane; with fewer dims, parts of the warp take turns at the keys. Sums
+ * over CUDA_CHUNK keys start from zero before they are added, which keeps long rows accurate.
  *
- * What bounds it is fetching from the L2 cache, so SPMM_ROW_AHEAD keys of each part are under way
- * together. All warps of a block share a row of more than SPMM_ROW_ALONE keys, in turns, and are
- * added up in order; such rows stand first, so a block's rows are far from each other: tokens that
- * see all others are as many chains of fetches, of which no block should have several. On an H200
- * (8 heads, f32, N = 1024, warm replays) 16 keys for each query take 11 us at d = 64 and 44 at 512;
- * with 16 tokens that see and are seen by all, 17 and 85.
+ * Loads from L2 are the limit, so each part has SPMM_ROW_AHEAD keys in flight. All warps of a
+ * thread block share a row of more than SPMM_ROW_ALONE keys, in turns, and are added up in order.
+ * Such rows come first in the schedule, so a thread block's rows are far from each other. Each is a
+ * long chain of loads, as of tokens that see all others, and no thread block should have several.
+ *
+ * H200, 8 heads, f32, N = 1024, warm replays, us     d = 64     512
+ *   16 keys for each query                              11      44
+ *   and 16 tokens that see all and are seen by all      17      85
  */
 #ifndef TESSERA_CUDA_SPMM_ROW_CUH
 #define TESSERA_CUDA_SPMM_ROW_CUH
 
 #include "device/blocks.cuh"
 #include "device/words.cuh"
-#include "staged/strip.cuh"
+#include "staged/block_row.cuh"
 
 #define SPMM_ROW_WARPS 4
 #define SPMM_ROW_AHEAD 8
@@ -26,44 +28,41 @@ template <class T> static __host__ __device__ constexpr int spmm_row_dims(void) 
     return 32 * words_elements<T>();
 }
 
-template <class T> struct spmm_row_sum {
-    float of[words_elements<T>()];
-};
+template <class T> struct spmm_row_sum { float of[words_elements<T>()]; };
 
-/* Sums of the warps that share a row; and the bits of whether one has a weight that is not 0. */
+/* Sums of the warps that share a row; whether a warp's P has an element other than 0. */
 template <class T> struct spmm_row_shared {
     float sum[SPMM_ROW_WARPS][words_elements<T>()][32];
-    bool weighty[SPMM_ROW_WARPS];
+    bool nonzero[SPMM_ROW_WARPS];
 };
 
 /* ---- keys ---- */
 
-/* A lane's key of 32 columns of a strip, -1 where it is not listed, and its weight. */
+/* A lane's key of 32 columns, and its P. Key -1: not listed. */
 struct spmm_row_key {
     int32_t key;
-    float weight;
+    float prob;
 };
 
 static __device__ __forceinline__ struct spmm_row_key
-spmm_row_key_of(const struct staged_params &p, const struct strip &s, uint32_t x) {
+spmm_row_key_of(const struct staged_params &p, const struct block_row &s, uint32_t x) {
     struct spmm_row_key out = {-1, 0};
     x += warp_lane();
     if (x < (uint32_t)s.width) {
-        const float weight = s.scores[x];
+        const float prob = s.scores[x];
         const struct column c = column_of(p, s, x);
         if (column_lists(p, c.first, c.last, c.bit, 0))
-            out = {c.key, weight};
+            out = {c.key, prob};
     }
     return out;
 }
 
-/* Of `count` keys, one in each lane, every `parts`-th from number `part`: adds to sum what they
- * contribute to the dims at `at`. Nothing is read for those that are not listed. */
+/* Adds P V of every `parts`-th of `count` keys, from number `part` on, to the dims at `at`. Keys
+ * that are not listed are not loaded. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ void spmm_row_add(struct spmm_row_sum<T> &sum,
-                                                    const head_view<T> &v,
-                                                    const struct spmm_row_key &held, int count,
-                                                    int part, int parts, int32_t at) {
+static __device__ __forceinline__ void
+spmm_row_add(struct spmm_row_sum<T> &sum, const head_view<T> &v, const struct spmm_row_key &held,
+             int count, int part, int parts, int32_t at) {
 #pragma unroll 1
     for (int i = part; i - part < count; i += SPMM_ROW_AHEAD * parts) {
         struct words y[SPMM_ROW_AHEAD];
@@ -76,31 +75,32 @@ static __device__ __forceinline__ void spmm_row_add(struct spmm_row_sum<T> &sum,
         }
 #pragma unroll
         for (int n = 0; n < SPMM_ROW_AHEAD; n++) {
-            const float weight = __shfl_sync(WARP_ALL, held.weight, i + n * parts);
+            const float prob = __shfl_sync(WARP_ALL, held.prob, i + n * parts);
 #pragma unroll
             for (int e = 0; e < words_elements<T>(); e++)
-                sum.of[e] = fmaf(weight, words_element(y[n], e, T()), sum.of[e]);
+                sum.of[e] = fmaf(prob, words_element(y[n], e, T()), sum.of[e]);
         }
     }
 }
 
-/* What every `turns`-th 32 columns of a row give, from 32 * turn on. Answers whether there is a
- * weight that is not 0. */
+/* P V of every `turns`-th 32 columns of a row, from 32 * turn on. Answers whether P has an element
+ * other than 0. */
 template <class T, bool WHOLE>
 static __device__ __forceinline__ bool
-spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p, const struct strip &s,
-               int32_t dim, int lanes, int turn, int turns) {
+spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
+               const struct block_row &s, int32_t dim, int lanes, int turn, int turns) {
     const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     const int part = warp_lane() / lanes;
-    const uint32_t width = (uint32_t)s.width, step = 32 * turns; /* a strip is narrower than 2^32 */
+    const uint32_t width = (uint32_t)s.width,
+                   step = 32 * turns; /* a block row is narrower than 2^32 */
     struct spmm_row_sum<T> chunk = {};
-    bool weighty = false;
+    bool nonzero = false;
     int turn_of = 0;
     struct spmm_row_key next = spmm_row_key_of(p, s, 32 * turn);
     for (uint32_t x = 32 * turn; x < width; x += step) {
         const struct spmm_row_key held = next;
         next = spmm_row_key_of(p, s, x + step);
-        weighty |= held.weight != 0;
+        nonzero |= held.prob != 0;
         spmm_row_add<T, WHOLE>(chunk, v, held, (int)min(width - x, 32u), part, 32 / lanes, dim);
         if (++turn_of % (CUDA_CHUNK / 32) != 0 && x + step < width)
             continue;
@@ -113,12 +113,12 @@ spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p, const
     for (int e = 0; e < words_elements<T>(); e++)
         for (int apart = 16; apart >= lanes; apart /= 2)
             sum.of[e] += __shfl_xor_sync(WARP_ALL, sum.of[e], apart);
-    return __any_sync(WARP_ALL, weighty);
+    return __any_sync(WARP_ALL, nonzero);
 }
 
 /* ---- results ---- */
 
-/* Elements at ... at + N - 1 of a row of outputs. */
+/* Stores N consecutive elements of a row of O, of which `left` exist. */
 template <class T>
 static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left,
                                                   bool whole) {
@@ -138,50 +138,49 @@ static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_
             out[i] = y.element[i];
 }
 
-/* A row whose weights are all 0 is empty: 0, even where 0 * NaN was added up. */
+/* Stores a row of O. A row whose P is all 0 is 0, even where 0 * NaN was added up. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ void spmm_row_store(struct spmm_row_sum<T> &sum, bool weighty,
-                                                      const struct staged_params &p,
-                                                      const struct strip &s, int32_t dim,
-                                                      int lanes) {
+static __device__ __forceinline__ void
+spmm_row_store(struct spmm_row_sum<T> &sum, bool nonzero, const struct staged_params &p,
+               const struct block_row &s, int32_t dim, int lanes) {
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
-    if (!weighty)
+    if (!nonzero)
         sum = {};
     if (warp_lane() < lanes)
         spmm_store(o.data + s.first * o.stride + dim, sum.of, p.d_v - dim, WHOLE);
 }
 
-/* A row by all warps, stored by warp `owner`. */
+/* A row by all warps; warp `owner` stores it. */
 template <class T, bool WHOLE>
 static __device__ __forceinline__ void
 spmm_row_together(struct spmm_row_shared<T> &shared, const struct staged_params &p,
-                  const struct strip &s, int32_t dim, int lanes, int owner) {
+                  const struct block_row &s, int32_t dim, int lanes, int owner) {
     const int warp = (int)threadIdx.x / 32, lane = warp_lane();
     struct spmm_row_sum<T> sum = {};
-    bool weighty = spmm_row_sweep<T, WHOLE>(sum, p, s, dim, lanes, warp, SPMM_ROW_WARPS);
-    shared.weighty[warp] = weighty;
+    bool nonzero = spmm_row_sweep<T, WHOLE>(sum, p, s, dim, lanes, warp, SPMM_ROW_WARPS);
+    shared.nonzero[warp] = nonzero;
 #pragma unroll
     for (int e = 0; e < words_elements<T>(); e++)
         shared.sum[warp][e][lane] = sum.of[e];
     __syncthreads();
     if (warp == owner) {
         sum = {};
-        weighty = false;
+        nonzero = false;
 #pragma unroll
         for (int w = 0; w < SPMM_ROW_WARPS; w++) {
-            weighty |= shared.weighty[w];
+            nonzero |= shared.nonzero[w];
 #pragma unroll
             for (int e = 0; e < words_elements<T>(); e++)
                 sum.of[e] += shared.sum[w][e][lane];
         }
-        spmm_row_store<T, WHOLE>(sum, weighty, p, s, dim, lanes);
+        spmm_row_store<T, WHOLE>(sum, nonzero, p, s, dim, lanes);
     }
     __syncthreads();
 }
 
 /* ---- the kernel ---- */
 
-/* Blocks for all rows, each for SPMM_ROW_WARPS of them. */
+/* Thread blocks for all rows, SPMM_ROW_WARPS rows each. */
 static __host__ __device__ __forceinline__ int64_t spmm_row_blocks(const struct staged_params &p) {
     return (p.n_items + SPMM_ROW_WARPS - 1) / SPMM_ROW_WARPS;
 }
@@ -191,7 +190,7 @@ static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, WHOLE && sizeof(T)
     spmm_row(const __grid_constant__ struct staged_params p) {
     __shared__ struct spmm_row_shared<T> shared;
     constexpr int N = words_elements<T>();
-    const int lanes = p.d_v > 16 * N ? 32 : p.d_v > 8 * N ? 16 : 8; /* that share a key */
+    const int lanes = p.d_v > 16 * N ? 32 : p.d_v > 8 * N ? 16 : 8; /* lanes that share a key */
     const int64_t blocks = spmm_row_blocks(p);
     int64_t number = blocks_unit();
     int32_t dim = warp_lane() % lanes * N;
@@ -200,20 +199,20 @@ static __global__ void __launch_bounds__(32 * SPMM_ROW_WARPS, WHOLE && sizeof(T)
     if (dim - warp_lane() % lanes * N >= p.d_v)
         return;
     const int64_t of_lane = number + warp_lane() % SPMM_ROW_WARPS * blocks;
-    const int64_t tiles = of_lane < p.n_items ? p.image.strips[of_lane].tiles : 0;
+    const int64_t tiles = of_lane < p.n_items ? p.image.block_rows[of_lane].tiles : 0;
     const unsigned wide = __ballot_sync(WARP_ALL, tiles * p.block_kv > SPMM_ROW_ALONE);
     const int warp = (int)threadIdx.x / 32;
     const int64_t item = number + warp * blocks;
     if (item < p.n_items && !(wide >> warp & 1)) {
-        const struct strip s = strip_of(p, item);
+        const struct block_row s = block_row_of(p, item);
         struct spmm_row_sum<T> sum = {};
-        const bool weighty = spmm_row_sweep<T, WHOLE>(sum, p, s, dim, lanes, 0, 1);
-        spmm_row_store<T, WHOLE>(sum, weighty, p, s, dim, lanes);
+        const bool nonzero = spmm_row_sweep<T, WHOLE>(sum, p, s, dim, lanes, 0, 1);
+        spmm_row_store<T, WHOLE>(sum, nonzero, p, s, dim, lanes);
     }
 #pragma unroll 1
     for (int w = 0; w < SPMM_ROW_WARPS; w++)
         if (wide >> w & 1)
-            spmm_row_together<T, WHOLE>(shared, p, strip_of(p, number + w * blocks), dim, lanes,
+            spmm_row_together<T, WHOLE>(shared, p, block_row_of(p, number + w * blocks), dim, lanes,
                                         w);
 }
 

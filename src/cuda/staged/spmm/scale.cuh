@@ -1,11 +1,11 @@
-/* What SpMM multiplies weights by before they are rounded, and divides sums by. */
+/* Factor of P before rounding, by which SpMM divides its sums. */
 #ifndef TESSERA_CUDA_SPMM_SCALE_CUH
 #define TESSERA_CUDA_SPMM_SCALE_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* Weights are 1 at most. f16 has no room for small ones, so they are scaled up. */
+/* P is 1 at most. f16 has little range below 1, so P is scaled up. */
 static __device__ __forceinline__ constexpr float spmm_scale(float) {
     return 1.0f;
 }

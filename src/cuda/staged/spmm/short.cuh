@@ -1,14 +1,14 @@
 /*
- * Stage 3 in f32 where strips have few keys and heads many dims: a block computes SPMM_SHORT_ROWS
- * rows of a strip by multiply-adds, 4 dims a thread. What such strips cost on tensor cores
- * (spmm.cuh) is instructions, some 1300 a warp for 32 dims of 16 rows and 16 keys: splitting
- * operands, merging warps' sums, and finding out what a block is to do, all for a product or two.
- * Here a thread holds its dims of all rows, keys and weights pass through shared memory,
- * SPMM_SHORT_KEYS at a time, and each value is fetched once, SPMM_SHORT_AHEAD keys under way
- * together.
+ * Stage 3, SpMM, in f32 by multiply-adds, where block rows have few keys and heads many dims. A
+ * thread block computes SPMM_SHORT_ROWS rows of a block row, 4 dims a thread.
  *
- * Every CUDA_CHUNK keys are summed from zero before they are added to what is kept in shared
- * memory, which keeps wide strips accurate, should there be one.
+ * On tensor cores (gather.cuh) such block rows cost instructions, some 1300 a warp for 32 dims of
+ * 16 rows and 16 keys: splitting operands, combining sums of warps and finding the unit, for one or
+ * two MMAs. Here a thread holds its dims of all rows. Keys and P pass through shared memory,
+ * SPMM_SHORT_KEYS at a time. V is loaded once, SPMM_SHORT_AHEAD keys in flight.
+ *
+ * Sums over CUDA_CHUNK keys start from zero before they are added to the sums in shared memory,
+ * which keeps wide block rows accurate.
  */
 #ifndef TESSERA_CUDA_SPMM_SHORT_CUH
 #define TESSERA_CUDA_SPMM_SHORT_CUH
@@ -16,21 +16,23 @@
 #include "device/architecture.cuh"
 #include "device/grid.cuh"
 #include "staged/spmm/row.cuh"
-#include "staged/strip_share.cuh"
+#include "staged/block_row_shared.cuh"
 
 #define SPMM_SHORT_THREADS 128
-#define SPMM_SHORT_BLOCKS 4 /* of a multiprocessor */
+#define SPMM_SHORT_BLOCKS 4 /* thread blocks of a multiprocessor */
 #define SPMM_SHORT_ROWS 16
 #define SPMM_SHORT_KEYS 32
 #define SPMM_SHORT_AHEAD 8
-#define SPMM_SHORT_WIDTH 64 /* columns of a mean strip at most ... */
-#define SPMM_SHORT_DIMS 256 /* ... and dims of a head at least, which half of the threads have */
+#define SPMM_SHORT_WIDTH 64 /* columns of a mean block row at most ... */
+#define SPMM_SHORT_DIMS                                                                            \
+    256 /* ... and dims of a head at least, for which half of the threads suffice */
 
 struct spmm_short_shared {
-    struct strip strip[SPMM_SHORT_THREADS / 32]; /* each warp's */
-    int32_t key[SPMM_SHORT_KEYS]; /* -1: not read */
-    /* Four rows of a key are read at a time; keys are 16 bytes apart in their banks. */
-    float weight[SPMM_SHORT_KEYS][SPMM_SHORT_ROWS + 4];
+    struct block_row block_row[SPMM_SHORT_THREADS / 32]; /* each warp's */
+    int32_t key[SPMM_SHORT_KEYS];                        /* -1: not read */
+    /* Four rows of a key are loaded at a time; the 4 extra floats put keys 16 bytes apart in the
+     * banks. */
+    float prob[SPMM_SHORT_KEYS][SPMM_SHORT_ROWS + 4];
     float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* of whole chunks */
 };
 
@@ -41,10 +43,11 @@ struct spmm_short_sum {
 
 /* ---- a few keys ---- */
 
-/* Keys and weights of columns x ... x + SPMM_SHORT_KEYS - 1 of rows row ..., 0 past the strip. */
+/* Loads keys, and P of rows from `row` on, of columns x ... x + SPMM_SHORT_KEYS - 1; 0 past the
+ * block row. */
 static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared &shared,
                                                         const struct staged_params &p,
-                                                        const struct strip &s, int row,
+                                                        const struct block_row &s, int row,
                                                         uint32_t x) {
     const int rows = (int)min(s.rows - row, (int64_t)SPMM_SHORT_ROWS), lane = warp_lane();
     const bool there = x + lane < (uint32_t)s.width;
@@ -59,15 +62,14 @@ static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared
     const float *from = s.scores + row * s.width + x + lane;
 #pragma unroll
     for (int at = (int)threadIdx.x / 32; at < SPMM_SHORT_ROWS; at += SPMM_SHORT_THREADS / 32)
-        shared.weight[lane][at] = there && at < rows ? from[at * s.width] : 0.0f;
+        shared.prob[lane][at] = there && at < rows ? from[at * s.width] : 0.0f;
 }
 
-/* part += what the first `count` keys in shared memory give. */
+/* part += P V of the first `count` keys in shared memory. */
 template <bool WHOLE>
-static __device__ __forceinline__ void spmm_short_add(struct spmm_short_sum &part,
-                                                      const struct spmm_short_shared &shared,
-                                                      const head_view<float> &v, int count,
-                                                      int32_t dim) {
+static __device__ __forceinline__ void
+spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shared,
+               const head_view<float> &v, int count, int32_t dim) {
 #pragma unroll 1
     for (int from = 0; from < count; from += SPMM_SHORT_AHEAD) {
         struct words y[SPMM_SHORT_AHEAD];
@@ -82,7 +84,7 @@ static __device__ __forceinline__ void spmm_short_add(struct spmm_short_sum &par
         for (int n = 0; n < SPMM_SHORT_AHEAD; n++)
 #pragma unroll
             for (int r = 0; r < SPMM_SHORT_ROWS; r += 4) {
-                const float4 w = *reinterpret_cast<const float4 *>(&shared.weight[from + n][r]);
+                const float4 w = *reinterpret_cast<const float4 *>(&shared.prob[from + n][r]);
                 const float of_row[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++)
@@ -94,7 +96,7 @@ static __device__ __forceinline__ void spmm_short_add(struct spmm_short_sum &par
     }
 }
 
-/* Moves a chunk's sums to those of whole chunks: each thread its own. */
+/* Adds a chunk's sums to those of whole chunks, each thread its own. */
 static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared &shared,
                                                         struct spmm_short_sum &part, bool first) {
     float *from = &part.of[0][0];
@@ -106,32 +108,32 @@ static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared
     part = {};
 }
 
-/* Bit r: row r has a weight that is not 0 among those in shared memory. By all lanes of a warp. */
+/* Bit r: row r has an element of P other than 0 in shared memory. By all lanes of a warp. */
 static __device__ __forceinline__ unsigned
-spmm_short_weighty(const struct spmm_short_shared &shared) {
+spmm_short_nonzero(const struct spmm_short_shared &shared) {
     const int r = warp_lane() % SPMM_SHORT_ROWS;
     bool any = false;
 #pragma unroll
     for (int k = warp_lane() / SPMM_SHORT_ROWS; k < SPMM_SHORT_KEYS; k += 32 / SPMM_SHORT_ROWS)
-        any |= shared.weight[k][r] != 0;
+        any |= shared.prob[k][r] != 0;
     const unsigned bits = __ballot_sync(WARP_ALL, any);
     return (bits | bits >> SPMM_SHORT_ROWS) & ((1u << SPMM_SHORT_ROWS) - 1);
 }
 
 /* ---- the kernel ---- */
 
-/* Units of rows of a strip; blocks side by side that share its dims. */
+/* Units of rows of a block row; thread blocks side by side that share its dims. */
 static __host__ __device__ __forceinline__ uint32_t
 spmm_short_row_units(const struct staged_params &p) {
     return (uint32_t)((p.height + SPMM_SHORT_ROWS - 1) / SPMM_SHORT_ROWS);
 }
-static __host__ __device__ __forceinline__ uint32_t spmm_short_slices(const struct staged_params &p) {
+static __host__ __device__ __forceinline__ uint32_t
+spmm_short_slices(const struct staged_params &p) {
     return ((uint32_t)p.d_v + 4 * SPMM_SHORT_THREADS - 1) / (4 * SPMM_SHORT_THREADS);
 }
 
 template <bool WHOLE>
-static __global__ void
-__launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
+static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
     spmm_short(const __grid_constant__ struct staged_params p) {
     __shared__ __align__(16) struct spmm_short_shared shared;
     const uint32_t row_units = spmm_short_row_units(p), slices = spmm_short_slices(p);
@@ -139,21 +141,21 @@ __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
     const uint32_t slice = blockIdx.x - unit * slices;
     const int row = (int)(unit - item * row_units) * SPMM_SHORT_ROWS;
     const int32_t dim = (int32_t)(slice * SPMM_SHORT_THREADS + threadIdx.x) * 4;
-    struct strip &s = shared.strip[threadIdx.x / 32];
-    strip_share(s, strip_of(p, item));
+    struct block_row &s = shared.block_row[threadIdx.x / 32];
+    block_row_to_shared(s, block_row_of(p, item));
     if (row >= s.rows)
         return;
     const head_view<float> v = head_of<float>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     struct spmm_short_sum part = {};
-    const uint32_t width = (uint32_t)s.width; /* a strip is narrower than 2^32 */
-    unsigned weighty = 0;
+    const uint32_t width = (uint32_t)s.width; /* a block row is narrower than 2^32 */
+    unsigned nonzero = 0;
     for (uint32_t x = 0; x < width; x += SPMM_SHORT_KEYS) {
         if (x > 0 && x % CUDA_CHUNK == 0)
             spmm_short_flush(shared, part, x == CUDA_CHUNK);
         __syncthreads(); /* the keys before have been used */
         spmm_short_fetch(shared, p, s, row, x);
         __syncthreads();
-        weighty |= spmm_short_weighty(shared);
+        nonzero |= spmm_short_nonzero(shared);
         spmm_short_add<WHOLE>(part, shared, v, (int)min(width - x, (uint32_t)SPMM_SHORT_KEYS), dim);
     }
     if (width > CUDA_CHUNK)
@@ -167,7 +169,7 @@ __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             x[e] = width > CUDA_CHUNK ? shared.sum[4 * r + e][threadIdx.x] : part.of[r][e];
-            x[e] = weighty >> r & 1 ? x[e] : 0.0f; /* even where 0 * NaN was added up */
+            x[e] = nonzero >> r & 1 ? x[e] : 0.0f; /* even where 0 * NaN was added up */
         }
         spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE);
     }
@@ -175,7 +177,7 @@ __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS - ARCHITECTURE_AFTER)
 
 /* ---- launching ---- */
 
-/* Whether strips have few keys and heads many dims. */
+/* Whether block rows have few keys and heads many dims. */
 static inline bool spmm_short_takes(const struct staged_params *p) {
     return p->d_v >= SPMM_SHORT_DIMS && p->columns <= SPMM_SHORT_WIDTH * p->n_items;
 }

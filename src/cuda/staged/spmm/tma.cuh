@@ -1,146 +1,149 @@
 /*
- * Stage 3 for 16-bit types on Hopper, where boxes fetch values (strip_tma.cuh) and weights are whole
- * rows of 16 bytes. As many blocks as the device holds take units of M rows of a strip and all dims
- * in turns, so that the next unit's keys are under way while one's sums go out: blocks of 32 keys
- * and 128 dims took 387 us one by one where they take 352 (H200, h=16,n=16384,random(0.05,1),
- * cold). Where strips are so few that blocks of a cluster should share one, lower tiles are taken,
- * or else spmm_mma.cuh. A step is
+ * Stage 3, SpMM, for 16-bit types on Hopper, TMA path (block_row_tma.cuh): a persistent,
+ * warp-specialised kernel, where rows of P are whole pieces of 16 bytes. As many CTAs as are
+ * resident take units of M rows of a block row and all dims. The next unit's keys are loaded during
+ * the epilogue of this one: blocks of 32 keys and 128 dims took 387 us without that and take 352
+ * (H200, h=16,n=16384,random(0.05,1), cold). Where block rows are so few that CTAs would share one,
+ * lower tiles are taken, or else mma.cuh. A step is
  *
- *   part[M, N] += weight[M, KEYS] v[KEYS, N]      and every CUDA_CHUNK keys   sum += part
+ *   part [M, N] += P [M, KEYS] V [KEYS, N]      WGMMA; every CUDA_CHUNK keys   sum += part
  *
- * One warpgroup fetches, ahead: all of it weights, 16 bytes at a time, and one warp values, by
- * boxes. Others compute 64 rows each, of which half are idle where M is 32: low block rows wait for
- * keys, not for products. A stage's `full` ends when its weights and values stand, `empty` when all
- * that compute have used it.
+ * The producer warpgroup runs ahead: all of it copies P, by cp.async of 16 bytes, and one warp
+ * loads V by TMA. Consumer warpgroups have 64 rows each; half of them idle where M is 32, since low
+ * block rows wait for keys. The full barrier of a stage completes with its P and V, the empty
+ * barrier when all consumers have used it.
  */
-#ifndef TESSERA_CUDA_SM90_SPMM_BOXES_CUH
-#define TESSERA_CUDA_SM90_SPMM_BOXES_CUH
+#ifndef TESSERA_CUDA_SPMM_TMA_CUH
+#define TESSERA_CUDA_SPMM_TMA_CUH
 
-#include "staged/strip_tma.cuh"
+#include "staged/block_row_tma.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
-template <int M, int N> struct spmm_box_shape {
-    static constexpr int ROWS = 16, DIMS = N; /* of a warp */
-    static constexpr int GROUPS = M > 64 ? 2 : 1, THREADS = 128 * GROUPS; /* that compute */
-    static constexpr int BLOCKS = 2 / GROUPS; /* of a multiprocessor */
-    static constexpr int KEYS = 64, BOXES = KEYS / STRIP_BOX; /* of a step */
-    static constexpr int PITCH = 4 * KEYS + 32; /* bytes: 4 rows' 8 keys each meet all banks */
-    static constexpr int V_BOX = N / 64 * STRIP_BOX * 128; /* a panel after the other */
-    static constexpr int V_TILE = BOXES * V_BOX, W_TILE = M * PITCH;
-    static constexpr int ROOM = (STRIP_SHARED + 1024) / BLOCKS - 2048;
-    static constexpr int STAGES = ROOM / (V_TILE + W_TILE) < 8 ? ROOM / (V_TILE + W_TILE) : 8;
-    static constexpr int V = 0, W = STAGES * V_TILE, FULL = W + STAGES * W_TILE;
+template <int M, int N> struct spmm_tma_shape {
+    static constexpr int ROWS = 16, DIMS = N;                                   /* of a warp */
+    static constexpr int CONSUMERS = M > 64 ? 2 : 1, THREADS = 128 * CONSUMERS; /* consumers */
+    static constexpr int BLOCKS = 2 / CONSUMERS; /* CTAs of a multiprocessor */
+    static constexpr int KEYS = 64, TMA_TILES = KEYS / STAGED_TMA_KEYS; /* of a step */
+    static constexpr int PITCH =
+        4 * KEYS + 32; /* bytes between rows of P: 4 rows' 8 keys each touch all banks */
+    static constexpr int V_TMA_TILE =
+        N / 64 * STAGED_TMA_KEYS * 128; /* panels one after the other */
+    static constexpr int V_TILE = TMA_TILES * V_TMA_TILE, P_TILE = M * PITCH;
+    static constexpr int ROOM = (STAGED_SHARED + 1024) / BLOCKS - 2048;
+    static constexpr int STAGES = ROOM / (V_TILE + P_TILE) < 8 ? ROOM / (V_TILE + P_TILE) : 8;
+    static constexpr int V = 0, P = STAGES * V_TILE, FULL = P + STAGES * P_TILE;
     static constexpr int EMPTY = FULL + 8 * STAGES, BYTES = EMPTY + 8 * STAGES;
-    static constexpr int CLAIM = GROUPS > 1 ? 232 : 208, LEAVE = 40; /* registers */
-    /* A warp's sums: 16 x 8 tiles. */
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS > 1 ? 232 : 208,
+                         PRODUCER_REGISTERS = 40; /* registers */
+    /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[1][N / 8][4];
 };
 
-/* M rows of a strip. */
-struct spmm_box_unit {
-    struct strip strip;
+/* A unit: M rows of a block row. */
+struct spmm_tma_unit {
+    struct block_row block_row;
     int64_t row; /* first row */
-    int steps;   /* -1: there is no such unit */
+    int steps;   /* -1: no unit */
 };
 
-/* Units of one strip stand together. */
-static __host__ __device__ __forceinline__ int64_t spmm_box_units(const struct staged_params &p,
+/* Units of one block row are neighbours. */
+static __host__ __device__ __forceinline__ int64_t spmm_tma_units(const struct staged_params &p,
                                                                   int64_t m) {
     return p.n_items * ((p.height + m - 1) / m);
 }
 
-/* The block's unit of a round. Items stand longest first, so that blocks take units there and back
- * in turns. */
+/* The CTA's unit of a round. Items are ordered longest first, so CTAs take units forward and
+ * backward in alternate rounds. */
 template <int M, class shape>
-static __device__ __forceinline__ struct spmm_box_unit
-spmm_box_unit_of(const struct staged_params &p, int round) {
+static __device__ __forceinline__ struct spmm_tma_unit
+spmm_tma_unit_of(const struct staged_params &p, int round) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const uint32_t place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int64_t number = (int64_t)round * gridDim.x + place;
-    struct spmm_box_unit unit;
+    struct spmm_tma_unit unit;
     unit.steps = -1;
-    if (number >= spmm_box_units(p, M))
+    if (number >= spmm_tma_units(p, M))
         return unit;
     const uint32_t item = (uint32_t)number / row_units;
-    unit.strip = strip_of(p, item);
+    unit.block_row = block_row_of(p, item);
     unit.row = (int64_t)((uint32_t)number - item * row_units) * M;
-    unit.steps = unit.row < unit.strip.rows
-                     ? (int)((unit.strip.width + shape::KEYS - 1) / shape::KEYS)
+    unit.steps = unit.row < unit.block_row.rows
+                     ? (int)((unit.block_row.width + shape::KEYS - 1) / shape::KEYS)
                      : 0;
     return unit;
 }
 
-/* ---- fetching ---- */
+/* ---- the producer ---- */
 
-/* A step's values. */
+/* Loads V of a step. */
 template <class shape>
-static __device__ __forceinline__ void spmm_box_values(uint32_t shared, const CUtensorMap *map,
-                                                       const struct staged_params &p,
-                                                       const struct strip &strip, int stage,
-                                                       int32_t key, int first) {
+static __device__ __forceinline__ void
+spmm_tma_load_v(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
+                const struct block_row &block_row, int stage, int32_t key, int first) {
     const uint32_t full = shared + shape::FULL + 8 * stage;
     const uint32_t v = shared + shape::V + stage * shape::V_TILE;
-    const int h = head_kv_of(p, strip);
+    const int h = head_kv_of(p, block_row);
     if (warp_lane() == 0)
-        barrier_arrive_expect(full, shape::V_TILE);
+        barrier_arrive_expect_tx(full, shape::V_TILE);
 #pragma unroll
-    for (int j = 0; j < shape::BOXES; j++) {
+    for (int j = 0; j < shape::TMA_TILES; j++) {
         const int32_t of = __shfl_sync(WARP_ALL, key, first + j);
         if (warp_lane() == 0)
-            box_load_panels(v + j * shape::V_BOX, map, full, 0, of, h, strip.b, BOX_AGAIN);
+            tma_load_panels(v + j * shape::V_TMA_TILE, map, full, 0, of, h, block_row.b,
+                            TMA_EVICT_LAST);
     }
     __syncwarp();
 }
 
-/* A unit, whose steps are numbered from `number` on, by all four warps, of which the first is also
- * that of values. */
+/* Fetches a unit, whose steps are numbered from `number` on. By all four warps; warp 0 also loads
+ * V. */
 template <int M, class shape>
 static __device__ __forceinline__ void
-spmm_box_fetch(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
-               const struct spmm_box_unit &unit, int number, int warp) {
-    constexpr int WINDOW = 32 / shape::BOXES; /* steps whose keys are looked up at a time */
+spmm_tma_produce(uint32_t shared, const CUtensorMap *map, const struct staged_params &p,
+                 const struct spmm_tma_unit &unit, int number, int warp) {
+    constexpr int WINDOW = 32 / shape::TMA_TILES; /* steps whose keys are looked up at a time */
     constexpr int PIECES = shape::KEYS / 4, AT_ONCE = 128 / PIECES; /* rows */
-    const int64_t width = unit.strip.width;
+    const int64_t width = unit.block_row.width;
     const int thread = 32 * warp + warp_lane(), first = thread / PIECES;
     const int column = thread % PIECES * 4;
-    const int rows = (int)min(unit.strip.rows - unit.row, (int64_t)M) - first;
-    const float *from = unit.strip.scores + (unit.row + first) * width + column;
-    const uint32_t to = shared + shape::W + (uint32_t)(first * shape::PITCH + 4 * column);
+    const int rows = (int)min(unit.block_row.rows - unit.row, (int64_t)M) - first;
+    const float *from = unit.block_row.scores + (unit.row + first) * width + column;
+    const uint32_t to = shared + shape::P + (uint32_t)(first * shape::PITCH + 4 * column);
     int32_t key = 0, next = 0;
     if (warp == 0)
-        next = strip_box_key(p, unit.strip.entry, 0, width);
+        next = block_row_tma_key(p, unit.block_row.entry, 0, width);
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
-        const int stage = strip_stage<shape::STAGES>(number + step);
+        const int stage = staged_stage<shape::STAGES>(number + step);
         const int64_t x = (int64_t)step * shape::KEYS;
         barrier_wait(shared + shape::EMPTY + 8 * stage,
-                     strip_parity<shape::STAGES>(number + step) ^ 1);
+                     staged_parity<shape::STAGES>(number + step) ^ 1);
         if (warp == 0) {
             if (step % WINDOW == 0) {
                 key = next;
-                next = strip_box_key(p, unit.strip.entry, x + 32 * STRIP_BOX, width);
+                next = block_row_tma_key(p, unit.block_row.entry, x + 32 * STAGED_TMA_KEYS, width);
             }
-            spmm_box_values<shape>(shared, map, p, unit.strip, stage, key,
-                                   step % WINDOW * shape::BOXES);
+            spmm_tma_load_v<shape>(shared, map, p, unit.block_row, stage, key,
+                                   step % WINDOW * shape::TMA_TILES);
         }
         const bool there = x + column < width;
-        const float *at = there ? from + x : unit.strip.scores;
+        const float *at = there ? from + x : unit.block_row.scores;
 #pragma unroll
         for (int i = 0; i < M; i += AT_ONCE) {
             if (i < rows)
-                copy_16(to + (uint32_t)(stage * shape::W_TILE + i * shape::PITCH), at, there);
+                cp_async_16(to + (uint32_t)(stage * shape::P_TILE + i * shape::PITCH), at, there);
             at += there ? AT_ONCE * width : 0;
         }
-        barrier_arrive_copied(shared + shape::FULL + 8 * stage);
+        barrier_arrive_cp_async(shared + shape::FULL + 8 * stage);
     }
 }
 
-/* ---- computing ---- */
+/* ---- consumers ---- */
 
-/* Weights of 16 keys as an operand, the first of whose rows stands at `from` and the other 8 rows
- * on; any[0 ... 1] gets the bits of all weights of each. */
+/* P of 16 keys as an A operand: the row at `from`, and the row 8 further. any[0], any[1]: OR of the
+ * two rows' bits. */
 template <class T, class shape>
-static __device__ __forceinline__ void spmm_box_operand(uint32_t (&to)[4], uint32_t *any,
+static __device__ __forceinline__ void spmm_tma_operand(uint32_t (&to)[4], uint32_t *any,
                                                         const unsigned char *from, T) {
     constexpr float scale = spmm_scale(T());
 #pragma unroll
@@ -152,10 +155,10 @@ static __device__ __forceinline__ void spmm_box_operand(uint32_t (&to)[4], uint3
     }
 }
 
-/* part (+)= weight v of a step of which `keys` are there; a warp of rows past M has none. */
+/* part (+)= P V of a step of `keys` keys. idle: a warp of rows past M, whose P is 0. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-spmm_box_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned char *weight,
+spmm_tma_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned char *prob,
                   uint32_t v, int keys, bool idle, bool fresh) {
     uint32_t a[shape::KEYS / 16][4];
 #pragma unroll
@@ -164,89 +167,90 @@ spmm_box_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned 
         for (int i = 0; i < 4; i++)
             a[k][i] = 0;
         if (!idle && 16 * k < keys)
-            spmm_box_operand<T, shape>(a[k], any, weight + 64 * k, T());
-        product_fence();
-        product_columns_of(part, a[k], product_columns(v + k / 2 * shape::V_BOX + k % 2 * 16 * 128,
-                                           STRIP_BOX * 128),
-                           k > 0 || !fresh, T());
+            spmm_tma_operand<T, shape>(a[k], any, prob + 64 * k, T());
+        wgmma_fence();
+        wgmma_rs(
+            part, a[k],
+            wgmma_mn_major(v + k / 2 * shape::V_TMA_TILE + k % 2 * 16 * 128, STAGED_TMA_KEYS * 128),
+            k > 0 || !fresh, T());
     }
-    product_group();
-    product_wait<0>();
-    product_pin(part);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_operand(part);
 }
 
-/* A unit, whose steps are numbered from `number` on. */
+/* Computes a unit, whose steps are numbered from `number` on. */
 template <class T, int M, class shape>
 static __device__ __forceinline__ void
-spmm_box_compute(unsigned char *memory, uint32_t shared, const struct staged_params &p,
-                 const struct spmm_box_unit &unit, int number) {
+spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_params &p,
+                 const struct spmm_tma_unit &unit, int number) {
     constexpr int FOLD = CUDA_CHUNK / shape::KEYS; /* steps */
     const int row = sm90_uniform((int)threadIdx.x / 32) * 16;
     const int lane = warp_lane();
-    const uint32_t at = shape::W + (uint32_t)((row + lane / 4) * shape::PITCH + lane % 4 * 8);
+    const uint32_t at = shape::P + (uint32_t)((row + lane / 4) * shape::PITCH + lane % 4 * 8);
     typename shape::sums sum = {};
     float part[shape::DIMS / 2];
     float(&flat)[shape::DIMS / 2] = reinterpret_cast<float(&)[shape::DIMS / 2]>(sum);
     uint32_t any[2] = {};
 #pragma unroll 1
     for (int step = 0; step < unit.steps; step++) {
-        const int stage = strip_stage<shape::STAGES>(number + step);
-        const int64_t left = unit.strip.width - (int64_t)step * shape::KEYS;
-        barrier_wait(shared + shape::FULL + 8 * stage, strip_parity<shape::STAGES>(number + step));
-        spmm_box_multiply<T, shape>(part, any, memory + at + stage * shape::W_TILE,
-                                    panel16_described(memory + shape::V) + stage * shape::V_TILE,
-                                    (int)min(left, (int64_t)shape::KEYS), row >= M,
-                                    step % FOLD == 0);
-        barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read weights */
+        const int stage = staged_stage<shape::STAGES>(number + step);
+        const int64_t left = unit.block_row.width - (int64_t)step * shape::KEYS;
+        barrier_wait(shared + shape::FULL + 8 * stage, staged_parity<shape::STAGES>(number + step));
+        spmm_tma_multiply<T, shape>(
+            part, any, memory + at + stage * shape::P_TILE,
+            panel16_wgmma_address(memory + shape::V) + stage * shape::V_TILE,
+            (int)min(left, (int64_t)shape::KEYS), row >= M, step % FOLD == 0);
+        barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read P */
         if (step % FOLD == FOLD - 1 || step == unit.steps - 1)
 #pragma unroll
             for (int i = 0; i < shape::DIMS / 2; i++)
                 flat[i] += part[i];
     }
-    const head_view<T> o = head_of<T>(p, p.o, unit.strip.b, unit.strip.h, p.d_v);
+    const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
     if (row < M)
-        spmm_mma_store<T, shape>(sum, any, unit.strip, o, unit.row + row, 0);
+        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0);
 }
 
 /* ---- the kernel ---- */
 
-/* Each role goes through the block's units by itself: those that fetch are ahead by what the ring
- * holds, also of the next unit. */
+/* Each role goes through the CTA's units by itself. The producer runs ahead by the ring's stages,
+ * into the next unit too. */
 template <class T, int M, class shape>
 static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
-    spmm_boxes(const __grid_constant__ struct staged_params p,
-               const __grid_constant__ CUtensorMap map) {
+    spmm_tma(const __grid_constant__ struct staged_params p,
+             const __grid_constant__ CUtensorMap map) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t shared = shared_address(memory);
     if (threadIdx.x == 0) {
-        box_prefetch_map(&map);
+        tma_prefetch_map(&map);
         for (int i = 0; i < shape::STAGES; i++) {
-            barrier_make(shared + shape::FULL + 8 * i, 1 + 128);
-            barrier_make(shared + shape::EMPTY + 8 * i, shape::THREADS);
+            barrier_init(shared + shape::FULL + 8 * i, 1 + 128);
+            barrier_init(shared + shape::EMPTY + 8 * i, shape::THREADS);
         }
-        barrier_made();
+        barrier_init_fence();
     }
     __syncthreads();
     const int warp = sm90_uniform((int)threadIdx.x / 32) - shape::THREADS / 32;
     int number = 0;
     if (warp < 0) {
-        registers_claim<shape::CLAIM>();
+        registers_claim<shape::CONSUMER_REGISTERS>();
 #pragma unroll 1
         for (int round = 0;; round++) {
-            const struct spmm_box_unit unit = spmm_box_unit_of<M, shape>(p, round);
+            const struct spmm_tma_unit unit = spmm_tma_unit_of<M, shape>(p, round);
             if (unit.steps < 0)
                 break;
-            spmm_box_compute<T, M, shape>(memory, shared, p, unit, number);
+            spmm_tma_consume<T, M, shape>(memory, shared, p, unit, number);
             number += unit.steps;
         }
     } else {
-        registers_release<shape::LEAVE>();
+        registers_release<shape::PRODUCER_REGISTERS>();
 #pragma unroll 1
         for (int round = 0;; round++) {
-            const struct spmm_box_unit unit = spmm_box_unit_of<M, shape>(p, round);
+            const struct spmm_tma_unit unit = spmm_tma_unit_of<M, shape>(p, round);
             if (unit.steps < 0)
                 break;
-            spmm_box_fetch<M, shape>(shared, &map, p, unit, number, warp);
+            spmm_tma_produce<M, shape>(shared, &map, p, unit, number, warp);
             number += unit.steps;
         }
     }
@@ -255,19 +259,19 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
 /* ---- launching ---- */
 
 template <class T, int M, int N>
-static cudaError_t spmm_boxes_launch_tile(const struct staged_params *p, cudaStream_t stream) {
-    typedef spmm_box_shape<M, N> shape;
+static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
+    typedef spmm_tma_shape<M, N> shape;
     CUtensorMap map;
-    const int64_t units = spmm_box_units(*p, M);
+    const int64_t units = spmm_tma_units(*p, M);
     const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
-    if (!strips_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v, STRIP_BOX,
-                    N / 64, T()))
+    if (!block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
+                        STAGED_TMA_KEYS, N / 64, T()))
         return cudaErrorNotSupported;
     if (units == 0)
         return cudaSuccess;
     if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
-    void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_boxes<T, M, shape>;
+    void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_tma<T, M, shape>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, &map};
@@ -277,30 +281,30 @@ static cudaError_t spmm_boxes_launch_tile(const struct staged_params *p, cudaStr
                                    dim3(128 + shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* A tile of M rows, and the blocks of a multiprocessor that compute such. */
-struct spmm_boxes_tile {
+/* A tile of M rows, and its CTAs on a multiprocessor. */
+struct spmm_tma_tile {
     int64_t height;
     int blocks;
     cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
-#define SPMM_BOXES_TILE(m, n)                                                                      \
-    { m, spmm_box_shape<m, n>::BLOCKS, spmm_boxes_launch_tile<T, m, n> }
+#define SPMM_TMA_TILE(m, n)                                                                        \
+    { m, spmm_tma_shape<m, n>::BLOCKS, spmm_tma_launch_tile<T, m, n> }
 
-/* As high a tile as block rows fill, or a lower one where strips are so few that blocks would share
- * them: values are fetched again then, but no sums have to be added up.
- * cudaErrorNotSupported: nothing is launched, for boxes cannot fetch this. */
+/* As high a tile as block rows fill. A lower one where block rows are so few that CTAs would share
+ * them: V is then loaded again, but no sums are combined. cudaErrorNotSupported: nothing is
+ * launched, since TMA cannot load these tensors. */
 template <class T>
-static cudaError_t spmm_boxes_launch(const struct staged_params *p, cudaStream_t stream) {
-    static const struct spmm_boxes_tile tiles[2][3] = {
-        {SPMM_BOXES_TILE(32, 64), SPMM_BOXES_TILE(64, 64), SPMM_BOXES_TILE(128, 64)},
-        {SPMM_BOXES_TILE(32, 128), SPMM_BOXES_TILE(64, 128), SPMM_BOXES_TILE(128, 128)},
+static cudaError_t spmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
+    static const struct spmm_tma_tile tiles[2][3] = {
+        {SPMM_TMA_TILE(32, 64), SPMM_TMA_TILE(64, 64), SPMM_TMA_TILE(128, 64)},
+        {SPMM_TMA_TILE(32, 128), SPMM_TMA_TILE(64, 128), SPMM_TMA_TILE(128, 128)},
     };
-    if (!strips_boxed(p) || p->height <= 16 || p->d_v > 128)
+    if (!block_rows_fit_tma(p) || p->height <= 16 || p->d_v > 128)
         return cudaErrorNotSupported;
-    const struct spmm_boxes_tile *of = tiles[p->d_v > 64];
+    const struct spmm_tma_tile *of = tiles[p->d_v > 64];
     int i = p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2;
-    while (i >= 0 && spmm_mma_cluster(p, spmm_box_units(*p, of[i].height), of[i].blocks) > 1)
+    while (i >= 0 && spmm_mma_cluster(p, spmm_tma_units(*p, of[i].height), of[i].blocks) > 1)
         i--;
     return i < 0 ? cudaErrorNotSupported : of[i].launch(p, stream);
 }

@@ -1,15 +1,13 @@
-/*
- * A strip: the tiles of one block row side by side, as the BCSR scores hold them (tessera.h,
- * section 4): row r of the strip is `width` consecutive floats, block_kv for each tile.
- */
-#ifndef TESSERA_CUDA_STRIP_CUH
-#define TESSERA_CUDA_STRIP_CUH
+/* A block row of the score matrix: its tiles side by side, as the BCSR scores store them
+ * (tessera.h, section 4). Row r of it is `width` consecutive floats, block_kv for each tile. */
+#ifndef TESSERA_CUDA_BLOCK_ROW_CUH
+#define TESSERA_CUDA_BLOCK_ROW_CUH
 
 #include "device/convert.cuh"
 #include "device/warp.cuh"
 #include "host/staged.h"
 
-struct strip {
+struct block_row {
     int32_t b, h;
     int64_t entry; /* its first tile */
     int64_t first; /* its first query */
@@ -18,28 +16,29 @@ struct strip {
     float *scores;
 };
 
-/* n / number. */
+/* n / number (struct cuda_divisor). */
 static __device__ __forceinline__ uint32_t divided(uint32_t n, const struct cuda_divisor &by) {
     const uint32_t high = __umulhi(by.factor, n);
     return (high + ((n - high) >> by.halve)) >> by.shift;
 }
 
-/* All of it under way at once, where loads of members would wait for one another's use. */
-static __device__ __forceinline__ struct strip_place strip_place_at(const struct strip_place *of) {
-    static_assert(sizeof(struct strip_place) == 2 * sizeof(uint4), "two pieces");
+/* Loads a place as two pieces of 16 bytes, both in flight at once. */
+static __device__ __forceinline__ struct block_row_place
+block_row_place_at(const struct block_row_place *of) {
+    static_assert(sizeof(struct block_row_place) == 2 * sizeof(uint4), "two pieces");
     const uint4 *from = reinterpret_cast<const uint4 *>(of);
     union {
         uint4 piece[2];
-        struct strip_place place;
+        struct block_row_place place;
     } at;
     at.piece[0] = from[0];
     at.piece[1] = from[1];
     return at.place;
 }
 
-static __device__ __forceinline__ struct strip strip_at(const struct staged_params &p,
-                                                        const struct strip_place &at) {
-    struct strip s;
+static __device__ __forceinline__ struct block_row block_row_at(const struct staged_params &p,
+                                                                const struct block_row_place &at) {
+    struct block_row s;
     s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
     s.h = at.batch_head - s.b * p.heads_q;
     s.entry = at.entry;
@@ -50,20 +49,20 @@ static __device__ __forceinline__ struct strip strip_at(const struct staged_para
     return s;
 }
 
-static __device__ __forceinline__ struct strip strip_of(const struct staged_params &p,
-                                                        int64_t number) {
-    return strip_at(p, strip_place_at(p.image.strips + number));
+static __device__ __forceinline__ struct block_row block_row_of(const struct staged_params &p,
+                                                                int64_t number) {
+    return block_row_at(p, block_row_place_at(p.image.block_rows + number));
 }
 
-/* Whether all rows of a strip begin and end on multiples of 16 bytes. */
-static __device__ __forceinline__ bool strip_aligned(const struct strip &s) {
+/* Whether all rows of a block row begin and end on multiples of 16 bytes. */
+static __device__ __forceinline__ bool block_row_aligned(const struct block_row &s) {
     return s.width % 4 == 0 && (uintptr_t)s.scores % 16 == 0;
 }
 
-/* One column of a strip. Row r of the block row lists it when first <= r <= last and, where there
- * is a bitmask, bit + r * block_kv of it is set. */
+/* A column of a block row. Row r lists the column when first <= r <= last and, with a bitmask, bit
+ * number bit + r * block_kv is set. */
 struct column {
-    int32_t key; /* -1: past the last key, listed by no row */
+    int32_t key; /* -1: past the last key, no row lists it */
     int32_t first, last;
     int64_t bit; /* -1: no bitmask */
 };
@@ -72,20 +71,20 @@ static __device__ __forceinline__ int32_t clamp_row(int64_t row) {
     return row < -1 ? -1 : row > INT32_MAX ? INT32_MAX : (int32_t)row;
 }
 
-/* Where column x of the strip that begins with tile `first` stands: its tile, and number c in it. A
- * strip is narrower than 2^32. */
+/* Place of column x of the block row whose first tile is `first`: its tile, and its number c in the
+ * tile. A block row is narrower than 2^32. */
 struct column_place {
     int64_t entry;
     uint32_t c;
 };
 
-static __device__ __forceinline__ struct column_place
-column_place_of(const struct staged_params &p, int64_t first, int64_t x) {
+static __device__ __forceinline__ struct column_place column_place_of(const struct staged_params &p,
+                                                                      int64_t first, int64_t x) {
     const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
     return {first + tile, n - tile * (uint32_t)p.block_kv};
 }
 
-/* The column there, of block column `block`. */
+/* The column at a place, of block column `block`. */
 static __device__ __forceinline__ struct column
 column_at(const struct staged_params &p, const struct column_place &at, int32_t block) {
     const uint32_t c = at.c;
@@ -106,7 +105,7 @@ column_at(const struct staged_params &p, const struct column_place &at, int32_t 
 }
 
 static __device__ __forceinline__ struct column column_of(const struct staged_params &p,
-                                                          const struct strip &s, int64_t x) {
+                                                          const struct block_row &s, int64_t x) {
     const struct column_place at = column_place_of(p, s.entry, x);
     return column_at(p, at, p.image.col_idx[at.entry]);
 }
@@ -122,9 +121,8 @@ static __device__ __forceinline__ bool column_lists(const struct staged_params &
 }
 
 /* Whether any of rows row ... row + rows - 1 lists the column. */
-static __device__ __forceinline__ bool column_lists_any(const struct staged_params &p,
-                                                        const struct column &c, int64_t row,
-                                                        int64_t rows) {
+static __device__ __forceinline__ bool
+column_lists_any(const struct staged_params &p, const struct column &c, int64_t row, int64_t rows) {
     if (c.bit < 0)
         return row <= c.last && row + rows > c.first;
     bool any = false;
@@ -133,18 +131,19 @@ static __device__ __forceinline__ bool column_lists_any(const struct staged_para
     return any;
 }
 
-/* Chunks of all strips at most: each may end in one that is not whole. */
+/* Chunks of CUDA_CHUNK columns of all block rows, at most: the last chunk of each may be
+ * partial. */
 static inline int64_t chunks_at_most(const struct staged_params &p) {
     return p.n_items + p.columns / CUDA_CHUNK;
 }
 
-/* The head of K and V that a strip's queries meet. */
+/* The key/value head of a block row's queries. */
 static __device__ __forceinline__ int32_t head_kv_of(const struct staged_params &p,
-                                                     const struct strip &s) {
+                                                     const struct block_row &s) {
     return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
 }
 
-/* The rows of one (batch, head) of a tensor. */
+/* The rows of one head of a tensor. */
 template <class T> struct head_view {
     T *data;
     int64_t stride;
@@ -153,9 +152,8 @@ template <class T> struct head_view {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> head_of(const struct staged_params &p,
-                                                       const struct view &view, int32_t b,
-                                                       int32_t h, int32_t d) {
+static __device__ __forceinline__ head_view<T>
+head_of(const struct staged_params &p, const struct view &view, int32_t b, int32_t h, int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
             d, p.alignment >= 4 * (int32_t)sizeof(T)};
 }
