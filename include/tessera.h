@@ -196,7 +196,8 @@ typedef struct tess_plan tess_plan;
  *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
  *
  * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
- * that have kernels for the problem. Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
+ * that have kernels for the problem and find memory: the staged one allocates 4 bytes for each element
+ * of the listed tiles of every query head, and without room for them the fused one runs. Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
  * CUDA_ERROR. Online softmax: Milakov and Gimelshein, arXiv:1805.02867; fused attention: Dao et
  * al., FlashAttention, arXiv:2205.14135.
  */
@@ -472,8 +473,8 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * ALiBi and dropout count in the whole problem, of which this one may be a slice (of ranks, chunks,
- * or of documents in turn). Sizes of 0 mean this problem's own:
+ * CUDA refuses modifiers in this version. Positions (ALiBi) and draws (dropout) are numbered over the
+ * whole problem, of which this problem may be a slice. Sizes of 0 mean this problem's own:
  *
  *   batch_offset, head_offset, query_offset, key_offset
  *              whole-problem numbers of the first batch, query head, query and key
@@ -481,7 +482,7 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *              sizes of the whole problem; query i stands at position
  *              p_i = i + query_offset + whole_n_kv - whole_n_q
  *   key_positions
- *              1: a run is given the position of each key, which need not be contiguous
+ *              1: a run is given the position of each key, any number; dropout counts modulo 2^32
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -677,6 +678,7 @@ TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *argu
  *
  * as caches in pieces, shared prefixes and rings of devices need it.
  *
+ *   backend   where the memory is (CUDA: on the current device)
  *   parts     1 ... 65536; on CUDA at most 60: of more, merge groups into f32, then the groups
  *   o         [parts] views [B, heads, n, d_v], all of one type; d_v up to 65536
  *   lse       [parts] views [B, heads, n, 1], f32

@@ -73,7 +73,8 @@ static void positions(struct lab_report *report, const struct lab_oracle *oracle
         int empty = oracle->lse[x] == -(double)INFINITY; /* 0, whatever stands in the tile */
         if (isfinite(want) && !empty && lab_oracle_near(oracle, x, reach, LAB_BAD_V))
             continue;
-        if (isfinite(got) && oracle->drops && oracle->lists_bad[x] & LAB_BAD_V)
+        if (isfinite(got) && oracle->drops &&
+            (oracle->lists_bad[x] & (LAB_BAD_V | LAB_MET_V)) == LAB_BAD_V)
             continue; /* a weight of 0 need not meet its value where all others are dropped */
         fail(report, "o", at, "element %lld is %.9g, the oracle has %.9g", (long long)d, got, want);
         return;

@@ -7,7 +7,7 @@
 
 #include "lab/scoring.h"
 
-enum { LAB_BAD_K = 1, LAB_BAD_V = 2 };
+enum { LAB_BAD_K = 1, LAB_BAD_V = 2, LAB_MET_V = 4 };
 
 /* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
 struct lab_oracle {
@@ -21,7 +21,8 @@ struct lab_oracle {
     double *size;
     double *spread; /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2), dropped keys counted */
     int64_t *keys;  /* [rows] n: how many keys the row lists */
-    unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with NaN or Inf */
+    unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with
+                                  NaN or Inf; LAB_MET_V: and one of V's has a weight */
 };
 
 /*

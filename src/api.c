@@ -469,20 +469,6 @@ static tess_status sizes_agree(const tess_problem *p, const char *function, tess
     return TESS_OK;
 }
 
-/* A plan of the pipeline of lower predicted cost, among those that have kernels for the problem. */
-static tess_status plan_cheaper(tess_plan **plan, tess_problem *problem,
-                                const tess_pattern *pattern, const tess_target *target,
-                                tess_error *error) {
-    const tess_status status = tess_plan_create(plan, problem, pattern, target, error);
-    if (status && status != TESS_UNSUPPORTED)
-        return status;
-    if (!status && (*plan)->predicted_seconds <= plan_staged_seconds(*plan, pattern))
-        return TESS_OK;
-    tess_plan_free(*plan);
-    problem->pipeline = TESS_STAGED;
-    return tess_plan_create(plan, problem, pattern, target, error);
-}
-
 /* Allocates, runs and waits. */
 static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, const char *function,
                             tess_error *error) {
@@ -508,8 +494,28 @@ static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, co
     return status;
 }
 
-/* Plans, runs and frees. Where there is no room for the scores of the staged pipeline, the fused one
- * runs, which needs none. Errors may name functions and arguments of a callee. */
+/* Plans and runs the pipeline of lower predicted cost, among those that have kernels for the problem
+ * and find memory: the staged one needs room for its scores. */
+static tess_status cheaper_run(tess_problem *problem, const tess_pattern *pattern,
+                               const tess_target *target, tess_arguments *arguments,
+                               const char *function, tess_error *error) {
+    tess_plan *fused = NULL, *staged = NULL;
+    tess_status status = tess_plan_create(&fused, problem, pattern, target, error);
+    if (status == TESS_UNSUPPORTED ||
+        (!status && plan_staged_seconds(fused, pattern) < fused->predicted_seconds)) {
+        problem->pipeline = TESS_STAGED;
+        status = tess_plan_create(&staged, problem, pattern, target, error);
+        if (!status)
+            status = plan_run(staged, arguments, function, error);
+    }
+    if (fused && (!staged || status == TESS_OUT_OF_MEMORY))
+        status = plan_run(fused, arguments, function, error);
+    tess_plan_free(staged);
+    tess_plan_free(fused);
+    return status;
+}
+
+/* Errors may name functions and arguments of a callee. */
 static tess_status attention(tess_backend backend, const tess_pattern *pattern,
                              tess_arguments *arguments, const char *function, tess_error *error) {
     tess_problem problem = tess_problem_init();
@@ -517,7 +523,6 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
     struct problem resolved;
     struct kernel_args args;
     const char *kernel;
-    tess_plan *plan = NULL;
     if (!arguments->o)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "o", "o is NULL");
     tess_status status = tess_problem_from_tensors(&problem, arguments->q, arguments->k,
@@ -532,18 +537,7 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
     if (!status)
         status = tess_target_query(&target, backend, -1, error);
     if (!status)
-        status = plan_cheaper(&plan, &problem, pattern, &target, error);
-    if (status)
-        return status;
-    status = plan_run(plan, arguments, function, error);
-    tess_plan_free(plan);
-    if (status != TESS_OUT_OF_MEMORY || problem.pipeline == TESS_FUSED)
-        return status;
-    problem.pipeline = TESS_FUSED;
-    if (tess_plan_create(&plan, &problem, pattern, &target, NULL))
-        return status;
-    status = plan_run(plan, arguments, function, error);
-    tess_plan_free(plan);
+        status = cheaper_run(&problem, pattern, &target, arguments, function, error);
     return status;
 }
 

@@ -23,9 +23,9 @@
 struct modifiers {
     double softcap;
     int32_t alibi, sink, seed, key_positions; /* a run is given them */
-    int32_t dropped;                    /* of 65536 words: dropout */
-    int64_t first_head;                 /* batch_offset * heads + head_offset, of the whole */
-    int64_t heads;                      /* query heads of the whole: from a batch to the next */
+    int32_t dropped;                          /* of 65536 words: dropout */
+    int64_t first_head;                       /* batch_offset * heads + head_offset, of the whole */
+    int64_t heads; /* query heads of the whole: from a batch to the next */
     int64_t first_query, first_key;
     int64_t first_position; /* p_0 */
 };

@@ -274,12 +274,10 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
 }
 
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
-    tess_plan staged = {.problem = plan->problem,
-                        .target = plan->target,
-                        .backend = plan->backend,
-                        .work.bcsr = pattern->lists}; /* only looked at */
+    tess_plan staged = *plan;
     const double heads =
         (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+    staged.work = (struct work){.bcsr = pattern->lists}; /* only looked at */
     staged.problem.pipeline = TESS_STAGED;
     staged.problem.tile_rows = 0;
     passes_begin(&staged);

@@ -30,6 +30,7 @@ struct pass {
     size_t workspace;  /* bytes that the kernel needs while it runs */
 };
 
+/* Passes point into their plan, which is not copied. */
 struct tess_plan {
     struct problem problem;
     tess_target target;

@@ -43,20 +43,15 @@ static void say_problem(struct text *t, const tess_plan *plan) {
         say(t, " sink");
     if (m->dropped)
         say(t, " dropout=%.9g", m->dropped / 65536.0);
+    if (modifiers_any(m) && (m->first_head || m->first_query || m->first_key))
+        say(t, ", of the whole from head %lld, query %lld, key %lld on", (long long)m->first_head,
+            (long long)m->first_query, (long long)m->first_key);
     if (modifiers_any(m))
         say(t, "\n");
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
     say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
         (long long)plan->n_lists, plural(plan->n_lists), (long long)plan->block_q,
         (long long)plan->block_kv, (long long)plan->n_tiles, (double)plan->pairs / all);
-}
-
-/* Does a kernel refuse the problem whatever its alignment, scale and tile rows are: is it of another
- * type, of other head sizes or for another machine? */
-static int kernel_is_foreign(const tess_plan *plan, const struct kernel *kernel) {
-    struct problem easiest = plan->problem;
-    easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
-    return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
 /* The kernel of each pass, and the other kernels of its stage that could have been taken, with why
@@ -69,7 +64,7 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == pass->kernel || other->stage != pass->stage)
                 continue;
-            if (kernel_is_foreign(plan, other)) {
+            if (select_foreign(plan, other)) {
                 foreign++;
                 continue;
             }

@@ -62,30 +62,50 @@ static const char *options_wrong(const tess_problem *p) {
     return NULL;
 }
 
-/* Whether n items from `offset` on are some of `whole`. */
-static int slice_fits(int64_t offset, int64_t n, int64_t whole, int64_t most) {
-    return whole >= n && whole <= most && offset >= 0 && offset <= whole - n;
+/* Whether the problem's n items from `offset` on are some of the `whole` problem's, which are `most` at
+ * most; else an error. */
+static tess_status slice_check(const char *what, int64_t offset, int64_t n, int64_t whole,
+                               int64_t most, const char *function, tess_error *error) {
+    if (whole < n || whole > most)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
+                         "problem: the whole problem has %lld %s, not %lld ... %lld",
+                         (long long)whole, what, (long long)n, (long long)most);
+    if (offset < 0 || offset > whole - n)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
+                         "problem: the offset of its %s is %lld, not 0 ... %lld", what,
+                         (long long)offset, (long long)(whole - n));
+    return TESS_OK;
+}
+
+static tess_status slices_check(const tess_problem *p, const char *function, tess_error *error) {
+    const int64_t counters = UINT32_MAX; /* heads of all batches have 32 bits */
+    tess_status status = slice_check("query heads", p->head_offset, p->heads_q, p->whole_heads_q,
+                                     INT32_MAX, function, error);
+    if (!status)
+        status = slice_check("batches", p->batch_offset, p->batch, counters / p->whole_heads_q,
+                             counters, function, error);
+    if (!status)
+        status = slice_check("queries", p->query_offset, p->n_q, p->whole_n_q, INT32_MAX, function,
+                             error);
+    if (!status)
+        status = slice_check("keys", p->key_offset, p->key_positions ? 1 : p->n_kv, p->whole_n_kv,
+                             INT32_MAX, function, error);
+    return status;
 }
 
 static const char *modifiers_wrong(const tess_problem *p) {
-    const int64_t words = UINT32_MAX; /* of a counter */
     if (p->softcap != 0 && !(p->softcap >= SOFTCAP_LEAST && p->softcap <= SOFTCAP_MOST))
         return "softcap is not 0 or within 2^-64 ... 2^64";
-    if (p->alibi < 0 || p->alibi > 1 || p->sink < 0 || p->sink > 1 || p->key_positions < 0 ||
-        p->key_positions > 1)
-        return "alibi, sink or key_positions is not 0 or 1";
+    if (p->alibi < 0 || p->alibi > 1)
+        return "alibi is not 0 or 1";
+    if (p->sink < 0 || p->sink > 1)
+        return "sink is not 0 or 1";
     if (!(p->dropout >= 0 && p->dropout <= 65535.0 / 65536))
         return "dropout is not within 0 ... 65535/65536";
-    if (!slice_fits(p->head_offset, p->heads_q, p->whole_heads_q, INT32_MAX))
-        return "head_offset + heads_q is past whole_heads_q";
-    if (!slice_fits(p->batch_offset, p->batch, words / p->whole_heads_q, words))
-        return "batch_offset is negative, or whole_heads_q times all batches past 2^32";
-    if (!slice_fits(p->query_offset, p->n_q, p->whole_n_q, INT32_MAX))
-        return "query_offset + n_q is past whole_n_q";
-    if (p->key_positions ? p->key_offset || p->whole_n_kv < 1 || p->whole_n_kv > INT32_MAX
-                         : !slice_fits(p->key_offset, p->n_kv, p->whole_n_kv, INT32_MAX))
-        return p->key_positions ? "key_positions take no key_offset, or whole_n_kv is past 2^31 - 1"
-                                : "key_offset + n_kv is past whole_n_kv";
+    if (p->key_positions < 0 || p->key_positions > 1)
+        return "key_positions is not 0 or 1";
+    if (p->key_positions && p->key_offset)
+        return "key_offset is given beside key_positions, which say where each key is";
     return NULL;
 }
 
@@ -130,6 +150,9 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         wrong = modifiers_wrong(&p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
+    const tess_status status = slices_check(&p, function, error);
+    if (status)
+        return status;
 
     *out = (struct problem){
         .pipeline = p.pipeline,

@@ -64,10 +64,17 @@ const char *select_refuses(const tess_plan *plan, const struct kernel *kernel) {
                 : "its blocks take more shared memory than the target's have";
 }
 
+int select_foreign(const tess_plan *plan, const struct kernel *kernel) {
+    struct problem easiest = plan->problem;
+    easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
+    return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
+}
+
 /* The first kernel of the stage that does not refuse problem and target, which need not be this
- * machine; *reason is why the last one that was looked at does. */
+ * machine; *reason is why the last one does that is not foreign, if there is one. */
 static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
                                         const struct kernel *forced, const char **reason) {
+    int own = 0;
     *reason = "this backend has no kernel for it";
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
@@ -76,7 +83,10 @@ static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
         const char *why = select_refuses(plan, kernel);
         if (!why)
             return kernel;
-        *reason = why;
+        const int foreign = select_foreign(plan, kernel);
+        if (!own || !foreign)
+            *reason = why;
+        own |= !foreign;
     }
     return NULL;
 }

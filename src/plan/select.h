@@ -8,6 +8,10 @@
  * not, in words. */
 const char *select_refuses(const tess_plan *plan, const struct kernel *kernel);
 
+/* Whether the kernel refuses the problem whatever its alignment, scale and tile rows are: it is of
+ * another type, of other head sizes or for another machine. */
+int select_foreign(const tess_plan *plan, const struct kernel *kernel);
+
 /* For each pass of the plan the first kernel of its stage that does not refuse the problem; a name
  * forces one. Answers TESS_UNSUPPORTED with the reason where there is none. */
 tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error);

@@ -270,6 +270,9 @@ static void check_runs(void **state) {
                 fail_msg("%s: %s", texts[i], outcome.message);
             assert_non_null(outcome.kernels[pipeline == TESS_FUSED ? 0 : 1]);
             lab_check(&outcome, &w, TESS_CPU, (tess_pipeline)pipeline, "no_such_kernel");
+            assert_int_equal(outcome.verdict, LAB_FAILED);
+            lab_check(&outcome, &w, TESS_CPU, (tess_pipeline)pipeline,
+                      pipeline == TESS_FUSED ? "cpu_sddmm_portable" : "cpu_attention_portable");
             assert_int_equal(outcome.verdict, LAB_REFUSED);
             lab_work_free(&w);
         }

@@ -172,6 +172,34 @@ static void slice_run(struct lab_setting *s, const struct slice *at, tess_pipeli
     tess_pattern_free(pattern);
 }
 
+/* A slice against the oracle, which is told where the slice lies. position: p_0 less than by default. */
+static void slice_is_right(const struct lab_setting *s, const struct slice *at) {
+    struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    const int64_t rows[3] = {at->b, at->h, at->i}, some[3] = {at->batches, at->heads, at->queries};
+    const int64_t key[3] = {at->b, at->h, at->j}, keys[3] = {at->batches, at->heads, at->keys};
+    const tess_tensor q = cut(&s->q, rows, some), o = cut(&s->o, rows, some);
+    const tess_tensor lse = cut(&s->lse, rows, some);
+    const tess_tensor k = cut(&s->k, key, keys), v = cut(&s->v, key, keys);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    struct lab_oracle oracle;
+    struct lab_report report;
+    scoring.alibi = scoring.alibi ? scoring.alibi + at->h : NULL;
+    scoring.sink = scoring.sink ? scoring.sink + at->h : NULL;
+    scoring.first_head = at->b * s->c.h + at->h, scoring.heads = s->c.h;
+    scoring.first_query = at->i, scoring.first_key = at->j;
+    scoring.position = at->i + s->c.nkv - s->c.n - (at->keys - at->queries);
+    scoring.key_positions = at->positions;
+    shape.n_q = at->queries, shape.n_kv = at->keys;
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, "dense", &shape, NULL));
+    assert_int_equal(0, lab_oracle_run(&oracle, &q, &k, &v, pattern, &scoring, NULL, 0));
+    lab_compare(&report, &oracle, &o, &lse, 256);
+    if (!report.ok)
+        fail_msg("%s", report.message);
+    lab_oracle_free(&oracle);
+    tess_pattern_free(pattern);
+}
+
 /* Runs of slices over keys first ... first + keys - 1 answer what one run over these keys of all rows
  * does. */
 static void slices_are_of_the_whole(void **state) {
@@ -183,6 +211,7 @@ static void slices_are_of_the_whole(void **state) {
         setting_make(&s, "b=2,h=4,n=80,nkv=120,d=32,alibi=1,sink=1,softcap=9,dropout=0.3");
         slice_run(&s, &(struct slice){0, 2, 0, 4, 0, N, FIRST, KEYS, NULL},
                   (tess_pipeline)pipeline);
+        slice_is_right(&s, &(struct slice){0, 2, 0, 4, 0, N, FIRST, KEYS, NULL});
         memcpy(whole, s.o.view.data, sizeof whole);
         memcpy(lse, s.lse.view.data, sizeof lse);
         lab_tensor_poison(&s.o);
@@ -222,12 +251,18 @@ static void positions_may_be_given(void **state) {
         setting_run(&s, NULL, (tess_pipeline)pipeline, 1);
         slice_run(&turned, &(struct slice){0, 1, 0, 2, 0, N, 0, KEYS, position},
                   (tess_pipeline)pipeline);
+        slice_is_right(&turned, &(struct slice){0, 1, 0, 2, 0, N, 0, KEYS, position});
         for (int64_t x = 0; x < 2 * N * 32; x++)
             assert_true(fabsf(((float *)s.o.view.data)[x] - ((float *)turned.o.view.data)[x]) <
                         2e-5F);
         for (int64_t x = 0; x < 2 * N; x++)
             assert_true(fabsf(((float *)s.lse.view.data)[x] - ((float *)turned.lse.view.data)[x]) <
                         2e-5F);
+        for (int32_t j = 0; j < KEYS; j++) /* any number will do */
+            position[j] = j % 3 == 0 ? -j * 1000 : j % 3 == 1 ? INT32_MAX - j : j;
+        slice_run(&turned, &(struct slice){0, 1, 0, 2, 0, N, 0, KEYS, position},
+                  (tess_pipeline)pipeline);
+        slice_is_right(&turned, &(struct slice){0, 1, 0, 2, 0, N, 0, KEYS, position});
         lab_setting_free(&s);
         lab_setting_free(&turned);
     }
@@ -302,18 +337,18 @@ static void problems_are_refused(void **state) {
         {"dropout", {.dropout = (double)NAN}},
         {"dropout", {.dropout = 0.99999}},
         {"key_positions", {.key_positions = 2}},
-        {"key_positions", {.key_positions = 1, .key_offset = 1}},
-        {"batch_offset", {.batch_offset = -1}},
-        {"batch_offset", {.batch_offset = INT64_C(1) << 32}},
-        {"head_offset", {.head_offset = 1}},
-        {"head_offset", {.head_offset = INT64_MAX, .whole_heads_q = 4}},
-        {"whole_heads_q", {.whole_heads_q = -1}},
-        {"query_offset", {.query_offset = 1}},
-        {"query_offset", {.query_offset = -1, .whole_n_q = 100}},
-        {"query_offset", {.whole_n_q = 5}},
-        {"query_offset", {.whole_n_q = INT64_C(1) << 31}},
-        {"key_offset", {.key_offset = 1}},
-        {"key_offset", {.whole_n_kv = INT64_MIN}},
+        {"key_offset is given beside", {.key_positions = 1, .key_offset = 1}},
+        {"offset of its batches", {.batch_offset = -1}},
+        {"offset of its batches", {.batch_offset = INT64_C(1) << 32}},
+        {"offset of its query heads is 1, not 0 ... 0", {.head_offset = 1}},
+        {"offset of its query heads", {.head_offset = INT64_MAX, .whole_heads_q = 4}},
+        {"has -1 query heads, not 2 ...", {.whole_heads_q = -1}},
+        {"offset of its queries", {.query_offset = 1}},
+        {"offset of its queries is -1, not 0 ... 90", {.query_offset = -1, .whole_n_q = 100}},
+        {"has 5 queries", {.whole_n_q = 5}},
+        {"has 2147483648 queries", {.whole_n_q = INT64_C(1) << 31}},
+        {"offset of its keys", {.key_offset = 1}},
+        {"keys, not 10 ...", {.whole_n_kv = INT64_MIN}},
     };
     tess_pattern_shape shape = tess_pattern_shape_init();
     tess_pattern *pattern;

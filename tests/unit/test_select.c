@@ -234,6 +234,22 @@ static void cuda_plans_fit_shared_memory(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* The reason of a refusal is that of a kernel of the problem's own type and head size. */
+static void cuda_refusals_are_of_near_kernels(void **state) {
+    (void)state;
+    cuda_table_or_skip();
+    tess_pattern *pattern = pattern_make("dense", 1024, 64, 1, 1);
+    tess_problem problem = problem_make(1024);
+    tess_target target = cuda_target(80, 166912);
+    tess_error error = tess_error_init();
+    tess_plan *plan;
+    problem.type = TESS_BF16, problem.d_qk = problem.d_v = 512, problem.tile_rows = 64;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_UNSUPPORTED);
+    if (!strstr(error.message, "query tiles have 8 or 16 rows"))
+        fail_msg("'%s'", error.message);
+    tess_pattern_free(pattern);
+}
+
 /* scale * log2(e) has to be an f32. */
 static void cuda_scales_are_refused(void **state) {
     (void)state;
@@ -376,6 +392,7 @@ int main(void) {
         cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_stacked),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
+        cmocka_unit_test(cuda_refusals_are_of_near_kernels),
         cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(cuda_heights_of_stacked_heads),

@@ -114,6 +114,12 @@ static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_
     return text != NULL || reason_set(reason, "out of memory");
 }
 
+/* Whether tess_attention, which has no options, computes the case. */
+static bool is_one_call(const struct lab_case *c) {
+    return !lab_case_modifies(c) && !(c->scale < 0 || c->scale > 0) && !c->kernel[0] &&
+           !c->tile_rows && !c->part_keys && !c->threads;
+}
+
 /* Every pipeline that the case leaves open; where one has a plan, why another has none, and which of
  * both the one call takes. Answers how many have one; 0: *reason says why not. */
 static int print_pipelines(const struct lab_case *c, const tess_target *asked, tess_backend backend,
@@ -132,7 +138,7 @@ static int print_pipelines(const struct lab_case *c, const tess_target *asked, t
     if (planned && without != LAB_ANY)
         printf("%s %s: no plan: %s\n", tess_backend_name(backend), lab_pipeline_name(without),
                reason->text);
-    if (planned && c->pipeline == LAB_ANY)
+    if (planned && c->pipeline == LAB_ANY && is_one_call(c))
         printf("  tess_attention takes the %s pipeline\n",
                lab_pipeline_name(seconds[TESS_FUSED] <= seconds[TESS_STAGED] ? TESS_FUSED
                                                                              : TESS_STAGED));

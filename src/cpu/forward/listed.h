@@ -59,7 +59,8 @@ static inline void listed_take(struct carve *c, const struct problem *p, struct 
         s->mask[half] = carve_take(c, keys, sizeof *s->mask[half]);
     s->list = carve_take(c, keys + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
     s->seen = carve_take(c, CPU_TILE_ROWS, sizeof *s->seen);
-    s->number = carve_take(c, p->type == TESS_F32 ? 0 : keys, sizeof *s->number);
+    const int numbered = p->type != TESS_F32 && (p->modifiers.alibi || p->modifiers.dropped);
+    s->number = carve_take(c, numbered ? keys : 0, sizeof *s->number);
     s->q = carve_take_panel(c, CPU_FEW_SET, d, sizeof *s->q);
     s->s = carve_take_panel(c, CPU_FEW_SET, keys, sizeof *s->s);
 }
@@ -265,7 +266,7 @@ static inline void listed_superblock(struct listed_tile *t, int32_t n, int64_t s
     const struct cpu_few_rows keys = listed_rows(k, s->key, n, t->p->d_qk, k32);
     const struct cpu_few_rows values = listed_rows(v, s->key, n, t->p->d_v, v32);
     const int64_t step = set ? set : CPU_FEW_SET;
-    if (t->p->type != TESS_F32 && t->modify)
+    if (t->p->type != TESS_F32 && t->modify && (t->modify->biased || t->modify->drops))
         memcpy(s->number, s->key, (size_t)n * sizeof *s->number);
     for (int32_t j = 0; t->p->type != TESS_F32 && j < n; j++)
         s->key[j] = j;

@@ -81,8 +81,8 @@ static void rows_merge(const void *context, int64_t number, int32_t thread) {
 tess_status cpu_merge(const struct merge_args *args, tess_error *error) {
     const int64_t *size = args->o_out->size, rows = size[0] * size[1] * size[2];
     (void)error;
-    /* On one thread of a 2-core Xeon a row of a part takes 60 ns, and 1 ns an element. */
-    const double seconds = (double)rows * (double)args->parts * (60e-9 + 1e-9 * (double)size[3]);
+    /* As docs/design/cpu.md, "Merging", has it. */
+    const double seconds = (double)rows * (double)args->parts * (25e-9 + 1e-9 * (double)size[3]);
     cpu_share(threads_limit(0), seconds, (rows + MERGE_ROWS - 1) / MERGE_ROWS, rows_merge, args);
     return TESS_OK;
 }

@@ -59,7 +59,7 @@ static inline int modify_begin(struct modify *m, const struct kernel_args *args,
         m->back[r] = (float)(r / heads);
     }
     if (m->drops)
-        memcpy(m->seed, args->seed, sizeof m->seed);
+        m->seed[0] = (uint32_t)*args->seed, m->seed[1] = (uint32_t)(*args->seed >> 32);
     return 1;
 }
 
@@ -98,7 +98,7 @@ V_INLINE vf v_tanh(vf x) {
     return x * p / q;
 }
 
-/* Softcap on n vectors, n > 0. */
+/* Softcap on n vectors. */
 static inline void modify_cap(const struct modify *m, float *st, int64_t n) {
     const vf in = v_set(m->in), out = v_set(m->out);
     for (int64_t i = 0; i < n * CPU_LANES; i += CPU_LANES)
