@@ -119,7 +119,8 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
         const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
         load(s->kv, in->v, at->b, hk, s->keys[e]);
         if (!all_finite(s->kv, d_v))
-            out->lists_bad[x] |= (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
+            out->lists_bad[x] |=
+                (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
         for (int64_t d = 0; d < d_v && !empty; d++) {
             double term = p * s->kv[d];
             if (!drops || isnan(p))
