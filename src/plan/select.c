@@ -146,23 +146,13 @@ double select_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
     return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 
-/* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
-static int has_turns(const tess_plan *plan, const struct kernel *kernel,
-                     const struct lists_sums *sums, int32_t height) {
-    return kernel->tiling->turns && height > LISTS_HALF &&
-           (plan->block_kv % (KERNEL_TILE_KEYS / 4) || 2 * sums->even_keys > sums->masked_keys);
-}
-
-/* A kernel computes all rows of a tile for each key; or whole groups, halves where they have turns,
- * and for masked keys only those that list it. Answers how many fewer row-key pairs that is. */
-static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows,
-                           int turns) {
-    const double group = turns ? LISTS_HALF : LISTS_GROUP;
-    if (!turns && !kernel->cost.skips)
+/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
+ * that list it. Answers how many fewer row-key pairs that is. */
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows) {
+    if (!kernel->cost.skips)
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -
-           group * (sums->full_keys * ceil(rows / group) +
-                    (turns ? sums->masked_halves : sums->masked_groups));
+           LISTS_GROUP * (sums->full_keys * ceil(rows / LISTS_GROUP) + sums->masked_groups);
 }
 
 double select_dims(const tess_plan *plan, const struct kernel *kernel) {
@@ -184,10 +174,7 @@ static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
 
 /* Of all row masks. */
 static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost,
-                          const struct lists_sums *sums, double rows, int turns) {
-    if (turns)
-        return LISTS_GROUP * sums->masked_groups *
-               (plan->block_q < 4 ? cost->masked_thin : cost->masked_key);
+                          const struct lists_sums *sums, double rows) {
     const int wide = cost->masked_wide > 0 && plan->block_kv % KERNEL_TILE_KEYS == 0;
     return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }
@@ -198,14 +185,12 @@ double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
     const struct kernel_cost *cost = &kernel->cost;
     const double dims = select_dims(plan, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
-    const int turns = has_turns(plan, kernel, sums, height);
     return stacks *
-           (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
+           (sums->tiles * cost->item +
             (sums->full_keys + sums->masked_keys) * select_key_cost(plan, kernel, dims, rows) +
-            (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
-            masked_cost(plan, cost, sums, rows, turns) -
+            masked_cost(plan, cost, sums, rows) -
             listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
-            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
+            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
 double select_staged_cost(const tess_plan *plan, double heads) {

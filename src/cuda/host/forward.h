@@ -14,8 +14,8 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
-    struct granule_halves *halves; /* with score_bits: of kernels that ask for them */
-    uint32_t *score_bits;
+    struct granule_group *groups; /* with mask_bits: of kernels that ask for them */
+    uint32_t *mask_bits;
 };
 
 /*
@@ -30,6 +30,7 @@ struct attention_params {
     int64_t n_items, n_merges;
     int32_t granule_bits; /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
+    int32_t stack;       /* query heads to a tile, tile_rows rows of each */
     int64_t slot_floats; /* of a slot */
     int32_t workers;
     bool thin; /* most granules have a mask: few rows of a tile share a key */
@@ -40,8 +41,6 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
-    bool filled; /* as granules have it: no places without a key but past the last */
-    bool turns;  /* likewise: many chunks are such that one half of a tile's rows alone lists */
 };
 
 /* Blocks of a tensor-core kernel, for heads of up to `head` dims and tiles of `rows` rows, that

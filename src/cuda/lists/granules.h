@@ -7,8 +7,8 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
- * order.h and balance.h say in which order they stand; for kernels that ask, fragment_masks.h adds their
- * masks as threads need them.
+ * Those with a mask stand in the order of the lists, or as balance.h says; kernels that ask read
+ * their masks as mask_groups.h has them.
  *
  * A whole granule has `size` keys that all rows list. The mask of the others says how many keys
  * they have and which rows list them. Places past a granule's keys count as keys that no row lists:
@@ -39,7 +39,7 @@ struct granule_mask {
 /* One piece of work: a work_item with all that a kernel has to look up for it. */
 struct granule_item {
     int64_t first;                /* its first granule */
-    int64_t mask;                 /* mask of its first granule that has one */
+    int64_t mask;                 /* mask, or group, of its first granule that has one */
     int64_t slot;                 /* place of the partial result, -1 where the tile is one item */
     int32_t count;                /* granules */
     int32_t whole;                /* of these, those without a mask, which come first */
@@ -48,48 +48,35 @@ struct granule_item {
     int32_t parts;                /* partial results in a row, where this stands for their merge */
 };
 
-/* Which chunks of SCHEDULE_CHUNK places of an item one half of the rows alone lists (order.h): from
- * `begin` on those of both in turns, the first half's first; from `end` to `alone_end` those of half
- * `alone`. begin may be negative: the item begins among them. */
-struct granule_turns {
-    int32_t begin, end, alone_end, alone;
-};
-
-/* The half that alone lists keys of a chunk; -1: none is known of. */
-static inline int granule_turn(const struct granule_turns *turns, int64_t chunk) {
-    if (chunk < turns->begin || chunk >= turns->alone_end)
-        return -1;
-    return chunk < turns->end ? (int)(chunk - turns->begin) % 2 : turns->alone;
-}
-
-/* What kernels that ask know of an item besides. */
-struct granule_halves {
-    struct granule_turns turns;
-    int64_t bits; /* its first word of score_bits */
-    int32_t even; /* granules: the whole and the even ones, which come first */
+/* 64 places of a tile of which not all count for all rows (mask_groups.h). */
+#define GRANULE_GROUP 64
+struct granule_group {
+    uint64_t keys; /* bit i: place i holds a key */
+    int64_t at;    /* twice its first word of mask_bits, + 1 where that is a coarse one */
 };
 
 struct granules {
     int32_t size;
-    int filled;    /* 1: no granule but one that ends with the keys has fewer than `size` */
-    int turns;     /* 1: one chunk in four and more is in turns, or one half's alone (order.h) */
     int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
-    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
-    struct granule_halves *halves; /* [n_items], where the rules ask */
-    int64_t n_bits;
-    uint32_t *score_bits;        /* [n_bits], likewise */
+    struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
     struct granule_item *merges; /* slot: the first of `parts` */
+    /* Where the rules ask for groups: */
+    int64_t n_groups, n_bits;
+    int64_t *group_ptr;   /* [tiles + 1] */
+    int64_t *group_whole; /* [tiles] groups that have no record, which come first */
+    struct granule_group *groups;
+    uint32_t *mask_bits; /* [n_bits] */
     int32_t workers;
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
 /* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
- * rows lists; keys 0: granules stand as order.h says. */
+ * rows lists; keys 0: granules stand in the order of the lists. */
 struct granule_step {
     int32_t keys, rows;
 };
@@ -107,9 +94,8 @@ struct granule_rules {
     int32_t workers; /* 1: all stand in the order of the schedule */
     int64_t n_kv;    /* keys of each head */
     int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
-    int halves;      /* 1: with halves and score_bits; tiles have a multiple of 16 rows then */
-    int turns;       /* 1: chunks of one half's alone have turns (order.h) */
-    struct granule_step step; /* without halves: those with masks stand as balance.h says */
+    int groups;      /* 1: with groups and mask_bits */
+    struct granule_step step; /* without groups: those with masks stand as balance.h says */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

@@ -20,8 +20,8 @@ struct forward_kernel {
 /* What fused kernels of one family have in common. */
 struct family {
     int32_t granule; /* keys of a granule at most */
-    int halves;      /* it reads halves and score_bits of granules */
-    /* Without halves: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which granules
+    int groups;      /* it reads masks as mask_groups.h has them */
+    /* Without groups: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which granules
      * are ordered for; NULL: they need not be. */
     struct granule_step (*step)(int32_t head, int32_t rows);
     /* CTAs of a multiprocessor, which stay for several items: as many as registers allow. 0: a CTA for

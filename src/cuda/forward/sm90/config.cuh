@@ -36,7 +36,6 @@
  *   k_full      boxes | copies             K stands                all, each before its Q K^T
  *   k_empty                                all have their scores   whoever fills it
  *   v_full, v_empty                        the same of V and P V
- *   k_alone, v_alone   as k_full, v_full   the same               the one whose step it is alone
  *   o_full      a computing warpgroup      its O and sums stand    the warp that stores them
  *   o_empty     that warp                  they have been read     that warpgroup
  *   s_full      the other block            its scores stand        all computing warpgroups
@@ -55,9 +54,7 @@
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. Where granules are smaller than 64 keys, or many of them one
- * warpgroup's alone, so may steps be, and the other has the next (consumer_gather.cuh). With one slot of Q, the next item's comes
- * while the last P V is computed and O goes out, and S(0) stands in a line of its own.
+ * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its own.
  *
  * Heads of up to 64 dims have products that take no longer than exponentials, and two warpgroups that
  * are left to themselves end in step, at products together and then at softmax. Where boxes fetch,
@@ -71,8 +68,7 @@
 #include "forward/combine.cuh"
 #include "device/sm90/tma.cuh"
 
-#define SM90_STACKED 128         /* rows of a tile of heads that the plan has stacked */
-#define SM90_SHARED (227 * 1024) /* what a block of Hopper can have */
+#define SM90_SHARED_ALL (228 * 1024) /* of a multiprocessor, which keeps 1 KB of each block */
 /* Items in shared memory: one is read until its O is out, when its slot of Q may hold the item after
  * the next. */
 #define SM90_JOBS 4
@@ -80,17 +76,9 @@
  * registers for them; items of fewer are handed in by turns. */
 #define SM90_LONG 32
 
-/* Who fetches: boxes of 64 consecutive keys, for granules of that size; boxes of a granule of 16, 32
- * or, in turns, 64 keys each; or copies of 16 bytes, for granules of any size. */
-enum { SM90_BOXES, SM90_PIECES, SM90_COPIES };
-#define SM90_PIECE_BITS 4 /* of the smallest piece */
-
-/* What computing warps have to know of a step's masks, written with K where boxes fetch granules of
- * 64 keys: a word of each granule for each warp (mask.cuh), and the place of its bits. */
-template <int WARPS> struct sm90_masks {
-    uint2 words[WARPS];
-    int64_t bits[2];
-};
+/* Who fetches: boxes of a granule's keys each, or copies of 16 bytes, for granules of any size. */
+enum { SM90_BOXES, SM90_COPIES };
+#define SM90_BOX_BITS 3 /* of the smallest granule that boxes fetch */
 
 /* Of a kernel for heads of these dims, 32 or multiples of 64, by so many warpgroups that compute; in
  * each block of a cluster, where that has several. Tiles are panels of 64 columns. */
@@ -98,9 +86,13 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, GROUPS = COMPUTING, BLOCKS = CLUSTER;
     static constexpr int SHARE = D_V > 256 ? GROUPS : 1; /* warpgroups to a row: dims are divided */
     static constexpr int ROWS = 64 * GROUPS / SHARE, THREADS = 128 * (1 + GROUPS);
-    static constexpr int BITS = D_V > 128 || GROUPS > 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
+    /* Blocks that share a multiprocessor, each with its own items. */
+    static constexpr int RESIDENT = GROUPS > 1 ? 1 : D_QK > 128 ? 1 : D_QK > 64 ? 2 : 3;
+    static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
+    static constexpr int BITS = D_V > 128 || GROUPS != 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int STAGES = SHARE > 1 ? 1 : D_QK > 64 && GROUPS == 2 ? 2 : 4;
+    static constexpr int STAGES =
+        SHARE > 1 ? 1 : GROUPS == 1 ? (D_QK > 64 ? 2 : 3) : D_QK > 64 && GROUPS == 2 ? 2 : 4;
     /* Floats of a thread's scores and outputs; of the scores that one of two adds up. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / SHARE, HALF = SCORES / 2;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
@@ -111,8 +103,8 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int S_TILE = BLOCKS == 1 ? 0 : 128 * 4 * SCORES;
     static_assert(SHARE == 1 || O_GROUP >= 128 * 4 * HALF, "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
-    static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
-    static constexpr int SLOTS = SHARE == 1 && BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1; /* of Q */
+    static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 1024;
+    static constexpr int SLOTS = SHARE == 1 && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1; /* of Q */
     static constexpr int Q = 0, O = SLOTS * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
     static constexpr int S = V + STAGES * V_TILE, BARRIERS = S + S_TILE;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
@@ -122,35 +114,27 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int S_FULL = O_EMPTY + 8 * GROUPS, S_EMPTY = S_FULL + 8;
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    typedef struct sm90_masks<ROWS / 16> masks;
-    static constexpr int K_ALONE = MASKS + 2 * STAGES * (int)sizeof(masks);
-    static constexpr int V_ALONE = K_ALONE + 8 * GROUPS * STAGES;
-    static constexpr int HALVES = V_ALONE + 8 * GROUPS * STAGES;
-    static constexpr int SUMS = HALVES + SM90_JOBS * (int)sizeof(struct granule_halves);
+    static constexpr int MASKS_OF = 2 * STAGES < 4 ? 4 : 2 * STAGES; /* steps */
+    static constexpr int SUMS =
+        MASKS + MASKS_OF * GRANULES * (int)sizeof(struct granule_group);
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     static constexpr bool AHEAD = D_V <= 64 && GROUPS == 2; /* two tiles of scores fit */
-    static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
-    /* Registers of a thread that computes, and that fetches: by boxes, pieces, copies. */
-    static constexpr int CLAIM[3] = {GROUPS > 2 ? 152 : SHARE > 1 ? 224 : 232, 232,
-                                     GROUPS > 2 ? 152 : D_V > 128 ? 224 : 216};
-    static constexpr int LEAVE[3] = {SHARE > 1 ? 56 : 40, 40, GROUPS > 2 || D_V > 128 ? 56 : 72};
-    /* Whether a step is a chunk, of which a half of the tile's rows may have its turn (order.h). */
-    static constexpr bool HALVED = KEYS == SCHEDULE_CHUNK && GROUPS == 2;
+    static_assert(BYTES <= ROOM, "what a block of Hopper can have");
+    /* Registers of a thread that computes, and that fetches: by boxes, copies. */
+    static constexpr int CLAIM[2] = {GROUPS == 1  ? (RESIDENT > 2 ? 120 : RESIDENT > 1 ? 216 : 232)
+                                     : GROUPS > 2 ? 152
+                                     : SHARE > 1  ? 224
+                                                  : 232,
+                                     GROUPS == 1  ? (RESIDENT > 2 ? 120 : RESIDENT > 1 ? 184 : 216)
+                                     : GROUPS > 2 ? 152
+                                     : D_V > 128  ? 224
+                                                  : 216};
+    static constexpr int LEAVE[2] = {SHARE > 1 ? 56 : 40,
+                                     GROUPS == 1 ? (RESIDENT > 2 ? 40 : 72)
+                                     : GROUPS > 2 || D_V > 128 ? 56
+                                                               : 72};
     static_assert(BLOCKS <= SHARE && SHARE <= 2, "dims are divided by two, and again by two");
 };
-
-/* Whether warpgroups have turns. */
-template <class shape, int SOURCE>
-static __device__ __forceinline__ constexpr bool sm90_turns(void) {
-    return SOURCE != SM90_BOXES && shape::HALVED;
-}
-
-/* granule_turn on the device: the half that alone lists keys of step `at`; -1: both may. */
-static __device__ __forceinline__ int sm90_turn(const struct granule_turns &turns, int32_t at) {
-    if (at < turns.begin || at >= turns.alone_end)
-        return -1;
-    return at < turns.end ? (at - turns.begin) % 2 : turns.alone;
-}
 
 /* The tensors as boxes see them: K and V by one granule, and by two that are neighbours; O by the
  * rows of a warpgroup. */
@@ -167,13 +151,6 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Heads that the plan has stacked: a tile has as many rows of each, 128 or all of its rows
- * together. */
-template <class shape>
-static __device__ __forceinline__ int sm90_stack(const struct attention_params &p) {
-    return max(1, min(shape::ROWS, SM90_STACKED) / p.tile_rows);
-}
-
 /* Which block of its cluster this is. */
 template <class shape> static __device__ __forceinline__ int sm90_rank(void) {
     return (int)(blockIdx.x % shape::BLOCKS);
@@ -184,9 +161,11 @@ template <class shape> static __device__ __forceinline__ int sm90_group_row(int 
     return shape::SHARE == 1 ? 64 * group : 0;
 }
 
+/* Heads that the plan has stacked have tile_rows rows of a tile each, a power of two. */
+
 /* The row of its head that row `at` of a tile is. */
 static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
-    return p.tile_rows < SM90_STACKED ? at & (p.tile_rows - 1) : at;
+    return p.stack > 1 ? at & (p.tile_rows - 1) : at;
 }
 
 /* The queries of an item's head from row `at` of its tile on: there may be none. */
@@ -196,27 +175,23 @@ struct sm90_queries {
 static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
     const int of_head = sm90_row_of_head(p, at);
-    const int number = p.tile_rows < SM90_STACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
-    return {head + number, row + of_head, rows - of_head};
+    const int number = p.stack > 1 ? at >> (__ffs(p.tile_rows) - 1) : 0;
+    return {head + number, row + of_head, number < p.stack ? rows - of_head : 0};
 }
 
-/* Where the masks of a step stand. More than K has stages: they are left before the stage is free. */
+/* Where the mask groups of a step stand. More steps than K has stages: they are left before the stage
+ * is free. */
 template <class shape>
-static __device__ __forceinline__ typename shape::masks &sm90_masks_of(char *memory,
-                                                                       uint32_t step) {
-    return reinterpret_cast<typename shape::masks *>(memory + shape::MASKS)[step %
-                                                                            (2 * shape::STAGES)];
+static __device__ __forceinline__ struct granule_group (&sm90_groups(char *memory,
+                                                                    uint32_t step))[shape::GRANULES] {
+    typedef struct granule_group of_step[shape::GRANULES];
+    return reinterpret_cast<of_step *>(memory + shape::MASKS)[step % shape::MASKS_OF];
 }
 
 /* Where the job-th item of a block stands. */
 template <class shape>
 static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
     return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
-}
-
-template <class shape>
-static __device__ __forceinline__ struct granule_halves &sm90_halves(char *memory, uint32_t job) {
-    return reinterpret_cast<struct granule_halves *>(memory + shape::HALVES)[job % SM90_JOBS];
 }
 
 /* The maximum and the sum, in base 2, of row `row` of a tile, for who stores its O. */
@@ -231,13 +206,8 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_make(shared + shape::K_FULL + 8 * i, fillers);
         barrier_make(shared + shape::V_FULL + 8 * i, fillers);
-        barrier_make(shared + shape::K_EMPTY + 8 * i,
-                     (SOURCE == SM90_BOXES ? 4 : 1) * shape::GROUPS); /* warps */
+        barrier_make(shared + shape::K_EMPTY + 8 * i, 4 * shape::GROUPS); /* warps */
         barrier_make(shared + shape::V_EMPTY + 8 * i, shape::GROUPS);
-    }
-    for (int i = 0; sm90_turns<shape, SOURCE>() && i < shape::GROUPS * shape::STAGES; i++) {
-        barrier_make(shared + shape::K_ALONE + 8 * i, fillers);
-        barrier_make(shared + shape::V_ALONE + 8 * i, fillers);
     }
     for (int i = 0; i < shape::SLOTS; i++) {
         barrier_make(shared + shape::Q_FULL + 8 * i, fillers);

@@ -1,6 +1,5 @@
 /* Fused attention on Hopper, what the warpgroups that compute have in common: where they stand,
- * their products and outputs. consumer_tma.cuh and consumer_gather.cuh are their ways through an item's steps;
- * config.cuh has the picture. */
+ * their products and outputs. consumer.cuh is their way through an item's steps. */
 #ifndef TESSERA_CUDA_SM90_COMPUTE_CUH
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 
@@ -18,6 +17,7 @@ struct sm90_place {
     int32_t at;    /* the step in its item */
     int32_t steps; /* of the item */
     int32_t whole; /* its first steps, whose granules have no mask */
+    bool idle;     /* no row of this warp's is one of the tile's */
 };
 
 /* The index-th phase of a ring whose barriers begin at `full`. */
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
         barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
     if (!whole)
         sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
-                                  of.row - item.row + row, dim);
+                                  of.row - item.row + row, of.rows - row, dim);
     else if (sm90_hands_sums<shape, SOURCE>() && h < 2)
         sm90_sums<shape>(place.memory, 64 * place.group + first + row + 8 * h) = sums;
     else if (h < 2 && row + 8 * h < of.rows && dim == 0)
@@ -236,14 +236,13 @@ static __device__ __forceinline__ bool sm90_take(sm90_place &place, int granule_
     return place.steps > 0;
 }
 
-/* What a computing thread holds: scores of a step; weights of the last one, and the keys of its
- * granules, 8 bits each, where boxes of 64 keys fetch; sums of the item, and what it knows of its
- * masks. */
-template <class shape, int SOURCE> struct sm90_work {
+/* What a computing thread holds: scores of a step, and which of them count; weights of the step
+ * before, and which of its places hold a key; sums of the item. */
+template <class shape> struct sm90_work {
     float s[shape::SCORES], o[shape::OUTPUTS];
-    uint32_t weights[shape::SCORES / 2], keys;
+    uint32_t weights[shape::SCORES / 2], listed[shape::GRANULES];
+    uint64_t keys[shape::GRANULES];
     struct sm90_state state, done; /* of the item, and of the one before while its O is not stored */
-    struct sm90_mask<shape, SOURCE> mask;
 };
 
 #endif

@@ -14,7 +14,7 @@
 /* Whether other warps store O: all of it stands in shared memory then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE != SM90_COPIES && shape::GROUPS == 2 && shape::O_PANELS == shape::V_PANELS;
+    return SOURCE != SM90_COPIES && shape::GROUPS <= 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* Whether they store lse, too. Heads of 64 dims are 1 % slower so; of 32 it has not been tried. */
@@ -23,17 +23,19 @@ static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
     return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, which has room for
- * all rows of a tile, whether or not they are there; dims from `begin` on. */
+/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, of which `rows` are
+ * there; dims from `begin` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row, int begin) {
+                const float (&m)[2], const float (&l)[2], int row, int rows, int begin) {
     const struct attention_slot slot = attention_slot_of(p, number);
     const float lower = sm90_exp2(-sm90_raise(T()));
     const int column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        if (8 * h >= rows)
+            break;
         float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {
             slot.m[row + 8 * h] = m[h];
@@ -148,7 +150,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + sm90_stack<shape>(p); h++) {
+            for (int32_t h = head; h < head + p.stack; h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -168,9 +170,9 @@ static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
                 uint32_t staged, int group, int32_t batch, int32_t head, int32_t row,
                 int32_t rows) {
-    const int each = min(64, p.tile_rows);
+    const int each = min(64, p.tile_rows), end = min(64, p.stack * each);
 #pragma unroll 1
-    for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
+    for (int at = 0; at < end; at += each, staged += (uint32_t)each * 128) {
         const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * group + at);
         if (!maps.stores || of.rows < each) {
             sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),

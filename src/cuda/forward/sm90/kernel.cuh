@@ -1,13 +1,12 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh says how it
- * works; producer.cuh is one of its roles, consumer_tma.cuh or consumer_gather.cuh the other. */
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it
+ * works; fetch.cuh is one of its roles, consumer.cuh the other. */
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 
 #include "device/cluster.cuh"
-#include "forward/sm90/consumer_tma.cuh"
+#include "forward/sm90/consumer_steps.cuh"
 #include "forward/sm90/producer.cuh"
 #include "forward/sm90/tensor_maps.cuh"
-#include "forward/sm90/consumer_gather.cuh"
 
 /* What one warp of the warpgroup that does not compute does. */
 template <class T, class shape, int SOURCE>
@@ -29,17 +28,17 @@ static __device__ __forceinline__ void sm90_fetch(char *memory, uint32_t shared,
         kernel_before_wait();
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, begin, end, warp - 2, 2);
-        if (sm90_hands_o<shape, SOURCE>())
+        if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::GROUPS)
             sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
-        sm90_fetch_boxes<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+        sm90_fetch_boxes<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_fetch_boxes<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        sm90_fetch_boxes<shape, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 
 template <class T, class shape, int SOURCE>
-static __global__ void __launch_bounds__(shape::THREADS, 1)
+static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
@@ -56,11 +55,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         /* All have as many registers at first; of what fetching leaves, computing takes as much. */
         registers_claim<shape::CLAIM[SOURCE]>();
         kernel_before_wait();
-        if constexpr (SOURCE == SM90_BOXES)
-            sm90_compute_boxes<T, shape>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
-        else
-            sm90_compute_turns<T, shape, SOURCE>(memory, shared, role - 1, p,
-                                                 p.q_scale * p.score_scale);
+        sm90_consume<T, shape, SOURCE>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
     } else {
         registers_release<shape::LEAVE[SOURCE]>();
         sm90_fetch<T, shape, SOURCE>(memory, shared, p, maps);
@@ -94,25 +89,15 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
-/* Pieces are for tiles whose halves have turns; boxes bring what lies past a granule's keys. */
-template <class T, class shape>
-static cudaError_t attention_sm90_launch_boxes(const struct attention_params *p,
-                                               const struct sm90_maps *maps, cudaStream_t stream) {
-    if constexpr (shape::HALVED)
-        if (p->granule_bits < 6 || (p->turns && p->filled))
-            return attention_sm90_launch_from<T, shape, SM90_PIECES>(p, maps, stream);
-    return attention_sm90_launch_from<T, shape, SM90_BOXES>(p, maps, stream);
-}
-
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
-    const bool pieces = shape::HALVED && p->granule_bits >= SM90_PIECE_BITS && p->filled;
     maps.queries = sm90_maps_make(&maps, p, T());
-    const bool boxes = (p->granule_bits == 6 || pieces) && maps.queries;
     maps.stores = sm90_map_make_o(&maps.o, p, T());
-    cudaError_t code = boxes ? attention_sm90_launch_boxes<T, shape>(p, &maps, stream)
-                             : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
+    const bool boxes = maps.queries && p->granule_bits >= SM90_BOX_BITS;
+    cudaError_t code =
+        boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
+              : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 

@@ -18,25 +18,6 @@ static __device__ __forceinline__ void sm90_hand_end(char *memory, uint32_t shar
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* The barrier that ends the filling of K, or V, of step `step`, which is step `at` of an item and whose
- * stage is free. A step of one half alone is given back for the other by who fetches it; `gives`: of
- * all that call this, one. */
-template <class shape, int SOURCE, bool QUERIES>
-static __device__ __forceinline__ uint32_t sm90_full_of(uint32_t shared, uint32_t step,
-                                                        const struct granule_turns &turns,
-                                                        int32_t at, bool gives) {
-    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
-    constexpr int ALONE = QUERIES ? shape::K_ALONE : shape::V_ALONE;
-    constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
-    const uint32_t stage = ring_stage<shape::STAGES>(step);
-    const int half = sm90_turns<shape, SOURCE>() ? sm90_turn(turns, at) : -1;
-    if (half < 0)
-        return shared + FULL + 8 * stage;
-    if (gives)
-        barrier_arrive(shared + EMPTY + 8 * stage);
-    return shared + ALONE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
-}
-
 /* ---- boxes, by one warp for each ring ---- */
 
 /* A tile by boxes of all its rows, which begin at `first`, and columns, at panel `panel`. */
@@ -88,29 +69,22 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
         sm90_boxes<PANELS, shape::KEYS>(tile, maps, barrier, one, two, h, b, BOX_AGAIN);
 }
 
-/* A step's tile of K or V by a box for each granule, of `size` keys: those of lanes g ... of
- * `keys`. */
+/* A step's tile of K or V by a box for each granule, of 2^bits keys: those of lanes g ... of `keys`,
+ * each by its lane. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
-sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t keys, int g,
-                int size, int32_t h, int32_t b) {
+sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t key, int g,
+                int bits, int32_t h, int32_t b) {
+    const int piece = warp_lane() - g, panel = sm90_rank<shape>() * PANELS;
     if (warp_lane() == 0)
         barrier_arrive_expect(barrier, PANELS * shape::PANEL);
-#pragma unroll 1
-    for (int i = 0; i < shape::KEYS / size; i += 2) {
-        int32_t key[2];
+    __syncwarp();
+    if (piece >= 0 && piece < shape::KEYS >> bits)
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            key[j] = sm90_of_lane(keys, g + i + j);
-        if (warp_lane() == 0)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-#pragma unroll
-                for (int d = 0; d < PANELS; d++)
-                    box_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
-                             barrier, 64 * d, key[j], h, b, BOX_AGAIN);
-        __syncwarp();
-    }
+        for (int d = 0; d < PANELS; d++)
+            box_load(tile + (uint32_t)(d * shape::PANEL + (piece << bits) * 128), map, barrier,
+                     64 * (panel + d), key, h, b, BOX_AGAIN);
+    __syncwarp();
 }
 
 /* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
@@ -120,9 +94,9 @@ static __device__ __forceinline__ void sm90_box_queries(const struct attention_p
                                                         uint32_t barrier, int32_t row, int32_t head,
                                                         int32_t b, int lane) {
     if (warp_lane() == lane) {
-        barrier_arrive_expect(barrier, shape::Q_TILE);
+        barrier_arrive_expect(barrier, (uint32_t)(p.stack * p.tile_rows) * 128 * shape::QK_PANELS);
 #pragma unroll 1
-        for (int s = 0; s < sm90_stack<shape>(p); s++, tile += (uint32_t)p.tile_rows * 128)
+        for (int s = 0; s < p.stack; s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
             for (int i = 0; i < shape::QK_PANELS; i++)
                 box_load(tile + i * shape::Q_PANEL, map, barrier,
@@ -138,16 +112,8 @@ static __device__ __forceinline__ int32_t sm90_keys(const struct attention_param
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
-/* The turns of an item, the same for all lanes. */
-static __device__ __forceinline__ struct granule_turns
-sm90_turns_of(const struct attention_params &p, int64_t item) {
-    const struct granule_turns *turns = &p.image.halves[item].turns;
-    return {sm90_uniform(__ldg(&turns->begin)), sm90_uniform(__ldg(&turns->end)),
-            sm90_uniform(__ldg(&turns->alone_end)), sm90_uniform(__ldg(&turns->alone))};
-}
-
 /* Keys with the queries before them, or values. */
-template <class shape, int SOURCE, bool QUERIES>
+template <class shape, bool QUERIES>
 static __device__ __forceinline__ void
 sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p,
                  const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
@@ -155,8 +121,7 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
-    const int size = SOURCE == SM90_PIECES ? 1 << p.granule_bits : GRANULE_MAX;
-    const int each = shape::KEYS / size; /* granules of a step */
+    const int bits = p.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
         box_prefetch_map(maps + warp_lane());
@@ -176,9 +141,6 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
-            struct granule_turns turns = {};
-            if (sm90_turns<shape, SOURCE>())
-                turns = sm90_turns_of(p, window + lane);
             if (QUERIES) {
                 const uint32_t slot = ring_stage<shape::SLOTS>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -188,8 +150,6 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
                 if (warp_lane() == lane) /* who arrives at Q's barrier, too */
                     sm90_item<shape>(memory, job) = items;
-                if (sm90_turns<shape, SOURCE>() && warp_lane() == lane)
-                    sm90_halves<shape>(memory, job) = p.image.halves[window + lane];
                 __syncwarp();
                 sm90_box_queries<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
@@ -209,23 +169,20 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
                     const uint32_t empty = shared + EMPTY + 8 * stage;
                     const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
-                    if (SOURCE == SM90_PIECES) {
-                        barrier_wait(empty, parity);
-                        const uint32_t full = sm90_full_of<shape, SOURCE, QUERIES>(
-                            shared, step, turns, (chunk + g) / each, warp_lane() == 0);
-                        sm90_box_pieces<shape, PANELS>(shared + TILES + stage * TILE, maps, full,
-                                                       keys, g, size, h, b);
-                        continue;
-                    }
-                    /* Before the stage is free: the masks' own place has been since the one before
+                    /* Before the stage is free: the groups' own place has been since the one before
                      * was. */
                     const struct granule_item &item = sm90_item<shape>(memory, job - 1);
-                    if (QUERIES && chunk + g + shape::GRANULES > item.whole)
-                        sm90_leave_masks(sm90_masks_of<shape>(memory, step),
-                                         sm90_load_mask(p, item, chunk + g), p);
+                    if (QUERIES && (int64_t)(chunk + g + each) > item.whole)
+                        sm90_leave_groups<shape>(sm90_groups<shape>(memory, step), p, item,
+                                                 (chunk + g) / each);
                     barrier_wait(empty, parity);
-                    sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                                     shared + FULL + 8 * stage, keys, g, h, b);
+                    if (bits == 6)
+                        sm90_box_granules<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                         shared + FULL + 8 * stage, keys, g, h, b);
+                    else
+                        sm90_box_pieces<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                       shared + FULL + 8 * stage, keys, g, bits, h,
+                                                       b);
                 }
                 keys = after;
             }
@@ -317,48 +274,40 @@ static __device__ __forceinline__ void sm90_copy(uint32_t to, const struct sm90_
         sm90_copy_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* An item and its halves, a word to a lane, so that they come while the item before is copied. */
-#define SM90_HALVES_LANE 16
-/* Whether this lane has a word of them: the one at its place among 16. */
+/* An item, a word to a lane, so that it comes while the item before is copied. */
 static __device__ __forceinline__ bool sm90_has_word(void) {
-    const int size = (int)(warp_lane() < SM90_HALVES_LANE ? sizeof(struct granule_item)
-                                                          : sizeof(struct granule_halves));
-    return warp_lane() % SM90_HALVES_LANE < size / 4;
+    return warp_lane() < (int)sizeof(struct granule_item) / 4;
 }
 static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
                                                       int64_t end) {
-    const int32_t *from = warp_lane() < SM90_HALVES_LANE
-                              ? reinterpret_cast<const int32_t *>(p.image.items + i)
-                              : reinterpret_cast<const int32_t *>(p.image.halves + i);
-    return i < end && sm90_has_word() ? __ldg(from + warp_lane() % SM90_HALVES_LANE) : 0;
+    return i < end && sm90_has_word()
+               ? __ldg(reinterpret_cast<const int32_t *>(p.image.items + i) + warp_lane())
+               : 0;
 }
 #define SM90_ITEM_WORD(record, field)                                                              \
     sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4))
 #define SM90_ITEM_LONG(record, field)                                                              \
     ((int64_t)sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4) + 1) << 32 |    \
      (uint32_t)SM90_ITEM_WORD(record, field))
-#define SM90_HALVES_WORD(record, field)                                                            \
-    sm90_of_lane(record, SM90_HALVES_LANE + (int)(offsetof(struct granule_halves, field) / 4))
 
 /* Hands it on, by all lanes of a warp. */
 template <class shape>
 static __device__ __forceinline__ void sm90_hand(char *memory, uint32_t job, int32_t record) {
-    int32_t *to = warp_lane() < SM90_HALVES_LANE
-                      ? reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))
-                      : reinterpret_cast<int32_t *>(&sm90_halves<shape>(memory, job));
     if (sm90_has_word())
-        to[warp_lane() % SM90_HALVES_LANE] = record;
+        reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))[warp_lane()] = record;
 }
 
 /* What finding an item's keys takes. */
 struct sm90_list {
-    int64_t first, mask; /* its first granule; the mask of that, as if it had the first */
-    int32_t count, even;
+    int64_t first, group; /* its first granule; its first group, as if all had records */
+    int32_t count, whole; /* granules; groups without a record */
 };
-static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) {
-    return {SM90_ITEM_LONG(record, first),
-            SM90_ITEM_LONG(record, mask) - SM90_ITEM_WORD(record, whole),
-            SM90_ITEM_WORD(record, count), SM90_HALVES_WORD(record, even)};
+static __device__ __forceinline__ struct sm90_list sm90_list_of(const struct attention_params &p,
+                                                                int32_t record) {
+    const int32_t whole =
+        (int32_t)(((int64_t)SM90_ITEM_WORD(record, whole) << p.granule_bits) / GRANULE_GROUP);
+    return {SM90_ITEM_LONG(record, first), SM90_ITEM_LONG(record, mask) - whole,
+            SM90_ITEM_WORD(record, count), whole};
 }
 
 /* The keys at this lane's places of a step that begins at place `at`; -1 where there is none. */
@@ -370,11 +319,12 @@ static __device__ __forceinline__ void sm90_look_at_keys(int32_t (&key)[N],
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t place = at + 32 * i + warp_lane();
-        const int64_t g = place >> p.granule_bits;
-        const int32_t offset = (int32_t)place & (size - 1);
-        key[i] = g < list.count ? __ldg(p.image.keys + list.first + g) + offset : -1;
-        if (g >= list.even && g < list.count &&
-            offset >= __ldg(&p.image.masks[list.mask + g].count))
+        const int64_t g = place >> p.granule_bits, group = place / GRANULE_GROUP;
+        key[i] = g < list.count
+                     ? __ldg(p.image.keys + list.first + g) + ((int32_t)place & (size - 1))
+                     : -1;
+        if (p.granule_bits > 0 && group >= list.whole && g < list.count &&
+            !(__ldg(&p.image.groups[list.group + group].keys) >> place % GRANULE_GROUP & 1))
             key[i] = -1;
     }
 }
@@ -430,20 +380,18 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
     constexpr int PANELS = QUERIES ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = QUERIES ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
+    constexpr int FULL = QUERIES ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = QUERIES ? shape::K_EMPTY : shape::V_EMPTY;
     const bool first_thread = half == 0 && warp_lane() == 0;
     struct sm90_copies copies = {0, false};
     uint32_t step = 0, job = 0;
     int32_t record = sm90_record(p, begin, end), key[MINE / 32], next[MINE / 32];
-    struct sm90_list list = sm90_list_of(record);
+    struct sm90_list list = sm90_list_of(p, record);
     sm90_look_at_keys(key, p, list, MINE * half);
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
         const int32_t here = record;
         const int64_t places = (int64_t)list.count << p.granule_bits;
-        const struct granule_turns turns = {
-            SM90_HALVES_WORD(here, turns.begin), SM90_HALVES_WORD(here, turns.end),
-            SM90_HALVES_WORD(here, turns.alone_end), SM90_HALVES_WORD(here, turns.alone)};
         const struct sm90_rows rows =
             sm90_rows_of<T, shape>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
                                    SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v,
@@ -457,14 +405,18 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
         do {
             const bool last = at + shape::KEYS >= places;
             if (last)
-                list = sm90_list_of(record);
+                list = sm90_list_of(p, record);
             sm90_look_at_keys(next, p, list, (last ? 0 : at + shape::KEYS) + MINE * half);
             if (places > 0) {
                 const uint32_t stage = ring_stage<shape::STAGES>(step);
+                const struct granule_item &item = sm90_item<shape>(memory, job - 1);
+                if (QUERIES && half == 0 &&
+                    at + shape::KEYS > (int64_t)item.whole << p.granule_bits)
+                    sm90_leave_groups<shape>(sm90_groups<shape>(memory, step), p, item,
+                                             (int32_t)(at >> shape::BITS));
                 sm90_wait_telling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
                                   copies);
-                const uint32_t full = sm90_full_of<shape, SM90_COPIES, QUERIES>(
-                    shared, step, turns, (int32_t)(at >> shape::BITS), first_thread);
+                const uint32_t full = shared + FULL + 8 * stage;
                 sm90_copy<PANELS, shape::PANEL>(
                     shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
                 copy_batch();

@@ -76,72 +76,14 @@ static __device__ __forceinline__ void sm90_move(struct sm90_state &state, float
     state.far = __any_sync(WARP_ALL, far);
 }
 
-/* Which of a thread's scores count: bit 2 j + h of x[e] is of row g + 8 h and column 8 j + 2 t + e.
- * any: those of all lanes of the warp. */
-struct sm90_listed_scores {
-    uint32_t x[2], any;
-};
-
-/* The same number, whose bits are tested anew: else each test is remembered for those that follow,
- * more numbers than there are predicates. */
-static __device__ __forceinline__ uint32_t sm90_again(uint32_t bits) {
-    asm volatile("" : "+r"(bits));
-    return bits;
-}
-
-/* The largest of a thread's scores of each row that count. What no lane of the warp lists is passed
- * over, 8 columns at a time: of small blocks' unions that is most. */
-template <int N>
-static __device__ __forceinline__ void sm90_largest(float (&s)[N], float (&largest)[2],
-                                                    const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
-    largest[0] = largest[1] = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < N / 4; j++)
-        if (any >> 2 * j & 3)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = s[4 * j + i];
-                x = listed.x[i % 2] >> (2 * j + i / 2) & 1 ? x : -INFINITY;
-                largest[i / 2] = fmaxf(largest[i / 2], x);
-            }
-}
-
-/* Weights of those that are not passed over. */
-template <int N>
-static __device__ __forceinline__ void sm90_weigh(float (&s)[N], struct sm90_state &state,
-                                                  const float (&base)[2], float scale,
-                                                  const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < N / 4; j++)
-        if (any >> 2 * j & 3)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = s[4 * j + i];
-                x = sm90_exp2(fmaf(x, scale, -base[i / 2]));
-                sum[i / 2] += x;
-            }
-    state.l[0] += sum[0];
-    state.l[1] += sum[1];
-}
-
-/* Scores to weights, not rounded; maxima and sums move on. LISTED: only some count. Answers whether
- * a maximum of the warp has moved: only then is factor set, by which earlier products are to be
- * multiplied. */
-template <class T, bool LISTED, int N>
-static __device__ __forceinline__ bool
-sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale,
-             const struct sm90_listed_scores &listed) {
+/* Scores to weights, not rounded; maxima and sums move on. Answers whether a maximum of the warp has
+ * moved: only then is factor set, by which earlier products are to be multiplied. */
+template <class T, int N>
+static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
+                                                    float (&factor)[2], float scale) {
     float top[2], base[2];
-    if (LISTED) {
-        sm90_largest(s, top, listed);
-        top[0] = __fmul_rn(quad_max(top[0]), scale);
-        top[1] = __fmul_rn(quad_max(top[1]), scale);
-    }
 #pragma unroll
-    for (int h = 0; !LISTED && h < 2; h++) {
+    for (int h = 0; h < 2; h++) {
         float a = s[2 * h], b = s[2 * h + 1];
 #pragma unroll
         for (int j = 1; j < N / 4; j++) {
@@ -176,10 +118,8 @@ sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float 
             scale = 1;
         }
     }
-    if (LISTED)
-        sm90_weigh(s, state, base, scale, listed);
 #pragma unroll
-    for (int h = 0; !LISTED && h < 2; h++) {
+    for (int h = 0; h < 2; h++) {
         float a = 0, b = 0;
 #pragma unroll
         for (int j = 0; j < N / 4; j++) {
@@ -200,16 +140,6 @@ static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], co
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         weights[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
-}
-
-/* Those that were passed over are 0. */
-template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&weights)[N / 2], const float (&s)[N],
-                                                  const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_again(listed.any);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        weights[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
 }
 
 /* What was summed before a maximum moved. */

@@ -1,7 +1,7 @@
-/* Fused attention on Hopper, the warpgroups that compute, where boxes fetch granules of 64 keys:
- * steps that only the other's rows list are found out on the way, and passed over. */
-#ifndef TESSERA_CUDA_SM90_BOXES_CUH
-#define TESSERA_CUDA_SM90_BOXES_CUH
+/* Fused attention on Hopper, the warpgroups that compute: the way through an item's steps. shape.cuh
+ * has the picture. */
+#ifndef TESSERA_CUDA_SM90_CONSUMER_CUH
+#define TESSERA_CUDA_SM90_CONSUMER_CUH
 
 #include "forward/sm90/consumer.cuh"
 
@@ -29,23 +29,33 @@ static __device__ __forceinline__ void sm90_alternate_end(const sm90_place &plac
 
 /* sm90_scores of a step. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_box_scores(float (&s)[shape::SCORES],
+static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES],
                                                        const sm90_place &place) {
     sm90_scores<T, shape>(s, place, [&] {
         sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
     });
 }
 
-/* Zeros in the rows of a step's V past the `keys` of its granules: 0 times what they hold may not be
- * 0. Each warp has every fourth piece of 8 columns of this warpgroup's panels. */
+/* Whether V has rows that no key fills, but for groups that have none. */
+template <class shape>
+static __device__ __forceinline__ bool sm90_some_dead(const uint64_t (&keys)[shape::GRANULES]) {
+    bool dead = false;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++)
+        dead |= keys[i] + 1 > 1;
+    return dead;
+}
+
+/* Zeros in those rows of a step's V: 0 times what they hold may not be 0. Each warp has every fourth
+ * piece of 8 columns of this warpgroup's panels. */
 template <class shape>
 static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
-                                                       uint32_t keys) {
+                                                       const uint64_t (&keys)[shape::GRANULES]) {
     const uint32_t v = sm90_values_of<shape>(place, step) + (uint32_t)(sm90_thread_here() / 32 * 16);
 #pragma unroll
     for (int i = 0; i < shape::KEYS / 32; i++) {
-        const int filled = (int)(keys >> i / 2 * 8 & 255);
-        if (filled && i % 2 * 32 + warp_lane_here() >= filled)
+        const uint64_t of = keys[i / 2];
+        if (of && !(of >> (i % 2 * 32 + warp_lane_here()) & 1))
 #pragma unroll
             for (int j = 0; j < 2 * shape::V_PANELS / shape::SHARE; j++)
                 shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
@@ -56,91 +66,77 @@ static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, 
     warpgroup_sync(1 + place.group);
 }
 
-/* sm90_values of a step whose granules have `keys`. */
-template <class T, class shape>
+/* sm90_values of a step whose places `keys` hold one. */
+template <class T, class shape, bool MASKED>
 static __device__ __forceinline__ void
-sm90_box_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
-                const sm90_place &place, uint32_t step, uint32_t keys, int add) {
+sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
+                const sm90_place &place, uint32_t step, const uint64_t (&keys)[shape::GRANULES],
+                int add) {
     sm90_values<T, shape>(o, weights, place, step, add, [&] {
         sm90_wait<shape::STAGES>(place.shared + shape::V_FULL, step);
-        if (sm90_some_dead(keys))
+        if (MASKED && sm90_some_dead<shape>(keys))
             sm90_clear_dead<shape>(place, step, keys);
     });
 }
 
 /* ---- steps ---- */
 
-/* The words of the step at `place`, whose K is there, for this warp. */
-template <class shape>
-static __device__ __forceinline__ uint2 sm90_words_of(const sm90_place &place) {
-    const int warp = sm90_group_row<shape>(place.group) / 16 + sm90_thread_here() / 32;
-    const uint2 &words = sm90_masks_of<shape>(place.memory, place.step).words[warp];
-    return {sm90_read(&words.x), sm90_read(&words.y)};
-}
-
 /* Gives K of a step back, each warp for itself: it has read the masks beside it, too. */
 template <class shape>
 static __device__ __forceinline__ void sm90_release_keys(const sm90_place &place, uint32_t step) {
+    __syncwarp();
     if (warp_lane_here() == 0)
         barrier_arrive(place.shared + shape::K_EMPTY + 8 * ring_stage<shape::STAGES>(step));
 }
 
 /* Finds out, while the scores of a step are on their way, which of them count. */
 template <class shape>
-static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape, SM90_BOXES> &w,
+static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape> &w,
                                                      const sm90_place &place,
                                                      const struct attention_params &p) {
-    w.keys = 0;
-    if (place.at < place.whole)
-        return;
-    const typename shape::masks &masks = sm90_masks_of<shape>(place.memory, place.step);
-    const uint2 words = sm90_words_of<shape>(place);
+    const bool whole = place.at < place.whole;
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++) {
-        const uint32_t word = i ? words.y : words.x;
-        w.mask.listed[i] = sm90_listed(word, &masks.bits[i], p,
-                                       sm90_warp_row<shape>(p, place));
-        w.keys |= (word & 127) << 8 * i;
+        w.keys[i] = ~UINT64_C(0), w.listed[i] = ~0u;
+        if (whole)
+            continue;
+        const struct granule_group group = sm90_groups<shape>(place.memory, place.step)[i];
+        w.keys[i] = group.keys;
+        w.listed[i] = sm90_listed(group, p, sm90_warp_row<shape>(p, place));
     }
 }
 
 template <class shape>
-static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape, SM90_BOXES> &w,
+static __device__ __forceinline__ void sm90_mask_scores(struct sm90_work<shape> &w,
                                                         const sm90_place &place) {
     if (place.at < place.whole)
         return;
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++)
-        if (__any_sync(WARP_ALL, ~w.mask.listed[i]))
-            sm90_mask_granule(w.s + 32 * i, w.mask.listed[i]);
-}
-
-/* Whether no row of the warpgroup lists a key of the step at `place`, which may have masks. */
-template <class shape>
-static __device__ __forceinline__ bool sm90_skips(const sm90_place &place) {
-    sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
-    const uint2 words = sm90_words_of<shape>(place);
-    return !((words.x | (shape::GRANULES > 1 ? words.y : 0)) & SM90_LISTED);
+        if (__any_sync(WARP_ALL, ~w.listed[i]))
+            sm90_mask_group(w.s + 32 * i, w.listed[i]);
 }
 
 /* A step with nothing to overlap: scores and softmax. FIRST: of its item; else o has sums of it. */
 template <class T, bool FIRST, class shape>
 static __device__ __forceinline__ void
-sm90_step_alone(struct sm90_work<shape, SM90_BOXES> &w, const sm90_place &place,
+sm90_step_alone(struct sm90_work<shape> &w, const sm90_place &place,
                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_alternate_begin<shape>(place);
-    sm90_box_scores<T, shape>(w.s, place);
+    sm90_step_scores<T, shape>(w.s, place);
     sm90_alternate_end<shape>(place);
     sm90_ask_mask(w, place, p);
     product_wait<0>();
     product_pin(w.s);
     sm90_release_keys<shape>(place, place.step);
     sm90_sum_shares<shape>(w.s, place);
-    sm90_mask_scores(w, place);
     if (FIRST)
         sm90_clear(w.state);
-    const bool moved = sm90_softmax<T, false>(w.s, w.state, factor, scale, {});
+    if (shape::GROUPS == 1 && place.idle)
+        return;
+    sm90_mask_scores(w, place);
+    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
     sm90_round<T>(w.weights, w.s);
@@ -148,24 +144,13 @@ sm90_step_alone(struct sm90_work<shape, SM90_BOXES> &w, const sm90_place &place,
 
 /* P V of the step before, with nothing to overlap. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape, SM90_BOXES> &w,
+static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape> &w,
                                                          const sm90_place &place, bool add) {
-    sm90_box_values<T, shape>(w.o, w.weights, place, place.step - 1, w.keys, add);
+    sm90_step_values<T, shape, true>(w.o, w.weights, place, place.step - 1, w.keys, add);
     product_wait<0>();
     product_pin(w.o);
     product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
-}
-
-/* A step that is not this warpgroup's, as all its warps have found: gives back what was fetched for
- * others. */
-template <class shape>
-static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
-    warpgroup_sync(1 + place.group);
-    sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
-    sm90_release_keys<shape>(place, place.step);
-    sm90_wait<shape::STAGES>(place.shared + shape::V_FULL, place.step);
-    sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step);
 }
 
 /*
@@ -175,60 +160,65 @@ static __device__ __forceinline__ void sm90_pass(const sm90_place &place) {
  * step before.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape, SM90_BOXES> &w, bool add,
+static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape> &w, bool add,
                                                        const sm90_place &place,
                                                        const struct attention_params &p,
                                                        float scale) {
-    const uint32_t keys = MASKED ? w.keys : 0;
     float factor[2];
+    uint64_t keys[shape::GRANULES];
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++)
+        keys[i] = MASKED ? w.keys[i] : 0;
     if (MASKED) /* before P V, whose first product waits for all of the scores' */
         sm90_ask_mask(w, place, p);
-    sm90_box_values<T, shape>(w.o, w.weights, place, place.step - 1, keys, add);
+    sm90_step_values<T, shape, MASKED>(w.o, w.weights, place, place.step - 1, keys, add);
     sm90_alternate_end<shape>(place);
     product_wait<1>();
     product_pin(w.s);
     sm90_release_keys<shape>(place, place.step);
-    if (MASKED)
-        sm90_mask_scores(w, place);
     if (FIRST) {
         w.done = w.state;
         sm90_clear(w.state);
     }
-    const bool moved = sm90_softmax<T, false>(w.s, w.state, factor, scale, {});
+    const bool idle = shape::GROUPS == 1 && place.idle;
+    if (MASKED && !idle)
+        sm90_mask_scores(w, place);
+    const bool moved = !idle && sm90_softmax<T>(w.s, w.state, factor, scale);
     product_wait<0>();
     product_pin(w.o);
     product_pin(w.weights);
     sm90_release<shape::STAGES>(place, place.shared + shape::V_EMPTY, place.step - 1);
-    sm90_round<T>(w.weights, w.s);
+    if (!idle)
+        sm90_round<T>(w.weights, w.s);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
 }
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void sm90_step(struct sm90_work<shape, SM90_BOXES> &w, bool add,
+static __device__ __forceinline__ void sm90_step(struct sm90_work<shape> &w, bool add,
                                                  const sm90_place &place,
                                                  const struct attention_params &p, float scale) {
     product_pin(w.o);
     sm90_alternate_begin<shape>(place);
-    sm90_box_scores<T, shape>(w.s, place);
+    sm90_step_scores<T, shape>(w.s, place);
     sm90_step_begun<T, FIRST, MASKED>(w, add, place, p, scale);
 }
 
 /* The second step of an item, with the O of the item before on its way out while scores are
  * computed; unless it may have masks: then that O alone. */
-template <class T, class shape>
-static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape, SM90_BOXES> &w,
+template <class T, int SOURCE, class shape>
+static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape> &w,
                                                          sm90_place &place,
                                                          const struct attention_params &p,
                                                          float scale) {
     if (place.at < place.whole) {
         sm90_alternate_begin<shape>(place);
-        sm90_box_scores<T, shape>(w.s, place);
-        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - 1, w.o, w.done);
+        sm90_step_scores<T, shape>(w.s, place);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
         product_pin(w.o);
         sm90_step_begun<T, false, false>(w, false, place, p, scale);
         place.at++, place.step++;
     } else {
-        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - 1, w.o, w.done);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - 1, w.o, w.done);
     }
 }
 
@@ -236,17 +226,17 @@ static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape,
  * one after, to `next`, are computed under its softmax. MORE: there is one after. */
 template <class T, bool MORE, class shape>
 static __device__ __forceinline__ void
-sm90_step_ahead(struct sm90_work<shape, SM90_BOXES> &w, float (&s)[shape::SCORES],
+sm90_step_ahead(struct sm90_work<shape> &w, float (&s)[shape::SCORES],
                 float (&next)[shape::SCORES], bool add, sm90_place &place, float scale) {
     float factor[2];
-    sm90_box_values<T, shape>(w.o, w.weights, place, place.step - 1, 0, add);
+    sm90_step_values<T, shape, false>(w.o, w.weights, place, place.step - 1, w.keys, add);
     place.at++, place.step++;
     if (MORE)
-        sm90_box_scores<T, shape>(next, place);
+        sm90_step_scores<T, shape>(next, place);
     product_wait<1 + MORE>();
     product_pin(s);
     sm90_release_keys<shape>(place, place.step - 1);
-    const bool moved = sm90_softmax<T, false>(s, w.state, factor, scale, {});
+    const bool moved = sm90_softmax<T>(s, w.state, factor, scale);
     product_wait<MORE>();
     product_pin(w.o);
     product_pin(w.weights);
@@ -258,13 +248,13 @@ sm90_step_ahead(struct sm90_work<shape, SM90_BOXES> &w, float (&s)[shape::SCORES
 
 /* The steps without masks of an item from the one at `place` on, with two tiles of scores. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, SM90_BOXES> &w,
+static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape> &w,
                                                         sm90_place &place, float scale) {
     float t[shape::SCORES];
     if (place.at >= place.whole)
         return;
     product_pin(w.o);
-    sm90_box_scores<T, shape>(w.s, place);
+    sm90_step_scores<T, shape>(w.s, place);
 #pragma unroll 1
     while (place.at + 2 < place.whole) {
         sm90_step_ahead<T, true>(w, w.s, t, place.at > 1, place, scale);
@@ -278,14 +268,11 @@ static __device__ __forceinline__ void sm90_steps_ahead(struct sm90_work<shape, 
     }
 }
 
-/*
- * The steps of an item from the one at `place` on, not its first: those without masks, then the
- * others, of which those that are not this warpgroup's are passed over; where dims are divided, one
- * product after another. Answers whether P V of the last step is still to be done.
- */
-template <class T, class shape>
-static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SM90_BOXES> &w,
-                                                  sm90_place &place,
+/* The steps of an item from the one at `place` on, not its first: those without masks, then the
+ * others; where dims are divided, one product after another. P V of the last one is still to be
+ * done. */
+template <class T, int SOURCE, class shape>
+static __device__ __forceinline__ void sm90_steps(struct sm90_work<shape> &w, sm90_place &place,
                                                   const struct attention_params &p, float scale) {
     if constexpr (shape::SHARE > 1) {
 #pragma unroll 1
@@ -293,39 +280,43 @@ static __device__ __forceinline__ bool sm90_steps(struct sm90_work<shape, SM90_B
             sm90_values_alone<T>(w, place, place.at > 1);
             sm90_step_alone<T, false>(w, place, p, scale);
         }
-        return true;
     } else {
-        bool pending = true;
-        if (shape::AHEAD && place.whole >= SM90_LONG)
+        if (shape::AHEAD && SOURCE == SM90_BOXES && place.whole >= SM90_LONG)
             sm90_steps_ahead<T>(w, place, scale);
 #pragma unroll 1
         for (; place.at < place.whole; place.at++, place.step++)
             sm90_step<T, false, false>(w, place.at > 1, place, p, scale);
 #pragma unroll 1
-        for (; place.at < place.steps; place.at++, place.step++) {
-            if (sm90_skips<shape>(place)) {
-                if (pending)
-                    sm90_values_alone<T>(w, place, place.at > 1);
-                sm90_pass<shape>(place);
-                pending = false;
-            } else if (pending) {
-                sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
-            } else {
-                sm90_step_alone<T, false>(w, place, p, scale);
-                pending = true;
-            }
-        }
-        return pending;
+        for (; place.at < place.steps; place.at++, place.step++)
+            sm90_step<T, false, true>(w, place.at > 1, place, p, scale);
     }
 }
 
-template <class T, class shape>
-static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t shared, int group,
+/* Rows of Q that no query fills are zeros, and weights of warps that have no others. */
+template <class shape>
+static __device__ __forceinline__ void sm90_clear_idle(struct sm90_work<shape> &w, sm90_place &place,
+                                                       const struct attention_params &p) {
+    const int rows = p.stack * p.tile_rows, thread = sm90_thread_here();
+    place.idle = sm90_uniform(thread / 32 * 16) >= rows;
+#pragma unroll
+    for (int i = 0; i < shape::SCORES / 2; i++)
+        w.weights[i] = 0;
+    for (int i = rows * 8 + thread; i < shape::ROWS * 8; i += 128)
+        for (int panel = 0; panel < shape::SLOTS * shape::QK_PANELS; panel++)
+            shared_store_16(place.shared + shape::Q + (uint32_t)(panel * shape::Q_PANEL + i * 16),
+                            {0, 0, 0, 0});
+    proxy_fence();
+    warpgroup_sync(1 + place.group);
+}
+
+template <class T, class shape, int SOURCE>
+static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t shared, int group,
                                                           const struct attention_params &p,
                                                           float scale) {
-    struct sm90_work<shape, SM90_BOXES> w;
-    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0};
-    w.keys = 0;
+    struct sm90_work<shape> w;
+    sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0, false};
+    if (shape::GROUPS == 1)
+        sm90_clear_idle<shape>(w, place, p);
     if (!sm90_take<shape>(place, p.granule_bits))
         return;
     if (shape::AHEAD && place.group == 1)
@@ -341,19 +332,18 @@ static __device__ __forceinline__ void sm90_compute_boxes(char *memory, uint32_t
             place.shared = (uint32_t)sm90_uniform((int)place.shared);
         place.at = 1;
         if (overlapped)
-            sm90_step_storing<T>(w, place, p, scale);
-        overlapped = sm90_steps<T>(w, place, p, scale);
+            sm90_step_storing<T, SOURCE>(w, place, p, scale);
+        sm90_steps<T, SOURCE>(w, place, p, scale);
         sm90_release<shape::SLOTS>(place, shared + shape::Q_EMPTY, place.job);
         const bool add = place.steps > 1;
         bool more = shape::SLOTS > 1 && sm90_take<shape>(place, p.granule_bits);
-        if (more && overlapped) {
+        overlapped = more && shape::SHARE == 1;
+        if (overlapped) {
             sm90_step<T, true, true>(w, add, place, p, scale);
             continue;
         }
-        if (overlapped)
-            sm90_values_alone<T>(w, place, add);
-        overlapped = false;
-        sm90_store<T, shape, SM90_BOXES>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
+        sm90_values_alone<T>(w, place, add);
+        sm90_store<T, shape, SOURCE>(p, place, place.job - (shape::SLOTS > 1), w.o, w.state);
         if (shape::SLOTS == 1)
             more = sm90_take<shape>(place, p.granule_bits);
         if (!more) {
