@@ -102,7 +102,8 @@ static __device__ __forceinline__ void sm90_ask_mask(struct sm90_work<shape> &w,
             continue;
         const struct granule_group group = sm90_groups<shape>(place.memory, place.step)[i];
         w.keys[i] = group.keys;
-        w.listed[i] = sm90_listed(group, p, sm90_warp_row<shape>(p, place));
+        if (shape::GROUPS > 1 || !place.idle) /* the tile has no words for rows past its own */
+            w.listed[i] = sm90_listed(group, p, sm90_warp_row<shape>(p, place));
     }
 }
 
