@@ -179,6 +179,17 @@ sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int
     return {head + number, row + of_head, number < p.stack ? rows - of_head : 0};
 }
 
+/* Those of the 16 rows of a warp, 8 and 8: of two heads, where tiles have 8 rows of each. */
+template <class shape>
+static __device__ __forceinline__ void
+sm90_queries_of_warp(struct sm90_queries (&of)[2], const struct attention_params &p,
+                     const struct granule_item &item, int at) {
+    of[0] = sm90_queries_of(p, item.head, item.row, item.rows, at);
+    of[1] = {of[0].head, of[0].row + 8, of[0].rows - 8};
+    if (shape::GROUPS == 1)
+        of[1] = sm90_queries_of(p, item.head, item.row, item.rows, at + 8);
+}
+
 /* Where the mask groups of a step stand. More steps than K has stages: they are left before the stage
  * is free. */
 template <class shape>

@@ -190,9 +190,8 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
     const struct granule_item &item = sm90_item<shape>(place.memory, job);
     const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
     const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
-    const struct sm90_queries of =
-        sm90_queries_of(p, item.head, item.row, item.rows,
-                        sm90_group_row<shape>(place.group) + first);
+    struct sm90_queries of[2];
+    sm90_queries_of_warp<shape>(of, p, item, sm90_group_row<shape>(place.group) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_group_dim<shape>(place);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     /* Four lanes share two rows, of which two have one each. */
@@ -201,12 +200,12 @@ static __device__ __forceinline__ void sm90_store(const struct attention_params 
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(place.shared + shape::O_EMPTY + 8 * place.group, (job & 1) ^ 1);
     if (!whole)
-        sm90_store_part<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m, l,
-                                  of.row - item.row + row, of.rows - row, dim);
+        sm90_store_part<T, shape>(p, item, of, o, state.m, l, dim);
     else if (sm90_hands_sums<shape, SOURCE>() && h < 2)
         sm90_sums<shape>(place.memory, 64 * place.group + first + row + 8 * h) = sums;
-    else if (h < 2 && row + 8 * h < of.rows && dim == 0)
-        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h, sums.x, sums.y);
+    else if (h < 2 && row < (h ? of[1].rows : of[0].rows) && dim == 0)
+        attention_store_lse(p, item.batch, h ? of[1].head : of[0].head,
+                            (h ? of[1].row : of[0].row) + row, sums.x, sums.y);
     if (shape::SHARE > 1 && whole) /* all have read their scores there */
         warpgroup_sync(1 + place.group);
     if (whole)

@@ -23,23 +23,26 @@ static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
     return sm90_hands_o<shape, SOURCE>() && !shape::AHEAD;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, of which `rows` are
- * there; dims from `begin` on. */
+/* A partial result: this thread's part of those of the warp's rows `of` that are there, in the slots
+ * of their heads; dims from `begin` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_store_part(const struct attention_params &p, int64_t number, const float (&o)[shape::OUTPUTS],
-                const float (&m)[2], const float (&l)[2], int row, int rows, int begin) {
-    const struct attention_slot slot = attention_slot_of(p, number);
+sm90_store_part(const struct attention_params &p, const struct granule_item &item,
+                const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
+                const float (&m)[2], const float (&l)[2], int begin) {
     const float lower = sm90_exp2(-sm90_raise(T()));
-    const int column = warp_lane_here() % 4;
+    const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (8 * h >= rows)
-            break;
-        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + begin + 2 * column;
+        if (row >= of[h].rows)
+            continue;
+        const struct attention_slot slot =
+            attention_slot_of(p, item.slot + (of[h].head - item.head) * item.parts);
+        const int at = of[h].row - item.row + row;
+        float *to = slot.o + (int64_t)at * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {
-            slot.m[row + 8 * h] = m[h];
-            slot.l[row + 8 * h] = l[h] * lower;
+            slot.m[at] = m[h];
+            slot.l[at] = l[h] * lower;
         }
 #pragma unroll
         for (int j = 0; j < shape::OUTPUTS / 4; j++)
@@ -78,8 +81,9 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
-                const struct sm90_queries &of, float (&o)[shape::OUTPUTS], const float (&l)[2],
-                int first, int begin) {
+                const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS],
+                const float (&l)[2], int first, int begin) {
+    constexpr int EACH = shape::GROUPS > 1 ? 16 : 8; /* rows that are sure to be one head's */
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
@@ -107,10 +111,12 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
         if (sm90_hands_o<shape, SOURCE>())
             continue;
         __syncwarp();
-        sm90_store_pieces<T, shape::O_PANELS>(
-            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16),
-            (p.d_v - begin - d) / 8);
+#pragma unroll
+        for (int r = 0; r < 16; r += EACH)
+            sm90_store_pieces<T, shape::O_PANELS>(
+                sm90_rows_o<T>(p, batch, of[r / 8].head, of[r / 8].row) + 2 * (begin + d),
+                p.o.stride[2] * (int64_t)sizeof(T), staged + (uint32_t)(r * 128),
+                min(of[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
