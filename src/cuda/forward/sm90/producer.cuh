@@ -329,21 +329,25 @@ static __device__ __forceinline__ void sm90_look_at_keys(int32_t (&key)[N],
     }
 }
 
-/* Half of an item's queries, where boxes do not reach them. */
+/* Half of an item's queries, where boxes do not reach them: 4 rows at a time, each of its own head. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_copy_queries(const struct attention_params &p,
                                                          uint32_t tile, int32_t record, int half) {
+    const int piece = warp_lane() % 8, first = shape::ROWS / 2 * half + warp_lane() / 8;
+    const int32_t batch = SM90_ITEM_WORD(record, batch), head = SM90_ITEM_WORD(record, head);
+    const int32_t row = SM90_ITEM_WORD(record, row), rows = SM90_ITEM_WORD(record, rows);
 #pragma unroll 1
-    for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
-        const struct sm90_queries of =
-            sm90_queries_of(p, SM90_ITEM_WORD(record, head), SM90_ITEM_WORD(record, row),
-                            SM90_ITEM_WORD(record, rows), at);
-        const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
-        sm90_copy<shape::QK_PANELS, shape::Q_PANEL>(
-            tile + (uint32_t)(at * 128),
-            sm90_rows_of<T, shape>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk,
-                                   shape::D_QK),
-            query);
+    for (int at = first; at < shape::ROWS / 2 * (half + 1); at += 4) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, at);
+        const struct sm90_rows of_head =
+            sm90_rows_of<T, shape>(p.q, batch, of.head, p.d_qk, shape::D_QK);
+        const char *from = of_head.from + of.row * of_head.step + 16 * piece;
+#pragma unroll
+        for (int s = 0; s < shape::QK_PANELS; s++)
+            copy_16_of_line(tile + (uint32_t)(s * shape::Q_PANEL + at * 128) +
+                                panel_piece(at, piece),
+                            from + 128 * s,
+                            of.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
     }
     copy_wait_all();
     proxy_fence();
