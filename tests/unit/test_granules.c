@@ -287,6 +287,21 @@ static void equal_masks_share_words(void **state) {
     }
 }
 
+/* A tile of 3 rows and one of 32 may have the same band, of the last 60 keys: its words are right for
+ * both, whichever comes first. */
+static void tiles_of_fewer_rows_share_words(void **state) {
+    (void)state;
+    for (int seed = 1; seed <= 9; seed++) {
+        struct cut c;
+        char spec[] = "random(0.5,0)";
+        spec[sizeof spec - 3] = (char)('0' + seed);
+        cut_make(&c, spec, 67, 252, 32, 64, 32, 4, 1);
+        assert_int_equal(c.granules.size, 64);
+        check(&c);
+        cut_free(&c);
+    }
+}
+
 /* One number for 64 keys of whole blocks, one for each single column. */
 static void sizes_follow_the_runs(void **state) {
     (void)state;
@@ -389,6 +404,7 @@ static void items_are_dealt_evenly(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(tiles_of_fewer_rows_share_words),
         cmocka_unit_test(sizes_follow_the_runs),
         cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
         cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),

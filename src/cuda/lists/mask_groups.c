@@ -215,12 +215,13 @@ static void groups_fill(struct granules *g, const struct lists *lists, const uns
 #pragma omp parallel for schedule(dynamic, 16) if (threads_pay(1e-6 * (double)g->n_groups))
     for (int64_t T = 0; T < g->tiles; T++)
         for (int64_t i = g->group_ptr[T]; i < g->group_ptr[T + 1]; i++) {
-            const struct group group =
-                group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
+            struct group group = group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
             uint32_t *words = g->mask_bits + g->groups[i].at / 2;
             uint64_t places[PACK_MAX_ROWS];
             if (again[i])
                 continue;
+            if (band_key(&group)) /* which tiles of more rows may share */
+                group.rows = lists->tile_rows;
             if (g->groups[i].at % 2) {
                 fill_coarse(words, &group);
             } else {
