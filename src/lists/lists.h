@@ -54,8 +54,8 @@ struct lists {
 
     int64_t n_full, n_masked, n_words;
     int64_t full_keys, masked_keys, masked_groups; /* see lists_sums */
-    int64_t *full_ptr;     /* [n_lists * tiles + 1] */
-    struct list_run *full; /* [n_full] */
+    int64_t *full_ptr;                             /* [n_lists * tiles + 1] */
+    struct list_run *full;                         /* [n_full] */
     int64_t
         *masked_ptr; /* [LIST_MASKED_KINDS * n_lists * tiles + 1], kind k of tile T at 3 T + k */
     struct list_masked *masked; /* [n_masked] */
@@ -71,9 +71,9 @@ size_t lists_memory(const struct lists *lists);
 
 /* Sums over the query tiles of all lists. */
 struct lists_sums {
-    double tiles;       /* that list any key */
-    double full_keys;   /* keys in full runs */
-    double masked_keys; /* keys in the other runs */
+    double tiles;         /* that list any key */
+    double full_keys;     /* keys in full runs */
+    double masked_keys;   /* keys in the other runs */
     double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);

@@ -148,7 +148,8 @@ double select_key_cost(const tess_plan *plan, const struct kernel *kernel, doubl
 
 /* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
  * that list it. Answers how many fewer row-key pairs that is. */
-static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows) {
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
+                           double rows) {
     if (!kernel->cost.skips)
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -

@@ -276,7 +276,8 @@ static void equal_masks_share_words(void **state) {
     static const struct {
         const char *spec;
         int64_t block, words; /* of all groups at most */
-    } cases[] = {{"window(512,0)", 64, 40 * 128}, {"causal", 64, 8 * 128}, {"random(0.3,1)", 8, -1}};
+    } cases[] = {
+        {"window(512,0)", 64, 40 * 128}, {"causal", 64, 8 * 128}, {"random(0.3,1)", 8, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
         cut_make(&c, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 64, 2, 1);
@@ -403,11 +404,14 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(items_list_the_pattern),
+        cmocka_unit_test(equal_masks_share_words),
         cmocka_unit_test(tiles_of_fewer_rows_share_words),
         cmocka_unit_test(sizes_follow_the_runs),
-        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
-        cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),
+        cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(steps_are_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

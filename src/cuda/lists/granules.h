@@ -91,10 +91,10 @@ struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int64_t stack;
-    int32_t workers; /* 1: all stand in the order of the schedule */
-    int64_t n_kv;    /* keys of each head */
-    int32_t size;    /* keys of a granule at most, a power of two, GRANULE_MAX at most */
-    int groups;      /* 1: with groups and mask_bits */
+    int32_t workers;          /* 1: all stand in the order of the schedule */
+    int64_t n_kv;             /* keys of each head */
+    int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int groups;               /* 1: with groups and mask_bits */
     struct granule_step step; /* without groups: those with masks stand as balance.h says */
 };
 

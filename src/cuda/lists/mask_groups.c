@@ -47,9 +47,8 @@ static struct granule_mask mask_at(const struct group *group, int64_t i) {
 /* The byte of a row mask that has rows 8 o ... 8 o + 7, those past the tile's end left out. */
 static uint32_t rows_eight(const struct group *group, const struct granule_mask *mask, int32_t o) {
     const int32_t valid = group->rows - 8 * o;
-    const uint64_t word = mask->kind == GRANULE_ALL
-                              ? UINT64_MAX
-                              : group->lists->words_of_rows[mask->u.word + o / 8];
+    const uint64_t word =
+        mask->kind == GRANULE_ALL ? UINT64_MAX : group->lists->words_of_rows[mask->u.word + o / 8];
     return (uint32_t)(word >> o % 8 * 8) & 255u & (valid < 8 ? (1u << valid) - 1 : 255u);
 }
 
@@ -204,10 +203,9 @@ static void groups_classify(struct granules *g, const struct lists *lists) {
         for (int64_t i = g->group_ptr[T]; i < g->group_ptr[T + 1]; i++) {
             const struct group group =
                 group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
-            g->groups[i] = (struct granule_group){
-                keys_of(&group), is_coarse(&group)  ? GROUP_COARSE
-                                 : band_key(&group) ? GROUP_BAND
-                                                    : GROUP_FINE};
+            g->groups[i] = (struct granule_group){keys_of(&group), is_coarse(&group)  ? GROUP_COARSE
+                                                                   : band_key(&group) ? GROUP_BAND
+                                                                                      : GROUP_FINE};
         }
 }
 

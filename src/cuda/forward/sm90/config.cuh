@@ -5,16 +5,20 @@
  * ahead and without regard to items; the other two compute, 64 rows each. For lists of 192 rows
  * there are shapes with a third that computes, and steps of 64 places.
  *
- * Shared memory, in KB for heads of                                       and of 192 rows
- *                             64       128      192      256    192/128     64    128 dims
+ * For lists of up to 64 rows there are shapes with one that computes, and steps of 64 places. Two
+ * blocks share a multiprocessor then, or three of heads of up to 64 dims, each with its own items: the
+ * one's softmax meets the others' products. Rows of a tile past those of the plan are zeros in Q.
  *
- *   Q [SLOTS][ROWS][D_QK]   2 x 16   2 x 32   2 x 48       64       48  2 x 24     48   being
- *                                                                  computed; the next
- *   O [ROWS][64 O_PANELS]       16       32       16       16       16      24     24   rounded,
- *                                                                  on its way out
- *   K [STAGES][KEYS][D_QK]  4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
- *   V [STAGES][KEYS][D_V]   4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   barriers, JOBS items and their halves, the masks of steps, maxima and sums of O's rows
+ * Shared memory, in KB for heads of                                of 192 rows        of 64
+ *                            64      128     192     256  192/128    64     128     64     128 dims
+ *
+ *   Q [SLOTS][ROWS][D_QK]  2 x 16  2 x 32  2 x 48     64       48  2 x 24    48  2 x 8  2 x 16
+ *   O [ROWS][64 O_PANELS]      16      32      16     16       16      24    24      8      16
+ *   K [STAGES][KEYS][D_QK] 4 x 16  2 x 32  2 x 24  2 x 32  2 x 48   4 x 8  4 x 16  3 x 8  2 x 16
+ *   V [STAGES][KEYS][D_V]  4 x 16  2 x 32  2 x 24  2 x 32  2 x 32   4 x 8  4 x 16  3 x 8  2 x 16
+ *   barriers, JOBS items, the mask groups of steps, maxima and sums of O's rows
+ *
+ * Q is that of the item being computed, and of the next; O is rounded, on its way out.
  *
  * Heads of 32 dims have the panels of 64; the other columns are zeros in Q, K and V, and not
  * multiplied, and left as they were in O, and not stored.
@@ -54,7 +58,8 @@
  *
  * The other warpgroup does the same at its own pace, so that the one's softmax meets the other's
  * products. Steps whose granules all have no mask come first in an item; where the second may have
- * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is computed and O goes out, and S(0) stands in a line of its own.
+ * one, O goes out before its scores. With one slot of Q, the next item's comes while the last P V is
+ * computed and O goes out, and S(0) stands in a line of its own.
  *
  * Heads of up to 64 dims have products that take no longer than exponentials, and two warpgroups that
  * are left to themselves end in step, at products together and then at softmax. Where boxes fetch,
@@ -87,21 +92,24 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int SHARE = D_V > 256 ? GROUPS : 1; /* warpgroups to a row: dims are divided */
     static constexpr int ROWS = 64 * GROUPS / SHARE, THREADS = 128 * (1 + GROUPS);
     /* Blocks that share a multiprocessor, each with its own items. */
-    static constexpr int RESIDENT = GROUPS > 1 ? 1 : D_QK > 128 ? 1 : D_QK > 64 ? 2 : 3;
+    static constexpr int RESIDENT = GROUPS > 1 ? 1 : D_QK > 64 ? 2 : 3;
     static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
     static constexpr int BITS = D_V > 128 || GROUPS != 2 ? 6 : 7, KEYS = 1 << BITS; /* of a step */
     static constexpr int GRANULES = KEYS / GRANULE_MAX; /* of a step, where they have that size */
-    static constexpr int STAGES =
-        SHARE > 1 ? 1 : GROUPS == 1 ? (D_QK > 64 ? 2 : 3) : D_QK > 64 && GROUPS == 2 ? 2 : 4;
+    static constexpr int STAGES = SHARE > 1                  ? 1
+                                  : GROUPS == 1              ? (D_QK > 64 ? 2 : 3)
+                                  : D_QK > 64 && GROUPS == 2 ? 2
+                                                             : 4;
     /* Floats of a thread's scores and outputs; of the scores that one of two adds up. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / SHARE, HALF = SCORES / 2;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS = D_QK > 128 || GROUPS > 2 ? 1 : V_PANELS; /* out at a time */
-    static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; of K and V */
+    static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128;           /* bytes; of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL;
     static constexpr int O_GROUP = O_PANELS * 64 * 128, O_TILE = GROUPS * O_GROUP;
     static constexpr int S_TILE = BLOCKS == 1 ? 0 : 128 * 4 * SCORES;
-    static_assert(SHARE == 1 || O_GROUP >= 128 * 4 * HALF, "half of the scores, while O is computed");
+    static_assert(SHARE == 1 || O_GROUP >= 128 * 4 * HALF,
+                  "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 1024;
     static constexpr int SLOTS = SHARE == 1 && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1; /* of Q */
@@ -115,24 +123,24 @@ template <int DIMS_QK, int DIMS_V, int COMPUTING = 2, int CLUSTER = 1> struct sm
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     static constexpr int MASKS_OF = 2 * STAGES < 4 ? 4 : 2 * STAGES; /* steps */
-    static constexpr int SUMS =
-        MASKS + MASKS_OF * GRANULES * (int)sizeof(struct granule_group);
+    static constexpr int SUMS = MASKS + MASKS_OF * GRANULES * (int)sizeof(struct granule_group);
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     static constexpr bool AHEAD = D_V <= 64 && GROUPS == 2; /* two tiles of scores fit */
     static_assert(BYTES <= ROOM, "what a block of Hopper can have");
     /* Registers of a thread that computes, and that fetches: by boxes, copies. */
-    static constexpr int CLAIM[2] = {GROUPS == 1  ? (RESIDENT > 2 ? 120 : RESIDENT > 1 ? 216 : 232)
-                                     : GROUPS > 2 ? 152
-                                     : SHARE > 1  ? 224
-                                                  : 232,
-                                     GROUPS == 1  ? (RESIDENT > 2 ? 120 : RESIDENT > 1 ? 184 : 216)
-                                     : GROUPS > 2 ? 152
-                                     : D_V > 128  ? 224
-                                                  : 216};
-    static constexpr int LEAVE[2] = {SHARE > 1 ? 56 : 40,
-                                     GROUPS == 1 ? (RESIDENT > 2 ? 40 : 72)
-                                     : GROUPS > 2 || D_V > 128 ? 56
-                                                               : 72};
+    static constexpr int CLAIM[2] = {RESIDENT == 3   ? 120
+                                     : RESIDENT == 2 ? 216
+                                     : GROUPS > 2    ? 152
+                                     : SHARE > 1     ? 224
+                                                     : 232,
+                                     RESIDENT == 3   ? 120
+                                     : RESIDENT == 2 ? 184
+                                     : GROUPS > 2    ? 152
+                                     : D_V > 128     ? 224
+                                                     : 216};
+    static constexpr int LEAVE[2] = {SHARE > 1 ? 56 : 40, RESIDENT == 3             ? 40
+                                                          : GROUPS > 2 || D_V > 128 ? 56
+                                                                                    : 72};
     static_assert(BLOCKS <= SHARE && SHARE <= 2, "dims are divided by two, and again by two");
 };
 
@@ -193,8 +201,8 @@ sm90_queries_of_warp(struct sm90_queries (&of)[2], const struct attention_params
 /* Where the mask groups of a step stand. More steps than K has stages: they are left before the stage
  * is free. */
 template <class shape>
-static __device__ __forceinline__ struct granule_group (&sm90_groups(char *memory,
-                                                                    uint32_t step))[shape::GRANULES] {
+static __device__ __forceinline__ struct granule_group (
+    &sm90_groups(char *memory, uint32_t step))[shape::GRANULES] {
     typedef struct granule_group of_step[shape::GRANULES];
     return reinterpret_cast<of_step *>(memory + shape::MASKS)[step % shape::MASKS_OF];
 }
@@ -206,8 +214,7 @@ static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, u
 }
 
 /* The maximum and the sum, in base 2, of row `row` of a tile, for who stores its O. */
-template <class shape>
-static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
+template <class shape> static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
     return reinterpret_cast<float2 *>(memory + shape::SUMS)[row];
 }
 

@@ -1,5 +1,6 @@
 /* Fused attention on Hopper, what the warpgroups that compute have in common: where they stand,
- * their products and outputs. consumer.cuh is their way through an item's steps. */
+ * their products and outputs. consumer_steps.cuh is their way through an item's steps;
+ * config.cuh has the picture. */
 #ifndef TESSERA_CUDA_SM90_COMPUTE_CUH
 #define TESSERA_CUDA_SM90_COMPUTE_CUH
 
@@ -26,8 +27,8 @@ static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) 
     barrier_wait(full + 8 * ring_stage<STAGES>(index), ring_parity<STAGES>(index));
 }
 template <int STAGES>
-static __device__ __forceinline__ void sm90_release(const sm90_place &place,
-                                                    uint32_t empty, uint32_t index) {
+static __device__ __forceinline__ void sm90_release(const sm90_place &place, uint32_t empty,
+                                                    uint32_t index) {
     if (place.elected)
         barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
 }
@@ -36,8 +37,7 @@ static __device__ __forceinline__ void sm90_release(const sm90_place &place,
 template <class shape>
 static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
                                                     const sm90_place &place) {
-    return sm90_row_of_head(p,
-                            sm90_group_row<shape>(place.group) + sm90_thread_here() / 32 * 16);
+    return sm90_row_of_head(p, sm90_group_row<shape>(place.group) + sm90_thread_here() / 32 * 16);
 }
 
 /* The first dim of O of a warpgroup, among those of its block. */
@@ -51,16 +51,15 @@ static __device__ __forceinline__ int sm90_group_dim(const sm90_place &place) {
 /* s[64][KEYS] = q[64][D_QK] k[KEYS][D_QK]^T of the step at `place`, in the background; `wait` waits
  * for K. Where dims are divided, those of a half of each panel. */
 template <class T, class shape, class waits>
-static __device__ __forceinline__ void
-sm90_scores(float (&s)[shape::SCORES], const sm90_place &place, const waits &wait) {
+static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
+                                                   const sm90_place &place, const waits &wait) {
     constexpr int EACH = 4 / shape::SHARE; /* products of a panel */
     const uint32_t half = shape::SHARE == 1 ? 0 : place.group * (EACH * 32);
     const uint64_t q =
         product_rows(place.shared + shape::Q + sm90_group_row<shape>(place.group) * 128 +
                      ring_stage<shape::SLOTS>(place.job) * shape::Q_TILE + half);
-    const uint64_t k =
-        product_rows(place.shared + shape::K +
-                     ring_stage<shape::STAGES>(place.step) * shape::K_TILE + half);
+    const uint64_t k = product_rows(place.shared + shape::K +
+                                    ring_stage<shape::STAGES>(place.step) * shape::K_TILE + half);
     wait();
     product_pin(s);
     product_fence();
@@ -183,10 +182,9 @@ sm90_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
 
 /* The results of the job-th item: its lse and O, to who stores them or to their place. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_store(const struct attention_params &p,
-                                                  const sm90_place &place, uint32_t job,
-                                                  float (&o)[shape::OUTPUTS],
-                                                  const struct sm90_state &state) {
+static __device__ __forceinline__ void
+sm90_store(const struct attention_params &p, const sm90_place &place, uint32_t job,
+           float (&o)[shape::OUTPUTS], const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(place.memory, job);
     const int first = sm90_thread_here() / 32 * 16; /* row of the warpgroup */
     const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
@@ -241,7 +239,8 @@ template <class shape> struct sm90_work {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t weights[shape::SCORES / 2], listed[shape::GRANULES];
     uint64_t keys[shape::GRANULES];
-    struct sm90_state state, done; /* of the item, and of the one before while its O is not stored */
+    struct sm90_state state,
+        done; /* of the item, and of the one before while its O is not stored */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* Fused attention on Hopper, the warpgroups that compute: the way through an item's steps. shape.cuh
- * has the picture. */
+/* Fused attention on Hopper, the warpgroups that compute: the way through an item's steps.
+ * config.cuh has the picture. */
 #ifndef TESSERA_CUDA_SM90_CONSUMER_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_CUH
 
@@ -11,8 +11,7 @@
  * steps without masks take part, since no warpgroup passes over those. */
 template <class shape>
 static __device__ __forceinline__ bool sm90_alternates(const sm90_place &place) {
-    return shape::AHEAD && place.at < place.whole &&
-           place.whole < SM90_LONG;
+    return shape::AHEAD && place.at < place.whole && place.whole < SM90_LONG;
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_alternate_begin(const sm90_place &place) {
@@ -30,10 +29,9 @@ static __device__ __forceinline__ void sm90_alternate_end(const sm90_place &plac
 /* sm90_scores of a step. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES],
-                                                       const sm90_place &place) {
-    sm90_scores<T, shape>(s, place, [&] {
-        sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step);
-    });
+                                                        const sm90_place &place) {
+    sm90_scores<T, shape>(
+        s, place, [&] { sm90_wait<shape::STAGES>(place.shared + shape::K_FULL, place.step); });
 }
 
 /* Whether V has rows that no key fills, but for groups that have none. */
@@ -51,7 +49,8 @@ static __device__ __forceinline__ bool sm90_some_dead(const uint64_t (&keys)[sha
 template <class shape>
 static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, uint32_t step,
                                                        const uint64_t (&keys)[shape::GRANULES]) {
-    const uint32_t v = sm90_values_of<shape>(place, step) + (uint32_t)(sm90_thread_here() / 32 * 16);
+    const uint32_t v =
+        sm90_values_of<shape>(place, step) + (uint32_t)(sm90_thread_here() / 32 * 16);
 #pragma unroll
     for (int i = 0; i < shape::KEYS / 32; i++) {
         const uint64_t of = keys[i / 2];
@@ -70,8 +69,8 @@ static __device__ __forceinline__ void sm90_clear_dead(const sm90_place &place, 
 template <class T, class shape, bool MASKED>
 static __device__ __forceinline__ void
 sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&weights)[shape::SCORES / 2],
-                const sm90_place &place, uint32_t step, const uint64_t (&keys)[shape::GRANULES],
-                int add) {
+                 const sm90_place &place, uint32_t step, const uint64_t (&keys)[shape::GRANULES],
+                 int add) {
     sm90_values<T, shape>(o, weights, place, step, add, [&] {
         sm90_wait<shape::STAGES>(place.shared + shape::V_FULL, step);
         if (MASKED && sm90_some_dead<shape>(keys))
@@ -161,10 +160,9 @@ static __device__ __forceinline__ void sm90_values_alone(struct sm90_work<shape>
  * step before.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void sm90_step_begun(struct sm90_work<shape> &w, bool add,
-                                                       const sm90_place &place,
-                                                       const struct attention_params &p,
-                                                       float scale) {
+static __device__ __forceinline__ void
+sm90_step_begun(struct sm90_work<shape> &w, bool add, const sm90_place &place,
+                const struct attention_params &p, float scale) {
     float factor[2];
     uint64_t keys[shape::GRANULES];
 #pragma unroll
@@ -207,10 +205,9 @@ static __device__ __forceinline__ void sm90_step(struct sm90_work<shape> &w, boo
 /* The second step of an item, with the O of the item before on its way out while scores are
  * computed; unless it may have masks: then that O alone. */
 template <class T, int SOURCE, class shape>
-static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape> &w,
-                                                         sm90_place &place,
-                                                         const struct attention_params &p,
-                                                         float scale) {
+static __device__ __forceinline__ void
+sm90_step_storing(struct sm90_work<shape> &w, sm90_place &place, const struct attention_params &p,
+                  float scale) {
     if (place.at < place.whole) {
         sm90_alternate_begin<shape>(place);
         sm90_step_scores<T, shape>(w.s, place);
@@ -227,8 +224,8 @@ static __device__ __forceinline__ void sm90_step_storing(struct sm90_work<shape>
  * one after, to `next`, are computed under its softmax. MORE: there is one after. */
 template <class T, bool MORE, class shape>
 static __device__ __forceinline__ void
-sm90_step_ahead(struct sm90_work<shape> &w, float (&s)[shape::SCORES],
-                float (&next)[shape::SCORES], bool add, sm90_place &place, float scale) {
+sm90_step_ahead(struct sm90_work<shape> &w, float (&s)[shape::SCORES], float (&next)[shape::SCORES],
+                bool add, sm90_place &place, float scale) {
     float factor[2];
     sm90_step_values<T, shape, false>(w.o, w.weights, place, place.step - 1, w.keys, add);
     place.at++, place.step++;
@@ -295,8 +292,8 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_work<shape> &w, sm
 
 /* Rows of Q that no query fills are zeros, and weights of warps that have no others. */
 template <class shape>
-static __device__ __forceinline__ void sm90_clear_idle(struct sm90_work<shape> &w, sm90_place &place,
-                                                       const struct attention_params &p) {
+static __device__ __forceinline__ void
+sm90_clear_idle(struct sm90_work<shape> &w, sm90_place &place, const struct attention_params &p) {
     const int rows = p.stack * p.tile_rows, thread = sm90_thread_here();
     place.idle = sm90_uniform(thread / 32 * 16) >= rows;
 #pragma unroll
@@ -312,8 +309,7 @@ static __device__ __forceinline__ void sm90_clear_idle(struct sm90_work<shape> &
 
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t shared, int group,
-                                                          const struct attention_params &p,
-                                                          float scale) {
+                                                    const struct attention_params &p, float scale) {
     struct sm90_work<shape> w;
     sm90_place place = {memory, shared, group, sm90_thread_here() == 0, 0, ~0u, 0, 0, 0, false};
     if (shape::GROUPS == 1)

@@ -81,8 +81,8 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
-                const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS],
-                const float (&l)[2], int first, int begin) {
+                const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS], const float (&l)[2],
+                int first, int begin) {
     constexpr int EACH = shape::GROUPS > 1 ? 16 : 8; /* rows that are sure to be one head's */
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
@@ -224,8 +224,7 @@ sm90_store_items(char *memory, const struct attention_params &p, const struct sm
             barrier_wait(shared + shape::O_FULL + 8 * group, job & 1);
             if (parts == 1)
                 sm90_store_item<T, shape, SOURCE>(
-                    memory, p, maps,
-                    shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
+                    memory, p, maps, shared + shape::O + (uint32_t)(group * shape::O_GROUP), group,
                     batch, head, row, rows);
             barrier_arrive(shared + shape::O_EMPTY + 8 * group);
         }

@@ -1,5 +1,5 @@
-/* Fused attention for 16-bit types on Hopper: the kernel and its launch. shape.cuh says how it
- * works; fetch.cuh is one of its roles, consumer.cuh the other. */
+/* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh says how it
+ * works; producer.cuh is one of its roles, consumer_steps.cuh the other. */
 #ifndef TESSERA_CUDA_ATTENTION_SM90_CUH
 #define TESSERA_CUDA_ATTENTION_SM90_CUH
 
@@ -69,18 +69,16 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
         attention_sm90<T, shape, SOURCE>;
-    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            shape::BYTES);
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
     /* It may come to the multiprocessors that the kernel before it has left, and waits there.
      * Drivers before 12.3 cannot capture that. */
     int driver = 0;
     cudaDriverGetVersion(&driver);
     cudaLaunchAttribute attributes[2] = {};
-    cudaLaunchConfig_t launch =
-        cluster_config(attributes, (int64_t)p->workers * shape::BLOCKS, shape::BLOCKS,
-                       shape::THREADS, shape::BYTES, stream);
+    cudaLaunchConfig_t launch = cluster_config(attributes, (int64_t)p->workers * shape::BLOCKS,
+                                               shape::BLOCKS, shape::THREADS, shape::BYTES, stream);
     if (driver >= 12030) {
         cudaLaunchAttribute &early = attributes[launch.numAttrs++];
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -95,9 +93,8 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
     maps.queries = sm90_maps_make(&maps, p, T());
     maps.stores = sm90_map_make_o(&maps.o, p, T());
     const bool boxes = maps.queries && p->granule_bits >= SM90_BOX_BITS;
-    cudaError_t code =
-        boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
-              : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
+    cudaError_t code = boxes ? attention_sm90_launch_from<T, shape, SM90_BOXES>(p, &maps, stream)
+                             : attention_sm90_launch_from<T, shape, SM90_COPIES>(p, &maps, stream);
     return code ? code : attention_merge_launch<T>(p, stream);
 }
 

@@ -31,10 +31,9 @@ sm90_group_of(const struct attention_params &p, const struct granule_item &item,
 /* Leaves the groups of step `at`, one by each of the first lanes, for whoever finds that K is there;
  * their words, 16 rows' to a lane, come closer meanwhile. */
 template <class shape>
-static __device__ __forceinline__ void sm90_leave_groups(struct granule_group (&to)[shape::GRANULES],
-                                                         const struct attention_params &p,
-                                                         const struct granule_item &item,
-                                                         int32_t at) {
+static __device__ __forceinline__ void
+sm90_leave_groups(struct granule_group (&to)[shape::GRANULES], const struct attention_params &p,
+                  const struct granule_item &item, int32_t at) {
     struct granule_group group = {0, SM90_ALL};
     if (warp_lane() < shape::GRANULES) {
         group = sm90_group_of(p, item, at * shape::GRANULES + warp_lane());

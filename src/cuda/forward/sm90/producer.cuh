@@ -53,9 +53,9 @@ static __device__ __forceinline__ void sm90_boxes(uint32_t tile, const CUtensorM
 
 /* A step's tile of K or V: by one box where its granules are neighbours. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int32_t keys, int g,
-                  int32_t h, int32_t b) {
+static __device__ __forceinline__ void sm90_box_granules(uint32_t tile, const CUtensorMap *maps,
+                                                         uint32_t barrier, int32_t keys, int g,
+                                                         int32_t h, int32_t b) {
     const int32_t one = sm90_of_lane(keys, g);
     const int panel = sm90_rank<shape>() * PANELS;
     if (shape::GRANULES == 1) {
@@ -72,9 +72,9 @@ sm90_box_granules(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int3
 /* A step's tile of K or V by a box for each granule, of 2^bits keys: those of lanes g ... of `keys`,
  * each by its lane. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t key, int g,
-                int bits, int32_t h, int32_t b) {
+static __device__ __forceinline__ void sm90_box_pieces(uint32_t tile, const CUtensorMap *map,
+                                                       uint32_t barrier, int32_t key, int g,
+                                                       int bits, int32_t h, int32_t b) {
     const int piece = warp_lane() - g, panel = sm90_rank<shape>() * PANELS;
     if (warp_lane() == 0)
         barrier_arrive_expect(barrier, PANELS * shape::PANEL);
@@ -89,10 +89,9 @@ sm90_box_pieces(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t
 
 /* The queries from `row` on of `head` and those that are stacked with it, by lane `lane`. */
 template <class shape>
-static __device__ __forceinline__ void sm90_box_queries(const struct attention_params &p,
-                                                        uint32_t tile, const CUtensorMap *map,
-                                                        uint32_t barrier, int32_t row, int32_t head,
-                                                        int32_t b, int lane) {
+static __device__ __forceinline__ void
+sm90_box_queries(const struct attention_params &p, uint32_t tile, const CUtensorMap *map,
+                 uint32_t barrier, int32_t row, int32_t head, int32_t b, int lane) {
     if (warp_lane() == lane) {
         barrier_arrive_expect(barrier, (uint32_t)(p.stack * p.tile_rows) * 128 * shape::QK_PANELS);
 #pragma unroll 1
@@ -132,8 +131,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
         const struct granule_item items = sm90_look_at_items(p, window, end);
         uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
         int lane = max(__ffs((int)left) - 1, 0);
-        int32_t keys = sm90_keys(p, sm90_of_lane(items.first, lane), 0,
-                                 sm90_of_lane(items.count, lane));
+        int32_t keys =
+            sm90_keys(p, sm90_of_lane(items.first, lane), 0, sm90_of_lane(items.count, lane));
         kernel_before_wait(); /* not for the plan, which no kernel writes */
 #pragma unroll 1
         while (left) {
@@ -147,7 +146,8 @@ sm90_fetch_boxes(char *memory, uint32_t shared, const struct attention_params &p
                 const uint32_t full = shared + shape::Q_FULL + 8 * slot;
                 const int32_t row = sm90_of_lane(items.row, lane);
                 const int32_t head = sm90_of_lane(items.head, lane);
-                barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::SLOTS>(job) ^ 1);
+                barrier_wait(shared + shape::Q_EMPTY + 8 * slot,
+                             ring_parity<shape::SLOTS>(job) ^ 1);
                 if (warp_lane() == lane) /* who arrives at Q's barrier, too */
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
@@ -346,8 +346,7 @@ static __device__ __forceinline__ void sm90_copy_queries(const struct attention_
         for (int s = 0; s < shape::QK_PANELS; s++)
             copy_16_of_line(tile + (uint32_t)(s * shape::Q_PANEL + at * 128) +
                                 panel_piece(at, piece),
-                            from + 128 * s,
-                            of.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
+                            from + 128 * s, of.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
     }
     copy_wait_all();
     proxy_fence();
@@ -396,10 +395,9 @@ sm90_fetch_copies(char *memory, uint32_t shared, const struct attention_params &
     for (int64_t i = begin; i < end; i++) {
         const int32_t here = record;
         const int64_t places = (int64_t)list.count << p.granule_bits;
-        const struct sm90_rows rows =
-            sm90_rows_of<T, shape>(QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch),
-                                   SM90_ITEM_WORD(here, head_kv), QUERIES ? p.d_qk : p.d_v,
-                                   QUERIES ? shape::D_QK : shape::D_V);
+        const struct sm90_rows rows = sm90_rows_of<T, shape>(
+            QUERIES ? p.k : p.v, SM90_ITEM_WORD(here, batch), SM90_ITEM_WORD(here, head_kv),
+            QUERIES ? p.d_qk : p.d_v, QUERIES ? shape::D_QK : shape::D_V);
         record = sm90_record(p, i + 1, end);
         if (QUERIES && places > 0)
             sm90_hand_item<T, shape>(memory, shared, p, maps, half, job++, here, copies);
