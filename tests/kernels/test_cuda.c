@@ -34,6 +34,17 @@ static void shared_inputs(void **state) {
     shared_inputs_are_right("tests/cases/cuda_shared.txt", TESS_CUDA);
 }
 
+/* Kernels of Hopper alone are named in these cases, which others refuse. */
+static void own_lists(void **state) {
+    (void)state;
+    tess_target target = tess_target_init();
+    assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
+    if (target.architecture != 90)
+        skip();
+    cases_are_right("tests/cases/own_lists.txt", TESS_CUDA);
+    shared_inputs_are_right("tests/cases/own_lists_shared.txt", TESS_CUDA);
+}
+
 static void extreme_scales(void **state) {
     (void)state;
     extreme_scales_are_right(TESS_CUDA);
@@ -385,6 +396,7 @@ int main(void) {
         cmocka_unit_test(merges),
         cmocka_unit_test(merges_of_too_many_parts),
         cmocka_unit_test(checks),
+        cmocka_unit_test(own_lists),
         cmocka_unit_test(extreme_scales),
         cmocka_unit_test(ties_of_maxima),
         cmocka_unit_test(shared_inputs),
