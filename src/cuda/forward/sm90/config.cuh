@@ -6,8 +6,8 @@
  * there are shapes with a third that computes, and steps of 64 places.
  *
  * For lists of up to 64 rows there are shapes with one that computes, and steps of 64 places. Two
- * blocks share a multiprocessor then, or three of heads of up to 64 dims, each with its own items: the
- * one's softmax meets the others' products. Rows of a tile past those of the plan are zeros in Q.
+ * blocks share a multiprocessor then, or three of heads of up to 64 dims. Each has its own items, and
+ * the one's softmax meets the others' products. Rows of a tile past those of the plan are zeros in Q.
  *
  * Shared memory, in KB for heads of                                of 192 rows        of 64
  *                            64      128     192     256  192/128    64     128     64     128 dims
