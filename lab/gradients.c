@@ -42,11 +42,6 @@ static void scratch_free(struct scratch *s) {
         free(all[i]);
 }
 
-static void load(double *out, const tess_tensor *t, int64_t b, int64_t h, int64_t i) {
-    lab_get_row(out, t->data, t->type, b * t->stride[0] + h * t->stride[1] + i * t->stride[2],
-                t->size[3]);
-}
-
 static double dot(const double *x, const double *y, int64_t n) {
     double sum = 0;
     for (int64_t d = 0; d < n; d++)
@@ -82,10 +77,10 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     double d_lse = 0, delta = 0;
     tess_pattern_row(in->pattern, w->info.batch == 1 ? 0 : at->b, at->h / group, at->i, s->keys,
                      w->sizes.n_kv, &n, NULL);
-    load(s->q, in->q, at->b, at->h, at->i);
-    load(s->d_o, in->d_o, at->b, at->h, at->i);
+    lab_load_row(s->q, in->q, at->b, at->h, at->i);
+    lab_load_row(s->d_o, in->d_o, at->b, at->h, at->i);
     if (in->d_lse)
-        load(&d_lse, in->d_lse, at->b, at->h, at->i);
+        lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
     for (int64_t d = 0; d < w->d_qk; d++)
         s->d_q[d] = 0;
     const double left = weigh(w, s, at, n);
@@ -124,8 +119,8 @@ static void head(const struct work *w, const struct scratch *s, int64_t b, int64
     double *d_k = w->out->d_k + (b * w->heads_kv + hk) * n * w->d_qk;
     double *d_v = w->out->d_v + (b * w->heads_kv + hk) * n * w->d_v;
     for (int64_t j = 0; j < n; j++) {
-        load(s->k + j * w->d_qk, w->in->k, b, hk, j);
-        load(s->v + j * w->d_v, w->in->v, b, hk, j);
+        lab_load_row(s->k + j * w->d_qk, w->in->k, b, hk, j);
+        lab_load_row(s->v + j * w->d_v, w->in->v, b, hk, j);
     }
     for (int64_t h = hk * group; h < (hk + 1) * group; h++)
         for (int64_t i = 0; i < w->sizes.n_q; i++)

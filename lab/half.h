@@ -20,4 +20,11 @@ void lab_put(void *data, tess_type type, int64_t index, double x);
 /* `count` consecutive elements from `index` on, as doubles. */
 void lab_get_row(double *out, const void *data, tess_type type, int64_t index, int64_t count);
 
+/* Row (b, h, i) of a tensor. */
+static inline void lab_load_row(double *out, const tess_tensor *t, int64_t b, int64_t h,
+                                int64_t i) {
+    lab_get_row(out, t->data, t->type, b * t->stride[0] + h * t->stride[1] + i * t->stride[2],
+                t->size[3]);
+}
+
 #endif

@@ -43,11 +43,6 @@ static void scratch_free(struct scratch *s) {
     free(s->squares);
 }
 
-static void load(double *out, const tess_tensor *t, int64_t b, int64_t h, int64_t i) {
-    lab_get_row(out, t->data, t->type, b * t->stride[0] + h * t->stride[1] + i * t->stride[2],
-                t->size[3]);
-}
-
 static int all_finite(const double *x, int64_t count) {
     double sum = 0; /* x * 0 is 0, or NaN where x is not finite */
     for (int64_t d = 0; d < count; d++)
@@ -67,7 +62,7 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
         q_square += s->q[d] * s->q[d];
     for (int64_t e = 0; e < out->keys[x]; e++) {
         double dot = 0, square = 0;
-        load(s->kv, in->k, at->b, hk, s->keys[e]);
+        lab_load_row(s->kv, in->k, at->b, hk, s->keys[e]);
         for (int64_t d = 0; d < d_qk; d++) {
             dot += s->q[d] * s->kv[d];
             square += s->kv[d] * s->kv[d];
@@ -99,7 +94,7 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     double *o = out->o + x * d_v, sum = 0, spread = 0;
     tess_pattern_row(in->pattern, in->lists_batch == 1 ? 0 : at->b, head, at->i, s->keys,
                      in->k->size[2], &out->keys[x], NULL);
-    load(s->q, in->q, at->b, at->h, at->i);
+    lab_load_row(s->q, in->q, at->b, at->h, at->i);
     double top = scores(out, x, in, s, hk);
 
     for (int64_t d = 0; d < d_v; d++)
@@ -117,7 +112,7 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t e = 0; e < out->keys[x]; e++) {
         const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
         const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
-        load(s->kv, in->v, at->b, hk, s->keys[e]);
+        lab_load_row(s->kv, in->v, at->b, hk, s->keys[e]);
         if (!all_finite(s->kv, d_v))
             out->lists_bad[x] |=
                 (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
