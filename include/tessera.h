@@ -197,9 +197,9 @@ typedef struct tess_plan tess_plan;
  *
  * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
  * that have kernels for the problem and find memory: the staged one allocates 4 bytes for each element
- * of the listed tiles of every query head, and without room for them the fused one runs. Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA,
- * CUDA_ERROR. Online softmax: Milakov and Gimelshein, arXiv:1805.02867; fused attention: Dao et
- * al., FlashAttention, arXiv:2205.14135.
+ * of the listed tiles of every query head, and without room for them the fused one runs.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, NO_CUDA, CUDA_ERROR. Online softmax: Milakov
+ * and Gimelshein, arXiv:1805.02867; fused attention: Dao et al., FlashAttention, arXiv:2205.14135.
  */
 TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
                                     const tess_tensor *k, const tess_tensor *v,
