@@ -48,7 +48,12 @@ function(tessera_cpu_level level)
     list(TRANSFORM LEVEL_STEMS REPLACE "(.+)" "src/cpu/\\1.c")
     tessera_room(tessera_cpu_${level} SOURCES ${LEVEL_STEMS} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
-    target_compile_options(tessera_cpu_${level} PRIVATE -O3 -ffp-contract=fast ${LEVEL_FLAGS})
+    set(optimised -O3)
+    # With its checks gcc takes six times as long at -O3; it contracts among expensive optimisations.
+    if(CMAKE_C_FLAGS MATCHES "-fsanitize=address")
+        set(optimised -O1 -fexpensive-optimizations)
+    endif()
+    target_compile_options(tessera_cpu_${level} PRIVATE ${optimised} -ffp-contract=fast ${LEVEL_FLAGS})
     if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
         target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all)
     endif()
