@@ -61,6 +61,16 @@ struct prepared;
 struct view {
     void *data;
     int64_t stride[3];
+    tess_type type;
+};
+
+/* Backward: what the pass over delta leaves of each query for the passes after it, [batch *
+ * heads_q][n_q] each. With P = exp2(s - base), s in base 2, the gradient of a score is
+ * P (left dP - delta), and dV gets left P. */
+struct query_stats {
+    float *base;  /* lse in base 2; +Inf where the query is empty */
+    float *left;  /* share that the sink leaves, 1 without one */
+    float *delta; /* left (dO . o) - dlse */
 };
 
 /* What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
@@ -72,7 +82,10 @@ struct kernel_args {
     const struct kernel *kernel;
     const struct problem *problem;
     const tess_target *target;
-    struct view q, k, v, o, lse;
+    struct view q, k, v, o, lse, o_rest;
+    struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
+    float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
+    struct query_stats stats;                     /* backward: in the workspace, of all passes */
     const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
     const uint64_t *seed;
     const int32_t *key_positions; /* [n_kv] */
