@@ -14,7 +14,8 @@
 #define SOFTCAP_LEAST 0x1p-64
 #define SOFTCAP_MOST 0x1p64
 
-const char *const check_size_names[4] = {"batches", "heads", "rows", "dims"};
+/* Of a tensor's sizes, for messages. */
+static const char *const size_names[4] = {"batches", "heads", "rows", "dims"};
 
 /* A field of a problem that must lie in 1 ... most. */
 struct problem_size {
@@ -177,6 +178,20 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     return TESS_OK;
 }
 
+tess_status check_size(const char *name, int which, int64_t value, int64_t most,
+                       const char *function, tess_error *error) {
+    if (value >= 1 && value <= most)
+        return TESS_OK;
+    return error_set(error, TESS_INVALID_ARGUMENT, function, name, "%s has %lld %s, not 1 ... %lld",
+                     name, (long long)value, size_names[which], (long long)most);
+}
+
+const char *check_given(tess_tensor *out, const tess_tensor *given) {
+    const char *wrong = given ? struct_take(out, sizeof *out, sizeof *out, given) : "it is NULL";
+    return !wrong && !tess_type_size(out->type) ? "type is not TESS_F32, TESS_F16 or TESS_BF16"
+                                                : wrong;
+}
+
 /* What is told with the alignment that the problem declares. */
 static const char data_unaligned[] = "data is not aligned as the problem declares";
 static const char stride_unaligned[] =
@@ -234,7 +249,7 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
         if (t.size[i] != rule->size[i])
             return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
                              "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
-                             check_size_names[i], (long long)rule->size[i]);
+                             size_names[i], (long long)rule->size[i]);
     if ((uintptr_t)t.data % (uintptr_t)rule->alignment)
         wrong = data_unaligned;
     else
