@@ -6,18 +6,6 @@
 
 /* ---- planning ---- */
 
-/* Halves *alignment until the tensor has it. */
-static void alignment_lower(int64_t *alignment, const tess_tensor *t) {
-    int64_t element = (int64_t)tess_type_size(t->type);
-    for (; *alignment > element; *alignment /= 2) {
-        int fits = (uintptr_t)t->data % (uintptr_t)*alignment == 0;
-        for (int i = 0; i < 3; i++)
-            fits &= t->size[i] == 1 || t->stride[i] % (*alignment / element) == 0;
-        if (fits)
-            return;
-    }
-}
-
 tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
                                       const tess_tensor *k, const tess_tensor *v,
                                       const tess_tensor *o, tess_error *error) {
@@ -103,66 +91,91 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
     tess_status status = image_check(plan, image, image_size, __func__, error);
     if (status || !plan->image)
         return status;
-    struct kernel_args args = plan_args(plan);
-    pass_args(&args, plan->passes); /* whose work is that of all */
+    const struct kernel_args of_plan = plan_args(plan);
+    struct kernel_args args = pass_args(&of_plan, plan->passes); /* whose work is that of all */
     args.stream = stream;
     return plan->backend->image_upload(&args, image, error);
 }
 
 /* ---- running ---- */
 
-static tess_status pass_run(const struct pass *pass, struct kernel_args *args, tess_error *error) {
-    pass_args(args, pass);
-    return pass->kernel->run(args, error);
+static tess_status pass_run(const struct pass *pass, const struct kernel_args *run,
+                            tess_error *error) {
+    const struct kernel_args args = pass_args(run, pass);
+    return pass->kernel->run(&args, error);
 }
 
 tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                      tess_stream stream) {
+    const struct call call = call_run(plan ? plan->problem.operation : TESS_ATTENTION, __func__);
     struct kernel_args args;
-    int uses = USES_Q | USES_K | USES_V | USES_O | USES_LSE | USES_BIAS | USES_WEIGHTS;
-    tess_status status = arguments_take(&args, plan, arguments, uses,
-                                        tess_plan_workspace_size(plan), __func__, error);
+    tess_status status =
+        arguments_take(&args, plan, arguments, &call, tess_plan_workspace_size(plan), error);
     if (status)
         return status;
     struct carve carve = {.base = args.workspace};
-    plan_carve(plan, &carve, &args.scores, &args.workspace);
+    struct plan_room room;
+    plan_carve(plan, &carve, &room);
+    args.stats = room.stats;
+    args.scores = room.scores;
+    args.gradients = room.gradients;
+    args.workspace = room.of_pass;
     args.stream = stream;
     for (int i = 0; i < plan->n_passes && !status; i++)
         status = pass_run(&plan->passes[i], &args, error);
     return status;
 }
 
-/* One stage of a staged plan by itself. */
+/* One stage of a plan by itself. */
 static tess_status stage_run(const tess_plan *plan, const tess_arguments *arguments,
-                             tess_stage stage, int uses, const char *function, tess_error *error,
+                             tess_stage stage, const struct call *call, tess_error *error,
                              tess_stream stream) {
     struct kernel_args args;
-    const struct pass *pass = plan_pass(plan, stage);
-    if (plan && !pass)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
-                         "the plan is fused: stages need a problem whose pipeline is TESS_STAGED");
-    tess_status status = arguments_take(
-        &args, plan, arguments, uses, tess_plan_stage_workspace_size(plan, stage), function, error);
+    tess_status status = arguments_take(&args, plan, arguments, call,
+                                        tess_plan_stage_workspace_size(plan, stage), error);
     if (status)
         return status;
     args.stream = stream;
-    return pass_run(pass, &args, error);
+    return pass_run(plan_pass(plan, stage), &args, error);
+}
+
+tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
+                       tess_stream stream) {
+    static const struct call call = {USES_O | USES_O_REST | USES_D_O | USES_D_LSE, USES_DELTA,
+                                     "tess_delta"};
+    if (plan && plan->problem.operation != TESS_ATTENTION_BACKWARD)
+        return error_set(error, TESS_INVALID_ARGUMENT, call.function, "plan",
+                         "the plan's operation is not TESS_ATTENTION_BACKWARD");
+    return stage_run(plan, arguments, TESS_STAGE_DELTA, &call, error, stream);
+}
+
+/* One of the three stages of attention. */
+static tess_status staged_run(const tess_plan *plan, const tess_arguments *arguments,
+                              tess_stage stage, const struct call *call, tess_error *error,
+                              tess_stream stream) {
+    if (plan && plan->problem.operation != TESS_ATTENTION)
+        return error_set(error, TESS_INVALID_ARGUMENT, call->function, "plan",
+                         "the plan's operation is not TESS_ATTENTION");
+    if (plan && plan->problem.pipeline != TESS_STAGED)
+        return error_set(error, TESS_INVALID_ARGUMENT, call->function, "plan",
+                         "the plan is fused: stages need a problem whose pipeline is TESS_STAGED");
+    return stage_run(plan, arguments, stage, call, error, stream);
 }
 
 tess_status tess_sddmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                        tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SDDMM, USES_Q | USES_K | USES_SCORES | USES_BIAS,
-                     __func__, error, stream);
+    static const struct call call = {USES_Q | USES_K | USES_BIAS, USES_SCORES, "tess_sddmm"};
+    return staged_run(plan, arguments, TESS_STAGE_SDDMM, &call, error, stream);
 }
 
 tess_status tess_softmax(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                          tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SOFTMAX, USES_LSE | USES_SCORES | USES_WEIGHTS,
-                     __func__, error, stream);
+    static const struct call call = {USES_WEIGHTS, USES_LSE | USES_SCORES, "tess_softmax"};
+    return staged_run(plan, arguments, TESS_STAGE_SOFTMAX, &call, error, stream);
 }
 
 tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                       tess_stream stream) {
-    return stage_run(plan, arguments, TESS_STAGE_SPMM, USES_V | USES_O | USES_SCORES, __func__,
-                     error, stream);
+    static const struct call call = {USES_V | USES_SCORES, USES_O | USES_O_REST, "tess_spmm"};
+    return staged_run(plan, arguments, TESS_STAGE_SPMM, &call, error, stream);
 }

@@ -15,11 +15,11 @@ struct merge_rules {
 /* Of the rows of another tensor, with d elements each. */
 static struct tensor_rule rows_rule(const char *name, tess_type type, const tess_tensor *like,
                                     int64_t d, int output) {
-    return (struct tensor_rule){name,
-                                type,
-                                {like->size[0], like->size[1], like->size[2], d},
-                                (int64_t)tess_type_size(type),
-                                output};
+    return (struct tensor_rule){.name = name,
+                                .type = type,
+                                .size = {like->size[0], like->size[1], like->size[2], d},
+                                .alignment = (int64_t)tess_type_size(type),
+                                .output = output};
 }
 
 static tess_status outputs_check(struct merge_rules *rules, const struct merge_args *args,

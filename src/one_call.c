@@ -74,9 +74,24 @@ static tess_status cheaper_run(tess_problem *problem, const tess_pattern *patter
     return status;
 }
 
+/* The problem of the tensors of a call, of which all but q, k and v may be missing. */
+static tess_status problem_of(tess_problem *problem, const tess_arguments *a, const char *function,
+                              tess_error *error) {
+    const tess_tensor *const others[] = {a->d_o, a->d_q, a->d_k, a->d_v};
+    tess_status status = tess_problem_from_tensors(problem, a->q, a->k, a->v, a->o, error);
+    for (size_t i = 0; i < sizeof others / sizeof *others && !status; i++) {
+        tess_tensor t;
+        if (others[i] && !check_given(&t, others[i])) /* what is wrong is told by its name, later */
+            alignment_lower(&problem->alignment, &t);
+    }
+    return status ? status : sizes_agree(problem, function, error);
+}
+
 /* Errors may name functions and arguments of a callee. */
-static tess_status attention(tess_backend backend, const tess_pattern *pattern,
-                             tess_arguments *arguments, const char *function, tess_error *error) {
+static tess_status all_of_it(tess_backend backend, const tess_pattern *pattern,
+                             tess_arguments *arguments, tess_operation operation, int64_t gradients,
+                             const char *function, tess_error *error) {
+    const struct call call = call_run(operation, function);
     tess_problem problem = tess_problem_init();
     tess_target target = tess_target_init();
     struct problem resolved;
@@ -84,15 +99,13 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
     const char *kernel;
     if (!arguments->o)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "o", "o is NULL");
-    tess_status status = tess_problem_from_tensors(&problem, arguments->q, arguments->k,
-                                                   arguments->v, arguments->o, error);
-    if (!status)
-        status = sizes_agree(&problem, function, error);
+    tess_status status = problem_of(&problem, arguments, function, error);
+    problem.operation = operation;
+    problem.gradients = gradients;
     if (!status)
         status = check_problem(&resolved, &kernel, &problem, function, error);
     if (!status)
-        status = tensors_take(&args, &resolved, arguments,
-                              USES_Q | USES_K | USES_V | USES_O | USES_LSE, function, error);
+        status = tensors_take(&args, &resolved, arguments, &call, error);
     if (!status)
         status = tess_target_query(&target, backend, -1, error);
     if (!status)
@@ -100,10 +113,11 @@ static tess_status attention(tess_backend backend, const tess_pattern *pattern,
     return status;
 }
 
-/* The argument of tess_attention that a callee's stands for: what no kernel computes is refused by
- * the backend, other faults of the problem are the tensors'. */
+/* The argument of a call that a callee's stands for: what no kernel computes is refused by the
+ * backend, other faults of the problem are the tensors'. */
 static const char *own_argument(const tess_error *error) {
-    static const char *const own[] = {"backend", "q", "k", "v", "pattern", "o", "lse"};
+    static const char *const own[] = {"backend", "q",   "k",   "v",   "pattern", "o",
+                                      "lse",     "d_o", "d_q", "d_k", "d_v"};
     for (size_t i = 0; error->argument && i < sizeof own / sizeof *own; i++)
         if (!strcmp(error->argument, own[i]))
             return own[i];
@@ -120,7 +134,28 @@ tess_status tess_attention(tess_backend backend, const tess_tensor *q, const tes
     tess_arguments arguments = tess_arguments_init();
     tess_error inner = tess_error_init();
     arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
-    if (!attention(backend, pattern, &arguments, __func__, &inner))
+    if (!all_of_it(backend, pattern, &arguments, TESS_ATTENTION, 0, __func__, &inner))
+        return TESS_OK;
+    return error_pass(error, &inner, __func__, own_argument(&inner));
+}
+
+tess_status tess_attention_backward(tess_backend backend, const tess_tensor *q,
+                                    const tess_tensor *k, const tess_tensor *v,
+                                    const tess_pattern *pattern, const tess_tensor *o,
+                                    const tess_tensor *lse, const tess_tensor *d_o,
+                                    const tess_tensor *d_q, const tess_tensor *d_k,
+                                    const tess_tensor *d_v, tess_error *error) {
+    const int64_t gradients =
+        (d_q ? TESS_GRADIENT_Q : 0) | (d_k ? TESS_GRADIENT_K : 0) | (d_v ? TESS_GRADIENT_V : 0);
+    tess_arguments arguments = tess_arguments_init();
+    tess_error inner = tess_error_init();
+    if (!gradients)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "d_q",
+                         "d_q, d_k and d_v are NULL: one at least is to be wanted");
+    arguments.q = q, arguments.k = k, arguments.v = v, arguments.o = o, arguments.lse = lse;
+    arguments.d_o = d_o, arguments.d_q = d_q, arguments.d_k = d_k, arguments.d_v = d_v;
+    if (!all_of_it(backend, pattern, &arguments, TESS_ATTENTION_BACKWARD, gradients, __func__,
+                   &inner))
         return TESS_OK;
     return error_pass(error, &inner, __func__, own_argument(&inner));
 }

@@ -25,7 +25,11 @@ struct tensor_rule {
     int64_t size[4];
     int64_t alignment;
     int output; /* no element may stand for two */
+    int or_f32; /* f32 will do as well */
 };
+
+/* Halves *alignment, in bytes, until the tensor has it or an element has as many. */
+void alignment_lower(int64_t *alignment, const tess_tensor *t);
 
 /* Checks a tensor by its rule and turns it into a view. */
 tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
