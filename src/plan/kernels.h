@@ -86,11 +86,14 @@ struct kernel_args {
     struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
     float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
     struct query_stats stats;                     /* backward: in the workspace, of all passes */
-    const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
+    const float *alibi, *sink;                    /* [heads_q], as the problem's modifiers need */
     const uint64_t *seed;
     const int32_t *key_positions; /* [n_kv] */
     float *scores;
+    float *gradients; /* staged backward: as scores, of the weights, then of the scores */
     const struct bcsr *bcsr;
+    const struct bcsr *transposed; /* staged backward: block columns list block rows */
+    const int64_t *entries;        /* for each tile of it the number of the same tile in bcsr */
     const struct lists *lists;
     const struct prepared *prepared; /* fused, of backends that prepare their lists */
     const struct schedule *schedule;

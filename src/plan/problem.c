@@ -245,7 +245,7 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s", rule->name,
                          wrong);
-    *out = (struct view){.data = t.data};
+    *out = (struct view){.data = t.data, .type = t.type};
     for (int i = 0; i < 3; i++)
         out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];
     return TESS_OK;
