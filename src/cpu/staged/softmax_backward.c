@@ -30,13 +30,13 @@ struct columns {
 
 struct job {
     const struct kernel_args *args;
-    double *slopes; /* [batch * heads_q][block rows], where there is ALiBi */
+    double *slopes; /* [batch * heads_q][block rows]; NULL: not wanted */
 };
 
 static struct job job_take(struct carve *c, const struct kernel_args *args) {
     const struct problem *p = args->problem;
     struct job job = {.args = args};
-    if (p->modifiers.alibi)
+    if (p->gradients & TESS_GRADIENT_ALIBI)
         job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)args->bcsr->rows,
                                       sizeof *job.slopes);
     return job;
@@ -78,16 +78,13 @@ static double row_run(const struct row *r, float *x, float *g, int64_t n, const 
                 away = v_load(c->distance + i) - r->back;
                 kept = (vi)((*(const vu *)(c->keep[number / 32] + i) >> number % 32 & 1) != 0);
             }
-            if (size == sizeof score) {
-                score = v_load_any(x + i);
-                gradient = v_load_any(g + i);
-            } else {
-                memcpy(&score, x + i, size);
+            memcpy(&score, x + i, size);
+            if (g)
                 memcpy(&gradient, g + i, size);
-            }
             part += elements_run(r, &score, &gradient, away, kept);
             memcpy(x + i, &score, size);
-            memcpy(g + i, &gradient, size);
+            if (g)
+                memcpy(g + i, &gradient, size);
         }
         for (int lane = 0; c && lane < CPU_LANES; lane++)
             sum += (double)part[lane];
