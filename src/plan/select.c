@@ -77,7 +77,8 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
 static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass *pass,
                                         const struct kernel *forced, const char **reason) {
     int own = 0;
-    *reason = "this backend has no kernel for it";
+    *reason = pass->problem.operation == TESS_ATTENTION ? "this backend has no kernel for it"
+                                                        : "this backend has no backward";
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != pass->stage ||
