@@ -30,6 +30,8 @@
     CPU_DECLARE_STEM(sddmm, level)                                                                 \
     CPU_DECLARE_STEM(softmax, level)                                                               \
     CPU_DECLARE_STEM(spmm, level)                                                                  \
+    CPU_DECLARE_STEM(softmax_backward, level)                                                      \
+    CPU_DECLARE_STEM(spmm_transposed, level)                                                       \
     CPU_DECLARE_STEM(delta, level)                                                                 \
     CPU_DECLARE_STEM(gradient_keys, level)                                                         \
     CPU_DECLARE_STEM(gradient_rows, level)
