@@ -241,13 +241,13 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
                .key_row_dim = softmax_backward_row),                                               \
         KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, NULL, .item = 2e-6,             \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, delta, TESS_STAGE_DELTA, NULL, .item = 30e-9, .key_dim = 0.5e-9),            \
+        KERNEL(level, delta, TESS_STAGE_DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),            \
         KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &keys_tiling, .item = 2e-6,         \
-               .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,                 \
-               .far_dim = 0.03e-9, .near_size = 2 << 20, .masked_key = masked),                    \
+               .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
+               .masked_key = 2 * masked),                                                          \
         KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &rows_tiling, .item = 2e-6,         \
-               .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,                 \
-               .far_dim = 0.03e-9, .near_size = 2 << 20, .masked_key = masked)
+               .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
+               .masked_key = 2 * masked)
 #define KERNEL_PAIRS(level, row_dim, key)                                                          \
     {                                                                                              \
         .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tiling = &pairs_tiling,   \
