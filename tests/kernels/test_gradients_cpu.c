@@ -342,6 +342,9 @@ static void run_passes(struct run *r, int32_t threads, int wanted) {
     const struct setting *s = &r->s;
     const int64_t queries = s->batch * s->heads_q * s->n_q;
     r->problem.threads = threads;
+    r->problem.operation = TESS_ATTENTION_BACKWARD;
+    r->problem.gradients =
+        wanted | (s->alibi ? TESS_GRADIENT_ALIBI : 0) | (s->sink ? TESS_GRADIENT_SINK : 0);
     struct kernel_args args = {.function = "test",
                                .problem = &r->problem,
                                .q = view_of(&r->q),

@@ -1,7 +1,8 @@
 /*
  * What the passes of the backward know of each query (struct query_stats), from dO and o, or from a
- * delta that is given; and the gradient of the sinks. One item is DELTA_ROWS queries of a head; its
- * share of a sink's gradient waits in the workspace, where items are added in their order.
+ * delta that is given; and the gradient of the sinks. Without stats: delta itself, for tess_delta.
+ * One item is DELTA_ROWS queries of a head. Its share of a sink's gradient waits in the workspace,
+ * where items are added in their order.
  */
 #include "tile/parallel.h"
 #include "tile/tile.h"
@@ -20,8 +21,10 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     const struct problem *p = args->problem;
     job->args = args;
     job->chunks = (p->n_q + DELTA_ROWS - 1) / DELTA_ROWS;
-    job->d_sink = carve_take_panel(c, p->modifiers.sink ? (size_t)(p->batch * p->heads_q) : 0,
-                                   (size_t)job->chunks, sizeof *job->d_sink);
+    job->d_sink = NULL;
+    if (p->gradients & TESS_GRADIENT_SINK)
+        job->d_sink = carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)job->chunks,
+                                       sizeof *job->d_sink);
 }
 
 size_t CPU_NAME(delta_workspace)(const struct kernel_args *args) {
@@ -68,7 +71,7 @@ static double number_of(const struct view *view, int64_t b, int64_t h, int64_t i
 /* dO . o of query i. */
 static double product_of(const struct kernel_args *args, int64_t b, int64_t h, int64_t i) {
     const struct problem *p = args->problem;
-    if (args->delta.data)
+    if (args->delta.data && args->stats.delta)
         return number_of(&args->delta, b, h, i) + number_of(&args->d_lse, b, h, i);
     const struct cpu_head d_o = cpu_head(&args->d_o, p->type, b, h);
     const struct cpu_head o = cpu_head(&args->o, args->o.type, b, h);
@@ -104,15 +107,26 @@ static double query_run(const struct kernel_args *args, int64_t b, int64_t h, in
     return -taken * product;
 }
 
+static void delta_write(const struct kernel_args *args, int64_t b, int64_t h, int64_t i) {
+    *cpu_lse(&args->delta, b, h, i).data =
+        (float)(product_of(args, b, h, i) - number_of(&args->d_lse, b, h, i));
+}
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
-    const struct problem *p = job->args->problem;
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
     const int64_t head = number / job->chunks, first = number % job->chunks * DELTA_ROWS;
+    const int64_t b = head / p->heads_q, h = head % p->heads_q;
     double d_sink = 0;
     (void)thread;
-    for (int64_t i = first; i < p->n_q && i < first + DELTA_ROWS; i++)
-        d_sink += query_run(job->args, head / p->heads_q, head % p->heads_q, i);
-    if (p->modifiers.sink)
+    for (int64_t i = first; i < p->n_q && i < first + DELTA_ROWS; i++) {
+        if (args->stats.delta)
+            d_sink += query_run(args, b, h, i);
+        else
+            delta_write(args, b, h, i);
+    }
+    if (job->d_sink)
         job->d_sink[number] = d_sink;
 }
 
@@ -134,7 +148,7 @@ tess_status CPU_NAME(delta)(const struct kernel_args *args, tess_error *error) {
     struct job job;
     job_take(&c, args, &job);
     cpu_for_each(args, p->batch * p->heads_q * job.chunks, item_run, &job);
-    if (args->d_sink && p->modifiers.sink)
+    if (job.d_sink && args->stats.delta)
         sinks_add(&job);
     return TESS_OK;
 }

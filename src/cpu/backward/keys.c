@@ -49,8 +49,8 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     const size_t scores = CPU_ST_KEYS * CPU_GROUP;
-    sums_take(c, lanes, p->d_qk, &s->d_k);
-    sums_take(c, lanes, p->d_v, &s->d_v);
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_K ? p->d_qk : 0, &s->d_k);
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_V ? p->d_v : 0, &s->d_v);
     s->kt = carve_take_panel(c, lanes, d_qk, sizeof *s->kt);
     s->vt = carve_take_panel(c, lanes, d_v, sizeof *s->vt);
     s->st = carve_take(c, scores, sizeof *s->st);
@@ -71,7 +71,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->args = args;
     scratch_take(&one, args, &scratch);
     c->overflow |= one.overflow;
-    job->slot_size = tile_lanes(args) * (size_t)(p->d_qk + p->d_v) * sizeof(float);
+    job->slot_size = tile_lanes(args) * (size_t)(scratch.d_k.d + scratch.d_v.d) * sizeof(float);
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)p->threads, one.used);
@@ -110,9 +110,7 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                       .hk = batch_head % args->problem->heads_kv,
                       .tile = tile,
                       .first = row[0],
-                      .rows = row[1] - row[0],
-                      .keys = args->d_k.data != NULL,
-                      .values = args->d_v.data != NULL};
+                      .rows = row[1] - row[0]};
     scratch_take(&c, args, &it.s);
     sums_begin(&it.s.d_k, cpu_lanes(it.rows));
     sums_begin(&it.s.d_v, cpu_lanes(it.rows));
@@ -273,7 +271,7 @@ static void group_run(const struct item *it, struct queries *of, int64_t lane, i
         }
     if (it->modify)
         scores_modify(it, of, lane, vectors);
-    if (it->keys) {
+    if (s->d_k.d) {
         cpu_scores(s->vt + lane * p->d_v, vectors, of->d_o, of->n, p->d_v, s->dp, top);
         if (drops)
             gradient_clear(s->dp, vectors, of->n, of->keep, lane);
@@ -285,7 +283,7 @@ static void group_run(const struct item *it, struct queries *of, int64_t lane, i
     } else {
         weights_make(s, of, vectors);
     }
-    if (!it->values)
+    if (!s->d_v.d)
         return;
     if (drops)
         gradient_clear(s->st, vectors, of->n, of->keep, lane);
@@ -336,9 +334,9 @@ static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
 static void item_store(struct item *it) {
     const struct kernel_args *args = it->args;
     struct scratch *s = &it->s;
-    if (it->keys)
+    if (s->d_k.d)
         sums_store(&s->d_k, &args->d_k, it->b, it->hk, 1, it->first, it->rows, LN_2, s->row);
-    if (it->values)
+    if (s->d_v.d)
         sums_store(&s->d_v, &args->d_v, it->b, it->hk, 1, it->first, it->rows, 1, s->row);
 }
 
@@ -355,7 +353,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const int64_t *list_of = args->list_of + it.b * p->heads_q + it.hk * group;
     int64_t all = 0, begin, end;
     cpu_load_columns(s->kt, &k, it.first, it.rows, p->d_qk, s->row);
-    if (it.keys)
+    if (s->d_k.d)
         cpu_load_columns(s->vt, &v, it.first, it.rows, p->d_v, s->row);
     for (int64_t h = 0; h < group; h++)
         all += args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
@@ -373,9 +371,8 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         return;
     }
     float *slot = slot_of(job, work->slot);
-    memcpy(slot, s->d_k.near, tile_lanes(args) * (size_t)p->d_qk * sizeof *slot);
-    memcpy(slot + tile_lanes(args) * (size_t)p->d_qk, s->d_v.near,
-           tile_lanes(args) * (size_t)p->d_v * sizeof *slot);
+    memcpy(slot, s->d_k.near, (size_t)(lanes * s->d_k.d) * sizeof *slot);
+    memcpy(slot + lanes * s->d_k.d, s->d_v.near, (size_t)(lanes * s->d_v.d) * sizeof *slot);
 }
 
 static void merge_run(const void *context, int64_t number, int32_t thread) {
@@ -387,7 +384,7 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
     for (int32_t part = 0; part < merge->parts; part++) {
         const float *slot = slot_of(job, merge->first_slot + part);
         sums_fold(&it.s.d_k, lanes, slot);
-        sums_fold(&it.s.d_v, lanes, slot + tile_lanes(args) * (size_t)args->problem->d_qk);
+        sums_fold(&it.s.d_v, lanes, slot + lanes * it.s.d_k.d);
     }
     sums_end(&it.s.d_k, lanes);
     sums_end(&it.s.d_v, lanes);

@@ -39,7 +39,7 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     const size_t scores = CPU_ST_KEYS * CPU_GROUP;
-    sums_take(c, lanes, p->d_qk, &s->d_q);
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_Q ? p->d_qk : 0, &s->d_q);
     s->qt = carve_take_panel(c, lanes, d_qk, sizeof *s->qt);
     s->dot = carve_take_panel(c, lanes, d_v, sizeof *s->dot);
     s->base = carve_take(c, lanes, sizeof *s->base);
@@ -60,7 +60,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->args = args;
     scratch_take(&one, args, &scratch);
     c->overflow |= one.overflow;
-    job->slot_size = tile_lanes(args) * (size_t)args->problem->d_qk * sizeof(float);
+    job->slot_size = tile_lanes(args) * (size_t)scratch.d_q.d * sizeof(float);
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
@@ -185,7 +185,7 @@ static void group_run(const struct item *it, int64_t lane, int vectors, const fl
         slopes_add(it, lane, vectors, n, number);
     if (m && m->capped)
         gradient_chain(s->dp, s->slope, (int64_t)n * vectors);
-    if (it->args->d_q.data)
+    if (s->d_q.d)
         cpu_values(s->dp, vectors, key, n, p->d_qk, NULL, s->d_q.near + lane * p->d_qk);
 }
 
@@ -249,7 +249,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
                      it.rows, LOG2_E))
         it.modify = &modify;
-    if (args->d_alibi && p->modifiers.alibi) {
+    if (p->gradients & TESS_GRADIENT_ALIBI) {
         it.d_alibi = job->d_alibi + number * args->stack;
         for (int64_t h = 0; h < args->stack; h++)
             it.d_alibi[h] = 0;
@@ -257,13 +257,14 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     struct walk w = walk_begin(args->lists, tile, it.heads, work->part, work->parts);
     while (walk_next(&w, &keys))
         superblock(&it, &keys, &k, &v);
-    if (!args->d_q.data)
+    if (!it.s.d_q.d)
         return;
     sums_end(&it.s.d_q, cpu_lanes(it.rows));
     if (work->parts == 1)
         item_store(&it);
     else
-        memcpy(slot_of(job, work->slot), it.s.d_q.near, job->slot_size);
+        memcpy(slot_of(job, work->slot), it.s.d_q.near,
+               (size_t)(cpu_lanes(it.rows) * it.s.d_q.d) * sizeof(float));
 }
 
 static void merge_run(const void *context, int64_t number, int32_t thread) {
@@ -296,9 +297,9 @@ tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *
     struct job job;
     job_take(&c, args, &job);
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    if (args->d_q.data)
+    if (args->problem->gradients & TESS_GRADIENT_Q)
         cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
-    if (args->d_alibi && args->problem->modifiers.alibi)
+    if (args->problem->gradients & TESS_GRADIENT_ALIBI)
         slopes_gather(&job);
     return TESS_OK;
 }
