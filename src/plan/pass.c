@@ -1,6 +1,8 @@
 /* Which passes a plan has, by operation and pipeline, and what each of them is handed. */
 #include "plan/plan.h"
 
+enum { AS_GIVEN, UNMODIFIED, PRODUCT };
+
 /* A pass as it stands in the table. */
 struct step {
     tess_operation operation;
@@ -10,13 +12,14 @@ struct step {
     const char *what;
     struct operands operands;
     size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
-    int plain;        /* scale 1, no modifiers */
+    int plain;        /* UNMODIFIED: no modifiers; PRODUCT: and scale 1 */
     int over_keys;
 };
 
 #define ARG(name) offsetof(struct kernel_args, name)
 #define DIMS(qk, v) offsetof(struct problem, qk), offsetof(struct problem, v)
-#define OWN {ARG(q), ARG(k), ARG(v), ARG(o), ARG(scores)}, DIMS(d_qk, d_v), 0
+#define OPERANDS {ARG(q), ARG(k), ARG(v), ARG(o), ARG(scores)}, DIMS(d_qk, d_v)
+#define OWN OPERANDS, AS_GIVEN
 #define GRADIENT_SCORES (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_ALIBI)
 #define GRADIENT_TILES (GRADIENT_SCORES | TESS_GRADIENT_V)
 
@@ -36,7 +39,7 @@ static const struct step steps[] = {
 
     {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_DELTA, 0, NULL, OWN, 0},
     {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SDDMM, GRADIENT_TILES, "scores of q and k",
-     OWN, 0},
+     OPERANDS, UNMODIFIED, 0},
     {TESS_ATTENTION_BACKWARD,
      TESS_STAGED,
      TESS_STAGE_SDDMM,
@@ -44,7 +47,7 @@ static const struct step steps[] = {
      "gradients of d_o and v",
      {ARG(d_o), ARG(v), ARG(v), ARG(o), ARG(gradients)},
      DIMS(d_v, d_v),
-     1,
+     PRODUCT,
      0},
     {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SOFTMAX_BACKWARD, GRADIENT_TILES, NULL, OWN,
      0},
@@ -55,7 +58,7 @@ static const struct step steps[] = {
      "d_v from weights and d_o",
      {ARG(q), ARG(k), ARG(d_o), ARG(d_v), ARG(scores)},
      DIMS(d_qk, d_v),
-     1,
+     PRODUCT,
      1},
     {TESS_ATTENTION_BACKWARD,
      TESS_STAGED,
@@ -64,7 +67,7 @@ static const struct step steps[] = {
      "d_q from gradients and k",
      {ARG(q), ARG(k), ARG(k), ARG(d_q), ARG(gradients)},
      DIMS(d_qk, d_qk),
-     1,
+     PRODUCT,
      0},
     {TESS_ATTENTION_BACKWARD,
      TESS_STAGED,
@@ -73,7 +76,7 @@ static const struct step steps[] = {
      "d_k from gradients and q",
      {ARG(q), ARG(k), ARG(q), ARG(d_k), ARG(gradients)},
      DIMS(d_qk, d_qk),
-     1,
+     PRODUCT,
      1},
 };
 
@@ -85,10 +88,10 @@ static struct problem step_problem(const struct step *step, const struct problem
     struct problem p = *of;
     p.d_qk = dim_at(of, step->d_qk);
     p.d_v = dim_at(of, step->d_v);
-    if (step->plain) {
-        p.scale = 1;
+    if (step->plain)
         p.modifiers = (struct modifiers){0};
-    }
+    if (step->plain == PRODUCT)
+        p.scale = 1;
     return p;
 }
 

@@ -385,15 +385,15 @@ static void staged_passes_are_bound(void **state) {
         tess_stage stage;
         const float *q, *k, *v, *o, *scores; /* q or v NULL: whatever they are */
         int64_t d_qk, d_v;
-        int plain;
+        int modified, scaled;
     } of[] = {
-        {TESS_STAGE_DELTA, m->q, m->k, m->v, m->o, scores, QK, DV, 0},
-        {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0},
-        {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 1},
-        {TESS_STAGE_SOFTMAX_BACKWARD, NULL, NULL, NULL, NULL, scores, QK, DV, 0},
-        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->d_o, m->d_v, scores, QK, DV, 1},
-        {TESS_STAGE_SPMM, NULL, NULL, m->k, m->d_q, gradients, QK, QK, 1},
-        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->q, m->d_k, gradients, QK, QK, 1},
+        {TESS_STAGE_DELTA, m->q, m->k, m->v, m->o, scores, QK, DV, 1, 1},
+        {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0, 1},
+        {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 0, 0},
+        {TESS_STAGE_SOFTMAX_BACKWARD, NULL, NULL, NULL, NULL, scores, QK, DV, 1, 1},
+        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->d_o, m->d_v, scores, QK, DV, 0, 0},
+        {TESS_STAGE_SPMM, NULL, NULL, m->k, m->d_q, gradients, QK, QK, 0, 0},
+        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->q, m->d_k, gradients, QK, QK, 0, 0},
     };
     assert_int_equal(seen.n, sizeof of / sizeof *of);
     assert_true(gradients - scores == s.plan->scores_count);
@@ -409,8 +409,8 @@ static void staged_passes_are_bound(void **state) {
         assert_ptr_equal(a->gradients, gradients);
         assert_int_equal(p->d_qk, of[i].d_qk);
         assert_int_equal(p->d_v, of[i].d_v);
-        assert_int_equal(modifiers_any(&p->modifiers), !of[i].plain);
-        assert_true((p->scale == 1) == of[i].plain);
+        assert_int_equal(modifiers_any(&p->modifiers), of[i].modified);
+        assert_true((p->scale != 1) == of[i].scaled);
         assert_ptr_equal(a->bcsr, &s.plan->work.bcsr);
         assert_ptr_equal(a->transposed, &s.plan->key_work.bcsr);
         assert_ptr_equal(a->entries, s.plan->key_work.entries);
