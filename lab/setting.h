@@ -2,13 +2,16 @@
 #ifndef LAB_SETTING_H
 #define LAB_SETTING_H
 
+#include "lab/backward.h"
 #include "lab/modifiers.h"
 
 struct lab_setting {
     struct lab_case c;
-    tess_pattern *pattern; /* made through the case's source */
-    struct lab_tensor q, k, v, o, lse;
+    tess_pattern *pattern;             /* made through the case's source */
+    struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
     struct lab_modifiers modifiers;
+    struct lab_given given; /* backward */
+    struct lab_wanted wanted;
 };
 
 /* Q, K and V are filled as the case says, without the poison of rows that no query lists; o and lse
