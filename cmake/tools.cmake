@@ -22,7 +22,7 @@ endif()
 add_library(lab STATIC
     lab/backward.c lab/case.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c lab/device.c
     lab/fill.c
-    lab/gradients.c lab/guard.c lab/half.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
+    lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c
     lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
@@ -53,7 +53,7 @@ add_custom_target(bench_commit
         -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake
     BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
-    bench/run/against.c bench/baselines/baseline.c bench/run/bench.c bench/baselines/blocks.c bench/run/cases.c bench/baselines/cublas.c
+    bench/measure/backward.c bench/run/against.c bench/baselines/baseline.c bench/run/bench.c bench/baselines/blocks.c bench/run/cases.c bench/baselines/cublas.c
     bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/baselines/library.c bench/measure/measure.c
     bench/baselines/naive.c bench/baselines/openblas.c bench/run/options.c bench/measure/peak.c bench/baselines/peer.c bench/baselines/peer_check.c
     bench/measure/place.c bench/run/results.c bench/measure/sample.c bench/baselines/sparse.c bench/measure/throttle.c

@@ -441,3 +441,7 @@ const char *lab_pipeline_name(int pipeline) {
 const char *lab_fill_name(enum lab_fill fill) {
     return fill_words[fill];
 }
+
+const char *lab_operation_name(tess_operation operation) {
+    return operation_words[operation];
+}

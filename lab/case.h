@@ -143,5 +143,6 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
 const char *lab_fill_name(enum lab_fill fill);
+const char *lab_operation_name(tess_operation operation); /* "attention", "backward" */
 
 #endif

@@ -49,13 +49,6 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 int lab_work_answer(struct lab_work *w) {
     struct lab_setting *s = &w->s;
     const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
-    const struct lab_gradients_of of = {&s->q.view,
-                                        &s->k.view,
-                                        &s->v.view,
-                                        &s->given.d_o.view,
-                                        s->c.d_lse ? &s->given.d_lse.view : NULL,
-                                        w->spec,
-                                        &scoring};
     lab_oracle_free(&w->oracle);
     lab_gradients_free(&w->gradients);
     if (lab_oracle_run(&w->oracle, &s->q.view, &s->k.view, &s->v.view, w->spec, &scoring, NULL, 0))
@@ -63,7 +56,7 @@ int lab_work_answer(struct lab_work *w) {
     if (!lab_case_backward(&s->c))
         return 0;
     lab_given_answer(&s->given, &w->oracle, &s->o, &s->lse);
-    return lab_gradients_run(&w->gradients, &of);
+    return lab_setting_gradients(s, w->spec, &w->gradients);
 }
 
 void lab_work_free(struct lab_work *w) {

@@ -45,28 +45,40 @@ static int64_t gradient_reach(const tess_plan *plan, int g) {
     return gradients[g].of_keys ? key_reach(plan) : lab_tile_reach(plan);
 }
 
+int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *s,
+                           const struct lab_wanted *wanted, const struct lab_gradients *oracle,
+                           int64_t which, int64_t query_reach, int64_t key_reach) {
+    double worst = 0;
+    for (int g = 0; g < GRADIENTS; g++) {
+        if (!(which & gradients[g].wanted) || !lab_case_wants(&s->c, gradients[g].wanted))
+            continue;
+        const tess_tensor got = gradient_view(wanted, g, s->c.h);
+        const struct lab_gradient_rule rule = {
+            s->c.type,
+            s->o.view.type == TESS_F32 || s->c.o_rest,
+            gradients[g].of_keys ? key_reach : query_reach,
+        };
+        const char *of = (const char *)oracle + gradients[g].oracle;
+        lab_compare_gradient(report, gradients[g].name,
+                             (const struct lab_gradient *)(const void *)of, &got, &rule);
+        worst = report->worst > worst ? report->worst : worst;
+        report->worst = worst;
+        if (!report->ok)
+            return -1;
+    }
+    return 0;
+}
+
 /* Each gradient that `which` names, as `r` left it. */
 static int gradients_accurate(struct lab_outcome *out, const struct lab_work *w,
                               const struct lab_named_run *r, int64_t which) {
-    struct lab_report report;
-    for (int g = 0; g < GRADIENTS; g++) {
-        if (!(which & gradients[g].wanted) || !lab_case_wants(&w->s.c, gradients[g].wanted))
-            continue;
-        const tess_tensor got = gradient_view(r->run.wanted, g, w->s.c.h);
-        const struct lab_gradient_rule rule = {
-            w->s.c.type,
-            w->s.o.view.type == TESS_F32 || w->s.c.o_rest,
-            gradient_reach(r->run.planned->plan, g),
-        };
-        const char *of = (const char *)&w->gradients + gradients[g].oracle;
-        lab_compare_gradient(&report, gradients[g].name,
-                             (const struct lab_gradient *)(const void *)of, &got, &rule);
-        if (report.worst > out->worst)
-            out->worst = report.worst;
-        if (!report.ok)
-            return lab_fail(out, "%s: %.280s", r->name, report.message);
-    }
-    return 0;
+    const tess_plan *plan = r->run.planned->plan;
+    struct lab_report report = {.worst = 0};
+    const int failed = lab_gradients_accurate(&report, &w->s, r->run.wanted, &w->gradients, which,
+                                              lab_tile_reach(plan), key_reach(plan));
+    if (report.worst > out->worst)
+        out->worst = report.worst;
+    return failed ? lab_fail(out, "%s: %.280s", r->name, report.message) : 0;
 }
 
 /* Rows in whose tiles no NaN is met have the same bits in both. */

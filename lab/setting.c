@@ -60,3 +60,16 @@ void lab_setting_free(struct lab_setting *s) {
     tess_pattern_free(s->pattern);
     memset(s, 0, sizeof *s);
 }
+
+int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *pattern,
+                          struct lab_gradients *gradients) {
+    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    const struct lab_gradients_of of = {&s->q.view,
+                                        &s->k.view,
+                                        &s->v.view,
+                                        &s->given.d_o.view,
+                                        s->c.d_lse ? &s->given.d_lse.view : NULL,
+                                        pattern,
+                                        &scoring};
+    return lab_gradients_run(gradients, &of);
+}

@@ -23,4 +23,9 @@ void lab_setting_free(struct lab_setting *setting);
 int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
                       struct lab_tensor *tensor);
 
+/* The oracle's gradients of what the setting holds, by a pattern that lists what the setting's does. 0, or
+ * -1 without memory; lab_gradients_free in either case. */
+int lab_setting_gradients(const struct lab_setting *setting, const tess_pattern *pattern,
+                          struct lab_gradients *gradients);
+
 #endif
