@@ -247,20 +247,23 @@ static void poison_outputs(const struct lab_run *run) {
         }
 }
 
-static int whole(call *function, const struct lab_run *run, const char *name, char why[LAB_WHY]) {
+static int whole(call *function, const struct lab_run *run, size_t workspace, const char *name,
+                 char why[LAB_WHY]) {
     uint64_t before = inputs_hash(run);
     poison_outputs(run);
-    if (call_once(function, run, tess_plan_workspace_size(run->planned->plan), NULL, name, why))
+    if (call_once(function, run, workspace, NULL, name, why))
         return -1;
     return inputs_hash(run) == before ? 0 : say(why, name, "an input was written to");
 }
 
 int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]) {
-    return whole(tess_run, run, "tess_run", why);
+    return whole(tess_run, run, tess_plan_workspace_size(run->planned->plan), "tess_run", why);
 }
 
 int lab_run_delta(const struct lab_run *run, char why[LAB_WHY]) {
-    return whole(tess_delta, run, "tess_delta", why);
+    return whole(tess_delta, run,
+                 tess_plan_stage_workspace_size(run->planned->plan, TESS_STAGE_DELTA), "tess_delta",
+                 why);
 }
 
 int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]) {
