@@ -186,6 +186,31 @@ static void gradient_positions(struct lab_report *report, const char *name,
     }
 }
 
+/* What c multiplies, and what e32 alone does. */
+struct parts {
+    double kept, single, e32;
+};
+
+static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want, int o_exact) {
+    const struct lab_gradient_size *s = &g->size[x];
+    const double r = fmax(want, s->a);
+    return (struct parts){o_exact ? r : r + s->b, o_exact ? s->b + s->w : s->w,
+                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
+}
+
+static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {
+    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single) *
+           (1 + 2 / sqrt((double)g->dim));
+}
+
+double lab_gradient_bound(const struct lab_gradient *g, int64_t x, tess_type type, int o_exact) {
+    double want2 = 0;
+    for (int64_t d = 0; d < g->dim; d++)
+        want2 += g->value[x * g->dim + d] * g->value[x * g->dim + d];
+    const struct parts p = parts_of(g, x, sqrt(want2), o_exact);
+    return bound_of(&p, g, type) + g->size[x].least;
+}
+
 /* Sums over a whole gradient. */
 struct gradient_totals {
     double error2, size2, floor2, e32; /* size2: of all that c multiplies */
@@ -199,7 +224,6 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     const struct lab_place at = place_of(got, x);
     const struct lab_gradient_size *s = &g->size[x];
     const struct rule *type = &rules[got->type];
-    const double e32 = 0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64);
     const double floor = type->half + (double)(s->terms + 1) * 0x1p-149;
     double error2 = 0, want2 = 0, floor2 = 0;
     if (s->bad || s->m > GRADIENT_RANGE)
@@ -214,17 +238,14 @@ static void gradient_sizes(struct lab_report *report, const char *name,
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
     }
-    const double r = fmax(sqrt(want2), s->a), kept = of->o_exact ? r : r + s->b;
-    const double single = of->o_exact ? s->b + s->w : s->w;
+    const struct parts p = parts_of(g, x, sqrt(want2), of->o_exact);
     const double least = s->least + sqrt(floor2);
-    hold(report, name, &at, sqrt(error2),
-         ((rules[of->type].row + e32) * kept + e32 * single) * (1 + 2 / sqrt((double)g->dim)) +
-             least);
+    hold(report, name, &at, sqrt(error2), bound_of(&p, g, of->type) + least);
     totals->error2 += error2;
     totals->floor2 += least * least;
-    totals->size2 += kept * kept;
-    totals->single2 += single * single;
-    totals->e32 = fmax(totals->e32, e32);
+    totals->size2 += p.kept * p.kept;
+    totals->single2 += p.single * p.single;
+    totals->e32 = fmax(totals->e32, p.e32);
 }
 
 void lab_compare_gradient(struct lab_report *report, const char *name, const struct lab_gradient *g,

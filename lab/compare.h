@@ -34,6 +34,10 @@ void lab_compare_gradient(struct lab_report *report, const char *name,
                           const struct lab_gradient *gradient, const tess_tensor *got,
                           const struct lab_gradient_rule *rule);
 
+/* The bound of row x but for what subnormal outputs add. o_exact: as above. */
+double lab_gradient_bound(const struct lab_gradient *gradient, int64_t x, tess_type type,
+                          int o_exact);
+
 /* delta against dO . o - dlse of the tensors as they are, d_lse and o_rest NULL: none; rows in which one is not
  * finite may be anything. */
 void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,
