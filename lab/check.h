@@ -54,12 +54,20 @@ void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend 
 void lab_check_shared(struct lab_outcome *outcome, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline);
 
+/* What of gradients is held: TESS_GRADIENT_..., of which pipeline, and the reaches of query and key tiles
+ * (lab_compare). */
+struct lab_held {
+    int64_t which;
+    tess_pipeline pipeline;
+    int64_t query_reach, key_reach;
+};
+
 /*
- * Gradients that a run left against the oracle's: those that `which`, of TESS_GRADIENT_..., and the case
- * name. The reaches are those of query and key tiles, see lab_compare. 0, or -1 and the first that is not.
+ * Gradients that a run left against the oracle's: those that `which` and the case name. 0, or -1 and the
+ * first that is not.
  */
 int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *setting,
                            const struct lab_wanted *wanted, const struct lab_gradients *oracle,
-                           int64_t which, int64_t query_reach, int64_t key_reach);
+                           const struct lab_held *held);
 
 #endif

@@ -1,6 +1,7 @@
 /* One check of a backward. */
 #include "lab/checking.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* The gradients that a case may want, in the order of lab_wanted. */
@@ -47,16 +48,17 @@ static int64_t gradient_reach(const tess_plan *plan, int g) {
 
 int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *s,
                            const struct lab_wanted *wanted, const struct lab_gradients *oracle,
-                           int64_t which, int64_t query_reach, int64_t key_reach) {
+                           const struct lab_held *held) {
     double worst = 0;
     for (int g = 0; g < GRADIENTS; g++) {
-        if (!(which & gradients[g].wanted) || !lab_case_wants(&s->c, gradients[g].wanted))
+        if (!(held->which & gradients[g].wanted) || !lab_case_wants(&s->c, gradients[g].wanted))
             continue;
         const tess_tensor got = gradient_view(wanted, g, s->c.h);
         const struct lab_gradient_rule rule = {
             s->c.type,
             s->o.view.type == TESS_F32 || s->c.o_rest,
-            gradients[g].of_keys ? key_reach : query_reach,
+            held->pipeline == TESS_STAGED && s->c.softcap > 0 ? fmax(1, 1 / s->c.softcap) : 0,
+            gradients[g].of_keys ? held->key_reach : held->query_reach,
         };
         const char *of = (const char *)oracle + gradients[g].oracle;
         lab_compare_gradient(report, gradients[g].name,
@@ -73,9 +75,10 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
 static int gradients_accurate(struct lab_outcome *out, const struct lab_work *w,
                               const struct lab_named_run *r, int64_t which) {
     const tess_plan *plan = r->run.planned->plan;
+    const struct lab_held held = {which, tess_plan_scores_count(plan) ? TESS_STAGED : TESS_FUSED,
+                                  lab_tile_reach(plan), key_reach(plan)};
     struct lab_report report = {.worst = 0};
-    const int failed = lab_gradients_accurate(&report, &w->s, r->run.wanted, &w->gradients, which,
-                                              lab_tile_reach(plan), key_reach(plan));
+    const int failed = lab_gradients_accurate(&report, &w->s, r->run.wanted, &w->gradients, &held);
     if (report.worst > out->worst)
         out->worst = report.worst;
     return failed ? lab_fail(out, "%s: %.280s", r->name, report.message) : 0;
@@ -106,10 +109,12 @@ static int far_gradients_same(struct lab_outcome *out, const struct lab_work *w,
     return 0;
 }
 
-static int gradients_same(struct lab_outcome *out, const struct lab_work *w, const char *name) {
+static int gradients_same(struct lab_outcome *out, const struct lab_work *w,
+                          const struct lab_named_run *r) {
     char why[LAB_WHY];
-    return lab_wanted_same(&w->s.wanted, &w->wanted2, why) ? lab_fail(out, "%s: %.280s", name, why)
-                                                           : 0;
+    return lab_wanted_same(&w->s.wanted, r->run.wanted, why)
+               ? lab_fail(out, "%s: %.280s", r->name, why)
+               : 0;
 }
 
 /* tess_delta, where the case gives runs its answer. */
@@ -157,7 +162,7 @@ static int one_alone(struct lab_outcome *out, struct lab_work *w, const struct l
     else
         failed = lab_ran(out, &r, lab_run_whole) ||
                  gradients_accurate(out, w, &r, problem.gradients) ||
-                 (problem.gradients == TESS_GRADIENT_Q && gradients_same(out, w, name));
+                 (problem.gradients == TESS_GRADIENT_Q && gradients_same(out, w, &r));
     lab_planned_free(&planned);
     return failed;
 }
@@ -181,7 +186,7 @@ void lab_check_backward(struct lab_outcome *out, struct lab_work *w,
         gradients_accurate(out, w, &r, all))
         return;
     r.run.wanted = &w->wanted2, r.run.planned = again, r.name = "with other threads";
-    if (lab_ran(out, &r, lab_run_whole) || gradients_same(out, w, r.name))
+    if (lab_ran(out, &r, lab_run_whole) || gradients_same(out, w, &r))
         return;
     if (w->k_clean.buffer.base) {
         r.run.planned = planned, r.run.k = &w->k_clean, r.run.v = &w->v_clean;

@@ -191,10 +191,12 @@ struct parts {
     double kept, single, e32;
 };
 
-static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want, int o_exact) {
+static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
+                             const struct lab_gradient_rule *of) {
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
-    return (struct parts){o_exact ? r : r + s->b, o_exact ? s->b + s->w : s->w,
+    return (struct parts){of->o_exact ? r : r + s->b,
+                          (of->o_exact ? s->b : 0) + s->w + 2 * of->cap * s->cap,
                           0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
 }
 
@@ -203,12 +205,13 @@ static double bound_of(const struct parts *p, const struct lab_gradient *g, tess
            (1 + 2 / sqrt((double)g->dim));
 }
 
-double lab_gradient_bound(const struct lab_gradient *g, int64_t x, tess_type type, int o_exact) {
+double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
+                          const struct lab_gradient_rule *of) {
     double want2 = 0;
     for (int64_t d = 0; d < g->dim; d++)
         want2 += g->value[x * g->dim + d] * g->value[x * g->dim + d];
-    const struct parts p = parts_of(g, x, sqrt(want2), o_exact);
-    return bound_of(&p, g, type) + g->size[x].least;
+    const struct parts p = parts_of(g, x, sqrt(want2), of);
+    return bound_of(&p, g, of->type) + g->size[x].least;
 }
 
 /* Sums over a whole gradient. */
@@ -226,7 +229,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     const struct rule *type = &rules[got->type];
     const double floor = type->half + (double)(s->terms + 1) * 0x1p-149;
     double error2 = 0, want2 = 0, floor2 = 0;
-    if (s->bad || s->m > GRADIENT_RANGE)
+    if ((s->bad && !s->empty) || s->m > GRADIENT_RANGE)
         return;
     for (int64_t d = 0; d < g->dim; d++) {
         const double want = g->value[x * g->dim + d];
@@ -238,7 +241,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
     }
-    const struct parts p = parts_of(g, x, sqrt(want2), of->o_exact);
+    const struct parts p = parts_of(g, x, sqrt(want2), of);
     const double least = s->least + sqrt(floor2);
     hold(report, name, &at, sqrt(error2), bound_of(&p, g, of->type) + least);
     totals->error2 += error2;

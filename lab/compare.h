@@ -25,7 +25,8 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
 struct lab_gradient_rule {
     tess_type type; /* the problem's */
     int o_exact;    /* o was f32, or came with o_rest */
-    int64_t reach;  /* as in lab_compare, of key tiles for dK and dV */
+    double cap;    /* staged: max(1, 1 / softcap), of softcap's factor from stored scores; else 0 */
+    int64_t reach; /* as in lab_compare, of key tiles for dK and dV */
 };
 
 /* One gradient against the oracle's, "dQ", "dK", "dV", "d_alibi" or "d_sink", in the same way. got:
@@ -34,9 +35,9 @@ void lab_compare_gradient(struct lab_report *report, const char *name,
                           const struct lab_gradient *gradient, const tess_tensor *got,
                           const struct lab_gradient_rule *rule);
 
-/* The bound of row x but for what subnormal outputs add. o_exact: as above. */
-double lab_gradient_bound(const struct lab_gradient *gradient, int64_t x, tess_type type,
-                          int o_exact);
+/* The bound of row x but for what subnormal outputs add. */
+double lab_gradient_bound(const struct lab_gradient *gradient, int64_t x,
+                          const struct lab_gradient_rule *rule);
 
 /* delta against dO . o - dlse of the tensors as they are, d_lse and o_rest NULL: none; rows in which one is not
  * finite may be anything. */

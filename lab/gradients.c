@@ -62,10 +62,10 @@ static double dot_squares(const double *x, const double *y, int64_t n) {
 
 /* What a row knows of its scores. */
 struct softmax {
-    int64_t n;   /* listed keys */
-    int empty;   /* lists none, or all scores are -Inf */
-    double left; /* share that the sink leaves */
-    double m;    /* M of the row */
+    int64_t n;          /* listed keys */
+    int empty;          /* lists none, or all scores are -Inf */
+    double left, taken; /* shares that the sink leaves and takes */
+    double m;           /* M of the row */
 };
 
 /* The size of key e's score: what M is the largest of. */
@@ -101,8 +101,11 @@ static struct softmax weigh(const struct work *w, const struct scratch *s,
         if (s->size[e] > row.m && (!w->scoring.alibi || s->weights[e] >= exp(-32)))
             row.m = s->size[e];
     }
-    if (w->scoring.sink)
-        row.left = sum / (sum + exp((double)w->scoring.sink[at->h] - top));
+    if (w->scoring.sink) {
+        const double sink = exp((double)w->scoring.sink[at->h] - top);
+        row.left = isinf(sink) ? 0 : sum / (sum + sink);
+        row.taken = isinf(sink) ? 1 : sink / (sum + sink);
+    }
     return row;
 }
 
@@ -143,8 +146,9 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     const double z = lab_drops(&w->scoring, &w->sizes, at, j) ? 0 : lab_kept(&w->scoring);
     const double p = s->weights[e], left = row->left, d_p = z * dot(s->d_o, v, w->d_v);
     const double bracket = left * (d_p - delta) + d_lse, of_biased = p * bracket;
-    const double t = w->scoring.softcap > 0 ? tanh(s->plain[e] / w->scoring.softcap) : 0;
-    const double factor = w->scoring.scale * (1 - t * t), d_s = factor * of_biased;
+    /* 1 / cosh^2 is 1 - tanh^2 with all its digits */
+    const double grown = w->scoring.softcap > 0 ? cosh(s->plain[e] / w->scoring.softcap) : 1;
+    const double factor = w->scoring.scale / (grown * grown), d_s = factor * of_biased;
     const double cancels = left * z * sqrt(dot_squares(s->d_o, v, w->d_v));
     const double k_norm = sqrt(s->k_norm[j]),
                  distance = lab_distance(&w->scoring, &w->sizes, at, j);
@@ -157,6 +161,11 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     }
     for (int64_t d = 0; d < w->d_v; d++)
         to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
+    if (w->scoring.softcap > 0) {
+        const double whole = w->scoring.scale * of_biased;
+        to->of_q->cap += whole * whole * k_norm * k_norm;
+        to->of_k[j].cap += whole * whole * r->q_norm * r->q_norm;
+    }
     size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, scale * least * k_norm,
              row->m);
     size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
@@ -215,6 +224,9 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     if (in->d_lse)
         lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
     const struct softmax of = weigh(w, s, at, n);
+    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0);
+    if (n > 0)
+        mark(s, to, n, bad);
     if (of.empty) {
         to->of_q->empty = 1;
         return;
@@ -226,7 +238,6 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     struct rounding r = {.t = of.left * sqrt(dot_squares(s->d_o, s->o, w->d_v)),
                          .q_norm = sqrt(dot(s->q, s->q, w->d_qk)),
                          .do_norm = sqrt(dot(s->d_o, s->d_o, w->d_v))};
-    mark(s, to, n, not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0));
     for (int64_t e = 0; e < n; e++)
         pair(w, s, at, &of, to, &r, e, d_lse, delta);
     if (isnan(s->weights[0]))
@@ -236,9 +247,9 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     to->of_q->b = t * t * dot(s->mean, s->mean, w->d_qk);
     to->of_slope->b += t * t * r.distance * r.distance;
     if (w->scoring.sink) {
-        const double taken = 1 - of.left;
-        *to->d_sink -= taken * delta;
-        size_add(to->of_sink, taken * delta, taken * r.t, taken * d_lse, LEAST_NUMBER, of.m);
+        *to->d_sink -= of.taken * delta;
+        size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, LEAST_NUMBER,
+                 of.m);
     }
 }
 
@@ -308,7 +319,7 @@ static void fold(struct lab_gradient *g, int64_t heads) {
 static void roots(struct lab_gradient *g) {
     for (int64_t x = 0; x < g->rows; x++) {
         struct lab_gradient_size *s = &g->size[x];
-        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w);
+        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w), s->cap = sqrt(s->cap);
     }
 }
 

@@ -113,10 +113,11 @@ const char *bench_backward_place(struct bench_place *p, const struct lab_setting
     return NULL;
 }
 
-int bench_backward_check(const struct bench_setting *s, char why[LAB_WHY]) {
+int bench_backward_check(const struct bench_setting *s, tess_pipeline pipeline, char why[LAB_WHY]) {
     const struct lab_case *c = &s->of.c;
     const double work =
         (double)(c->b * c->h * c->n) * (double)c->nkv * (double)(3 * c->d + 3 * c->dv);
+    const struct lab_held held = {INT64_MAX, pipeline, 256, 256};
     struct lab_gradients gradients = {0};
     struct lab_report report;
     if (work > MULTIPLICATIONS)
@@ -125,8 +126,7 @@ int bench_backward_check(const struct bench_setting *s, char why[LAB_WHY]) {
     if (lab_setting_gradients(&s->of, s->of.pattern, &gradients)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         status = BENCH_BAD;
-    } else if (lab_gradients_accurate(&report, &s->of, &s->of.wanted, &gradients, INT64_MAX, 256,
-                                      256)) {
+    } else if (lab_gradients_accurate(&report, &s->of, &s->of.wanted, &gradients, &held)) {
         memcpy(why, report.message, LAB_WHY);
         status = BENCH_FAILED;
     }

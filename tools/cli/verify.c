@@ -307,12 +307,12 @@ static void summary_of_kernels(const struct verify *v) {
     for (int64_t k = 0; k < v->n_kernels; k++) {
         const struct tally *t = &v->kernels[k];
         if (t->cases)
-            printf("  %-28s %7lld cases, worst error/bound %.3f\n", t->info.name,
+            printf("  %-29s %7lld cases, worst error/bound %.3f\n", t->info.name,
                    (long long)t->cases, t->worst);
         else if (t->info.unusable)
-            printf("  %-28s skipped: %s\n", t->info.name, t->info.unusable);
+            printf("  %-29s skipped: %s\n", t->info.name, t->info.unusable);
         else if (v->asked[t->info.backend] >> t->info.stage & 1)
-            printf("  %-28s ran in no case\n", t->info.name);
+            printf("  %-29s ran in no case\n", t->info.name);
     }
 }
 

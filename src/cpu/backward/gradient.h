@@ -20,13 +20,15 @@ V_INLINE vf gradient_weight(vf score, vf base) {
 }
 
 /* slope = 1 - tanh(x)^2, the derivative of softcap, of n vectors of scores: 4 e / (1 + e)^2 with e =
- * exp(-2 |x|), since 1 - tanh^2 would lose all digits where tanh is near 1. */
+ * exp(-2 |x|), since 1 - tanh^2 would lose all digits where tanh is near 1. 0 of a NaN, as it may be the
+ * score of a pair that is not listed; of one that is, P is NaN. */
 static inline void gradient_slopes(const struct modify *m, const float *st, int64_t n,
                                    float *slope) {
     const vf in = v_set(-2 * m->in * (float)LOG2_E);
     for (int64_t i = 0; i < n * CPU_LANES; i += CPU_LANES) {
         const vf x = in * v_load(st + i), e = v_exp2(-v_abs(x)), one = v_set(1.0f);
-        v_store(slope + i, v_set(4.0f) * e / ((one + e) * (one + e)));
+        const vf steep = v_set(4.0f) * e / ((one + e) * (one + e));
+        v_store(slope + i, v_select((vi)(x == x), steep, (vf){0}));
     }
 }
 
