@@ -379,6 +379,7 @@ backward_pattern=(--pattern causal --block 16x16)
 gradients 2e-5 $(arrays f32) --threads 1
 backward=(run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --lse out/l.npy)
 # One gradient alone has the bits that it has beside others.
+good "${backward[@]}" --dq out/q.npy --dk out/k.npy --dv out/v.npy
 good "${backward[@]}" --dq out/one.npy
 same out/one.npy out/q.npy 0
 good "${backward[@]}" --dk out/one.safetensors:x --dv out/two.safetensors
@@ -399,7 +400,7 @@ refused 'o is [2,4,50,16]; q and v ask for [2,4,50,24]' run --backward $(arrays 
     --o f32-q.npy --lse out/l.npy --dq out/x.npy
 refused '--dtype converts them' run --backward $(arrays f32) "${causal[@]}" --do f16-q.npy --o out/o.npy \
     --lse out/l.npy --dq out/x.npy
-refused 'axes' run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --lse f32-q.npy --dq out/x.npy
+refused '[B,H,N], [H,N] or [N] is needed' run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --lse f32-q.npy --dq out/x.npy
 refused '--dq and --dv name the same file' "${backward[@]}" --dq out/x.npy --dv out/x.npy
 refused 'folder' "${backward[@]}" --dk none/x.npy
 rm -rf out && mkdir out
@@ -566,12 +567,12 @@ says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
 good verify -n 3 --list
 says 'pattern='
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable n=17,d=8,pipeline=fused
-says '  cpu_attention_portable             2 cases, worst error/bound '
+says '  cpu_attention_portable              2 cases, worst error/bound '
 nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
 good verify "$nearest"
 says "nearest to its bound: tessera verify '$nearest'"
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
-says '  cpu_attention_portable             1 cases, worst error/bound '
+says '  cpu_attention_portable              1 cases, worst error/bound '
 for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
     grep -Eq "^  $name +(ran in no case|skipped: )" std || fail "verify does not name $name"
 done

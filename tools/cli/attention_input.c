@@ -69,7 +69,9 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
         if (names[i] && t->rank != q->rank - (i == INPUT_LSE))
             return reason_set(reason, "%.200s has %d axes, %.200s has %d", names[INPUT_Q], q->rank,
                               names[i], t->rank);
-        if (names[i] && dtype < 0 && i <= INPUT_DO && t->type != q->type)
+        const int same = t->type == q->type || (i == INPUT_DO && q->type == ELEMENT_F64 &&
+                                                t->type == ELEMENT_F32); /* which f64 becomes */
+        if (names[i] && dtype < 0 && i <= INPUT_DO && !same)
             return reason_set(reason, "%.180s is %s, %.180s is %s; --dtype converts them",
                               names[INPUT_Q], element_name(q->type), names[i],
                               element_name(t->type));
