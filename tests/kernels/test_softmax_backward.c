@@ -120,21 +120,28 @@ static void stage_free(struct stage *s) {
     free(s->g);
 }
 
-static void stage_run(struct stage *s, const struct kernel *kernel, int32_t threads, int slopes) {
+static int64_t slopes_of(const struct stage *s) {
+    return s->of.c.alibi ? TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI : TESS_GRADIENT_Q;
+}
+
+/* wanted: of TESS_GRADIENT_...; of values alone, and there are no gradients of scores. */
+static void stage_run(struct stage *s, const struct kernel *kernel, int32_t threads,
+                      int64_t wanted) {
     char why[LAB_WHY];
     struct kernel_args args = stages_args(&s->of);
     memcpy(s->scores.data, s->x, s->scores.size);
     memcpy(s->gradients.data, s->g, s->gradients.size);
     lab_buffer_poison(&s->slopes);
     args.schedule = &s->of.rows;
+    s->of.problem.gradients = wanted;
     args.scores = floats(&s->scores);
-    args.gradients = floats(&s->gradients);
+    args.gradients = wanted == TESS_GRADIENT_V ? NULL : floats(&s->gradients);
     args.stats = (struct query_stats){floats(&s->stats[BASE]), floats(&s->stats[LEFT]),
                                       floats(&s->stats[DELTA])};
     args.alibi = s->scoring.alibi;
     args.sink = s->scoring.sink;
     args.seed = (const uint64_t *)(const void *)s->modifiers.seed.data;
-    args.d_alibi = slopes ? floats(&s->slopes) : NULL;
+    args.d_alibi = wanted & TESS_GRADIENT_ALIBI ? floats(&s->slopes) : NULL;
     stages_run(kernel, &args, threads);
     if (lab_buffer_check(&s->scores, "scores", why) ||
         lab_buffer_check(&s->gradients, "gradients", why) ||
@@ -241,7 +248,7 @@ static void every_element_is_right(void **state) {
         stage_make(&s, cases[n]);
         for (const struct kernel *kernel = NULL;
              (kernel = stages_kernel(TESS_STAGE_SOFTMAX_BACKWARD, kernel));) {
-            stage_run(&s, kernel, 2, 1);
+            stage_run(&s, kernel, 2, slopes_of(&s));
             elements_check(&s, kernel, cases[n]);
         }
         stage_free(&s);
@@ -257,7 +264,7 @@ static void threads_do_not_change_bits(void **state) {
             struct stage s;
             stage_make(&s, cases[n]);
             for (int i = 0; i < 3; i++) { /* at last without slopes */
-                stage_run(&s, kernel, 1 + 4 * (i == 1), i < 2);
+                stage_run(&s, kernel, 1 + 4 * (i == 1), i < 2 ? slopes_of(&s) : TESS_GRADIENT_K);
                 hash[i][0] = lab_buffer_hash(&s.scores);
                 hash[i][1] = lab_buffer_hash(&s.gradients);
                 hash[i][2] = lab_buffer_hash(&s.slopes);
@@ -267,6 +274,23 @@ static void threads_do_not_change_bits(void **state) {
             lab_buffer_poison(&s.gradients); /* of the slopes' size and more */
             if (s.of.c.alibi)
                 assert_memory_equal(s.slopes.data, s.gradients.data, s.slopes.size);
+            stage_free(&s);
+        }
+}
+
+/* Where no gradients of scores are wanted, weights are the same. */
+static void weights_alone_are_the_same(void **state) {
+    (void)state;
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (const struct kernel *kernel = NULL;
+             (kernel = stages_kernel(TESS_STAGE_SOFTMAX_BACKWARD, kernel));) {
+            struct stage s;
+            stage_make(&s, cases[n]);
+            stage_run(&s, kernel, 2, TESS_GRADIENT_Q);
+            const uint64_t both = lab_buffer_hash(&s.scores);
+            stage_run(&s, kernel, 2, TESS_GRADIENT_V);
+            assert_true(both == lab_buffer_hash(&s.scores));
+            assert_memory_equal(s.g, s.gradients.data, s.gradients.size);
             stage_free(&s);
         }
 }
@@ -292,7 +316,7 @@ static void rows_are_special(const char *text) {
             s.x[4 * N + j] = -INFINITY;
         base[4] = INFINITY;
         s.x[5 * N + 6] = -INFINITY;
-        stage_run(&s, kernel, 1, 1);
+        stage_run(&s, kernel, 1, slopes_of(&s));
         for (int j = 0; j < N; j++) {
             const float *w = floats(&s.scores) + j, *g = floats(&s.gradients) + j;
             assert_true(w[0] == 0 && g[0] == 0);
@@ -319,6 +343,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_is_right),
         cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(weights_alone_are_the_same),
         cmocka_unit_test(special_rows),
     };
     printf("seed %d\n", SEED);

@@ -30,13 +30,13 @@ struct columns {
 
 struct job {
     const struct kernel_args *args;
-    double *slopes; /* [batch * heads_q][block rows], where there is ALiBi */
+    double *slopes; /* [batch * heads_q][block rows]; NULL: not wanted */
 };
 
 static struct job job_take(struct carve *c, const struct kernel_args *args) {
     const struct problem *p = args->problem;
     struct job job = {.args = args};
-    if (p->modifiers.alibi)
+    if (p->gradients & TESS_GRADIENT_ALIBI)
         job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)args->bcsr->rows,
                                       sizeof *job.slopes);
     return job;
@@ -48,6 +48,21 @@ size_t CPU_NAME(softmax_backward_workspace)(const struct kernel_args *args) {
     return c.overflow ? SIZE_MAX : c.used;
 }
 
+/* The next n <= CPU_LANES elements, filled up; and back. */
+V_INLINE vf some_load(const float *x, int64_t n, float fill) {
+    vf out = v_set(fill);
+    if (n == CPU_LANES)
+        return v_load_any(x);
+    memcpy(&out, x, (size_t)n * sizeof *x);
+    return out;
+}
+V_INLINE void some_store(float *x, vf a, int64_t n) {
+    if (n == CPU_LANES)
+        v_store_any(x, a);
+    else
+        memcpy(x, &a, (size_t)n * sizeof *x);
+}
+
 /* One vector of elements. Answers their shares of the slope's gradient. */
 V_INLINE vf elements_run(const struct row *r, vf *score, vf *gradient, vf away, vi kept) {
     const vf s = *score, none = {0};
@@ -56,14 +71,14 @@ V_INLINE vf elements_run(const struct row *r, vf *score, vf *gradient, vf away, 
     const vf left = v_select(kept, v_set(r->left), none);
     const vf biased = v_select(masked, none, p * (left * *gradient - r->delta));
     const vf cap = (s - r->slope * away) * r->cap;
-    const vf slope = 1 - cap * cap; /* of softcap */
+    const vf steep = 1 - cap * cap; /* of softcap */
     *score = v_select(masked, none, left * p);
-    *gradient = v_select(masked, none, biased * slope * r->scale);
+    *gradient = v_select(masked, none, biased * steep * r->scale);
     return biased * away;
 }
 
-/* The n elements of a row at x and g. c NULL: nothing differs from column to column; else it has at
- * least n. Answers the row's share of the slope's gradient. */
+/* The n elements of a row at x and g, which is NULL where the gradients of scores are not wanted. c
+ * NULL: nothing differs from column to column; else it has at least n. Answers the row's share of the slope's gradient. */
 static double row_run(const struct row *r, float *x, float *g, int64_t n, const struct columns *c,
                       int64_t number) {
     double sum = 0;
@@ -71,23 +86,18 @@ static double row_run(const struct row *r, float *x, float *g, int64_t n, const 
         const int64_t end = n - begin < SUM_CHUNK ? n : begin + SUM_CHUNK;
         vf part = {0};
         for (int64_t i = begin; i < end; i += CPU_LANES) {
-            const size_t size = (size_t)min_i64(end - i, CPU_LANES) * sizeof *x;
-            vf score = v_set(-INFINITY), gradient = {0}, away = {0};
+            const int64_t some = min_i64(end - i, CPU_LANES);
+            vf score = some_load(x + i, some, -INFINITY), away = {0};
+            vf gradient = g ? some_load(g + i, some, 0) : (vf){0};
             vi kept = ~(vi){0};
             if (c) {
                 away = v_load(c->distance + i) - r->back;
                 kept = (vi)((*(const vu *)(c->keep[number / 32] + i) >> number % 32 & 1) != 0);
             }
-            if (size == sizeof score) {
-                score = v_load_any(x + i);
-                gradient = v_load_any(g + i);
-            } else {
-                memcpy(&score, x + i, size);
-                memcpy(&gradient, g + i, size);
-            }
             part += elements_run(r, &score, &gradient, away, kept);
-            memcpy(x + i, &score, size);
-            memcpy(g + i, &gradient, size);
+            some_store(x + i, score, some);
+            if (g)
+                some_store(g + i, gradient, some);
         }
         for (int lane = 0; c && lane < CPU_LANES; lane++)
             sum += (double)part[lane];
@@ -155,7 +165,8 @@ static double strip_run_modified(const struct kernel_args *args, const struct cp
                 if (row_begin(&row, args, query + first + r)) {
                     row.slope = m.slope[r];
                     row.back = m.back[r];
-                    sum += row_run(&row, s->scores + at, gradients + at, n, &columns, r);
+                    sum += row_run(&row, s->scores + at, gradients ? gradients + at : NULL, n,
+                                   &columns, r);
                 }
             }
         }
@@ -170,14 +181,15 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
     const int64_t bh = s.b * args->problem->heads_q + s.h;
     const int64_t query = bh * args->problem->n_q + s.first;
-    float *gradients = args->gradients + (s.scores - args->scores);
+    float *gradients = args->gradients ? args->gradients + (s.scores - args->scores) : NULL;
     struct row row;
     (void)thread;
     for (int64_t r = 0; r < s.rows; r++) {
-        float *x = s.scores + r * s.width, *g = gradients + r * s.width;
+        float *x = s.scores + r * s.width, *g = gradients ? gradients + r * s.width : NULL;
         if (!row_begin(&row, args, query + r)) {
             memset(x, 0, (size_t)s.width * sizeof *x);
-            memset(g, 0, (size_t)s.width * sizeof *g);
+            if (g)
+                memset(g, 0, (size_t)s.width * sizeof *g);
         } else if (!m->alibi && !m->dropped) {
             row_run(&row, x, g, s.width, NULL, 0);
         }
