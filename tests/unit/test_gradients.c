@@ -141,7 +141,8 @@ static void unmake(struct problem_at_hand *p) {
 
 /* The oracle's derivative by input x, in the order of struct inputs. */
 static double by_oracle(const struct lab_gradients *g, size_t x) {
-    const double *const parts[] = {g->d_q, g->d_k, g->d_v, g->d_slopes, g->d_sinks};
+    const double *const parts[] = {g->q.value, g->k.value, g->v.value, g->alibi.value,
+                                   g->sink.value};
     const size_t counts[] = {B * H * N * D, B * H_KV * N_KV * D, B * H_KV * N_KV * D_V, H, H};
     int part = 0;
     for (; x >= counts[part]; part++)
@@ -215,7 +216,7 @@ static void central_differences_agree(void **state) {
         static struct problem_at_hand p;
         make(&p, "window(2,3)", &scorings[c]);
         float *const of[] = {&p.q[0][0][0][0], &p.k[0][0][0][0], &p.v[0][0][0][0]};
-        const double *const by[] = {p.gradients.d_q, p.gradients.d_k, p.gradients.d_v};
+        const double *const by[] = {p.gradients.q.value, p.gradients.k.value, p.gradients.v.value};
         const size_t counts[] = {COUNT(p.q), COUNT(p.k), COUNT(p.v)};
         for (int t = 0; t < 3; t++)
             for (size_t x = 0; x < counts[t]; x += 7) {
@@ -247,16 +248,16 @@ static void identities_hold(void **state) {
                     tess_pattern_row(p.loss.pattern, 0, 0, i, NULL, 0, &n, NULL);
                     for (int d = 0; d < D; d++)
                         of_q += (double)p.q[b][h][i][d] *
-                                p.gradients.d_q[((b * H + h) * N + i) * D + d];
+                                p.gradients.q.value[((b * H + h) * N + i) * D + d];
                     for (int d = 0; d < D_V && n > 0; d++)
                         d_o[d] += (double)p.d_o[b][h][i][d];
                 }
             for (int64_t j = 0; j < N_KV; j++) {
                 for (int d = 0; d < D; d++)
                     of_k += (double)p.k[b][hk][j][d] *
-                            p.gradients.d_k[((b * H_KV + hk) * N_KV + j) * D + d];
+                            p.gradients.k.value[((b * H_KV + hk) * N_KV + j) * D + d];
                 for (int d = 0; d < D_V; d++)
-                    d_v[d] += p.gradients.d_v[((b * H_KV + hk) * N_KV + j) * D_V + d];
+                    d_v[d] += p.gradients.v.value[((b * H_KV + hk) * N_KV + j) * D_V + d];
             }
             assert_true(fabs(of_q - of_k) < 1e-13);
             for (int d = 0; d < D_V; d++)

@@ -20,10 +20,11 @@ V_INLINE vf gradient_weight(vf score, vf base) {
 }
 
 /* 1 - tanh(x)^2, the derivative of softcap: 4 e / (1 + e)^2 with e = exp(-2 |x|), since 1 - tanh^2
- * would lose all digits where tanh is near 1. */
+ * would lose all digits where tanh is near 1. 0 of a NaN, as it may be of a pair that is not listed; of
+ * one that is, P is NaN. */
 V_INLINE vf gradient_slope(vf x) {
     const vf e = v_exp2(-v_abs(v_set(2 * (float)LOG2_E) * x)), one = v_set(1.0f);
-    return v_set(4.0f) * e / ((one + e) * (one + e));
+    return v_select((vi)(x == x), v_set(4.0f) * e / ((one + e) * (one + e)), (vf){0});
 }
 
 /* The same of n vectors of scores. */
