@@ -190,7 +190,7 @@ static void element_check(void *context, const struct stages_element *e) {
         fail_msg("%s: %s: weight of (%d, %d) is %g, not %g", to->kernel->name, to->text, (int)e->i,
                  (int)e->key, (double)weight, left * z * p);
     if (!(fabs((double)d_s - should) <=
-          scale * steep * (size + 0x1p-22 * (4 + 2 * fabs(in)) * fabs(biased))))
+          scale * steep * (size + 0x1p-22 * (4 + 2 * fabs(in)) * fabs(biased)) + 0x1p-125))
         fail_msg("%s: %s: dS of (%d, %d) is %g, not %g", to->kernel->name, to->text, (int)e->i,
                  (int)e->key, (double)d_s, should);
     to->slopes[e->h] += biased * away_of(s, e);
