@@ -495,17 +495,48 @@ static void patterns(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(specs); i++)
         for (size_t b = 0; b < COUNT(blocks); b++)
-            setting_is_right(&(struct setting){.n_q = 190,
-                                               .n_kv = 205,
-                                               .d_qk = 24,
-                                               .d_v = 16,
-                                               .heads_q = 2,
-                                               .lists = 2,
-                                               .spec = specs[i],
-                                               .block_q = blocks[b][0],
-                                               .block_kv = blocks[b][1],
-                                               .poison = 1,
-                                               .part_keys = i % 2 ? 128 : 0});
+            for (int fit = 0; fit < 2; fit++) /* for tiles that compute listed pairs alone */
+                setting_is_right(&(struct setting){.n_q = 190,
+                                                   .n_kv = 205,
+                                                   .d_qk = fit ? 32 : 24,
+                                                   .d_v = 16,
+                                                   .heads_q = 2,
+                                                   .lists = 2,
+                                                   .spec = specs[i],
+                                                   .block_q = blocks[b][0],
+                                                   .block_kv = blocks[b][1],
+                                                   .poison = 1,
+                                                   .type = (tess_type)((i + b) % 3),
+                                                   .o_f32 = 1,
+                                                   .part_keys = i % 2 ? 128 : 0});
+}
+
+/* Few pairs of each tile, over lists so long that sums are folded. */
+static void listed_pairs_alone(void **state) {
+    static const int64_t blocks[] = {1, 2, 4};
+    (void)state;
+    for (size_t b = 0; b < COUNT(blocks); b++)
+        for (tess_type type = TESS_F32; type <= TESS_BF16; type++)
+            for (int64_t parts = 0; parts <= 512; parts += 512)
+                setting_is_right(&(struct setting){.heads_q = 2,
+                                                   .heads_kv = 1,
+                                                   .n_q = 900,
+                                                   .n_kv = 1100,
+                                                   .d_qk = b == 1 ? 64 : 16,
+                                                   .d_v = b == 2 ? 80 : 16,
+                                                   .spec = "random(0.3,4)",
+                                                   .block_q = blocks[b],
+                                                   .type = type,
+                                                   .o_f32 = 1,
+                                                   .sink = 1,
+                                                   .d_lse = 1,
+                                                   .part_keys = parts});
+    setting_is_right(&(struct setting){.n_q = 70,
+                                       .d_qk = 32,
+                                       .size = 0x1p108,
+                                       .scale = 0x1p-112,
+                                       .spec = "random(0.3,4)",
+                                       .block_q = 1});
 }
 
 static void heads_and_tiles(void **state) {
@@ -522,7 +553,7 @@ static void heads_and_tiles(void **state) {
                                                    .stack = heads[h][3],
                                                    .n_q = 60,
                                                    .n_kv = 45,
-                                                   .d_qk = 20,
+                                                   .d_qk = apart ? 20 : 32,
                                                    .spec = "random(0.4,7)&window(40,40)",
                                                    .block_q = 4,
                                                    .tile_rows = tiles[t][0],
@@ -711,6 +742,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(head_sizes),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(listed_pairs_alone),
         cmocka_unit_test(heads_and_tiles),
         cmocka_unit_test(modifiers),
         cmocka_unit_test(long_lists_and_splits),
