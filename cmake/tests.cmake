@@ -66,7 +66,7 @@ endif()
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
 tessera_test(unit oracle)
-tessera_test(unit gradients)
+tessera_test(unit gradients TEAMS SOURCES tests/support/support.c)
 tessera_test(unit modifiers TEAMS SOURCES tests/support/support.c)
 tessera_test(unit output SOURCES tools/cli/attention_output.c LINK tool_files -Wl,--wrap=rename)
 if(TESSERA_OPENMP)
@@ -87,7 +87,7 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh.
 add_executable(latency tests/promises/latency.c)
@@ -158,6 +158,7 @@ add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/manual.sh $<TAR
 # Sizes, and the project as a whole: the same for every build type, so only one runs them.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     tessera_test(promises large SOURCES tests/support/support.c)
+    tessera_test(promises gradients_large SOURCES tests/support/support.c)
     add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/gradients.h"
+#include "lab/compare.h"
 #include "lab/rng.h"
 #include "support/support.h"
 
@@ -266,11 +266,72 @@ static void identities_hold(void **state) {
     unmake(&p);
 }
 
+/* ---- the library's ---- */
+
+static void cases_of_the_backward_are_right(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/backward.txt", TESS_CPU);
+}
+
+/* ---- what is compared ---- */
+
+/* Bounds are met by the oracle's own numbers, and by no others: what is off by the bound is found, in a
+ * row, in the whole, and where a number is not finite. */
+static void comparisons_can_fail(void **state) {
+    (void)state;
+    static struct problem_at_hand p;
+    static float got[B][H_KV][N_KV][D];
+    make(&p, "window(2,3)", &(struct lab_scoring){.scale = 0.7});
+    const tess_tensor view = tess_tensor_bhnd(got, TESS_F32, B, H_KV, N_KV, D);
+    const struct lab_gradient_rule rule = {TESS_F32, 1, 0, 256};
+    struct lab_report report;
+    for (size_t x = 0; x < COUNT(got); x++)
+        (&got[0][0][0][0])[x] = (float)p.gradients.k.value[x];
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(report.ok && report.worst < 0.5);
+    const double bound = lab_gradient_bound(&p.gradients.k, 4, &rule);
+    assert_true(bound > 0 && bound < 1e-4);
+    got[0][0][4][1] += (float)(1.5 * bound);
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(!report.ok && report.worst > 1);
+    assert_non_null(strstr(report.message, "dK of batch 0, head 0, key 4"));
+    got[0][0][4][1] = NAN;
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_false(report.ok);
+    p.gradients.k.size[6].bad = LAB_MAY_BE_NAN; /* in the same tile, which NaN may then reach */
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(report.ok);
+    const struct lab_gradient_rule small = {TESS_F32, 1, 0, 2};
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &small);
+    assert_false(report.ok);
+    p.gradients.k.size[4].bad = LAB_IS_NAN;
+    got[0][0][4][1] = 1;
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_false(report.ok);
+    unmake(&p);
+}
+
+static void comparisons_of_delta_can_fail(void **state) {
+    (void)state;
+    float o[2][4] = {{1, 2, 3, 4}, {1, 1, 1, 1}}, d_o[2][4] = {{1, 1, 1, 1}, {NAN, 0, 0, 0}};
+    float d_lse[2] = {3, 0}, delta[2] = {7, 99};
+    const tess_tensor to = tess_tensor_bhnd(o, TESS_F32, 1, 1, 2, 4);
+    const tess_tensor tdo = tess_tensor_bhnd(d_o, TESS_F32, 1, 1, 2, 4);
+    const tess_tensor tdlse = tess_tensor_bhnd(d_lse, TESS_F32, 1, 1, 2, 1);
+    const tess_tensor tdelta = tess_tensor_bhnd(delta, TESS_F32, 1, 1, 2, 1);
+    struct lab_report report;
+    lab_compare_delta(&report, &tdo, &to, NULL, &tdlse, &tdelta);
+    assert_true(report.ok);
+    delta[0] = 7.00001F;
+    lab_compare_delta(&report, &tdo, &to, NULL, &tdlse, &tdelta);
+    assert_false(report.ok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(complex_steps_agree),
-        cmocka_unit_test(central_differences_agree),
-        cmocka_unit_test(identities_hold),
+        cmocka_unit_test(complex_steps_agree),  cmocka_unit_test(central_differences_agree),
+        cmocka_unit_test(identities_hold),      cmocka_unit_test(cases_of_the_backward_are_right),
+        cmocka_unit_test(comparisons_can_fail), cmocka_unit_test(comparisons_of_delta_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
