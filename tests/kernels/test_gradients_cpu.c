@@ -443,11 +443,11 @@ static void setting_is_right(const struct setting *setting) {
     const struct {
         const char *name;
         double error;
-    } of[] = {{"dQ", tensor_error(&r, &r.d_q, r.of.d_q)},
-              {"dK", tensor_error(&r, &r.d_k, r.of.d_k)},
-              {"dV", tensor_error(&r, &r.d_v, r.of.d_v)},
-              {"d_alibi", heads_error(&r, r.d_alibi, r.of.d_slopes, s->alibi)},
-              {"d_sink", heads_error(&r, r.d_sink, r.of.d_sinks, s->sink)}};
+    } of[] = {{"dQ", tensor_error(&r, &r.d_q, r.of.q.value)},
+              {"dK", tensor_error(&r, &r.d_k, r.of.k.value)},
+              {"dV", tensor_error(&r, &r.d_v, r.of.v.value)},
+              {"d_alibi", heads_error(&r, r.d_alibi, r.of.alibi.value, s->alibi)},
+              {"d_sink", heads_error(&r, r.d_sink, r.of.sink.value, s->sink)}};
     if (getenv("TESS_TEST_PRINT"))
         printf("%s n=%d,%d d=%d,%d block=%d,%d type=%d: %.2f %.2f %.2f %.2f %.2f\n", s->spec,
                (int)s->n_q, (int)s->n_kv, (int)s->d_qk, (int)s->d_v, (int)s->block_q,
