@@ -660,6 +660,7 @@ static void plans_are_printed(void **state) {
                                         "  key tile  ",
                                         " key tiles, ",
                                         " packed queries: ",
+                                        ", over keys\n",
                                         "% of the computed pairs"};
     static const char *const staged[] = {
         "staged backward of attention on cpu\n", "  gradients alibi\n",
