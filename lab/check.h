@@ -54,11 +54,10 @@ void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend 
 void lab_check_shared(struct lab_outcome *outcome, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline);
 
-/* What of gradients is held: TESS_GRADIENT_..., of which pipeline, and the reaches of query and key tiles
+/* What of gradients is held: TESS_GRADIENT_..., and the reaches of query and key tiles
  * (lab_compare). */
 struct lab_held {
     int64_t which;
-    tess_pipeline pipeline;
     int64_t query_reach, key_reach;
 };
 

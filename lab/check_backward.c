@@ -1,7 +1,6 @@
 /* One check of a backward. */
 #include "lab/checking.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* The gradients that a case may want, in the order of lab_wanted. */
@@ -57,7 +56,6 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
         const struct lab_gradient_rule rule = {
             s->c.type,
             s->o.view.type == TESS_F32 || s->c.o_rest,
-            held->pipeline == TESS_STAGED && s->c.softcap > 0 ? fmax(1, 1 / s->c.softcap) : 0,
             gradients[g].of_keys ? held->key_reach : held->query_reach,
         };
         const char *of = (const char *)oracle + gradients[g].oracle;
@@ -75,8 +73,7 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
 static int gradients_accurate(struct lab_outcome *out, const struct lab_work *w,
                               const struct lab_named_run *r, int64_t which) {
     const tess_plan *plan = r->run.planned->plan;
-    const struct lab_held held = {which, tess_plan_scores_count(plan) ? TESS_STAGED : TESS_FUSED,
-                                  lab_tile_reach(plan), key_reach(plan)};
+    const struct lab_held held = {which, lab_tile_reach(plan), key_reach(plan)};
     struct lab_report report = {.worst = 0};
     const int failed = lab_gradients_accurate(&report, &w->s, r->run.wanted, &w->gradients, &held);
     if (report.worst > out->worst)

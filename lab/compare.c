@@ -195,8 +195,7 @@ static struct parts parts_of(const struct lab_gradient *g, int64_t x, double wan
                              const struct lab_gradient_rule *of) {
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
-    return (struct parts){of->o_exact ? r : r + s->b,
-                          (of->o_exact ? s->b : 0) + s->w + 2 * of->cap * s->cap,
+    return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
                           0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
 }
 

@@ -25,8 +25,7 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
 struct lab_gradient_rule {
     tess_type type; /* the problem's */
     int o_exact;    /* o was f32, or came with o_rest */
-    double cap;    /* staged: max(1, 1 / softcap), of softcap's factor from stored scores; else 0 */
-    int64_t reach; /* as in lab_compare, of key tiles for dK and dV */
+    int64_t reach;  /* as in lab_compare, of key tiles for dK and dV */
 };
 
 /* One gradient against the oracle's, "dQ", "dK", "dV", "d_alibi" or "d_sink", in the same way. got:

@@ -161,11 +161,6 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     }
     for (int64_t d = 0; d < w->d_v; d++)
         to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
-    if (w->scoring.softcap > 0) {
-        const double whole = w->scoring.scale * of_biased;
-        to->of_q->cap += whole * whole * k_norm * k_norm;
-        to->of_k[j].cap += whole * whole * r->q_norm * r->q_norm;
-    }
     size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, scale * least * k_norm,
              row->m);
     size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
@@ -319,7 +314,7 @@ static void fold(struct lab_gradient *g, int64_t heads) {
 static void roots(struct lab_gradient *g) {
     for (int64_t x = 0; x < g->rows; x++) {
         struct lab_gradient_size *s = &g->size[x];
-        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w), s->cap = sqrt(s->cap);
+        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w);
     }
 }
 

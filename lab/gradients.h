@@ -26,7 +26,6 @@ struct lab_gradient_size {
     double a;            /* A: of independent roundings of the sum's terms */
     double b;            /* B: of what rounding o does to delta */
     double w;            /* W: of cancellation in dP - delta */
-    double cap;          /* A, softcap's factor left out; 0 without softcap */
     double least;        /* absolute: of weights too small for f32, and of subnormal products */
     double m;            /* M of the rows that meet here */
     int64_t terms;       /* of the sum */

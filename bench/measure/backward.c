@@ -113,11 +113,11 @@ const char *bench_backward_place(struct bench_place *p, const struct lab_setting
     return NULL;
 }
 
-int bench_backward_check(const struct bench_setting *s, tess_pipeline pipeline, char why[LAB_WHY]) {
+int bench_backward_check(const struct bench_setting *s, char why[LAB_WHY]) {
     const struct lab_case *c = &s->of.c;
     const double work =
         (double)(c->b * c->h * c->n) * (double)c->nkv * (double)(3 * c->d + 3 * c->dv);
-    const struct lab_held held = {INT64_MAX, pipeline, 256, 256};
+    const struct lab_held held = {INT64_MAX, 256, 256};
     struct lab_gradients gradients = {0};
     struct lab_report report;
     if (work > MULTIPLICATIONS)

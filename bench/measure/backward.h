@@ -19,6 +19,6 @@ const char *bench_backward_place(struct bench_place *p, const struct lab_setting
 
 /* Whether gradients are right: all of them where the oracle is quick, else what must hold of their sums.
  * BENCH_DONE, or BENCH_FAILED or BENCH_BAD and why. */
-int bench_backward_check(const struct bench_setting *s, tess_pipeline pipeline, char why[LAB_WHY]);
+int bench_backward_check(const struct bench_setting *s, char why[LAB_WHY]);
 
 #endif

@@ -120,7 +120,7 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
     if (m->s->of.c.fill >= LAB_FILL_NANK && m->s->of.c.fill <= LAB_FILL_INF)
         return BENCH_DONE;
     if (lab_case_backward(&m->s->of.c))
-        return bench_backward_check(m->s, m->pipeline, why);
+        return bench_backward_check(m->s, why);
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
     if (bench_sample_make(&oracle, m->s, m->s->of.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");

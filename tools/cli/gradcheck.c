@@ -83,7 +83,6 @@ struct check {
     struct lab_gradients gradients;
     struct input inputs[INPUTS];
     double noise; /* of L, from what the forward may err */
-    double cap;   /* see lab_gradient_rule */
     double worst; /* error over bound */
     int failed;
 };
@@ -263,7 +262,7 @@ static struct slope slope_of(const struct input *in) {
 /* What the library's gradient may differ from the oracle's in this direction. */
 static double direction_bound(const struct check *c, const struct input *in,
                               const struct step *step) {
-    const struct lab_gradient_rule rule = {TESS_F32, 1, c->cap, 0};
+    const struct lab_gradient_rule rule = {TESS_F32, 1, 0};
     const int64_t dim = in->view.size[3];
     double sum = 0;
     for (int64_t x = 0; x < rows_of(&in->view); x++) {
@@ -410,8 +409,6 @@ static int check_pipeline(struct check *c, tess_backend backend, tess_pipeline p
     char why[LAB_WHY], who[32];
     tess_error error = tess_error_init();
     int status = EXIT_DONE;
-    const double softcap = c->s.c.softcap;
-    c->cap = pipeline == TESS_STAGED && softcap > 0 ? fmax(1, 1 / softcap) : 0;
     snprintf(who, sizeof who, "%s %s", tess_backend_name(backend), lab_pipeline_name(pipeline));
     if (plans_make(c, backend, pipeline, &error) != TESS_OK)
         status = report("gradcheck", "%s: %s", who, error.message);

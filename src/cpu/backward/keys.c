@@ -442,8 +442,8 @@ static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64
                                         d_o.stride / (int64_t)sizeof(float)};
     shape->queries(s->kt + r * p->d_qk, p->d_qk, pairs->of.q);
     cpu_few_scores(shape, pairs->of.q, &queries, list, n, p->d_qk, pairs->of.s);
-    for (int32_t j = 0; j < n; j++)
-        s->side.list[j] = s->side.number[list[j]];
+    for (int32_t j = 0; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
+        s->side.list[j] = s->side.number[list[j]]; /* as it was filled up, for dV alone too */
     if (s->d_k.d) {
         shape->queries(s->vt + r * p->d_v, p->d_v, pairs->x);
         cpu_few_scores(shape, pairs->x, &outputs, s->side.list, n, p->d_v, pairs->dp);
