@@ -47,8 +47,8 @@ static void kernels_by_name(void **state) {
         problem.operation = of[info.stage].operation;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
-        assert_null(tess_plan_kernel(
-            plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM : TESS_STAGE_GRADIENT_ROWS));
+        assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
+                                                                          : TESS_STAGE_ATTENTION));
         tess_plan_free(plan);
     }
     assert_null(tess_plan_kernel(NULL, TESS_STAGE_SPMM));
