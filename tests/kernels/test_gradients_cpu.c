@@ -1,7 +1,8 @@
 /*
- * The CPU's passes of the backward, driven by hand: delta, dK and dV over transposed lists, dQ over
- * lists, against the oracle's gradients; what unlisted rows may reach, and sameness over threads and
- * over what else is wanted. A pass is found in the table, at the level that TESSERA_ISA names.
+ * The CPU's passes of the backward, driven by hand: delta, dK and dV over transposed lists, dQ
+ * over lists, against the oracle's gradients; what unlisted rows may reach, and sameness over
+ * threads and over what else is wanted. A pass is found in the table, at the level that
+ * TESSERA_ISA names.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,12 @@
-/* Gradients of scores, for both passes of the backward: what is done to a superblock's scores between
- * the products, one group of lanes at a time. */
+/* Gradients of scores, for both passes of the backward: what is done to a superblock's scores
+ * between the products, one group of lanes at a time. */
 #ifndef TESSERA_CPU_GRADIENT_H
 #define TESSERA_CPU_GRADIENT_H
 
 #include "tile/modify.h"
 
-/* Replaces what stands in lanes whose bit is clear by 0, whatever it is; bit `lane` of a mask is the
- * group's first lane. */
+/* Replaces what stands in lanes whose bit is clear by 0, whatever it is; bit `lane` of a mask is
+ * the group's first lane. */
 static inline void gradient_clear(float *st, int vectors, int32_t n, const uint64_t *mask,
                                   int64_t lane) {
     for (int32_t j = 0; j < n; j++)
@@ -19,9 +19,9 @@ V_INLINE vf gradient_weight(vf score, vf base) {
     return v_exp2(v_min((vf){0}, score - base));
 }
 
-/* 1 - tanh(x)^2, the derivative of softcap: 4 e / (1 + e)^2 with e = exp(-2 |x|), since 1 - tanh^2
- * would lose all digits where tanh is near 1. 0 of a NaN, as it may be of a pair that is not listed; of
- * one that is, P is NaN. */
+/* 1 - tanh(x)^2, the derivative of softcap: 4 e / (1 + e)^2 with e = exp(-2 |x|), since 1 -
+ * tanh^2 would lose all digits where tanh is near 1. 0 of a NaN, as it may be of a pair that is
+ * not listed; of one that is, P is NaN. */
 V_INLINE vf gradient_slope(vf x) {
     const vf e = v_exp2(-v_abs(v_set(2 * (float)LOG2_E) * x)), one = v_set(1.0f);
     return v_select((vi)(x == x), v_set(4.0f) * e / ((one + e) * (one + e)), (vf){0});

@@ -1,12 +1,13 @@
 /*
- * dK and dV on the CPU: key tiles over packed lists of queries, keys in the lanes. The list of an item
- * is that of all query heads that read its keys, head after head. Of each superblock of queries
+ * dK and dV on the CPU: key tiles over packed lists of queries, keys in the lanes. The list of an
+ * item is that of all query heads that read its keys, head after head. Of each superblock of
+ * queries
  *
  *     S = Q . kt    dP = dO . vt    P = 2^(S - base)    dS = P (left dP - delta)
  *     dVt += (left P) . dO          dKt += dS . Q
  *
- * as docs/design/backward.md has it. Empty queries are passed over. Parts of a split tile leave their
- * sums in slots of the workspace, which a second pass adds in the order of the parts.
+ * as docs/design/backward.md has it. Empty queries are passed over. Parts of a split tile leave
+ * their sums in slots of the workspace, which a second pass adds in the order of the parts.
  */
 #include "backward/listed.h"
 #include "tile/parallel.h"
@@ -23,8 +24,8 @@ struct queries {
     uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
 };
 
-/* What is known of the queries of a superblock whose listed pairs alone are computed; and of those of a
- * set, in the order of its scores (tile/micro_dims.h). */
+/* What is known of the queries of a superblock whose listed pairs alone are computed; and of
+ * those of a set, in the order of its scores (tile/micro_dims.h). */
 enum { BASE, LEFT, DELTA, FACTOR, KNOWN };
 struct side {
     float *of[KNOWN], *spread[KNOWN];
@@ -162,8 +163,8 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
 
 /* ---- queries of a superblock ---- */
 
-/* out = a query row times scale; answers what its scores then lack. As cpu_load_query, and as cpu_load_queries
- * by vectors where no element is extreme. */
+/* out = a query row times scale; answers what its scores then lack. As cpu_load_query, and as
+ * cpu_load_queries by vectors where no element is extreme. */
 static float query_scale(float *out, const char *row, tess_type type, int64_t d, double scale) {
     const double size = fabs(scale);
     const float least = (float)(CPU_ROW_LEAST / size), end = (float)(CPU_ROW_END / size);
@@ -408,8 +409,8 @@ static void side_spread(struct side *side, const int32_t *list, int32_t n, int32
     }
 }
 
-/* Of a set of rows and n queries, st = left P and, where dK is wanted, dp = P (left dP - delta); 0 past
- * them. */
+/* Of a set of rows and n queries, st = left P and, where dK is wanted, dp = P (left dP - delta);
+ * 0 past them. */
 static void listed_gradient(const struct scratch *s, int32_t rows, int32_t n) {
     float *st = s->pairs.of.s, *dp = s->pairs.dp;
     float *const *known = s->side.spread;

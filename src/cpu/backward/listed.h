@@ -1,6 +1,6 @@
 /*
- * Tiles of few rows, and tiles whose rows list few of the other side's: only listed pairs are computed,
- * dims in the lanes, as in forward/listed.h. Sums stand in rows here: [rows][d].
+ * Tiles of few rows, and tiles whose rows list few of the other side's: only listed pairs are
+ * computed, dims in the lanes, as in forward/listed.h. Sums stand in rows here: [rows][d].
  */
 #ifndef TESSERA_CPU_GRADIENT_LISTED_H
 #define TESSERA_CPU_GRADIENT_LISTED_H
@@ -32,8 +32,8 @@ static inline const struct cpu_few_shape *pairs_shape(int64_t set, int64_t r, in
     return shape;
 }
 
-/* Before the set at row r is given n more products: folds all sums of the tile where more than `most`
- * would be near. seen[] counts those of each row. */
+/* Before the set at row r is given n more products: folds all sums of the tile where more than
+ * `most` would be near. seen[] counts those of each row. */
 static inline void pairs_expect(const struct pairs *s, struct sums *const *sums, int count,
                                 int64_t most, int64_t r, int64_t rows, int32_t n, int64_t lanes) {
     int32_t seen = 0; /* by the row that has seen most: sets may have had other sizes */

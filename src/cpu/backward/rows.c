@@ -1,11 +1,12 @@
 /*
- * dQ on the CPU: query tiles over their packed lists, queries in the lanes. Of each superblock of keys
+ * dQ on the CPU: query tiles over their packed lists, queries in the lanes. Of each superblock of
+ * keys
  *
  *     S = qt . K    dP = dOt . V    P = 2^(S - base)    dS = P (left dP - delta)    dQt += dS . K
  *
  * as docs/design/backward.md has it. Parts of a split tile leave their sums in slots of the
- * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient of
- * the slopes waits there as well, and is added in the order of the items.
+ * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient
+ * of the slopes waits there as well, and is added in the order of the items.
  */
 #include "backward/listed.h"
 #include "forward/group.h"
@@ -187,8 +188,8 @@ static void slopes_add(const struct item *it, int64_t lane, int vectors, int32_t
     }
 }
 
-/* Adds n >= 1 keys to what the lanes of a group have. mask NULL: every lane lists them all; number: of
- * keys in the superblock, NULL: 0, 1, ... */
+/* Adds n >= 1 keys to what the lanes of a group have. mask NULL: every lane lists them all;
+ * number: of keys in the superblock, NULL: 0, 1, ... */
 static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
                       const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
     const struct problem *p = it->args->problem;

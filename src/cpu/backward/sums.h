@@ -1,7 +1,7 @@
 /*
  * Sums of a gradient over the pairs of a tile: rows of the tile in the lanes, panels as tile.h has
- * them. Products are added to `near`, in f32. After cpu_near rows of the other side near is folded into
- * `total`, and what rounding cuts off there is kept in `low`, as the forward does.
+ * them. Products are added to `near`, in f32. After cpu_near rows of the other side near is folded
+ * into `total`, and what rounding cuts off there is kept in `low`, as the forward does.
  */
 #ifndef TESSERA_CPU_SUMS_H
 #define TESSERA_CPU_SUMS_H
