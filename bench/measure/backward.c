@@ -15,13 +15,15 @@ const char *bench_backward_refuses(const struct lab_case *c, const struct bench_
     if (manner->stages || manner->layer || manner->baselines)
         return "op=backward is measured whole and alone: take --stages, --layer and --baseline "
                "away";
-    return c->o_rest ? "orest=1 is not measured: leave it out" : NULL;
+    return c->o_rest || c->given == LAB_GIVEN_O32
+               ? "orest=1 and given=o32 are not measured: leave them out"
+               : NULL;
 }
 
 /* Runs the case's attention into o and lse. */
 static tess_status run_forward(struct lab_setting *s, tess_error *error) {
     struct lab_case c = s->c;
-    c.operation = TESS_ATTENTION, c.kernel[0] = '\0', c.o_rest = 0;
+    c.operation = TESS_ATTENTION, c.gradients = 0, c.kernel[0] = '\0';
     tess_problem problem = lab_case_problem(&c, TESS_FUSED);
     tess_arguments a = tess_arguments_init();
     struct lab_mirror here;
