@@ -37,6 +37,7 @@ foreach(name softmax_backward spmm_transposed)
     tessera_test(kernels ${name} TEAMS SOURCES tests/support/stages.c INCLUDES src src/cpu)
 endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
+tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 
 # tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its

@@ -164,17 +164,14 @@ static const struct tiling keys_tiling = {.rows = tile_rows, .listed = cpu_gradi
 static const struct tiling pairs_tiling = {.rows = tile_rows, .stacked_rows = CPU_TILE_ROWS};
 #endif
 
-/* They compute every problem but what attention has of o_rest; a CPU to plan for is always this
- * machine's. */
+/* They compute every problem; a CPU to plan for is always this machine's. */
 #define LEVEL_REFUSES(level)                                                                       \
     static const char *level##_unusable(void) {                                                    \
         return level_unusable(LEVEL_##level);                                                      \
     }                                                                                              \
     static const char *level##_refuses(const struct kernel *kernel, const struct problem *problem, \
                                        const tess_target *target) {                                \
-        (void)kernel, (void)target;                                                                \
-        if (problem->operation == TESS_ATTENTION && problem->o_rest)                               \
-            return "it does not write o_rest";                                                     \
+        (void)kernel, (void)problem, (void)target;                                                 \
         return level_unusable(LEVEL_##level);                                                      \
     }
 CPU_LEVELS(LEVEL_REFUSES)

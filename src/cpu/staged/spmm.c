@@ -40,6 +40,10 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         cpu_outputs_step(&out);
     }
     cpu_outputs_end(&out, o, c->strip->first + c->row);
+    if (args->problem->operation == TESS_ATTENTION && args->o_rest.data) {
+        const struct cpu_head rest = cpu_head(&args->o_rest, o->type, c->strip->b, c->strip->h);
+        cpu_store_rest(&rest, o, c->strip->first + c->row, c->rows, d, out.total, s->row);
+    }
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {

@@ -296,6 +296,35 @@ static inline void cpu_store_outputs(const struct cpu_head *o, int64_t first, in
     }
 }
 
+/* rest = what rounding took from the d elements x of a row that stands at o; 0 where o is not finite. x
+ * is overwritten. */
+static inline void cpu_row_rest(void *rest, const void *o, tess_type type, float *x, int64_t d) {
+    const int64_t size = (int64_t)tess_type_size(type);
+    float back[64];
+    for (int64_t i = 0; i < d; i += 64) {
+        const int64_t n = d - i < 64 ? d - i : 64;
+        cpu_row_to_f32(back, (const char *)o + i * size, type, n);
+        for (int64_t e = 0; e < n; e++)
+            x[i + e] = isfinite(back[e]) ? x[i + e] - back[e] : 0;
+    }
+    cpu_row_from_f32(rest, x, type, d);
+}
+
+/* The same of rows first ... of o, which cpu_store_outputs has written from ot. */
+static inline void cpu_store_rest(const struct cpu_head *rest, const struct cpu_head *o,
+                                  int64_t first, int64_t rows, int64_t d, float *ot, float *row) {
+    const int64_t lanes = cpu_lanes(rows);
+    for (int64_t lane = 0; lane < rows; lane += CPU_LANES) {
+        const int64_t some = rows - lane < CPU_LANES ? rows - lane : CPU_LANES;
+        int64_t width;
+        const float *column = cpu_column(ot, lanes, lane, d, &width);
+        cpu_from_column(row, d, column, width, d);
+        for (int64_t r = 0; r < some; r++)
+            cpu_row_rest(cpu_row(rest, first, lane + r), cpu_row(o, first, lane + r), o->type,
+                         row + r * d, d);
+    }
+}
+
 /* row[j] = where key[j] lies, whatever its type; row has room for CPU_ROWS. */
 static inline void cpu_rows(const float **restrict row, const struct cpu_head *head,
                             const int32_t *restrict key, int32_t n) {
