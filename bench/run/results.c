@@ -124,6 +124,7 @@ static json_t *object(const struct bench_result *r) {
         {"alibi", json_integer(c->alibi)},
         {"sink", json_integer(c->sink)},
         {"dropout", real(c->dropout)},
+        {"op", json_string(lab_operation_name(c->operation))},
         {"backend", json_string(tess_backend_name((tess_backend)c->backend))},
         {"pipeline", json_string(r->pipeline)},
         {"kernel", json_string(r->kernel)},
@@ -228,7 +229,8 @@ void bench_print_head(FILE *out) {
 
 void bench_print_legend(FILE *out) {
     fputs(
-        "ms: the median of the runs; TFLOP/s: of listed pairs, 2 (d + dv) operations each;\n"
+        "ms: the median of the runs; TFLOP/s: of listed pairs, 2 (d + dv) operations each, "
+        "backward 2 (3 d + 2 dv);\n"
         "x floor: times the least that the machine's own rates of copying, of its cache and of\n"
         "multiplying allow; peak: of multiply-adds alone, on as many threads, in the same minute;\n"
         "predicted: by the plan's cost model, on a CPU for one thread; host: of a call\n",

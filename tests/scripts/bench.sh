@@ -136,6 +136,16 @@ for field in '"softcap": 30.0' '"alibi": 1' '"sink": 1' '"dropout": 0.25'; do
     [ "$(grep -c "$field," out/b.json)" -eq 4 ] || fail "not in the rows: $field"
 done
 
+# ---- the backward ----
+backward="n=32,h=2,d=8,block=8x8,alibi=1,sink=1,op=backward,backend=cpu"
+good bench --seconds 0 "$backward,grads=qkvas,dlse=1" "$backward,grads=q,dtype=bf16,given=delta" \
+    --json out/b.json
+checks=$((checks + 1))
+[ "$(grep -c '"op": "backward",' out/b.json)" -eq 4 ] || fail 'the rows of the backward'
+refused 'take --stages, --layer and --baseline away' bench --stages "$backward"
+refused 'take --stages, --layer and --baseline away' bench --baseline naive_cpu "$backward"
+refused 'orest=1 and given=o32 are not measured' bench "$backward,orest=1"
+
 # ---- seeds past what JSON's integers hold ----
 far=9223372036854775809
 good bench --seconds 0 "n=16,d=4,seed=$far,$small" --json out/b.json --csv out/b.csv

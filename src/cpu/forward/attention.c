@@ -317,6 +317,10 @@ static float item_factor(const struct item *it, int64_t r, float m, double l) {
     return modify_factor(it->args, it->h + r % it->heads, (double)m, l);
 }
 
+static struct cpu_head item_rest(const struct item *it) {
+    return cpu_heads(&it->args->o_rest, it->args->problem->type, it->b, it->h, it->heads);
+}
+
 /* Divides by the sums and writes the rows. */
 static void tile_finish(const struct item *it, const struct state *s, float *row) {
     const struct kernel_args *args = it->args;
@@ -333,6 +337,10 @@ static void tile_finish(const struct item *it, const struct state *s, float *row
     }
     struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
     cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
+    if (args->o_rest.data) {
+        struct cpu_head rest = item_rest(it);
+        cpu_store_rest(&rest, &o, it->first, it->rows, d, s->ot, row);
+    }
     for (int64_t r = 0; args->lse.data && r < it->rows; r++)
         *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
 }
@@ -403,6 +411,7 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
     const struct kernel_args *args = it->args;
     const int64_t d = args->problem->d_v;
     struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    struct cpu_head rest = item_rest(it);
     for (int64_t r = 0; r < it->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
         const float m = (t->folded ? t->state.m : t->near.m)[r];
@@ -416,6 +425,8 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
             v_store(row + i, v_select(empty, (vf){0}, x * factor));
         }
         cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
+        if (args->o_rest.data)
+            cpu_row_rest(cpu_row(&rest, it->first, r), cpu_row(&o, it->first, r), o.type, row, d);
         if (args->lse.data)
             *item_lse(it, r) = lse_of(m, l);
     }
