@@ -1,6 +1,7 @@
 /* What there is: devices, targets, kernels, structs, and what a plan chose. */
 #include "plan/plan.h"
 #include "plan/problem.h"
+#include "plan/reserve.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -115,7 +116,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.query_tiles =
         fused ? work->lists.n_lists * work->lists.tiles : plan->n_lists * work->bcsr.rows;
     if (fused)
-        for (int64_t T = 0; T < known.query_tiles; T++)
+        for (int64_t T = 0; T < known.query_tiles && !plan->reserved; T++)
             known.packed_keys += work->lists.keys[T];
     else
         known.packed_keys = plan->n_tiles * plan->block_kv;
@@ -125,6 +126,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.split_tiles = work->schedule.n_merges;
     known.memory_size =
         (int64_t)(sizeof *plan + lists_memory(&work->lists) +
+                  (plan->reserved ? sizeof *plan->reserved : 0) +
                   (work->prepared ? plan->backend->prepared_memory(work->prepared) : 0) +
                   (fused ? 0 : bcsr_memory(&work->bcsr)) + schedule_memory(&work->schedule) +
                   batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
@@ -143,7 +145,8 @@ static const struct {
     STRUCT(tess_error),       STRUCT(tess_tensor),      STRUCT(tess_pattern_shape),
     STRUCT(tess_lists),       STRUCT(tess_problem),     STRUCT(tess_pattern_info),
     STRUCT(tess_target),      STRUCT(tess_arguments),   STRUCT(tess_plan_info),
-    STRUCT(tess_kernel_info), STRUCT(tess_device_info),
+    STRUCT(tess_kernel_info), STRUCT(tess_device_info), STRUCT(tess_device_pattern),
+    STRUCT(tess_fill_report),
 };
 
 size_t tess_struct_size(const char *name) {

@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
- * it. */
-#define PLAN_CPU_WORKERS 64
-
 /* The passes of each pipeline. */
 static const struct {
     int n;
@@ -294,5 +290,6 @@ void tess_plan_free(tess_plan *plan) {
         plan->backend->prepared_free(plan->work.prepared);
     free(plan->list_of);
     free(plan->scores_offset);
+    free(plan->reserved);
     free(plan);
 }
