@@ -148,10 +148,9 @@ static int32_t indices_take(const struct filler *f, const int32_t *index, int32_
         return taken;
     entries_sort(to, other, taken, blocks);
     int32_t once = 1;
-    for (int32_t i = 1; i < taken; i++) {
-        to[once] = to[i];
-        once += to[i] != to[i - 1];
-    }
+    for (int32_t i = 1; i < taken; i++)
+        if (to[i] != to[once - 1])
+            to[once++] = to[i];
     return once;
 }
 
