@@ -78,6 +78,8 @@ tessera_test(promises memory TEAMS SOURCES tests/support/support.c tests/support
 tessera_cuda_planning(memory)
 tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
+tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
+    tests/support/alloc.c LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.c)
