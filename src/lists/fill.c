@@ -128,30 +128,73 @@ static void entries_sort(int32_t *in, int32_t *other, int32_t n, int32_t largest
     }
 }
 
-/* Listed ones of n indices, ascending, each once; answers how many. `other` has room for n too. */
-static int32_t indices_take(const struct filler *f, const int32_t *index, int32_t n, int32_t blocks,
-                            int32_t *to, int32_t *other, struct fill_counts *counts) {
-    int32_t taken = 0, last = -1, falls = 0, bad = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t x = index[i];
-        const int listed = fill_listed(x, blocks);
-        if (x == -1 && f->pattern->promises & TESS_PADDED_LAST)
-            break;
-        to[taken] = x;
-        falls |= listed & (x <= last);
-        bad += fill_fault(x) & (listed ^ 1);
-        last = listed ? x : last;
-        taken += listed;
-    }
-    counts->faults += bad;
-    if (!falls)
-        return taken;
-    entries_sort(to, other, taken, blocks);
-    int32_t once = 1;
-    for (int32_t i = 1; i < taken; i++)
+/* Indices under way: those that are listed, and whether any is not above the one before it. */
+struct taking {
+    int32_t *to, taken, last, falls;
+    int64_t faults;
+};
+
+/* Takes CHUNK indices at once where all are listed: the common case, and no branch for each. Sign bits
+ * of sums say so. Answers whether it did. */
+#define CHUNK 32
+static int chunk_take(struct taking *t, const int32_t *index, int32_t blocks) {
+    int32_t *to = t->to + t->taken;
+    uint32_t outside = 0, falls = (uint32_t)index[0] - (uint32_t)t->last - 1;
+    for (int i = 0; i < CHUNK; i++)
+        outside |= (uint32_t)index[i] | ((uint32_t)blocks - 1 - (uint32_t)index[i]);
+    if (outside >> 31)
+        return 0;
+    for (int i = 1; i < CHUNK; i++)
+        falls |= (uint32_t)index[i] - (uint32_t)index[i - 1] - 1;
+    memcpy(to, index, CHUNK * sizeof *to);
+    t->falls |= (int32_t)(falls >> 31);
+    t->last = index[CHUNK - 1];
+    t->taken += CHUNK;
+    return 1;
+}
+
+/* Takes one. */
+static void index_take(struct taking *t, int32_t index, int32_t blocks) {
+    const int listed = fill_listed(index, blocks);
+    t->to[t->taken] = index;
+    t->falls |= listed & (index <= t->last);
+    t->faults += fill_fault(index) & (listed ^ 1);
+    t->last = listed ? index : t->last;
+    t->taken += listed;
+}
+
+/* Sorts what was taken unless it ascends, and keeps each once; answers how many. */
+static int32_t taken_sort(const struct taking *t, int32_t *other, int32_t blocks,
+                          struct fill_counts *counts) {
+    int32_t *to = t->to, once = 1;
+    counts->faults += t->faults;
+    if (!t->falls)
+        return t->taken;
+    entries_sort(to, other, t->taken, blocks);
+    for (int32_t i = 1; i < t->taken; i++)
         if (to[i] != to[once - 1])
             to[once++] = to[i];
     return once;
+}
+
+/* Listed ones of n indices, ascending, each once; answers how many. `other` has room for n too. */
+static int32_t indices_take(const struct filler *f, const int32_t *index, int32_t n, int32_t blocks,
+                            int32_t *to, int32_t *other, struct fill_counts *counts) {
+    const int64_t padded_last = f->pattern->promises & TESS_PADDED_LAST;
+    struct taking t = {.to = to, .last = -1};
+    for (int32_t i = 0; i < n;) {
+        if (n - i >= CHUNK && chunk_take(&t, index + i, blocks)) {
+            i += CHUNK;
+            continue;
+        }
+        const int32_t end = (int32_t)min_i64(n, (int64_t)i + CHUNK);
+        for (; i < end; i++) {
+            if (index[i] == -1 && padded_last)
+                return taken_sort(&t, other, blocks, counts);
+            index_take(&t, index[i], blocks);
+        }
+    }
+    return taken_sort(&t, other, blocks, counts);
 }
 
 static int32_t bits_take(const struct filler *f, int64_t row, int32_t blocks, int32_t *to) {
