@@ -77,8 +77,12 @@ static void indices_draw(struct device_lists *l, uint64_t seed) {
         x[i] = index_draw(s, seed, (uint64_t)i);
     for (int64_t row = 0; row < list_rows(s); row++) {
         int32_t *of_row = x + row * s->capacity;
-        if (lab_below(seed, STREAM_STYLE, (uint64_t)(n + row), 6) == 0)
-            memset(of_row, 0xff, (size_t)s->capacity * sizeof *x); /* all padding */
+        const int64_t style = lab_below(seed, STREAM_STYLE, (uint64_t)(n + row), 6);
+        for (int64_t i = 0; i < s->capacity && style < 3; i++) /* all padding, or no entry is */
+            of_row[i] = style == 0
+                            ? -1
+                            : (int32_t)lab_below(seed, STREAM_ENTRIES,
+                                                 (uint64_t)(row * s->capacity + i), cols_of(s));
         promises_keep(s, of_row, s->capacity);
     }
     l->pattern.indices = x;
