@@ -88,9 +88,11 @@ set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 # They read tests/cases.
 set_tests_properties(attention modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
-# Measured by hand: tests/scripts/busy.sh.
-add_executable(latency tests/promises/latency.c)
-target_link_libraries(latency PRIVATE tessera_warnings tessera)
+# Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
+foreach(name latency fill_latency)
+    add_executable(${name} tests/promises/${name}.c)
+    target_link_libraries(${name} PRIVATE tessera_warnings tessera)
+endforeach()
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.

@@ -31,8 +31,11 @@ void fill_take(struct carve *c, const struct fill_shape *s, struct fill_arrays *
     const size_t lists = (size_t)(s->batches * s->heads), row_tiles = (size_t)s->row_tiles;
     const size_t copies = (size_t)(s->batches / s->batch);
     size_t tiles, runs;
-    c->overflow |= __builtin_mul_overflow(lists, (size_t)s->tiles, &tiles) |
-                   __builtin_mul_overflow((size_t)entries_all(s), copies * row_tiles, &runs);
+    if (__builtin_mul_overflow(lists, (size_t)s->tiles, &tiles) ||
+        __builtin_mul_overflow((size_t)entries_all(s), copies * row_tiles, &runs)) {
+        c->overflow = 1;
+        return;
+    }
     a->lengths = carve_take(c, (size_t)s->batches, sizeof *a->lengths);
     a->place = carve_take(c, (size_t)(s->batch * s->heads * s->rows) + 1, sizeof *a->place);
     a->keys = carve_take(c, tiles, sizeof *a->keys);
