@@ -43,7 +43,9 @@ endfunction()
 function(tessera_cpu_level level)
     cmake_parse_arguments(LEVEL "" "" "STEMS;FLAGS" ${ARGN})
     if(NOT LEVEL_STEMS)
-        set(LEVEL_STEMS forward/attention staged/sddmm staged/softmax staged/spmm)
+        set(LEVEL_STEMS forward/attention staged/sddmm staged/softmax staged/spmm
+            staged/softmax_backward staged/spmm_transposed
+            backward/delta backward/keys backward/rows)
     endif()
     list(TRANSFORM LEVEL_STEMS REPLACE "(.+)" "src/cpu/\\1.c")
     tessera_room(tessera_cpu_${level} SOURCES ${LEVEL_STEMS} INCLUDES include src src/cpu)

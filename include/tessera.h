@@ -13,9 +13,10 @@
  *
  * The header is ordered from simple to explicit:
  *
- *   1. the answer in one call        tess_attention
+ *   1. the answer in one call        tess_attention, tess_attention_backward
  *   2. patterns                      tess_pattern_*
- *   3. plan once, run many times     tess_plan_*, tess_run; lists that change: tess_plan_reserve
+ *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
+ *                                    tess_plan_reserve, tess_plan_fill
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
  *   5. joining partial results       tess_merge
  *   6. queries                       version, names, devices, kernels
@@ -165,12 +166,17 @@ static inline tess_tensor tess_tensor_bnhd(const void *data, tess_type type, int
 TESS_DEFINE_INIT(tess_error)
 TESS_DEFINE_INIT(tess_tensor)
 
-/* What a kernel computes: the fused whole, or one stage of three. */
+/* What a kernel computes: fused attention, one stage of three, or a pass of the backward. */
 typedef enum tess_stage {
     TESS_STAGE_ATTENTION = 0,
     TESS_STAGE_SDDMM = 1,
     TESS_STAGE_SOFTMAX = 2,
-    TESS_STAGE_SPMM = 3
+    TESS_STAGE_SPMM = 3,
+    TESS_STAGE_DELTA = 4,            /* backward: delta_i of each query */
+    TESS_STAGE_GRADIENT_KEYS = 5,    /* fused backward: dK and dV, over lists of queries */
+    TESS_STAGE_GRADIENT_ROWS = 6,    /* fused backward: dQ, over lists of keys */
+    TESS_STAGE_SOFTMAX_BACKWARD = 7, /* staged backward: weights and gradients of scores */
+    TESS_STAGE_SPMM_TRANSPOSED = 8   /* staged backward: dK and dV from stored tiles */
 } tess_stage;
 
 /* Which keys each query sees: made in section 2, never changed, released by tess_pattern_free. */
@@ -205,6 +211,28 @@ TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
                                     const tess_tensor *k, const tess_tensor *v,
                                     const tess_pattern *pattern, const tess_tensor *o,
                                     const tess_tensor *lse, tess_error *error);
+
+/*
+ * Gradients of sparse attention, start to finish, as tess_attention computes it: plans, allocates,
+ * runs, waits and frees.
+ *
+ *   q, k, v, pattern   as in tess_attention
+ *   o, lse             as tess_attention wrote them; o may be f32
+ *   d_o                [B, heads_q, n_q, d_v], the gradient of o, of the type of q
+ *   d_q                [B, heads_q, n_q, d_qk], written; NULL when not wanted
+ *   d_k, d_v           as k and v, written, summed over the query heads that read a K/V head; NULL
+ *                      when not wanted. Each of the three has q's type or f32; one at least is wanted
+ *
+ * A query that sees no key gets dQ = 0, a key that no query sees dK = dV = 0, both written. Bitwise
+ * repeatable. Errors: as tess_attention's. Source: Dao et al., FlashAttention, arXiv:2205.14135,
+ * appendix B; two passes, over queries and over keys, so that each sum has one owner.
+ */
+TESS_API tess_status tess_attention_backward(tess_backend backend, const tess_tensor *q,
+                                             const tess_tensor *k, const tess_tensor *v,
+                                             const tess_pattern *pattern, const tess_tensor *o,
+                                             const tess_tensor *lse, const tess_tensor *d_o,
+                                             const tess_tensor *d_q, const tess_tensor *d_k,
+                                             const tess_tensor *d_v, tess_error *error);
 
 /* ---------------------------------------------------------------------------------------------
  * 2. Patterns
@@ -442,23 +470,35 @@ TESS_API void tess_pattern_free(tess_pattern *pattern);
  * the scores in memory between them. */
 typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 
+/* What the runs of a plan compute. */
+typedef enum tess_operation { TESS_ATTENTION = 0, TESS_ATTENTION_BACKWARD = 1 } tess_operation;
+
+/* Gradients that a backward can be asked for. */
+enum {
+    TESS_GRADIENT_Q = 1,
+    TESS_GRADIENT_K = 2,
+    TESS_GRADIENT_V = 4,
+    TESS_GRADIENT_ALIBI = 8, /* of the slopes */
+    TESS_GRADIENT_SINK = 16  /* of the sinks */
+};
+
 /*
  * What is to be computed. tess_problem_from_tensors fills it in.
  *
  *   sizes      1 or more; d_qk and d_v up to 65536, batch * heads_q up to 2^31 - 1
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
- *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v and o, data pointers, and
- *              all strides but the last times the element size, are multiples of it; a run refuses
- *              views that are not. lse and scores need no more than their type's
+ *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v, o and their gradients, data
+ *              pointers, and all strides but the last times the element size, are multiples of it; a
+ *              run refuses views that are not. lse and scores need no more than their type's
  *   threads    the most CPU threads that planning and a run use, 0 ... 65536; 0 means as many as
  *              OpenMP offers while planning. Never more than the machine's processors (or 16, if
  *              those are fewer), which also bounds the workspace. Results do not depend on it
  *   kernel     name of the kernel to use for its stage (tess_kernel_describe), refused where the
  *              pipeline has no such stage; NULL lets the plan choose. The string is not kept
- *   tile_rows  fused: rows of a query tile, refused where the kernel does not have them; 0 lets the
- *              plan choose
- *   part_keys  fused: the fewest keys that a part of a split tile gets, rounded up to 128; 0 means
- *              the default, INT64_MAX never splits
+ *   tile_rows  fused: rows of a query tile, and keys of a key tile of the backward, refused where the
+ *              kernel does not have them; 0 lets the plan choose
+ *   part_keys  fused: the fewest keys (of a key tile, queries) that a part of a split tile gets, rounded
+ *              up to 128; 0 means the default, INT64_MAX never splits
  *
  * Score modifiers, in the order in which they apply; 0 is none, and costs nothing:
  *
@@ -483,6 +523,22 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
  *              p_i = i + query_offset + whole_n_kv - whole_n_q
  *   key_positions
  *              1: a run is given the position of each key, any number; dropout counts modulo 2^32
+ *
+ * The backward (docs/semantics.md, "Backward"). With P_ij = exp(s_ij - lse_i), dP_ij = dO_i . v_j and
+ * delta_i = dO_i . o_i - dlse_i:
+ *
+ *     dS_ij = P_ij (dP_ij - delta_i)      dQ_i = scale sum_j dS_ij k_j
+ *     dV_j  = sum_i P_ij dO_i             dK_j = scale sum_i dS_ij q_i
+ *
+ *   operation  what runs compute; 0 is attention
+ *   gradients  backward: which of TESS_GRADIENT_... runs write; 0 means Q, K and V. ALIBI and SINK need
+ *              a problem with alibi and sink
+ *   spill_size backward: the most bytes of workspace in which gradients of scores may stand between
+ *              two passes; 0 means the plan's choice, up to 1 GiB. Results hold for any value
+ *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
+ *              backward adds it to o
+ *
+ * CUDA refuses the backward in this version.
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -504,6 +560,10 @@ typedef struct tess_problem {
     int64_t batch_offset, head_offset, query_offset, key_offset;
     int64_t whole_heads_q, whole_n_q, whole_n_kv;
     int64_t key_positions;
+    tess_operation operation;
+    int64_t gradients;
+    int64_t spill_size;
+    int64_t o_rest;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -586,19 +646,41 @@ typedef struct tess_arguments {
     const float *sink;            /* [heads_q] logits, natural logarithm, -Inf: none */
     const uint64_t *seed;         /* one word, aligned to 8 bytes, for dropout */
     const int32_t *key_positions; /* [n_kv] */
+    const tess_tensor *o_rest;    /* as o, in the problem's type: see tess_problem */
+    /* Backward. q, k, v, o and lse are read there, and o may be f32. */
+    const tess_tensor *d_o;   /* as o, in the problem's type; read */
+    const tess_tensor *d_lse; /* as lse, read; NULL: zeros */
+    const tess_tensor
+        *delta; /* as lse: tess_delta writes it; a run that is given it does not read o */
+    /* As q, k and v, in the problem's type or f32; written. NULL where the problem does not ask. */
+    const tess_tensor *d_q, *d_k, *d_v;
+    float *d_alibi, *d_sink; /* [heads_q], written, summed over the batch; NULL likewise */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * Attention by a plan: q, k, v to o and lse. Uses the workspace; scores stay NULL, a staged plan
- * keeps them in the workspace. Bitwise repeatable for one plan on one device and the same outputs
- * wanted; on the CPU the bits are the same for any number of threads. On CUDA the call returns
- * before the work is done, is ordered by the stream, and can be captured in a graph.
+ * What the plan's operation computes: attention, q, k, v to o and lse; its backward, q, k, v, lse,
+ * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
+ * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
+ * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one
+ * device and the same outputs wanted; on the CPU the bits are the same for any number of threads. On
+ * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a
+ * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
  * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR.
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
+
+/*
+ * delta_i = sum_d dO_id o_id - dlse_i of every query, by a plan whose operation is
+ * TESS_ATTENTION_BACKWARD. Uses d_o, o, o_rest where the problem has it, d_lse if given, and the
+ * workspace that tess_plan_stage_workspace_size tells of TESS_STAGE_DELTA; writes delta. A run that
+ * is given delta needs no o, but the same d_lse: the backward of a merge runs each part with the lse
+ * of the whole and the delta of the whole. Errors are those of tess_run.
+ */
+TESS_API tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments,
+                                tess_error *error, tess_stream stream);
 
 /* A plan in numbers. */
 typedef struct tess_plan_info {
@@ -612,6 +694,10 @@ typedef struct tess_plan_info {
     int64_t split_tiles;   /* query tiles that are split and merged */
     int64_t memory_size;   /* bytes that the plan occupies */
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
+    /* Of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
+     * tiles and of key tiles; where neither dQ nor slopes are wanted, there are no query tiles. */
+    int64_t tile_keys;      /* keys of a key tile */
+    int64_t packed_queries; /* listed by the key tiles, each once a tile */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -749,7 +835,7 @@ TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
 
 /* ---------------------------------------------------------------------------------------------
- * 4. The three stages one by one, by a plan whose pipeline is TESS_STAGED
+ * 4. The three stages of attention one by one, by a plan whose pipeline is TESS_STAGED
  *
  * Between the stages stand the BCSR scores: one float per element of every listed tile, whatever
  * the storage type, masked elements included. The scores of one scalar row of a block row are
@@ -765,10 +851,12 @@ TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
  * scores and 0 as weights. Errors are those of tess_run.
  * ------------------------------------------------------------------------------------------- */
 
-/* How many floats the BCSR scores are, over all batches and query heads; 0 for a fused plan. */
+/* How many floats the BCSR scores are, over all batches and query heads; 0 for a fused plan. Runs of
+ * the backward keep up to twice as many in the workspace. */
 TESS_API int64_t tess_plan_scores_count(const tess_plan *plan);
 
-/* Bytes of workspace that one stage needs when called by itself: exact. */
+/* Bytes of workspace that one stage needs when called by itself: exact. Of the backward's stages
+ * TESS_STAGE_DELTA alone is (tess_delta). */
 TESS_API size_t tess_plan_stage_workspace_size(const tess_plan *plan, tess_stage stage);
 
 /* scores = scale * q k^T, softcap and ALiBi applied, on the listed tiles, -Inf on their masked
@@ -837,7 +925,8 @@ TESS_API const char *tess_backend_name(tess_backend backend);     /* "cpu", "cud
 
 TESS_API const char *tess_stage_name(tess_stage stage); /* "attention", "sddmm", ... */
 
-/* The kernel that a plan uses for a stage; NULL when the plan has no such stage. */
+/* The kernel that a plan uses for a stage, the first where it has several; NULL when the plan has no
+ * such stage. */
 TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
 
 /*

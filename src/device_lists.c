@@ -16,6 +16,10 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan", "plan is NULL");
     *plan = NULL;
     tess_status status = check_problem(&resolved, &kernel, problem, function, error);
+    if (!status && resolved.operation != TESS_ATTENTION)
+        status = error_set(error, TESS_UNSUPPORTED, function, "problem",
+                           "problem: the backward does not read lists from an image: use "
+                           "tess_plan_create");
     if (!status && resolved.pipeline != TESS_FUSED)
         status = error_set(error, TESS_UNSUPPORTED, function, "problem",
                            "problem: the staged pipeline does not read lists from an image: use "

@@ -9,9 +9,10 @@
 static const tess_backend backends[] = {TESS_CPU, TESS_CUDA};
 #define BACKENDS (sizeof backends / sizeof *backends)
 
-static tess_status give(void *out, const void *known, size_t size, const char *function,
-                        const char *argument, tess_error *error) {
-    const char *wrong = out ? struct_give(out, known, size, size) : "it is NULL";
+/* first: the struct's size in version 0.1. */
+static tess_status give(void *out, const void *known, size_t size, size_t first,
+                        const char *function, const char *argument, tess_error *error) {
+    const char *wrong = out ? struct_give(out, known, size, first) : "it is NULL";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, argument, "%s: %s", argument,
                          wrong);
@@ -34,7 +35,8 @@ tess_status tess_device_describe(tess_backend backend, int32_t device, tess_devi
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "device",
                          "devices are numbered from 0; there is no device %d", (int)device);
     status = b->device_describe(device, &known, error);
-    return status ? status : give(info, &known, sizeof known, __func__, "info", error);
+    return status ? status
+                  : give(info, &known, sizeof known, sizeof known, __func__, "info", error);
 }
 
 tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t device,
@@ -44,7 +46,8 @@ tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t
     tess_status status = check_backend(&b, backend, __func__, "backend", error);
     if (!status)
         status = b->target_query(device, &known, error);
-    return status ? status : give(target, &known, sizeof known, __func__, "target", error);
+    return status ? status
+                  : give(target, &known, sizeof known, sizeof known, __func__, "target", error);
 }
 
 int64_t tess_kernel_count(void) {
@@ -68,7 +71,7 @@ tess_status tess_kernel_describe(int64_t number, tess_kernel_info *info, tess_er
             known.backend = backends[i];
             known.stage = kernel->stage;
             known.unusable = kernel->unusable();
-            return give(info, &known, sizeof known, __func__, "info", error);
+            return give(info, &known, sizeof known, sizeof known, __func__, "info", error);
         }
         left -= n;
     }
@@ -105,33 +108,37 @@ const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage) {
     return pass ? pass->kernel->name : NULL;
 }
 
+static int64_t listed_keys(const struct lists *lists) {
+    int64_t keys = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles && !lists->filled; T++)
+        keys += lists->keys[T];
+    return keys;
+}
+
 tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess_error *error) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
-    const struct work *work = &plan->work;
-    int fused = plan->problem.pipeline == TESS_FUSED;
-    size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
+    const struct work *rows = &plan->work, *keys = &plan->key_work;
+    const int staged = plan->problem.pipeline == TESS_STAGED;
+    const size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
-    known.tile_rows = fused ? work->lists.tile_rows : plan->block_q;
+    known.tile_rows = staged ? plan->block_q : rows->lists.tile_rows;
     known.query_tiles =
-        fused ? work->lists.n_lists * work->lists.tiles : plan->n_lists * work->bcsr.rows;
-    if (fused)
-        for (int64_t T = 0; T < known.query_tiles && !plan->reserved; T++)
-            known.packed_keys += work->lists.keys[T];
-    else
-        known.packed_keys = plan->n_tiles * plan->block_kv;
+        staged ? plan->n_lists * rows->bcsr.rows : rows->lists.n_lists * rows->lists.tiles;
+    known.packed_keys = staged ? plan->n_tiles * plan->block_kv : listed_keys(&rows->lists);
     known.pairs = plan->pairs;
-    known.stacked_heads = fused ? work->stack : 1;
-    known.work_items = work->schedule.n_items;
-    known.split_tiles = work->schedule.n_merges;
+    known.stacked_heads = rows->stack > 0 ? rows->stack : 1;
+    known.work_items = rows->schedule.n_items + keys->schedule.n_items;
+    known.split_tiles = rows->schedule.n_merges + keys->schedule.n_merges;
     known.memory_size =
-        (int64_t)(sizeof *plan + lists_memory(&work->lists) +
-                  (plan->reserved ? sizeof *plan->reserved : 0) +
-                  (work->prepared ? plan->backend->prepared_memory(work->prepared) : 0) +
-                  (fused ? 0 : bcsr_memory(&work->bcsr)) + schedule_memory(&work->schedule) +
-                  batch_heads * (fused ? 1 : 2) * sizeof *plan->list_of);
+        (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +
+                  work_memory(rows, plan->backend) + work_memory(keys, plan->backend) +
+                  batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;
-    return give(info, &known, sizeof known, __func__, "info", error);
+    known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
+    known.packed_queries =
+        work_copied(keys) ? plan->n_tiles * plan->block_q : listed_keys(&keys->lists);
+    return give(info, &known, sizeof known, PLAN_INFO_FIRST_SIZE, __func__, "info", error);
 }
 
 /* ---- structs, for other languages ------------------------------------------------------------ */

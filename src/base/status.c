@@ -44,6 +44,11 @@ static const char *const stage_names[] = {
     [TESS_STAGE_SDDMM] = "sddmm",
     [TESS_STAGE_SOFTMAX] = "softmax",
     [TESS_STAGE_SPMM] = "spmm",
+    [TESS_STAGE_DELTA] = "delta",
+    [TESS_STAGE_GRADIENT_KEYS] = "gradient_keys",
+    [TESS_STAGE_GRADIENT_ROWS] = "gradient_rows",
+    [TESS_STAGE_SOFTMAX_BACKWARD] = "softmax_backward",
+    [TESS_STAGE_SPMM_TRANSPOSED] = "spmm_transposed",
 };
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))

@@ -37,6 +37,7 @@ tess_status error_pass(tess_error *error, const tess_error *from, const char *fu
 #define LISTS_FIRST_SIZE offsetof(tess_lists, threads)
 #define PROBLEM_FIRST_SIZE offsetof(tess_problem, softcap)
 #define ARGUMENTS_FIRST_SIZE offsetof(tess_arguments, alibi)
+#define PLAN_INFO_FIRST_SIZE offsetof(tess_plan_info, tile_keys)
 
 /*
  * Copies a public struct that came from the caller into *known (size bytes of this version, `first`

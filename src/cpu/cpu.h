@@ -1,6 +1,6 @@
 /*
  * The CPU backend's levels: instruction sets that its kernels are compiled for. The sources of the
- * four stems are compiled once for each level, with -DCPU_LEVEL=NAME and the level's machine flags,
+ * stems are compiled once for each level, with -DCPU_LEVEL=NAME and the level's machine flags,
  * and export their functions under that name. A new level is a line here, a row in table.c
  * and a line in the build.
  */
@@ -29,7 +29,12 @@
     CPU_DECLARE_STEM(attention, level)                                                             \
     CPU_DECLARE_STEM(sddmm, level)                                                                 \
     CPU_DECLARE_STEM(softmax, level)                                                               \
-    CPU_DECLARE_STEM(spmm, level)
+    CPU_DECLARE_STEM(spmm, level)                                                                  \
+    CPU_DECLARE_STEM(softmax_backward, level)                                                      \
+    CPU_DECLARE_STEM(spmm_transposed, level)                                                       \
+    CPU_DECLARE_STEM(delta, level)                                                                 \
+    CPU_DECLARE_STEM(gradient_keys, level)                                                         \
+    CPU_DECLARE_STEM(gradient_rows, level)
 CPU_LEVELS(CPU_DECLARE)
 
 /* Of every level (forward/merge.c). */

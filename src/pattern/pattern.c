@@ -143,15 +143,8 @@ static void sort_by_column(const struct bcsr *m, int64_t *ptr, int64_t *entry, i
     }
 }
 
-tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a,
-                                   tess_error *error) {
-    static const char function[] = "tess_pattern_transpose";
-    if (!pattern)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
-    *pattern = NULL;
-    if (!a)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "a", "a is NULL");
-    const struct bcsr *m = &a->lists;
+tess_status pattern_transpose(tess_pattern **pattern, int64_t **entries, const struct bcsr *m,
+                              const char *function, tess_error *error) {
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = m->n_kv, shape.n_kv = m->n_q;
     shape.block_q = m->block_kv, shape.block_kv = m->block_q;
@@ -176,10 +169,25 @@ tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a
     } else {
         status = error_set_memory(error, function, (size_t)m->n_tiles * sizeof *entry);
     }
+    if (entries && !status) {
+        *entries = entry;
+        entry = NULL;
+    }
     free(ptr);
     free(entry);
     free(row);
     return status;
+}
+
+tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a,
+                                   tess_error *error) {
+    static const char function[] = "tess_pattern_transpose";
+    if (!pattern)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern", "pattern is NULL");
+    *pattern = NULL;
+    if (!a)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "a", "a is NULL");
+    return pattern_transpose(pattern, NULL, &a->lists, function, error);
 }
 
 /* ---- what a pattern tells -------------------------------------------------------------------- */

@@ -39,6 +39,12 @@ struct tess_pattern {
     int64_t empty_rows; /* queries that see no key, over all lists */
 };
 
+/* The transposed pattern, which tess_pattern_free releases. Into *entries, unless entries is NULL, an
+ * array that the caller frees: the place in m of each tile of the transposed one, which has as many.
+ * Rows and columns that a tile lists are exchanged, whatever its kind. */
+tess_status pattern_transpose(tess_pattern **pattern, int64_t **entries, const struct bcsr *m,
+                              const char *function, tess_error *error);
+
 /* The list that (batch b, query head h) reads. */
 static inline int64_t bcsr_list(const struct bcsr *m, int64_t b, int64_t h, int64_t heads_q) {
     int64_t head = m->heads == 1 ? 0 : h / (heads_q / m->heads);

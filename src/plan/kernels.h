@@ -36,6 +36,10 @@ static inline int modifiers_any(const struct modifiers *m) {
 
 /* A tess_problem with every default resolved and every rule checked. */
 struct problem {
+    tess_operation operation;
+    int64_t gradients;  /* backward: which of TESS_GRADIENT_..., at least one; else 0 */
+    int64_t spill_size; /* backward: bytes at most, 0: the plan chooses */
+    int32_t o_rest;     /* a run is given it */
     tess_pipeline pipeline;
     tess_type type;
     int64_t batch, heads_q, heads_kv;
@@ -61,23 +65,50 @@ struct prepared;
 struct view {
     void *data;
     int64_t stride[3];
+    tess_type type;
 };
 
-/* What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
+/* Backward: what the pass over delta leaves of each query for the passes after it, [batch *
+ * heads_q][n_q] each. With P = exp2(s - base), s in base 2, the gradient of a score is
+ * P (left dP - delta), and dV gets left P. */
+struct query_stats {
+    float *base;  /* lse in base 2; +Inf where the query is empty */
+    float *left;  /* share that the sink leaves, 1 without one */
+    float *delta; /* left (dO . o) - dlse */
+};
+
+/*
+ * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
  * staged one bcsr and scores; both find a schedule, whose tiles are query tiles for the one and
  * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
- * time (docs/semantics.md, "Unlisted keys"). */
+ * time (docs/semantics.md, "Unlisted keys").
+ *
+ * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key
+ * tiles, or block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv, and
+ * its list the concatenation of those of the group's query heads, ascending, each found by list_of.
+ * Every key tile has an item.
+ *
+ * Staged passes share kernels: q, k, v, o and scores are what the pass binds them to (pass.c), and
+ * problem has the dims, the scale and the modifiers of the pass.
+ */
 struct kernel_args {
     const char *function; /* that the caller called, for errors */
     const struct kernel *kernel;
     const struct problem *problem;
     const tess_target *target;
-    struct view q, k, v, o, lse;
+    struct view q, k, v, o, lse, o_rest;
+    struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
+    float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
+    struct query_stats stats;  /* backward: in the workspace, of all passes; tess_delta: NULLs, and
+                                 the kernel writes delta, without regard to sinks */
     const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
     const uint64_t *seed;
     const int32_t *key_positions; /* [n_kv] */
     float *scores;
+    float *gradients; /* staged backward: as scores, dP and then dS; NULL = not wanted */
     const struct bcsr *bcsr;
+    const struct bcsr *transposed; /* staged backward: bcsr with rows and columns exchanged */
+    const int64_t *entries; /* staged backward: for each tile of transposed, its place in bcsr */
     const struct lists *lists;
     const struct prepared *prepared; /* fused, of backends that prepare their lists */
     const struct schedule *schedule;
@@ -92,10 +123,13 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where. */
+ * Measured: src/cuda/instances.def and src/cpu/table.c say where. Passes over keys read query for key,
+ * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
-    double item;        /* any work item */
-    double key_row_dim; /* one row times one key times one dim of d_qk + d_v, computed */
+    double item; /* any work item */
+    /* One row times one key times one dim, computed: of d_qk + d_v; of the backward's products, 2 d_qk
+     * + d_v for dQ and as many for each of dK and dV as they take (select_dims). */
+    double key_row_dim;
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* the same where a head's keys and values take more than near_size bytes */

@@ -4,7 +4,7 @@
 
 #include "plan/kernels.h"
 
-#define PLAN_PASSES 3  /* of a plan at most */
+#define PLAN_PASSES 7  /* of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
 /* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
@@ -16,22 +16,33 @@ struct plan_height {
     double seconds; /* predicted from a sample of tiles */
 };
 
-/* The pattern in tiles, and a schedule over them. */
+/* The pattern, or the transposed one, in tiles, and a schedule over them. */
 struct work {
-    struct bcsr bcsr;                         /* staged: the pattern's own tiles, copied */
-    struct lists lists;                       /* fused: query tiles */
+    struct bcsr bcsr;                         /* staged: the tiles, copied */
+    int64_t *entries;                         /* staged, transposed: their places in the pattern */
+    struct lists lists;                       /* fused: query tiles; transposed: key tiles */
     struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
     int32_t stack;                            /* fused: query heads that make up a tile */
     struct schedule schedule;
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };
 
-/* One step of a run: a kernel and the work that it walks. */
+/* Which of a run's arguments a kernel finds as q, k, v, o and scores: places in struct kernel_args. */
+struct operands {
+    size_t q, k, v, o, scores;
+};
+
+/* One step of a run: a kernel, what it reads and writes, and the work that it walks. */
 struct pass {
     tess_stage stage;
+    const char *what; /* which product it is, where a plan has several of the stage; or NULL */
+    struct problem problem; /* the plan's, with the dims of the operands */
+    struct operands operands;
     const struct kernel *kernel;
     struct work *work; /* of the plan, and of every other pass over the same tiles */
+    int over_keys;     /* whose tiles are those of the transposed pattern */
     size_t workspace;  /* bytes that the kernel needs while it runs */
+    double seconds;    /* predicted */
 };
 
 struct reserved; /* reserve.h */
@@ -44,12 +55,13 @@ struct tess_plan {
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
     struct pass passes[PLAN_PASSES];             /* in the order in which they run */
     int n_passes;
-    struct work work;       /* one, as all passes walk the same tiles */
+    struct work work;       /* of all passes over query tiles */
+    struct work key_work;   /* of all passes over key tiles */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* staged: [batch * heads_q] */
     int64_t scores_count;
     size_t image;     /* bytes of the device image; 0 where there is none */
-    size_t workspace; /* what tess_run needs: staged, scores; then the largest of a pass */
+    size_t workspace; /* what tess_run needs: that of plan_carve */
     int64_t pairs;    /* over all batches and query heads */
     double predicted_seconds;
     struct reserved *reserved; /* where lists come with the image; else NULL */
@@ -67,11 +79,36 @@ const struct pass *plan_pass(const tess_plan *plan, tess_stage stage);
  * Nothing is allocated. */
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern);
 
-/* The workspace of tess_run: staged, the scores; then room for the largest of a pass. */
-void plan_carve(const tess_plan *plan, struct carve *carve, float **scores, void **of_pass);
+/* The workspace of tess_run: what lives from pass to pass, then room for the largest of a pass. */
+struct plan_room {
+    struct query_stats stats; /* backward */
+    float *scores;            /* staged */
+    float *gradients;         /* staged backward, where a pass writes them */
+    void *of_pass;
+};
+void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *room);
 
-/* What the plan knows of the arguments of all its kernels; then of the kernel of a pass. */
+/* Sets the passes of the plan's operation, pipeline and gradients, without kernels (pass.c). */
+void passes_begin(tess_plan *plan);
+
+/* What the plan knows of the arguments of all its kernels. */
 struct kernel_args plan_args(const tess_plan *plan);
-void pass_args(struct kernel_args *args, const struct pass *pass);
+
+/* The arguments of a pass, from those of the run. */
+struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
+
+/* Lists, or tiles, and schedules of all passes; predicted seconds (work.c). m: the pattern's tiles;
+ * kernel: the name that the problem forces, or NULL. */
+tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel, tess_error *error);
+void work_free(struct work *work, const struct backend *backend);
+size_t work_memory(const struct work *work, const struct backend *backend);
+
+/* Whether lists are packed for a work, and tiles copied. */
+static inline int work_packed(const struct work *work) {
+    return work->lists.tile_rows > 0;
+}
+static inline int work_copied(const struct work *work) {
+    return work->bcsr.row_ptr != NULL;
+}
 
 #endif

@@ -25,9 +25,28 @@ static const char *plural(int64_t n) {
     return n == 1 ? "" : "s";
 }
 
+static void say_gradients(struct text *t, int64_t gradients) {
+    static const struct {
+        int64_t bit;
+        const char *name;
+    } names[] = {{TESS_GRADIENT_Q, "q"},
+                 {TESS_GRADIENT_K, "k"},
+                 {TESS_GRADIENT_V, "v"},
+                 {TESS_GRADIENT_ALIBI, "alibi"},
+                 {TESS_GRADIENT_SINK, "sink"}};
+    if (!gradients)
+        return;
+    say(t, "  gradients");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (gradients & names[i].bit)
+            say(t, " %s", names[i].name);
+    say(t, "\n");
+}
+
 static void say_problem(struct text *t, const tess_plan *plan) {
     const struct problem *p = &plan->problem;
-    say(t, "%s attention on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
+    say(t, "%s %s on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
+        p->operation == TESS_ATTENTION ? "attention" : "backward of attention",
         plan->backend->name);
     say(t, "  problem   b=%lld h=%lld hkv=%lld n=%lld nkv=%lld d=%lld dv=%lld %s scale=%.9g\n",
         (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
@@ -49,6 +68,7 @@ static void say_problem(struct text *t, const tess_plan *plan) {
             (long long)m->first_query, (long long)m->first_key);
     if (modifiers_any(m))
         say(t, "\n");
+    say_gradients(t, p->gradients);
     if (plan->reserved)
         return;
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
@@ -62,16 +82,17 @@ static void say_problem(struct text *t, const tess_plan *plan) {
 static void say_kernels(struct text *t, const tess_plan *plan) {
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         int64_t foreign = 0;
-        say(t, "  kernel    %s: %s\n", tess_stage_name(pass->stage), pass->kernel->name);
+        say(t, "  kernel    %s: %s", tess_stage_name(pass->stage), pass->kernel->name);
+        say(t, pass->what ? ", %s\n" : "\n", pass->what);
         for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == pass->kernel || other->stage != pass->stage)
                 continue;
-            if (select_foreign(plan, other)) {
+            if (select_foreign(plan, pass, other)) {
                 foreign++;
                 continue;
             }
-            const char *why = select_refuses(plan, other);
+            const char *why = select_refuses(plan, pass, other);
             if (!why)
                 why = other < pass->kernel ? "predicted to take longer, or not the one asked for"
                                            : "comes after it";
@@ -83,11 +104,17 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
     }
 }
 
-static void say_lists(struct text *t, const tess_plan *plan) {
-    const struct work *work = &plan->work;
+/* Words for the two sides of a work's tiles. */
+struct sides {
+    const char *tile, *rows, *tiles, *keys;
+};
+
+static void say_lists(struct text *t, const tess_plan *plan, const struct work *work,
+                      const struct sides *sides) {
+    const int turned = work == &plan->key_work;
     const struct lists *l = &work->lists;
     struct lists_sums sums;
-    say(t, "  tile      %d rows", (int)l->tile_rows);
+    say(t, "  %-9s %d %s", sides->tile, (int)l->tile_rows, sides->rows);
     if (work->stack > 1)
         say(t, " of each of %d heads", (int)work->stack);
     for (int i = 0; work->heights[i].rows; i++)
@@ -96,11 +123,11 @@ static void say_lists(struct text *t, const tess_plan *plan) {
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;
     say(t,
-        "\n  lists     %.0f query tiles, %.0f packed keys: %.0f in %lld full runs, %.0f masked "
+        "\n  lists     %.0f %s tiles, %.0f packed %s: %.0f in %lld full runs, %.0f masked "
         "in %lld runs\n",
-        sums.tiles, keys, sums.full_keys, (long long)l->n_full, sums.masked_keys,
-        (long long)l->n_masked);
-    double rows = (double)l->n_lists * (double)plan->problem.n_q;
+        sums.tiles, sides->tiles, keys, sides->keys, sums.full_keys, (long long)l->n_full,
+        sums.masked_keys, (long long)l->n_masked);
+    double rows = (double)l->n_lists * (double)(turned ? plan->problem.n_kv : plan->problem.n_q);
     double pairs = (double)plan->pairs * (double)plan->n_lists /
                    (double)(plan->problem.batch * plan->problem.heads_q);
     if (keys > 0)
@@ -126,6 +153,18 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
 }
 
+/* Tiles of a work and the schedule over them; nothing where no pass walks it. */
+static void say_work(struct text *t, const tess_plan *plan, const struct work *work) {
+    static const struct sides sides[] = {{"tile", "rows", "query", "keys"},
+                                         {"key tile", "keys", "key", "queries"}};
+    const struct schedule *schedule = &work->schedule;
+    if (work_packed(work))
+        say_lists(t, plan, work, &sides[work == &plan->key_work]);
+    if (work_packed(work) || work_copied(work))
+        say(t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)schedule->n_items,
+            plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges));
+}
+
 size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
     struct text t = {room, room ? size : 0, 0};
     if (t.size)
@@ -138,13 +177,10 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         say_reserved(&t, plan);
         return t.length;
     }
-    if (plan->problem.pipeline == TESS_FUSED)
-        say_lists(&t, plan);
-    else
+    if (plan->problem.pipeline == TESS_STAGED)
         say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
-    const struct schedule *schedule = &plan->work.schedule;
-    say(&t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)schedule->n_items,
-        plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges));
+    say_work(&t, plan, &plan->work);
+    say_work(&t, plan, &plan->key_work);
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
     if (plan->target.backend == TESS_CPU)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));

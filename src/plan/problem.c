@@ -14,7 +14,8 @@
 #define SOFTCAP_LEAST 0x1p-64
 #define SOFTCAP_MOST 0x1p64
 
-const char *const check_size_names[4] = {"batches", "heads", "rows", "dims"};
+/* Of a tensor's sizes, for messages. */
+static const char *const size_names[4] = {"batches", "heads", "rows", "dims"};
 
 /* A field of a problem that must lie in 1 ... most. */
 struct problem_size {
@@ -93,6 +94,35 @@ static tess_status slices_check(const tess_problem *p, const char *function, tes
     return status;
 }
 
+static const char *operation_wrong(const tess_problem *p) {
+    const int64_t known = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V |
+                          TESS_GRADIENT_ALIBI | TESS_GRADIENT_SINK;
+    if (p->operation != TESS_ATTENTION && p->operation != TESS_ATTENTION_BACKWARD)
+        return "operation is not TESS_ATTENTION or TESS_ATTENTION_BACKWARD";
+    if (p->gradients & ~known)
+        return "gradients has bits beside those of TESS_GRADIENT_...";
+    if (p->spill_size < 0)
+        return "spill_size is negative";
+    if (p->o_rest < 0 || p->o_rest > 1)
+        return "o_rest is not 0 or 1";
+    if (p->operation == TESS_ATTENTION && p->gradients)
+        return "gradients are asked for, and operation is not TESS_ATTENTION_BACKWARD";
+    if (p->operation == TESS_ATTENTION && p->spill_size)
+        return "spill_size is given, and operation is not TESS_ATTENTION_BACKWARD";
+    if (p->gradients & TESS_GRADIENT_ALIBI && !p->alibi)
+        return "the gradient of ALiBi's slopes is asked for, and alibi is 0";
+    if (p->gradients & TESS_GRADIENT_SINK && !p->sink)
+        return "the gradient of the sinks is asked for, and sink is 0";
+    return NULL;
+}
+
+/* The gradients that a problem asks for. */
+static int64_t gradients_of(const tess_problem *p) {
+    if (p->operation == TESS_ATTENTION || p->gradients)
+        return p->gradients;
+    return TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
+}
+
 static const char *modifiers_wrong(const tess_problem *p) {
     if (p->softcap != 0 && !(p->softcap >= SOFTCAP_LEAST && p->softcap <= SOFTCAP_MOST))
         return "softcap is not 0 or within 2^-64 ... 2^64";
@@ -146,8 +176,9 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     p.whole_heads_q = p.whole_heads_q ? p.whole_heads_q : p.heads_q;
     p.whole_n_q = p.whole_n_q ? p.whole_n_q : p.n_q;
     p.whole_n_kv = p.whole_n_kv ? p.whole_n_kv : p.n_kv;
-    if (!(wrong = sizes_wrong(&p)) && !(wrong = options_wrong(&p)))
-        wrong = modifiers_wrong(&p);
+    if (!(wrong = sizes_wrong(&p)) && !(wrong = options_wrong(&p)) &&
+        !(wrong = modifiers_wrong(&p)))
+        wrong = operation_wrong(&p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
     const tess_status status = slices_check(&p, function, error);
@@ -155,6 +186,10 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         return status;
 
     *out = (struct problem){
+        .operation = p.operation,
+        .gradients = gradients_of(&p),
+        .spill_size = p.spill_size,
+        .o_rest = (int32_t)p.o_rest,
         .pipeline = p.pipeline,
         .type = p.type,
         .batch = p.batch,
@@ -177,13 +212,39 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     return TESS_OK;
 }
 
+tess_status check_size(const char *name, int which, int64_t value, int64_t most,
+                       const char *function, tess_error *error) {
+    if (value >= 1 && value <= most)
+        return TESS_OK;
+    return error_set(error, TESS_INVALID_ARGUMENT, function, name, "%s has %lld %s, not 1 ... %lld",
+                     name, (long long)value, size_names[which], (long long)most);
+}
+
+const char *check_given(tess_tensor *out, const tess_tensor *given) {
+    const char *wrong = given ? struct_take(out, sizeof *out, sizeof *out, given) : "it is NULL";
+    return !wrong && !tess_type_size(out->type) ? "type is not TESS_F32, TESS_F16 or TESS_BF16"
+                                                : wrong;
+}
+
+void alignment_lower(int64_t *alignment, const tess_tensor *t) {
+    int64_t element = (int64_t)tess_type_size(t->type);
+    for (; *alignment > element; *alignment /= 2) {
+        int fits = (uintptr_t)t->data % (uintptr_t)*alignment == 0;
+        for (int i = 0; i < 3; i++)
+            fits &= t->size[i] == 1 || t->stride[i] % (*alignment / element) == 0;
+        if (fits)
+            return;
+    }
+}
+
 /* What is told with the alignment that the problem declares. */
 static const char data_unaligned[] = "data is not aligned as the problem declares";
 static const char stride_unaligned[] =
     "a stride is not a multiple of the alignment that the problem declares";
 
 /* NULL, or what is wrong with the strides: in 64 bits, aligned, and for outputs without overlap. */
-static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule *rule) {
+static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule *rule,
+                                 int64_t alignment) {
     int64_t element = (int64_t)tess_type_size(t->type), last = 0, span;
     int order[4], n = 0;
     if (t->size[3] > 1 && t->stride[3] != 1)
@@ -196,7 +257,7 @@ static const char *strides_wrong(const tess_tensor *t, const struct tensor_rule 
         if (__builtin_mul_overflow(t->size[i] - 1, t->stride[i], &span) ||
             __builtin_add_overflow(last, span, &last) || last > INT64_MAX / 8)
             return "the last element's offset does not fit 64 bits";
-        if (i < 3 && t->stride[i] % (rule->alignment / element))
+        if (i < 3 && t->stride[i] % (alignment / element))
             return stride_unaligned;
         int at = n++;
         for (; at && t->stride[order[at - 1]] > t->stride[i]; at--)
@@ -224,28 +285,30 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s", rule->name,
                          wrong);
-    if (t.type != rule->type) {
+    if (t.type != rule->type && !(rule->or_f32 && t.type == TESS_F32)) {
         const char *name = tess_type_name(t.type);
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
-                         "%s has type %s, should be %s", rule->name, name ? name : "unknown",
-                         tess_type_name(rule->type));
+                         "%s has type %s, should be %s%s", rule->name, name ? name : "unknown",
+                         tess_type_name(rule->type),
+                         rule->or_f32 && rule->type != TESS_F32 ? " or f32" : "");
     }
     for (int i = 0; i < 4; i++)
         if (t.size[i] != rule->size[i])
             return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
                              "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
-                             check_size_names[i], (long long)rule->size[i]);
-    if ((uintptr_t)t.data % (uintptr_t)rule->alignment)
+                             size_names[i], (long long)rule->size[i]);
+    const int64_t alignment = max_i64(rule->alignment, (int64_t)tess_type_size(t.type));
+    if ((uintptr_t)t.data % (uintptr_t)alignment)
         wrong = data_unaligned;
     else
-        wrong = strides_wrong(&t, rule);
+        wrong = strides_wrong(&t, rule, alignment);
     if (wrong == data_unaligned || wrong == stride_unaligned)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s (%lld bytes)",
-                         rule->name, wrong, (long long)rule->alignment);
+                         rule->name, wrong, (long long)alignment);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s", rule->name,
                          wrong);
-    *out = (struct view){.data = t.data};
+    *out = (struct view){.data = t.data, .type = t.type};
     for (int i = 0; i < 3; i++)
         out->stride[i] = t.size[i] == 1 ? 0 : t.stride[i];
     return TESS_OK;

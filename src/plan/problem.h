@@ -11,8 +11,12 @@
 tess_status check_problem(struct problem *out, const char **kernel, const tess_problem *given,
                           const char *function, tess_error *error);
 
-/* Of a tensor's sizes, for messages. */
-extern const char *const check_size_names[4];
+/* Whether dimension `which` of the tensor `name` is 1 ... most; else an error. */
+tess_status check_size(const char *name, int which, int64_t value, int64_t most,
+                       const char *function, tess_error *error);
+
+/* A tensor as it is given. NULL, or what is wrong with it by itself. */
+const char *check_given(tess_tensor *out, const tess_tensor *given);
 
 /* What a tensor must be. */
 struct tensor_rule {
@@ -21,7 +25,11 @@ struct tensor_rule {
     int64_t size[4];
     int64_t alignment;
     int output; /* no element may stand for two */
+    int or_f32; /* f32 will do as well */
 };
+
+/* Halves *alignment, in bytes, until the tensor has it or an element has as many. */
+void alignment_lower(int64_t *alignment, const tess_tensor *t);
 
 /* Checks a tensor by its rule and turns it into a view. */
 tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,

@@ -88,7 +88,8 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     const struct work *work = &plan->work;
     const double rows = (double)(r->shape.tile_rows * work->stack);
     r->item_seconds = kernel->cost.item;
-    r->key_seconds = select_key_cost(plan, kernel, select_dims(plan, kernel), rows);
+    r->key_seconds =
+        select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
                                      .part_keys = plan->problem.part_keys,
                                      .workers = PLAN_CPU_WORKERS};
@@ -113,14 +114,13 @@ static tess_status work_reserve(tess_plan *plan, tess_error *error) {
 }
 
 static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {
-    struct kernel_args args = plan_args(plan);
+    const struct kernel_args of_plan = plan_args(plan);
+    const struct kernel_args args = pass_args(&of_plan, plan->passes);
     struct carve workspace = {0}, carve = {0};
+    struct plan_room room;
     struct image image;
-    float *scores;
-    void *of_pass;
-    pass_args(&args, plan->passes);
     plan->passes->workspace = plan->passes->kernel->workspace(&args);
-    plan_carve(plan, &workspace, &scores, &of_pass);
+    plan_carve(plan, &workspace, &room);
     image_take(&carve, plan->reserved, &image);
     if (workspace.overflow || carve.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
@@ -150,10 +150,9 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
                             .block_q = shape->block_q,
                             .block_kv = shape->block_kv,
                             .n_lists = shape->batches * shape->heads,
-                            .n_passes = 1,
                             .list_of = malloc((size_t)batch_heads * sizeof *plan->list_of),
                             .reserved = calloc(1, sizeof *plan->reserved)};
-        plan->passes[0] = (struct pass){.stage = TESS_STAGE_ATTENTION, .work = &plan->work};
+        passes_begin(plan);
     }
     if (!plan || !plan->list_of || !plan->reserved) {
         tess_plan_free(plan);
@@ -166,7 +165,7 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     if (!status) {
         shape_tiles(&plan->reserved->shape, plan->passes->kernel, problem->tile_rows);
         plan->work.stack =
-            select_stack(plan, plan->passes->kernel, plan->reserved->shape.tile_rows);
+            select_stack(plan, plan->passes, plan->passes->kernel, plan->reserved->shape.tile_rows);
         reserved_make(plan->reserved, plan);
         status = work_reserve(plan, error);
     }
@@ -234,27 +233,26 @@ static const struct image_header *header_of(const tess_plan *plan, const void *i
     return header->magic == IMAGE_MAGIC && header->layout == plan->reserved->layout ? header : NULL;
 }
 
-tess_status reserve_run(const tess_plan *plan, struct kernel_args *args, tess_error *error) {
+tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error) {
     const struct reserved *r = plan->reserved;
-    const struct pass *pass = plan->passes;
-    const struct image_header *header = header_of(plan, args->image);
+    struct kernel_args args = pass_args(run, plan->passes);
+    const struct image_header *header = header_of(plan, args.image);
     if (!header)
-        return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
+        return error_set(error, TESS_INVALID_ARGUMENT, args.function, "image",
                          "this plan has not filled the image: call tess_plan_fill before the run");
-    const struct image image = image_at(plan, args->image);
+    const struct image image = image_at(plan, args.image);
     const struct lists lists = fill_view(&r->shape, &image.arrays, plan->work.lists.tile_row);
     const struct schedule schedule = {.n_items = header->items,
                                       .n_merges = header->merges,
                                       .n_slots = header->slots,
                                       .items = image.items,
                                       .merges = image.merges};
-    pass_args(args, pass);
-    args->lists = &lists;
-    args->schedule = &schedule;
-    args->lengths = image.arrays.lengths;
-    args->seconds =
+    args.lists = &lists;
+    args.schedule = &schedule;
+    args.lengths = image.arrays.lengths;
+    args.seconds =
         r->item_seconds * (double)header->items + r->key_seconds * (double)header->unit_keys;
-    return pass->kernel->run(args, error);
+    return args.kernel->run(&args, error);
 }
 
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report) {

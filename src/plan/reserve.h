@@ -38,7 +38,7 @@ tess_status reserve_make(tess_plan **plan, const struct problem *problem, const 
 void reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image);
 
 /* Runs a reserved plan over the image of the arguments. */
-tess_status reserve_run(const tess_plan *plan, struct kernel_args *args, tess_error *error);
+tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);
 
 /* What the fill of an image counted. Answers 0, or -1 where this plan has not filled it. */
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report);

@@ -44,9 +44,10 @@ static int heads_share(const tess_plan *plan, int32_t stack) {
     return 1;
 }
 
-int32_t select_stack(const tess_plan *plan, const struct kernel *kernel, int32_t rows) {
+int32_t select_stack(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
+                     int32_t rows) {
     const struct tiling *tiling = kernel->tiling;
-    if (rows >= tiling->stacked_rows)
+    if (rows >= tiling->stacked_rows || pass->over_keys)
         return 1;
     int32_t stack = tiling->stacked_rows / rows;
     if (tiling->stacked_whole)
@@ -56,34 +57,37 @@ int32_t select_stack(const tess_plan *plan, const struct kernel *kernel, int32_t
     return stack;
 }
 
-const char *select_refuses(const tess_plan *plan, const struct kernel *kernel) {
+const char *select_refuses(const tess_plan *plan, const struct pass *pass,
+                           const struct kernel *kernel) {
     int fits = !kernel->tiling;
     for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
-    return fits ? kernel->refuses(kernel, &plan->problem, &plan->target)
+    return fits ? kernel->refuses(kernel, &pass->problem, &plan->target)
                 : "its blocks take more shared memory than the target's have";
 }
 
-int select_foreign(const tess_plan *plan, const struct kernel *kernel) {
-    struct problem easiest = plan->problem;
+int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
+    struct problem easiest = pass->problem;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
 /* The first kernel of the stage that does not refuse problem and target, which need not be this
  * machine; *reason is why the last one does that is not foreign, if there is one. */
-static const struct kernel *kernel_pick(const tess_plan *plan, tess_stage stage,
+static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass *pass,
                                         const struct kernel *forced, const char **reason) {
     int own = 0;
-    *reason = "this backend has no kernel for it";
+    *reason = pass->problem.operation == TESS_ATTENTION ? "this backend has no kernel for it"
+                                                        : "this backend has no backward";
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
-        if (kernel->stage != stage || (forced && forced->stage == stage && kernel != forced))
+        if (kernel->stage != pass->stage ||
+            (forced && forced->stage == pass->stage && kernel != forced))
             continue;
-        const char *why = select_refuses(plan, kernel);
+        const char *why = select_refuses(plan, pass, kernel);
         if (!why)
             return kernel;
-        const int foreign = select_foreign(plan, kernel);
+        const int foreign = select_foreign(plan, pass, kernel);
         if (!own || !foreign)
             *reason = why;
         own |= !foreign;
@@ -126,7 +130,7 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const char *reason;
         used |= forced && forced->stage == pass->stage;
-        pass->kernel = kernel_pick(plan, pass->stage, forced, &reason);
+        pass->kernel = kernel_pick(plan, pass, forced, &reason);
         if (!pass->kernel)
             return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                              "no %s kernel of the %s backend computes this: %s",
@@ -136,31 +140,43 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "kernel %.64s computes %s, which the chosen pipeline does not contain",
                          name, tess_stage_name(forced->stage));
-    const struct kernel *first = plan->passes->kernel;
-    return first->tiling ? height_check(plan, first, error) : TESS_OK;
+    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
+        if (pass->kernel->tiling && height_check(plan, pass->kernel, error))
+            return TESS_UNSUPPORTED;
+    return TESS_OK;
 }
 
 /* ---- cost ---- */
 
-double select_key_cost(const tess_plan *plan, const struct kernel *kernel, double dims,
-                       double rows) {
+/* Queries of the blocks of a pass; over keys, keys. */
+static int64_t block_rows(const tess_plan *plan, const struct pass *pass) {
+    return pass->over_keys ? plan->block_kv : plan->block_q;
+}
+static int64_t block_columns(const tess_plan *plan, const struct pass *pass) {
+    return pass->over_keys ? plan->block_q : plan->block_kv;
+}
+
+double select_key_cost(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
+                       double dims, double rows) {
     const struct problem *p = &plan->problem;
-    const double head = (double)(p->n_kv * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
+    const int64_t n = pass->over_keys ? p->n_q : p->n_kv;
+    const double head = (double)(n * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
     double fetch = kernel->cost.key_dim;
     if (p->type != TESS_F32)
         fetch += kernel->cost.convert_dim;
     if (head > kernel->cost.near_size)
         fetch += kernel->cost.far_dim;
-    if (plan->block_kv % (KERNEL_TILE_KEYS / 4))
+    if (block_columns(plan, pass) % (KERNEL_TILE_KEYS / 4))
         fetch += kernel->cost.copied_dim;
     return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 
 /* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
-static int has_turns(const tess_plan *plan, const struct kernel *kernel,
+static int has_turns(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
                      const struct lists_sums *sums, int32_t height) {
     return kernel->tiling->turns && height > LISTS_HALF &&
-           (plan->block_kv % (KERNEL_TILE_KEYS / 4) || 2 * sums->even_keys > sums->masked_keys);
+           (block_columns(plan, pass) % (KERNEL_TILE_KEYS / 4) ||
+            2 * sums->even_keys > sums->masked_keys);
 }
 
 /* A kernel computes all rows of a tile for each key; or whole groups, halves where they have turns,
@@ -175,17 +191,31 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
                     (turns ? sums->masked_halves : sums->masked_groups));
 }
 
-double select_dims(const tess_plan *plan, const struct kernel *kernel) {
-    return (double)(kernel->tiling->padded_head ? 2 * kernel->tiling->padded_head
-                                                : plan->problem.d_qk + plan->problem.d_v);
+double select_dims(const struct pass *pass, const struct kernel *kernel) {
+    const struct problem *p = &pass->problem;
+    const int64_t products = p->d_qk + p->d_v; /* scores and outputs, or dP */
+    const int64_t d_k = p->gradients & TESS_GRADIENT_K ? p->d_qk : 0;
+    const int64_t d_v = p->gradients & TESS_GRADIENT_V ? p->d_v : 0;
+    if (kernel->tiling->padded_head)
+        return 2 * kernel->tiling->padded_head;
+    switch (kernel->stage) {
+    case TESS_STAGE_GRADIENT_ROWS:
+        return (double)(products + p->d_qk);
+    case TESS_STAGE_GRADIENT_KEYS:
+        return (double)((d_k ? products : p->d_qk) + d_k + d_v);
+    default:
+        return (double)products;
+    }
 }
 
 /* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
-static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
-                           const struct lists_sums *sums, double pairs, double dims, double rows) {
+static double listed_saves(const tess_plan *plan, const struct pass *pass,
+                           const struct kernel *kernel, const struct lists_sums *sums, double pairs,
+                           double dims, double rows) {
+    const int64_t thin = block_rows(plan, pass);
     const struct kernel_cost *cost = &kernel->cost;
     const double all = (sums->full_keys + sums->masked_keys) * rows;
-    const double set = plan->block_q % 4 == 0 ? 4 : plan->block_q % 2 == 0 ? 2 : 1;
+    const double set = thin % 4 == 0 ? 4 : thin % 2 == 0 ? 2 : 1;
     if (!kernel->tiling->listed || !kernel->tiling->listed(&plan->problem) || 2 * pairs > all)
         return 0;
     return dims *
@@ -193,49 +223,62 @@ static double listed_saves(const tess_plan *plan, const struct kernel *kernel,
 }
 
 /* Of all row masks. */
-static double masked_cost(const tess_plan *plan, const struct kernel_cost *cost,
-                          const struct lists_sums *sums, double rows, int turns) {
+static double masked_cost(const tess_plan *plan, const struct pass *pass,
+                          const struct kernel_cost *cost, const struct lists_sums *sums,
+                          double rows, int turns) {
     if (turns)
         return LISTS_GROUP * sums->masked_groups *
-               (plan->block_q < 4 ? cost->masked_thin : cost->masked_key);
-    const int wide = cost->masked_wide > 0 && plan->block_kv % KERNEL_TILE_KEYS == 0;
+               (block_rows(plan, pass) < 4 ? cost->masked_thin : cost->masked_key);
+    const int wide = cost->masked_wide > 0 && block_columns(plan, pass) % KERNEL_TILE_KEYS == 0;
     return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }
 
-double select_fused_cost(const tess_plan *plan, const struct kernel *kernel,
-                         const struct lists_sums *sums, double heads, int32_t height,
-                         int32_t stack) {
+double select_fused_cost(const tess_plan *plan, const struct pass *pass,
+                         const struct kernel *kernel, const struct lists_sums *sums, double heads,
+                         int32_t height, int32_t stack) {
     const struct kernel_cost *cost = &kernel->cost;
-    const double dims = select_dims(plan, kernel), rows = (double)height * stack;
+    const double dims = select_dims(pass, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
-    const int turns = has_turns(plan, kernel, sums, height);
+    const int turns = has_turns(plan, pass, kernel, sums, height);
     return stacks *
            (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
-            (sums->full_keys + sums->masked_keys) * select_key_cost(plan, kernel, dims, rows) +
+            (sums->full_keys + sums->masked_keys) *
+                select_key_cost(plan, pass, kernel, dims, rows) +
             (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
-            masked_cost(plan, cost, sums, rows, turns) -
-            listed_saves(plan, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
+            masked_cost(plan, pass, cost, sums, rows, turns) -
+            listed_saves(plan, pass, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
             dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
 }
 
-double select_staged_cost(const tess_plan *plan, double heads) {
-    const struct bcsr *m = &plan->work.bcsr;
-    const double dims[] = {[TESS_STAGE_SDDMM] = (double)plan->problem.d_qk,
+/* A pass that reads the rows of tensors, and no tiles. */
+static double rows_cost(const struct pass *pass) {
+    const struct problem *p = &pass->problem;
+    const struct kernel_cost *cost = &pass->kernel->cost;
+    return cost->launch + (double)(p->batch * p->heads_q) * (double)p->n_q *
+                              (cost->item + (double)p->d_v * cost->key_dim);
+}
+
+double select_stage_cost(const tess_plan *plan, const struct pass *pass, const struct bcsr *m,
+                         double heads) {
+    const struct kernel_cost *cost = &pass->kernel->cost;
+    const double dims[] = {[TESS_STAGE_SDDMM] = (double)pass->problem.d_qk,
                            [TESS_STAGE_SOFTMAX] = 1,
-                           [TESS_STAGE_SPMM] = (double)plan->problem.d_v};
-    double rows = (double)(m->batch * m->heads * m->rows);
-    double keys = (double)m->n_tiles * (double)m->block_kv;
-    double height = (double)bcsr_row_height(m, 0); /* a single row of a block may be all there is */
-    double masked = (double)(m->n_bands + m->n_bitmasks) * height * (double)m->block_kv;
-    double seconds = 0;
-    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
-        const struct kernel *kernel = pass->kernel;
-        seconds += kernel->cost.launch +
-                   heads * (rows * kernel->cost.item +
-                            keys * select_key_cost(plan, kernel, dims[pass->stage], height) +
-                            keys * height * kernel->cost.value + masked * kernel->cost.masked_key);
-    }
-    return seconds;
+                           [TESS_STAGE_SPMM] = (double)pass->problem.d_v,
+                           [TESS_STAGE_SOFTMAX_BACKWARD] = 1,
+                           [TESS_STAGE_SPMM_TRANSPOSED] = (double)pass->problem.d_v};
+    if (pass->stage == TESS_STAGE_DELTA)
+        return rows_cost(pass);
+    const double rows =
+        (double)(m->batch * m->heads) * (double)(pass->over_keys ? m->cols : m->rows);
+    const double keys = (double)m->n_tiles * (double)block_columns(plan, pass);
+    /* A single row of a block may be all there is. */
+    const double height = (double)(pass->over_keys ? bcsr_col_width(m, 0) : bcsr_row_height(m, 0));
+    const double masked =
+        (double)(m->n_bands + m->n_bitmasks) * height * (double)block_columns(plan, pass);
+    return cost->launch +
+           heads * (rows * cost->item +
+                    keys * select_key_cost(plan, pass, pass->kernel, dims[pass->stage], height) +
+                    keys * height * cost->value + masked * cost->masked_key);
 }
 
 /* ---- heights ---- */
@@ -267,7 +310,7 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
     int n = 0, best = 0;
     for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
-        const int32_t stack = select_stack(plan, kernel, *r);
+        const int32_t stack = select_stack(plan, pass, kernel, *r);
         if (!stack || !height_fits(plan, kernel, *r) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
@@ -275,7 +318,7 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
         if (!sums)
             return TESS_OUT_OF_MEMORY;
         weighed[n] =
-            (struct plan_height){*r, select_fused_cost(plan, kernel, sums, heads, *r, stack)};
+            (struct plan_height){*r, select_fused_cost(plan, pass, kernel, sums, heads, *r, stack)};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;
@@ -296,7 +339,7 @@ tess_status select_height(const tess_plan *plan, struct pass *pass, const struct
     struct estimates e = {.m = m};
     double least = INFINITY;
     for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
-        if (k->stage != pass->stage || select_refuses(plan, k))
+        if (k->stage != pass->stage || select_refuses(plan, pass, k))
             continue;
         tess_status status = kernel_weigh(plan, pass, k, &e, heads, &least, rows, error);
         if (status)

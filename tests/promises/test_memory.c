@@ -20,6 +20,7 @@
 #define BLOCKS 19 /* of 16 queries or keys */
 
 static struct lab_setting setting;
+static struct lab_tensor d_q, d_k, d_v; /* of the setting's tensors */
 static tess_pattern *other;
 static int64_t live_at_start; /* the CUDA runtime has some of its own */
 static uint8_t mask[N * N];
@@ -129,13 +130,38 @@ static tess_status try_select(const void *argument, tess_error *error) {
     return done(tess_pattern_select(&pattern, argument, 5, N - 5, 7, N, error), &pattern);
 }
 
-static tess_status try_plan(const void *pipeline, tess_error *error) {
-    tess_problem problem = lab_case_problem(&setting.c, *(const tess_pipeline *)pipeline);
+struct asked_plan {
+    tess_pipeline pipeline;
+    tess_operation operation;
+};
+static tess_status try_plan(const void *argument, tess_error *error) {
+    const struct asked_plan *asked = argument;
+    tess_problem problem = lab_case_problem(&setting.c, asked->pipeline);
+    problem.operation = asked->operation;
     tess_plan *plan = NULL;
     tess_status status = tess_plan_create(&plan, &problem, setting.pattern, NULL, error);
     if (status != TESS_OK)
         assert_null(plan);
     tess_plan_free(plan);
+    return status;
+}
+
+/* Values do not matter: q stands for the gradient of o. */
+static tess_status try_backward(const void *argument, tess_error *error) {
+    (void)argument;
+    struct lab_tensor *const gradients[] = {&d_q, &d_k, &d_v};
+    uint64_t before = 0, after = 0;
+    for (int i = 0; i < 3; i++) {
+        lab_tensor_poison(gradients[i]);
+        before ^= lab_buffer_hash(&gradients[i]->buffer) << i;
+    }
+    const tess_status status =
+        tess_attention_backward(TESS_CPU, &setting.q.view, &setting.k.view, &setting.v.view,
+                                setting.pattern, &setting.o.view, &setting.lse.view,
+                                &setting.q.view, &d_q.view, &d_k.view, &d_v.view, error);
+    for (int i = 0; i < 3; i++)
+        after ^= lab_buffer_hash(&gradients[i]->buffer) << i;
+    assert_int_equal(before != after, status == TESS_OK);
     return status;
 }
 
@@ -222,7 +248,10 @@ static void refuse_all(const struct attempt attempts[], size_t n) {
 
 static void every_allocation(void **state) {
     (void)state;
-    static const tess_pipeline fused = TESS_FUSED, staged = TESS_STAGED;
+    static const struct asked_plan fused = {TESS_FUSED, TESS_ATTENTION};
+    static const struct asked_plan staged = {TESS_STAGED, TESS_ATTENTION};
+    static const struct asked_plan fused_backward = {TESS_FUSED, TESS_ATTENTION_BACKWARD};
+    static const struct asked_plan staged_backward = {TESS_STAGED, TESS_ATTENTION_BACKWARD};
     const struct attempt attempts[] = {
         {"window", try_spec, "window(20,7)"},
         {"bigbird", try_spec, "bigbird(32,3,2,1)"},
@@ -246,7 +275,10 @@ static void every_allocation(void **state) {
         {"select", try_select, setting.pattern},
         {"plan, fused", try_plan, &fused},
         {"plan, staged", try_plan, &staged},
+        {"plan, fused backward", try_plan, &fused_backward},
+        {"plan, staged backward", try_plan, &staged_backward},
         {"tess_attention", try_attention, NULL},
+        {"tess_attention_backward", try_backward, NULL},
     };
     refuse_all(attempts, sizeof attempts / sizeof *attempts);
 }
@@ -272,6 +304,10 @@ static int make(void **state) {
     setting_make(&setting, "h=2,hkv=1,n=300,d=8,block=16x16,threads=2,"
                            "pattern=global(20)+dilated(5,3)+random(0.1,3)");
     tess_pattern_shape shape = shape_of(16, 1);
+    const int64_t rows[] = {1, 2, N, 8}, keys[] = {1, 1, N, 8};
+    assert_int_equal(lab_tensor_make(&d_q, TESS_F32, rows, setting.c.layout, 16), 0);
+    assert_int_equal(lab_tensor_make(&d_k, TESS_F32, keys, setting.c.layout, 16), 0);
+    assert_int_equal(lab_tensor_make(&d_v, TESS_F32, keys, setting.c.layout, 16), 0);
     for (int i = 0; i < N * N; i++)
         mask[i] = i % 7 == 0 || i % 299 < 40;
     for (int i = 0; i < N * TOP_K; i++)
@@ -286,6 +322,9 @@ static int make(void **state) {
 static int unmake(void **state) {
     (void)state;
     tess_pattern_free(other);
+    lab_tensor_free(&d_q);
+    lab_tensor_free(&d_k);
+    lab_tensor_free(&d_v);
     lab_setting_free(&setting);
     return alloc_live() == live_at_start ? 0 : -1;
 }

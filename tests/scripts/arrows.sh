@@ -43,7 +43,7 @@ paths() {
 # Word splitting of the file lists is wanted: no name in this tree has a space.
 # shellcheck disable=SC2046
 {
-    core=$(all src/base src/pattern src/lists src/plan src/*.c)
+    core=$(all src/base src/pattern src/lists src/plan src/*.[ch])
     forbid 'cpu knows cuda' "$include.*cuda" $(all src/cpu)
     forbid 'cpu knows cuda' "$include(.*/)?($(paths src/cuda))\"" $(all src/cpu)
     forbid 'cuda knows cpu' "$include(.*/)?($(paths src/cpu))\"" $(all src/cuda)

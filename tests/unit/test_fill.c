@@ -726,6 +726,9 @@ static void reserve_refuses_by_name(void **state) {
     tess_problem staged = p;
     staged.pipeline = TESS_STAGED;
     reserve_refuses(&staged, &d, NULL, TESS_UNSUPPORTED, "problem", "staged");
+    tess_problem backward = p;
+    backward.operation = TESS_ATTENTION_BACKWARD, backward.gradients = TESS_GRADIENT_Q;
+    reserve_refuses(&backward, &d, NULL, TESS_UNSUPPORTED, "problem", "backward");
     tess_problem named = p;
     named.kernel = "cpu_spmm_portable";
     reserve_refuses(&named, &d, NULL, TESS_UNSUPPORTED, "problem", "cpu_spmm_portable");

@@ -1,5 +1,5 @@
 /*
- * Which pipeline tess_attention runs: the cheaper one that has kernels and memory. The CPU backend with
+ * Which pipeline the one call runs, forward and backward: the cheaper one that has kernels and memory. The CPU backend with
  * other costs, refusals and memory stands in for itself, by --wrap=backend_get.
  */
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "plan/kernels.h"
@@ -16,7 +17,7 @@
 const struct backend *__real_backend_get(tess_backend backend);
 const struct backend *__wrap_backend_get(tess_backend backend);
 
-enum { MOST_KERNELS = 32 };
+enum { MOST_KERNELS = 64 };
 
 /* What the stand-in does, and what it has seen. */
 static struct {
@@ -28,18 +29,23 @@ static struct {
 static const struct backend *real;
 static struct kernel kernels[MOST_KERNELS];
 
+static int is_fused(tess_stage stage) {
+    return stage == TESS_STAGE_ATTENTION || stage == TESS_STAGE_GRADIENT_KEYS ||
+           stage == TESS_STAGE_GRADIENT_ROWS;
+}
+
 static tess_status run(const struct kernel_args *args, tess_error *error) {
-    if (args->kernel->stage == TESS_STAGE_ATTENTION)
+    if (is_fused(args->kernel->stage))
         stand_in.fused_runs++;
-    else
+    else if (args->kernel->stage != TESS_STAGE_DELTA) /* which both have */
         stand_in.staged_runs++;
     return real->kernels[args->kernel - kernels].run(args, error);
 }
 
 static const char *refuses(const struct kernel *kernel, const struct problem *problem,
                            const tess_target *target) {
-    const int fused = kernel->stage == TESS_STAGE_ATTENTION;
-    if (fused ? stand_in.fused_refuses : stand_in.staged_refuses)
+    const int both = kernel->stage == TESS_STAGE_DELTA;
+    if (!both && (is_fused(kernel->stage) ? stand_in.fused_refuses : stand_in.staged_refuses))
         return "it does not today";
     const struct kernel *of = &real->kernels[kernel - kernels];
     return of->refuses(of, problem, target);
@@ -60,7 +66,7 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     for (int64_t k = 0; k < real->n_kernels; k++) {
         kernels[k] = real->kernels[k];
         kernels[k].run = run, kernels[k].refuses = refuses;
-        if (stand_in.fused_dear && kernels[k].stage == TESS_STAGE_ATTENTION)
+        if (stand_in.fused_dear && is_fused(kernels[k].stage))
             kernels[k].cost.item = 1;
     }
     other = *real;
@@ -128,7 +134,164 @@ static void the_cheaper_that_can_runs(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* ---- the backward ---- */
+
+/* What the tensors of a backward hold, and its gradients by the definition, in double. */
+static struct {
+    float q[HEADS][N][DIMS], k[HEADS][N][DIMS], v[HEADS][N][DIMS], d_o[HEADS][N][DIMS];
+    float o[HEADS][N][DIMS], lse[HEADS][N];
+    float d_q[HEADS][N][DIMS], d_k[HEADS][N][DIMS], d_v[HEADS][N][DIMS];
+    double right_q[HEADS][N][DIMS], right_k[HEADS][N][DIMS], right_v[HEADS][N][DIMS];
+} b;
+
+static double dot(const float *x, const float *y) {
+    double sum = 0;
+    for (int d = 0; d < DIMS; d++)
+        sum += (double)x[d] * (double)y[d];
+    return sum;
+}
+
+/* Of query i, which sees keys 0 ... i. */
+static void query_right(int h, int i) {
+    const double scale = 1 / sqrt(DIMS);
+    double p[N], sum = 0, delta = 0;
+    for (int j = 0; j <= i; j++)
+        sum += p[j] = exp(scale * dot(b.q[h][i], b.k[h][j]));
+    for (int j = 0; j <= i; j++)
+        delta += (p[j] /= sum) * dot(b.d_o[h][i], b.v[h][j]);
+    for (int j = 0; j <= i; j++) {
+        const double ds = scale * p[j] * (dot(b.d_o[h][i], b.v[h][j]) - delta);
+        for (int d = 0; d < DIMS; d++) {
+            b.right_q[h][i][d] += ds * (double)b.k[h][j][d];
+            b.right_k[h][j][d] += ds * (double)b.q[h][i][d];
+            b.right_v[h][j][d] += p[j] * (double)b.d_o[h][i][d];
+        }
+    }
+}
+
+static void near_right(const float *x, const double *right) {
+    double worst = 0, most = 0;
+    for (int i = 0; i < HEADS * N * DIMS; i++) {
+        worst = fmax(worst, fabs((double)x[i] - right[i]));
+        most = fmax(most, fabs(right[i]));
+    }
+    assert_true(worst < 2e-6 * most);
+}
+
+static void the_cheaper_backward_runs(void **state) {
+    static const struct {
+        int fused_dear, fused_refuses, staged_refuses, allocations_refused;
+        int d_q, d_k, d_v; /* wanted */
+        tess_status status;
+        int fused_runs, staged_runs;
+    } cases[] = {
+        {0, 0, 0, 0, 1, 1, 1, TESS_OK, 2, 0},          {0, 0, 0, 0, 1, 0, 0, TESS_OK, 1, 0},
+        {0, 0, 0, 0, 0, 1, 0, TESS_OK, 1, 0},          {1, 0, 0, 0, 1, 1, 1, TESS_OK, 0, 6},
+        {1, 0, 0, 0, 0, 0, 1, TESS_OK, 0, 3}, /* weights alone */
+        {0, 1, 0, 0, 1, 0, 0, TESS_OK, 0, 4},          {1, 0, 1, 0, 1, 1, 1, TESS_OK, 2, 0},
+        {1, 0, 0, 1, 1, 1, 1, TESS_OK, 2, 0}, /* no room for scores and their gradients */
+        {0, 1, 1, 0, 1, 1, 1, TESS_UNSUPPORTED, 0, 0},
+    };
+    const tess_tensor q = tess_tensor_bhnd(b.q, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor k = tess_tensor_bhnd(b.k, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor v = tess_tensor_bhnd(b.v, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor o = tess_tensor_bhnd(b.o, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor lse = tess_tensor_bhnd(b.lse, TESS_F32, 1, HEADS, N, 1);
+    const tess_tensor d_o = tess_tensor_bhnd(b.d_o, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor d_q = tess_tensor_bhnd(b.d_q, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor d_k = tess_tensor_bhnd(b.d_k, TESS_F32, 1, HEADS, N, DIMS);
+    const tess_tensor d_v = tess_tensor_bhnd(b.d_v, TESS_F32, 1, HEADS, N, DIMS);
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    (void)state;
+    shape.n_q = N;
+    memset(&b, 0, sizeof b);
+    for (int x = 0; x < HEADS * N * DIMS; x++) {
+        (&b.q[0][0][0])[x] = (float)(x * 37 % 101) / 50 - 1;
+        (&b.k[0][0][0])[x] = (float)(x * 53 % 103) / 50 - 1;
+        (&b.v[0][0][0])[x] = (float)(x * 71 % 107) / 50 - 1;
+        (&b.d_o[0][0][0])[x] = (float)(x * 29 % 97) / 50 - 1;
+    }
+    for (int x = 0; x < HEADS * N; x++)
+        query_right(x / N, x % N);
+    memset(&stand_in, 0, sizeof stand_in);
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, "causal", &shape, NULL));
+    assert_int_equal(TESS_OK, tess_attention(TESS_CPU, &q, &k, &v, pattern, &o, &lse, NULL));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        tess_error error = tess_error_init();
+        memset(&stand_in, 0, sizeof stand_in);
+        stand_in.fused_dear = cases[c].fused_dear;
+        stand_in.fused_refuses = cases[c].fused_refuses;
+        stand_in.staged_refuses = cases[c].staged_refuses;
+        stand_in.allocations_refused = cases[c].allocations_refused;
+        memset(b.d_q, 0xff, sizeof b.d_q);
+        memset(b.d_k, 0xff, sizeof b.d_k);
+        memset(b.d_v, 0xff, sizeof b.d_v);
+        assert_int_equal(tess_attention_backward(TESS_CPU, &q, &k, &v, pattern, &o, &lse, &d_o,
+                                                 cases[c].d_q ? &d_q : NULL,
+                                                 cases[c].d_k ? &d_k : NULL,
+                                                 cases[c].d_v ? &d_v : NULL, &error),
+                         cases[c].status);
+        assert_int_equal(stand_in.fused_runs, cases[c].fused_runs);
+        assert_int_equal(stand_in.staged_runs, cases[c].staged_runs);
+        if (cases[c].status) {
+            assert_string_equal(error.function, "tess_attention_backward");
+            assert_string_equal(error.argument, "backend");
+            continue;
+        }
+        if (cases[c].d_q)
+            near_right(&b.d_q[0][0][0], &b.right_q[0][0][0]);
+        if (cases[c].d_k)
+            near_right(&b.d_k[0][0][0], &b.right_k[0][0][0]);
+        if (cases[c].d_v)
+            near_right(&b.d_v[0][0][0], &b.right_v[0][0][0]);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* Errors of the one call name its own arguments. */
+static void the_backward_names_its_arguments(void **state) {
+    enum { Q, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS };
+    static const char *const names[] = {"q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v"};
+    float *const data[] = {&b.q[0][0][0],   &b.k[0][0][0],   &b.v[0][0][0],
+                           &b.o[0][0][0],   &b.lse[0][0],    &b.d_o[0][0][0],
+                           &b.d_q[0][0][0], &b.d_k[0][0][0], &b.d_v[0][0][0]};
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    (void)state;
+    memset(&stand_in, 0, sizeof stand_in);
+    shape.n_q = N;
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, "causal", &shape, NULL));
+    /* Each tensor is NULL, then has a head too many; -1: no gradient is wanted. */
+    for (int wrong = -1; wrong < 2 * TENSORS; wrong++) {
+        tess_tensor t[TENSORS];
+        const tess_tensor *at[TENSORS];
+        tess_error error = tess_error_init();
+        for (int i = 0; i < TENSORS; i++) {
+            const int64_t dims = i == LSE ? 1 : DIMS;
+            const int64_t heads = wrong == TENSORS + i ? HEADS + 1 : HEADS;
+            t[i] = tess_tensor_bhnd(data[i], TESS_F32, 1, heads, N, dims);
+            at[i] = wrong == i || (wrong < 0 && i >= D_Q) ? NULL : &t[i];
+        }
+        const tess_status status =
+            tess_attention_backward(TESS_CPU, at[Q], at[K], at[V], pattern, at[O], at[LSE], at[D_O],
+                                    at[D_Q], at[D_K], at[D_V], &error);
+        if (wrong >= D_Q && wrong < TENSORS) { /* one of several */
+            assert_int_equal(status, TESS_OK);
+            continue;
+        }
+        assert_int_equal(status, TESS_INVALID_ARGUMENT);
+        assert_string_equal(error.function, "tess_attention_backward");
+        assert_string_equal(error.argument, wrong < 0              ? "d_q"
+                                            : wrong == TENSORS + Q ? "k"
+                                                                   : names[wrong % TENSORS]);
+    }
+    tess_pattern_free(pattern);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cheaper_that_can_runs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cheaper_that_can_runs),
+                                       cmocka_unit_test(the_cheaper_backward_runs),
+                                       cmocka_unit_test(the_backward_names_its_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

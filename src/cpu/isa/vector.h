@@ -208,6 +208,19 @@ V_INLINE vf v_max(vf a, vf b) {
 #endif
 }
 
+/* The smaller one; b where either is NaN. */
+V_INLINE vf v_min(vf a, vf b) {
+#if CPU_LANES == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif CPU_LANES == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vf)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return v_select((vi)(a < b), a, b);
+#endif
+}
+
 /* a in the lanes whose bit is set, lane 0 being bit 0, else b. */
 V_INLINE vf v_pick(uint32_t bits, vf a, vf b) {
 #if CPU_LANES == 16

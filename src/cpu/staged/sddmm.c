@@ -5,7 +5,7 @@
 #include "staged/strip.h"
 
 size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->problem->d_qk, 1);
+    return cpu_stage_workspace(args, args->bcsr, args->problem->d_qk, 1);
 }
 
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the scores. */
@@ -75,7 +75,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(sddmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->problem->d_qk, 1);
+    struct cpu_stage stage = cpu_stage(&c, args, args->bcsr, args->problem->d_qk, 1);
     cpu_for_each(args, args->schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -48,7 +48,7 @@ static inline struct cpu_strip cpu_strip(const struct kernel_args *args,
                           .block_row = item->tile,
                           .first = item->tile * m->block_q,
                           .width = (r1 - r0) * m->block_kv};
-    s.rows = m->n_q - s.first < m->block_q ? m->n_q - s.first : m->block_q;
+    s.rows = bcsr_row_height(m, s.block_row);
     s.scores = args->scores + args->scores_offset[bh] +
                (r0 - bcsr_row_begin(m, list, 0)) * m->block_q * m->block_kv;
     return s;
@@ -122,55 +122,60 @@ static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_strip_keys *out
     return out->to > out->from;
 }
 
-/* ---- what the stages on tensors, sddmm and spmm, have as workspace: one scratch per thread ----
- */
+/* ---- what the stages on tensors have as workspace: one scratch for each thread ---- */
 
 struct cpu_stage {
     const struct kernel_args *args;
-    int64_t d;    /* d_qk or d_v */
-    int64_t side; /* floats that a lane has beside its panel */
+    const struct bcsr *m; /* whose block rows are cut into chunks */
+    int64_t d;            /* d_qk or d_v */
+    int64_t side;         /* floats that a lane has beside its panel */
     char *scratch;
     size_t scratch_size;
 };
 
 struct cpu_stage_scratch {
     float *panel; /* qt, or ot of the last superblocks, of a chunk */
-    float *side;  /* sddmm: factor (1 a lane); spmm: the total, and its low part (2 d) */
+    float *side;  /* sddmm: factor (1 a lane); outputs.h: the total, and its low part (2 d) */
     float *st;    /* scores or weights of one group */
     float *rows;  /* key or value rows converted to f32 */
     float *row;   /* CPU_LANES * d floats */
 };
 
-static inline struct cpu_stage_scratch
-cpu_stage_scratch(struct carve *c, const struct kernel_args *args, int64_t d, int64_t side) {
+static inline struct cpu_stage_scratch cpu_stage_scratch(struct carve *c,
+                                                         const struct cpu_stage *stage) {
     struct cpu_stage_scratch s;
-    size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(args->bcsr));
+    const int64_t d = stage->d;
+    size_t lanes = (size_t)cpu_lanes(cpu_chunk_rows(stage->m));
     s.panel = carve_take_panel(c, lanes, (size_t)d, sizeof(float));
-    s.side = carve_take_panel(c, lanes, (size_t)side, sizeof(float));
+    s.side = carve_take_panel(c, lanes, (size_t)stage->side, sizeof(float));
     s.st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    s.rows = carve_take(c, cpu_gather_size(args->problem->type, CPU_KEYS_SHORT, d), sizeof(float));
+    s.rows = carve_take(c, cpu_gather_size(stage->args->problem->type, CPU_KEYS_SHORT, d),
+                        sizeof(float));
     s.row = carve_take_panel(c, CPU_LANES, (size_t)d, sizeof(float));
     return s;
 }
 
-static inline struct cpu_stage cpu_stage(struct carve *c, const struct kernel_args *args, int64_t d,
-                                         int64_t side) {
+static inline struct cpu_stage cpu_stage(struct carve *c, const struct kernel_args *args,
+                                         const struct bcsr *m, int64_t d, int64_t side) {
+    struct cpu_stage stage = {.args = args, .m = m, .d = d, .side = side};
     struct carve one = {0};
-    cpu_stage_scratch(&one, args, d, side);
+    cpu_stage_scratch(&one, &stage);
     c->overflow |= one.overflow;
-    char *scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-    return (struct cpu_stage){args, d, side, scratch, one.used};
+    stage.scratch = carve_take(c, (size_t)args->problem->threads, one.used);
+    stage.scratch_size = one.used;
+    return stage;
 }
 
 static inline struct cpu_stage_scratch cpu_stage_thread(const struct cpu_stage *stage,
                                                         int32_t thread) {
     struct carve c = {.base = stage->scratch + (size_t)thread * stage->scratch_size};
-    return cpu_stage_scratch(&c, stage->args, stage->d, stage->side);
+    return cpu_stage_scratch(&c, stage);
 }
 
-static inline size_t cpu_stage_workspace(const struct kernel_args *args, int64_t d, int64_t side) {
+static inline size_t cpu_stage_workspace(const struct kernel_args *args, const struct bcsr *m,
+                                         int64_t d, int64_t side) {
     struct carve c = {0};
-    cpu_stage(&c, args, d, side);
+    cpu_stage(&c, args, m, d, side);
     return c.overflow ? SIZE_MAX : c.used;
 }
 

@@ -222,6 +222,34 @@ static inline int cpu_scale_column(float *column, int64_t width, int64_t d, doub
     return 1;
 }
 
+/* at[r] = row lane + r of those that begin at query `first`, as f32, for r below `some`; zeros for the
+ * other lanes of a vector. row is scratch for CPU_LANES * d floats. */
+static inline void cpu_lane_rows(const float **at, const struct cpu_head *of, int64_t first,
+                                 int64_t lane, int64_t some, int64_t d, float *row) {
+    memset(row + some * d, 0, (size_t)((CPU_LANES - some) * d) * sizeof *row);
+    for (int64_t r = 0; r < CPU_LANES; r++) {
+        at[r] = row + r * d;
+        if (r < some && of->type == TESS_F32)
+            at[r] = (const float *)(const void *)cpu_row(of, first, lane + r);
+        else if (r < some)
+            cpu_load_halves(row + r * d, cpu_row(of, first, lane + r), of->type, d);
+    }
+}
+
+/* Panels of rows first ... first + rows - 1 as they are; lanes without a row hold 0. row is scratch
+ * for CPU_LANES * d floats. */
+static inline void cpu_load_columns(float *panel, const struct cpu_head *of, int64_t first,
+                                    int64_t rows, int64_t d, float *row) {
+    const int64_t lanes = cpu_lanes(rows);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
+        const float *at[CPU_LANES];
+        int64_t width;
+        float *column = cpu_column(panel, lanes, lane, d, &width);
+        cpu_lane_rows(at, of, first, lane, min_i64(rows - lane, CPU_LANES), d, row);
+        cpu_rows_to_column(column, width, at, d);
+    }
+}
+
 /* qt and factor of rows first ... first + rows - 1, times scale; lanes without a row hold 0. row is
  * scratch for CPU_LANES * d floats. Answers whether any factor is not 1. */
 static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_head *q,
@@ -234,15 +262,9 @@ static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_he
         const float *at[CPU_LANES];
         int64_t width;
         float *column = cpu_column(qt, lanes, lane, d, &width);
-        memset(row + some * d, 0, (size_t)((CPU_LANES - some) * d) * sizeof *row);
-        for (int64_t r = 0; r < CPU_LANES; r++) {
-            at[r] = row + r * d;
-            if (r < some && q->type == TESS_F32)
-                at[r] = (const float *)(const void *)cpu_row(q, first, lane + r);
-            else if (r < some)
-                cpu_load_halves(row + r * d, cpu_row(q, first, lane + r), q->type, d);
+        cpu_lane_rows(at, q, first, lane, some, d, row);
+        for (int64_t r = 0; r < CPU_LANES; r++)
             factor[lane + r] = 1;
-        }
         cpu_rows_to_column(column, width, at, d);
         if (cpu_scale_column(column, width, d, scale))
             continue;

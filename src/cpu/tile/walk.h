@@ -44,10 +44,9 @@ static inline void walk_skip(struct walk *w, int64_t keys) {
     }
 }
 
-static inline struct walk walk_begin(const struct lists *lists, int64_t tile, int64_t heads,
-                                     int32_t part, int32_t parts) {
-    int64_t begin, end;
-    schedule_part(lists->keys[tile], part, parts, &begin, &end);
+/* Over keys [begin, end) of a tile's list. */
+static inline struct walk walk_range(const struct lists *lists, int64_t tile, int64_t heads,
+                                     int64_t begin, int64_t end) {
     struct walk w = {.lists = lists,
                      .heads = heads,
                      .tile = tile,
@@ -59,6 +58,13 @@ static inline struct walk walk_begin(const struct lists *lists, int64_t tile, in
     walk_settle(&w);
     walk_skip(&w, begin);
     return w;
+}
+
+static inline struct walk walk_begin(const struct lists *lists, int64_t tile, int64_t heads,
+                                     int32_t part, int32_t parts) {
+    int64_t begin, end;
+    schedule_part(lists->keys[tile], part, parts, &begin, &end);
+    return walk_range(lists, tile, heads, begin, end);
 }
 
 /* Rows r with lo <= c - r <= hi. */

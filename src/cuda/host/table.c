@@ -24,9 +24,11 @@ static const char *architecture_refused(const tess_target *target) {
 
 /* What no kernel computes. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
-    return modifiers_any(&problem->modifiers)
-               ? "it has no score modifiers (softcap, ALiBi, sinks, dropout): the CPU's kernels do"
-               : architecture_refused(target);
+    if (modifiers_any(&problem->modifiers))
+        return "it has no score modifiers (softcap, ALiBi, sinks, dropout): the CPU's kernels do";
+    if (problem->o_rest)
+        return "it does not write o_rest";
+    return architecture_refused(target);
 }
 
 /* Kernels of the stages take every shape: own is their type, NULL for any. */

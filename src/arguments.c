@@ -1,0 +1,244 @@
+/* The arguments of a run, checked against its plan and turned into what kernels are handed. */
+#include "arguments.h"
+
+#include "plan/problem.h"
+#include "base/status.h"
+
+#include <string.h>
+
+struct call call_run(tess_operation operation, const char *function) {
+    static const struct call runs[] = {
+        [TESS_ATTENTION] = {USES_Q | USES_K | USES_V | USES_BIAS | USES_WEIGHTS,
+                            USES_O | USES_O_REST | USES_LSE, NULL},
+        [TESS_ATTENTION_BACKWARD] = {USES_Q | USES_K | USES_V | USES_O | USES_O_REST | USES_LSE |
+                                         USES_BIAS | USES_WEIGHTS | USES_D_O | USES_D_LSE |
+                                         USES_DELTA,
+                                     USES_GRADIENTS, NULL},
+    };
+    struct call call = runs[operation];
+    call.function = function;
+    return call;
+}
+
+tess_status image_check(const tess_plan *plan, const void *image, size_t image_size,
+                        const char *function, tess_error *error) {
+    if (plan->image && (!image || (uintptr_t)image % IMAGE_ALIGNMENT))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
+                         "image is NULL or not aligned to %d bytes: see tess_plan_upload",
+                         IMAGE_ALIGNMENT);
+    if (!plan->image && image)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
+                         "a plan for the CPU has no image");
+    if (image_size < plan->image)
+        return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "image",
+                         "the image has %zu bytes and must have %zu", image_size, plan->image);
+    return TESS_OK;
+}
+
+/* ---- tensors ---- */
+
+enum { WHEN_READ = 1, WHEN_WRITTEN = 2 };
+enum dim { DIM_QK, DIM_V, DIM_ONE };
+
+/* A tensor of calls: where it is given, where its view goes, and what it must be. */
+static const struct operand {
+    const char *name;
+    size_t given, view; /* places in tess_arguments and in struct kernel_args */
+    int use;            /* of USES_... */
+    int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
+    enum dim dim;       /* DIM_ONE: of f32, else of the problem's type */
+    int optional;       /* when it may be NULL: of WHEN_... */
+    int or_f32;         /* when it may be f32 as well: of WHEN_... */
+    int64_t gradient;   /* which of TESS_GRADIENT_... it is, 0: none */
+} operands[] = {
+#define AT(name) #name, offsetof(tess_arguments, name), offsetof(struct kernel_args, name)
+    {AT(q), USES_Q, 0, DIM_QK, 0, 0, 0},
+    {AT(k), USES_K, 1, DIM_QK, 0, 0, 0},
+    {AT(v), USES_V, 1, DIM_V, 0, 0, 0},
+    {AT(o), USES_O, 0, DIM_V, 0, WHEN_READ, 0},
+    {AT(lse), USES_LSE, 0, DIM_ONE, WHEN_WRITTEN, 0, 0},
+    {AT(o_rest), USES_O_REST, 0, DIM_V, 0, 0, 0},
+    {AT(d_o), USES_D_O, 0, DIM_V, 0, 0, 0},
+    {AT(d_lse), USES_D_LSE, 0, DIM_ONE, WHEN_READ, 0, 0},
+    {AT(delta), USES_DELTA, 0, DIM_ONE, WHEN_READ, 0, 0},
+    {AT(d_q), USES_GRADIENTS, 0, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_Q},
+    {AT(d_k), USES_GRADIENTS, 1, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_K},
+    {AT(d_v), USES_GRADIENTS, 1, DIM_V, 0, WHEN_WRITTEN, TESS_GRADIENT_V},
+#undef AT
+};
+#define OPERANDS (sizeof operands / sizeof *operands)
+
+static const tess_tensor *given_of(const struct operand *of, const tess_arguments *a) {
+    const tess_tensor *given;
+    memcpy(&given, (const char *)a + of->given, sizeof given);
+    return given;
+}
+
+static struct view *view_of(const struct operand *of, struct kernel_args *args) {
+    return (struct view *)(void *)((char *)args + of->view);
+}
+
+/* Whether any call of a plan for this problem has a use for the tensor. */
+static int operand_declared(const struct operand *of, const struct problem *p) {
+    switch (of->use) {
+    case USES_GRADIENTS:
+        return (p->gradients & of->gradient) != 0;
+    case USES_O_REST:
+        return p->o_rest;
+    case USES_D_O:
+    case USES_D_LSE:
+    case USES_DELTA:
+        return p->operation == TESS_ATTENTION_BACKWARD;
+    default:
+        return 1;
+    }
+}
+
+static struct tensor_rule operand_rule(const struct operand *of, const struct problem *p,
+                                       int when) {
+    const int64_t dims[] = {[DIM_QK] = p->d_qk, [DIM_V] = p->d_v, [DIM_ONE] = 1};
+    return (struct tensor_rule){
+        .name = of->name,
+        .type = of->dim == DIM_ONE ? TESS_F32 : p->type,
+        .size = {p->batch, of->of_keys ? p->heads_kv : p->heads_q, of->of_keys ? p->n_kv : p->n_q,
+                 dims[of->dim]},
+        .alignment = of->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
+        .output = when == WHEN_WRITTEN,
+        .or_f32 = (of->or_f32 & when) != 0,
+    };
+}
+
+static tess_status undeclared(const char *name, const char *function, tess_error *error) {
+    return error_set(error, TESS_INVALID_ARGUMENT, function, name,
+                     "%s is given, and the plan's problem does not declare it", name);
+}
+
+tess_status tensors_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
+                         const struct call *call, tess_error *error) {
+    const int in_place = call->reads & USES_DELTA && a->delta ? USES_O | USES_O_REST : 0;
+    const int uses = (call->reads | call->writes) & ~in_place;
+    for (const struct operand *of = operands; of < operands + OPERANDS; of++) {
+        const tess_tensor *given = given_of(of, a);
+        const int when = call->writes & of->use ? WHEN_WRITTEN : WHEN_READ;
+        const int declared = operand_declared(of, p);
+        if (given && !declared)
+            return undeclared(of->name, call->function, error);
+        if (!declared || !(uses & of->use) || (!given && of->optional & when))
+            continue;
+        const struct tensor_rule rule = operand_rule(of, p, when);
+        tess_status status = check_tensor(view_of(of, out), given, &rule, call->function, error);
+        if (status)
+            return status;
+    }
+    return TESS_OK;
+}
+
+/* ---- arrays ---- */
+
+/* The arrays that a problem's modifiers and their gradients need, of the call that uses them, and no
+ * others. */
+static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
+                               const tess_arguments *a, const struct call *call,
+                               tess_error *error) {
+    const struct modifiers *m = &p->modifiers;
+    const int weights = call->reads & USES_WEIGHTS, gradients = call->writes & USES_GRADIENTS;
+    const int bias = m->alibi && call->reads & USES_BIAS, drop = m->dropped && weights;
+    const int d_alibi = (p->gradients & TESS_GRADIENT_ALIBI) != 0;
+    const int d_sink = (p->gradients & TESS_GRADIENT_SINK) != 0;
+    const struct {
+        const char *name;
+        const void *given;
+        size_t alignment;
+        int declared, used;
+    } arrays[] = {
+        {"alibi", a->alibi, sizeof *a->alibi, m->alibi, bias},
+        {"sink", a->sink, sizeof *a->sink, m->sink, m->sink && weights},
+        {"seed", a->seed, sizeof *a->seed, m->seed, drop},
+        {"key_positions", a->key_positions, sizeof *a->key_positions, m->key_positions,
+         m->key_positions && (bias || drop)},
+        {"d_alibi", a->d_alibi, sizeof *a->d_alibi, d_alibi, d_alibi && gradients},
+        {"d_sink", a->d_sink, sizeof *a->d_sink, d_sink, d_sink && gradients},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        if (arrays[i].given && !arrays[i].declared)
+            return undeclared(arrays[i].name, call->function, error);
+        if (arrays[i].used &&
+            (!arrays[i].given || (uintptr_t)arrays[i].given % arrays[i].alignment))
+            return error_set(error, TESS_INVALID_ARGUMENT, call->function, arrays[i].name,
+                             "%s is NULL or not aligned, and the plan's problem declares it",
+                             arrays[i].name);
+    }
+    out->alibi = a->alibi;
+    out->sink = a->sink;
+    out->seed = a->seed;
+    out->key_positions = a->key_positions;
+    out->d_alibi = gradients ? a->d_alibi : NULL;
+    out->d_sink = gradients ? a->d_sink : NULL;
+    return TESS_OK;
+}
+
+/* ---- all of them ---- */
+
+/* The name of an output that begins where another argument does, or NULL. */
+static const char *outputs_shared(struct kernel_args *args, const struct call *call) {
+    const struct place {
+        const char *name;
+        const void *data;
+        int output;
+    } arrays[] = {{"scores", args->scores, 1},
+                  {"alibi", args->alibi, 0},
+                  {"sink", args->sink, 0},
+                  {"d_alibi", args->d_alibi, 1},
+                  {"d_sink", args->d_sink, 1}};
+    struct place all[OPERANDS + sizeof arrays / sizeof *arrays];
+    const size_t n = sizeof all / sizeof *all;
+    for (size_t i = 0; i < OPERANDS; i++)
+        all[i] = (struct place){operands[i].name, view_of(&operands[i], args)->data,
+                                (call->writes & operands[i].use) != 0};
+    memcpy(all + OPERANDS, arrays, sizeof arrays);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            if (i != j && all[i].output && all[i].data && all[i].data == all[j].data)
+                return all[i].name;
+    return NULL;
+}
+
+tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+                           const tess_arguments *given, const struct call *call,
+                           size_t workspace_size, tess_error *error) {
+    const char *function = call->function;
+    tess_arguments a;
+    const char *wrong = !plan    ? "plan is NULL"
+                        : !given ? "arguments is NULL"
+                                 : struct_take(&a, sizeof a, ARGUMENTS_FIRST_SIZE, given);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, plan ? "arguments" : "plan", "%s",
+                         wrong);
+    *out = plan_args(plan);
+    out->function = function;
+    tess_status status = tensors_take(out, &plan->problem, &a, call, error);
+    if (!status)
+        status = arrays_take(out, &plan->problem, &a, call, error);
+    if (status)
+        return status;
+    if ((call->reads | call->writes) & USES_SCORES) {
+        if (!a.scores || (uintptr_t)a.scores % sizeof(float))
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "scores",
+                             "scores is NULL or not aligned");
+        out->scores = a.scores;
+    }
+    const char *both = outputs_shared(out, call);
+    if (both)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, both,
+                         "%s begins where another argument does: outputs overlap nothing", both);
+    if (workspace_size && (!a.workspace || (uintptr_t)a.workspace % CARVE_ALIGNMENT))
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "workspace",
+                         "workspace is NULL or not aligned to %d bytes", CARVE_ALIGNMENT);
+    if (a.workspace_size < workspace_size)
+        return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "workspace",
+                         "the workspace has %zu bytes and must have %zu", a.workspace_size,
+                         workspace_size);
+    out->workspace = a.workspace;
+    out->image = a.image;
+    return image_check(plan, a.image, a.image_size, function, error);
+}

@@ -1,0 +1,46 @@
+/* The arguments of a run, checked against its plan and turned into what kernels are handed. */
+#ifndef TESSERA_ARGUMENTS_H
+#define TESSERA_ARGUMENTS_H
+
+#include "plan/plan.h"
+
+/* Arguments of calls. */
+enum {
+    USES_Q = 1,
+    USES_K = 2,
+    USES_V = 4,
+    USES_O = 8,
+    USES_LSE = 16,
+    USES_SCORES = 32,
+    USES_BIAS = 64,     /* what changes scores: alibi */
+    USES_WEIGHTS = 128, /* what changes weights: sink, seed */
+    USES_O_REST = 256,  /* where the problem has it */
+    USES_D_O = 512,
+    USES_D_LSE = 1024,
+    USES_DELTA = 2048,    /* read: in place of o, where it is given */
+    USES_GRADIENTS = 4096 /* those that the problem names */
+};
+
+/* What a call uses. Arguments that its plan's problem has no use for are refused in any call. */
+struct call {
+    int reads, writes; /* of USES_... */
+    const char *function;
+};
+
+/* What tess_run uses of a plan's arguments. */
+struct call call_run(tess_operation operation, const char *function);
+
+/* Checks the tensors that a call uses and turns them into views. */
+tess_status tensors_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
+                         const struct call *call, tess_error *error);
+
+/* Checks the arguments that a call uses and turns them into what kernels are handed. */
+tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+                           const tess_arguments *given, const struct call *call,
+                           size_t workspace_size, tess_error *error);
+
+/* The image of a plan, as given for upload or a run. */
+tess_status image_check(const tess_plan *plan, const void *image, size_t image_size,
+                        const char *function, tess_error *error);
+
+#endif

@@ -1,0 +1,402 @@
+/*
+ * dK and dV on the CPU: key tiles over packed lists of queries, keys in the lanes. The list of an item
+ * is that of all query heads that read its keys, head after head. Of each superblock of queries
+ *
+ *     S = Q . kt    dP = dO . vt    P = 2^(S - base)    dS = P (left dP - delta)
+ *     dVt += (left P) . dO          dKt += dS . Q
+ *
+ * as docs/design/backward.md has it. Empty queries are passed over. Parts of a split tile leave their
+ * sums in slots of the workspace, which a second pass adds in the order of the parts.
+ */
+#include "backward/gradient.h"
+#include "backward/sums.h"
+#include "tile/parallel.h"
+#include "tile/walk.h"
+
+/* Queries of a superblock, or those that a group of lanes meets. */
+struct queries {
+    int32_t n;
+    int masked, shifted;                      /* some factor is not 1 */
+    const float *q[CPU_ROWS], *d_o[CPU_ROWS]; /* scaled, and as they are; f32 */
+    float base[CPU_KEYS], left[CPU_KEYS], delta[CPU_KEYS];
+    float factor[CPU_KEYS];                  /* what scores have still to be multiplied by */
+    float back[CPU_KEYS];                    /* from the superblock's first query */
+    uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
+};
+
+/* One thread's scratch. */
+struct scratch {
+    struct sums d_k, d_v;
+    float *kt, *vt; /* panels of keys and values */
+    float *st, *dp,
+        *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
+    float *q, *d_o; /* rows scaled, rows converted to f32 */
+    float *row;     /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct queries *queries, *met;
+};
+
+struct job {
+    const struct kernel_args *args;
+    char *slots, *scratch;
+    size_t slot_size, scratch_size;
+};
+
+static size_t tile_lanes(const struct kernel_args *args) {
+    return (size_t)cpu_lanes(args->lists->tile_rows);
+}
+
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+    const struct problem *p = args->problem;
+    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
+    const size_t scores = CPU_ST_KEYS * CPU_GROUP;
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_K ? p->d_qk : 0, &s->d_k);
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_V ? p->d_v : 0, &s->d_v);
+    s->kt = carve_take_panel(c, lanes, d_qk, sizeof *s->kt);
+    s->vt = carve_take_panel(c, lanes, d_v, sizeof *s->vt);
+    s->st = carve_take(c, scores, sizeof *s->st);
+    s->dp = carve_take(c, scores, sizeof *s->dp);
+    s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
+    s->q = carve_take_panel(c, CPU_KEYS_SHORT, d_qk, sizeof *s->q);
+    s->d_o = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_v), sizeof *s->d_o);
+    s->queries = carve_take(c, 1, sizeof *s->queries);
+    s->met = carve_take(c, 1, sizeof *s->met);
+    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
+}
+
+/* A slot:  | dK panel | dV panel | */
+static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+    const struct problem *p = args->problem;
+    struct carve one = {0};
+    struct scratch scratch;
+    job->args = args;
+    scratch_take(&one, args, &scratch);
+    c->overflow |= one.overflow;
+    job->slot_size = tile_lanes(args) * (size_t)(scratch.d_k.d + scratch.d_v.d) * sizeof(float);
+    job->scratch_size = one.used;
+    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
+    job->scratch = carve_take(c, (size_t)p->threads, one.used);
+}
+
+size_t CPU_NAME(gradient_keys_workspace)(const struct kernel_args *args) {
+    struct carve c = {0};
+    struct job job;
+    job_take(&c, args, &job);
+    return c.overflow ? SIZE_MAX : c.used;
+}
+
+static float *slot_of(const struct job *job, int64_t slot) {
+    return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
+}
+
+/* A tile under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    int64_t b, hk, tile;
+    int64_t first, rows;           /* the first key; keys */
+    int64_t h;                     /* the query head that is met now */
+    struct modify *modify;         /* its score modifiers; NULL: none */
+    int keys, values;              /* dK is wanted, dV is */
+    float distance[CPU_TILE_ROWS]; /* j - p of each key and the superblock's first query */
+};
+
+static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
+                           int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const int64_t *row = &args->lists->tile_row[tile];
+    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
+    struct item it = {.args = args,
+                      .b = batch_head / args->problem->heads_kv,
+                      .hk = batch_head % args->problem->heads_kv,
+                      .tile = tile,
+                      .first = row[0],
+                      .rows = row[1] - row[0]};
+    scratch_take(&c, args, &it.s);
+    sums_begin(&it.s.d_k, cpu_lanes(it.rows));
+    sums_begin(&it.s.d_v, cpu_lanes(it.rows));
+    return it;
+}
+
+/* ---- queries of a superblock ---- */
+
+/* out = a query row times scale; answers what its scores then lack. As cpu_load_query, and as cpu_load_queries
+ * by vectors where no element is extreme. */
+static float query_scale(float *out, const char *row, tess_type type, int64_t d, double scale) {
+    const double size = fabs(scale);
+    const float least = (float)(CPU_ROW_LEAST / size), end = (float)(CPU_ROW_END / size);
+    const float *from = (const float *)(const void *)row;
+    vi outside = {0}, some = {0}, enough = {0};
+    int64_t i = 0;
+    if (type != TESS_F32) {
+        cpu_load_halves(out, row, type, d);
+        from = out;
+    }
+    for (; i + CPU_LANES <= d; i += CPU_LANES) {
+        const vf x = v_abs(v_load_any(from + i));
+        outside |= (vi)(x >= v_set(end));
+        enough |= (vi)(x >= v_set(least));
+        some |= (vi)(x > (vf){0});
+    }
+    for (; i < d; i++) {
+        const float x = fabsf(from[i]);
+        outside[0] |= -(x >= end);
+        enough[0] |= -(x >= least);
+        some[0] |= -(x > 0);
+    }
+    if (!(size > 0x1p-20 && size < 0x1p20) || v_bits(outside) || (v_bits(some) && !v_bits(enough)))
+        return (float)cpu_load_query(out, row, type, d, scale);
+    for (i = 0; i + CPU_LANES <= d; i += CPU_LANES)
+        v_store_any(out + i, v_multiply(v_load_any(from + i), scale));
+    for (; i < d; i++)
+        out[i] = (float)(scale * (double)from[i]);
+    return 1;
+}
+
+/* The queries of `keys` that are not empty. */
+static void queries_load(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    const float kept = gradient_kept(p);
+    int32_t number[CPU_KEYS + CPU_KEYS_SLACK], n = 0;
+    to->masked = keys->masked;
+    to->shifted = 0;
+    for (int32_t j = 0; j < keys->n; j++) {
+        const int64_t at = stats_at(p, it->b, it->h, keys->key[j]);
+        number[n] = keys->key[j];
+        to->mask[n] = keys->masked ? keys->mask[j] : UINT64_MAX;
+        to->base[n] = args->stats.base[at];
+        to->left[n] = args->stats.left[at] * kept;
+        to->delta[n] = args->stats.delta[at];
+        n += to->base[n] != INFINITY;
+    }
+    for (int32_t j = 0; j < n; j++) {
+        to->q[j] = it->s.q + j * p->d_qk;
+        to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, number[j]), p->type,
+                                    p->d_qk, p->scale * LOG2_E);
+        to->shifted |= to->factor[j] != 1;
+        to->back[j] = (float)(number[j] - number[0]);
+    }
+    to->n = n;
+    cpu_rows_end(to->q, n);
+    cpu_gather(to->d_o, &d_o, number, n, p->d_v, it->s.d_o);
+    if (it->modify && it->modify->drops)
+        draw_queries(it->modify, it->first, it->rows, number, n, to->keep);
+    if (it->modify)
+        it->modify->first = n ? number[0] : 0;
+}
+
+/* Those that a group of lanes lists, with its own masks. */
+static void queries_met(const struct queries *of, int64_t lane, struct queries *to) {
+    const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
+    int32_t n = 0;
+    to->shifted = of->shifted;
+    to->masked = 1;
+    for (int32_t j = 0; j < of->n; j++) {
+        to->mask[n] = of->mask[j] >> lane & lanes;
+        to->q[n] = of->q[j], to->d_o[n] = of->d_o[j];
+        to->base[n] = of->base[j], to->left[n] = of->left[j], to->delta[n] = of->delta[j];
+        to->factor[n] = of->factor[j], to->back[n] = of->back[j], to->keep[n] = of->keep[j];
+        n += to->mask[n] != 0;
+    }
+    to->n = n;
+    cpu_rows_end(to->q, n);
+    cpu_rows_end(to->d_o, n);
+}
+
+/* ---- one superblock ---- */
+
+/* Softcap and ALiBi on scores of the keys at `lane`. */
+static void scores_modify(const struct item *it, const struct queries *of, int64_t lane,
+                          int vectors) {
+    const struct modify *m = it->modify;
+    const struct scratch *s = &it->s;
+    if (m->capped) {
+        gradient_slopes(m, s->st, (int64_t)of->n * vectors, s->slope);
+        modify_cap(m, s->st, (int64_t)of->n * vectors);
+    }
+    for (int v = 0; m->biased && v < vectors; v++) {
+        const vf distance = v_load_any(it->distance + lane + v * CPU_LANES);
+        float *st = s->st + v * CPU_LANES;
+        for (int32_t j = 0; j < of->n; j++, st += vectors * CPU_LANES)
+            v_store(st, v_fma(v_set(m->slope[0]), distance - of->back[j], v_load(st)));
+    }
+}
+
+/* st = left P. */
+static void weights_make(const struct scratch *s, const struct queries *of, int vectors) {
+    float *st = s->st;
+    for (int32_t j = 0; j < of->n; j++) {
+        const vf base = v_set(of->base[j]), left = v_set(of->left[j]);
+        for (int v = 0; v < vectors; v++, st += CPU_LANES)
+            v_store(st, gradient_weight(v_load(st), base) * left);
+    }
+}
+
+/* The same, and dp = P (left dP - delta). */
+static void scores_gradient(const struct scratch *s, const struct queries *of, int vectors) {
+    float *st = s->st, *dp = s->dp;
+    for (int32_t j = 0; j < of->n; j++) {
+        const vf base = v_set(of->base[j]), left = v_set(of->left[j]), delta = v_set(of->delta[j]);
+        for (int v = 0; v < vectors; v++, st += CPU_LANES, dp += CPU_LANES) {
+            const vf p = gradient_weight(v_load(st), base);
+            v_store(dp, p * (left * v_load(dp) - delta));
+            v_store(st, p * left);
+        }
+    }
+}
+
+/* dS of what the scores are sums of, and what dK lacks of scaled queries. */
+static void scores_chain(const struct item *it, const struct queries *of, int vectors) {
+    float *dp = it->s.dp;
+    if (it->modify && it->modify->capped)
+        gradient_chain(dp, it->s.slope, (int64_t)of->n * vectors);
+    for (int32_t j = 0; of->shifted && j < of->n; j++)
+        for (int v = 0; v < vectors; v++, dp += CPU_LANES)
+            v_store(dp, v_load(dp) * of->factor[j]);
+}
+
+/* Adds the queries to what the keys at `lane` have. */
+static void group_run(const struct item *it, struct queries *of, int64_t lane, int vectors) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int drops = it->modify && it->modify->drops;
+    vf top[CPU_VECTORS] = {{0}};
+    cpu_scores(s->kt + lane * p->d_qk, vectors, of->q, of->n, p->d_qk, s->st, top);
+    for (int32_t j = 0; of->shifted && j < of->n; j++)
+        for (int v = 0; v < vectors; v++) {
+            float *st = s->st + (j * vectors + v) * CPU_LANES;
+            v_store(st, v_load(st) * of->factor[j]);
+        }
+    if (it->modify)
+        scores_modify(it, of, lane, vectors);
+    if (s->d_k.d) {
+        cpu_scores(s->vt + lane * p->d_v, vectors, of->d_o, of->n, p->d_v, s->dp, top);
+        if (drops)
+            gradient_clear(s->dp, vectors, of->n, of->keep, lane);
+        scores_gradient(s, of, vectors);
+        if (of->masked)
+            gradient_clear(s->dp, vectors, of->n, of->mask, 0);
+        scores_chain(it, of, vectors);
+        cpu_values(s->dp, vectors, of->q, of->n, p->d_qk, NULL, s->d_k.near + lane * p->d_qk);
+    } else {
+        weights_make(s, of, vectors);
+    }
+    if (!s->d_v.d)
+        return;
+    if (drops)
+        gradient_clear(s->st, vectors, of->n, of->keep, lane);
+    if (of->masked)
+        gradient_clear(s->st, vectors, of->n, of->mask, 0);
+    cpu_values(s->st, vectors, of->d_o, of->n, p->d_v, NULL, s->d_v.near + lane * p->d_v);
+}
+
+static void superblock(struct item *it, const struct cpu_keys *keys) {
+    const int64_t lanes = cpu_lanes(it->rows);
+    struct queries *of = it->s.queries;
+    queries_load(it, keys, of);
+    if (of->n == 0)
+        return;
+    for (int64_t r = 0; it->modify && it->modify->biased && r < lanes; r++)
+        it->distance[r] = r < it->rows ? modify_distance(it->modify, (int32_t)(it->first + r)) : 0;
+    sums_expect(&it->s.d_k, lanes, of->n);
+    sums_expect(&it->s.d_v, lanes, of->n);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
+        const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
+        struct queries *met = of;
+        if (of->masked)
+            queries_met(of, lane, met = it->s.met);
+        if (met->n)
+            group_run(it, met, lane, vectors);
+    }
+}
+
+/* ---- items and merges ---- */
+
+/* Positions [begin, end) of a head's list. */
+static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
+    const struct kernel_args *args = it->args;
+    const int64_t list = args->list_of[it->b * args->problem->heads_q + h];
+    struct walk w = walk_range(args->lists, list * args->lists->tiles + it->tile, 1, begin, end);
+    struct modify modify;
+    struct cpu_keys keys;
+    it->h = h;
+    it->modify =
+        modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it->b, h, 1, 0, 1, LOG2_E)
+            ? &modify
+            : NULL;
+    while (walk_next(&w, &keys))
+        superblock(it, &keys);
+}
+
+/* Sums over queries as they were scaled, for base 2, become gradients. */
+static void item_store(struct item *it) {
+    const struct kernel_args *args = it->args;
+    struct scratch *s = &it->s;
+    if (s->d_k.d)
+        sums_store(&s->d_k, &args->d_k, it->b, it->hk, 1, it->first, it->rows, LN_2, s->row);
+    if (s->d_v.d)
+        sums_store(&s->d_v, &args->d_v, it->b, it->hk, 1, it->first, it->rows, 1, s->row);
+}
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const struct work_item *work = &args->schedule->items[number];
+    struct item it = item_of(job, work->batch_head, work->tile, thread);
+    const struct scratch *s = &it.s;
+    const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.hk);
+    const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.hk);
+    const int64_t group = p->heads_q / p->heads_kv, lanes = cpu_lanes(it.rows);
+    const int64_t *list_of = args->list_of + it.b * p->heads_q + it.hk * group;
+    int64_t all = 0, begin, end;
+    cpu_load_columns(s->kt, &k, it.first, it.rows, p->d_qk, s->row);
+    if (s->d_k.d)
+        cpu_load_columns(s->vt, &v, it.first, it.rows, p->d_v, s->row);
+    for (int64_t h = 0; h < group; h++)
+        all += args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
+    schedule_part(all, work->part, work->parts, &begin, &end);
+    for (int64_t h = 0; h < group; h++) {
+        const int64_t n = args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
+        if (begin < n && end > 0)
+            head_run(&it, it.hk * group + h, max_i64(begin, 0), min_i64(end, n));
+        begin -= n, end -= n;
+    }
+    sums_end(&it.s.d_k, lanes);
+    sums_end(&it.s.d_v, lanes);
+    if (work->parts == 1) {
+        item_store(&it);
+        return;
+    }
+    float *slot = slot_of(job, work->slot);
+    memcpy(slot, s->d_k.near, (size_t)(lanes * s->d_k.d) * sizeof *slot);
+    memcpy(slot + lanes * s->d_k.d, s->d_v.near, (size_t)(lanes * s->d_v.d) * sizeof *slot);
+}
+
+static void merge_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct kernel_args *args = job->args;
+    const struct merge_item *merge = &args->schedule->merges[number];
+    struct item it = item_of(job, merge->batch_head, merge->tile, thread);
+    const int64_t lanes = cpu_lanes(it.rows);
+    for (int32_t part = 0; part < merge->parts; part++) {
+        const float *slot = slot_of(job, merge->first_slot + part);
+        sums_fold(&it.s.d_k, lanes, slot);
+        sums_fold(&it.s.d_v, lanes, slot + lanes * it.s.d_k.d);
+    }
+    sums_end(&it.s.d_k, lanes);
+    sums_end(&it.s.d_v, lanes);
+    item_store(&it);
+}
+
+tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    struct carve c = {.base = args->workspace};
+    struct job job;
+    job_take(&c, args, &job);
+    cpu_for_each(args, args->schedule->n_items, item_run, &job);
+    cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
+    return TESS_OK;
+}

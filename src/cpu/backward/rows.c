@@ -1,0 +1,305 @@
+/*
+ * dQ on the CPU: query tiles over their packed lists, queries in the lanes. Of each superblock of keys
+ *
+ *     S = qt . K    dP = dOt . V    P = 2^(S - base)    dS = P (left dP - delta)    dQt += dS . K
+ *
+ * as docs/design/backward.md has it. Parts of a split tile leave their sums in slots of the
+ * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient of
+ * the slopes waits there as well, and is added in the order of the items.
+ */
+#include "backward/gradient.h"
+#include "backward/sums.h"
+#include "forward/group.h"
+#include "tile/parallel.h"
+#include "tile/walk.h"
+
+/* One thread's scratch. */
+struct scratch {
+    struct sums d_q;
+    float *qt, *dot;                     /* panels of queries, scaled, and of dO */
+    float *factor, *base, *left, *delta; /* of each lane */
+    float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
+    float *k, *v;           /* rows converted to f32 */
+    float *row;             /* CPU_LANES rows of max(d_qk, d_v) floats */
+};
+
+struct job {
+    const struct kernel_args *args;
+    char *slots, *scratch;
+    size_t slot_size, scratch_size;
+    double *d_alibi; /* [items][heads of a tile] */
+};
+
+/* Rows of a tile, of all its heads. */
+static size_t tile_lanes(const struct kernel_args *args) {
+    return (size_t)cpu_lanes(args->stack * args->lists->tile_rows);
+}
+
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+    const struct problem *p = args->problem;
+    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
+    const size_t scores = CPU_ST_KEYS * CPU_GROUP;
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_Q ? p->d_qk : 0, &s->d_q);
+    s->qt = carve_take_panel(c, lanes, d_qk, sizeof *s->qt);
+    s->dot = carve_take_panel(c, lanes, d_v, sizeof *s->dot);
+    s->base = carve_take(c, lanes, sizeof *s->base);
+    s->left = carve_take(c, lanes, sizeof *s->left);
+    s->delta = carve_take(c, lanes, sizeof *s->delta);
+    s->st = carve_take(c, scores, sizeof *s->st);
+    s->dp = carve_take(c, scores, sizeof *s->dp);
+    s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
+    s->k = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_qk), sizeof *s->k);
+    s->v = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_v), sizeof *s->v);
+    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
+    s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
+}
+
+static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+    struct carve one = {0};
+    struct scratch scratch;
+    job->args = args;
+    scratch_take(&one, args, &scratch);
+    c->overflow |= one.overflow;
+    job->slot_size = tile_lanes(args) * (size_t)scratch.d_q.d * sizeof(float);
+    job->scratch_size = one.used;
+    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
+    job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
+    job->d_alibi =
+        carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
+                         (size_t)args->stack, sizeof *job->d_alibi);
+}
+
+size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
+    struct carve c = {0};
+    struct job job;
+    job_take(&c, args, &job);
+    return c.overflow ? SIZE_MAX : c.used;
+}
+
+static float *slot_of(const struct job *job, int64_t slot) {
+    return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
+}
+
+/* A tile under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
+    int64_t first, rows;   /* the first query; rows of all heads together */
+    struct modify *modify; /* NULL where the problem modifies nothing */
+    double *d_alibi;       /* of each head; NULL: not wanted */
+    int shifted;           /* some factor is not 1 */
+};
+
+static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
+                           int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const int64_t head = batch_head * args->stack, *row = &args->lists->tile_row[tile];
+    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
+    struct item it = {.args = args,
+                      .b = head / p->heads_q,
+                      .h = head % p->heads_q,
+                      .heads = args->stack,
+                      .first = row[0],
+                      .rows = (row[1] - row[0]) * args->stack};
+    scratch_take(&c, args, &it.s);
+    sums_begin(&it.s.d_q, cpu_lanes(it.rows));
+    return it;
+}
+
+/* Lanes without a query are as those of empty ones. */
+static void item_load(struct item *it) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct scratch *s = &it->s;
+    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
+    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
+    const float kept = gradient_kept(p);
+    it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
+                                   p->scale * LOG2_E, s->row);
+    cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+        s->base[r] = INFINITY;
+        s->left[r] = s->delta[r] = 0;
+        if (r >= it->rows)
+            continue;
+        const int64_t at = stats_at(p, it->b, it->h + r % it->heads, it->first + r / it->heads);
+        s->base[r] = args->stats.base[at];
+        s->left[r] = args->stats.left[at] * kept;
+        s->delta[r] = args->stats.delta[at];
+    }
+}
+
+/* ---- one superblock ---- */
+
+/* dp = P (left dp - delta). */
+static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, int32_t n) {
+    for (int v = 0; v < vectors; v++) {
+        const int64_t at = lane + v * CPU_LANES;
+        const vf base = v_load(s->base + at), left = v_load(s->left + at);
+        const vf delta = v_load(s->delta + at);
+        const float *st = s->st + v * CPU_LANES;
+        float *dp = s->dp + v * CPU_LANES;
+        for (int32_t j = 0; j < n; j++, st += vectors * CPU_LANES, dp += vectors * CPU_LANES)
+            v_store(dp, gradient_weight(v_load(st), base) * (left * v_load(dp) - delta));
+    }
+}
+
+/* Adds dS times distance, of queries that are not empty. */
+static void slopes_add(const struct item *it, int64_t lane, int vectors, int32_t n,
+                       const int32_t *number) {
+    const struct modify *m = it->modify;
+    for (int64_t r = lane; r < it->rows && r < lane + vectors * CPU_LANES; r++) {
+        double sum = 0;
+        for (int32_t j = 0; j < n; j++)
+            sum += (double)it->s.dp[j * vectors * CPU_LANES + (r - lane)] *
+                   ((double)m->distance[number ? number[j] : j] - (double)m->back[r]);
+        if (it->s.base[r] != INFINITY)
+            it->d_alibi[r % it->heads] += sum;
+    }
+}
+
+/* Adds n >= 1 keys to what the lanes of a group have. mask NULL: every lane lists them all; number: of
+ * keys in the superblock, NULL: 0, 1, ... */
+static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
+                      const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const struct modify *m = it->modify;
+    vf top[CPU_VECTORS] = {{0}};
+    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, top);
+    cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
+    if (it->shifted)
+        cpu_multiply(s->st, vectors, n, s->factor + lane);
+    if (m && m->capped)
+        gradient_slopes(m, s->st, (int64_t)n * vectors, s->slope);
+    if (m && modify_scored(m))
+        modify_scores(m, s->st, lane, vectors, n, number);
+    if (m && m->drops)
+        modify_weights(m, s->dp, lane, vectors, n, number);
+    scores_gradient(s, lane, vectors, n);
+    if (mask)
+        gradient_clear(s->dp, vectors, n, mask, 0);
+    if (it->d_alibi)
+        slopes_add(it, lane, vectors, n, number);
+    if (m && m->capped)
+        gradient_chain(s->dp, s->slope, (int64_t)n * vectors);
+    if (s->d_q.d)
+        cpu_values(s->dp, vectors, key, n, p->d_qk, NULL, s->d_q.near + lane * p->d_qk);
+}
+
+static void superblock(struct item *it, const struct cpu_keys *keys, const struct cpu_head *k,
+                       const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int64_t lanes = cpu_lanes(it->rows);
+    const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
+    uint64_t mask[CPU_KEYS];
+    int32_t number[CPU_KEYS];
+    if (it->modify)
+        modify_keys(it->modify, keys->key, keys->n);
+    cpu_gather(k_row, k, keys->key, keys->n, p->d_qk, s->k);
+    cpu_gather(v_row, v, keys->key, keys->n, p->d_v, s->v);
+    sums_expect(&it->s.d_q, lanes, keys->n);
+    for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
+        const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
+        if (!keys->masked) {
+            group_run(it, lane, vectors, k_row, v_row, keys->n, NULL, NULL);
+            continue;
+        }
+        const int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask, number);
+        if (n)
+            group_run(it, lane, vectors, group_k, group_v, n, mask, number);
+    }
+}
+
+/* ---- items and merges ---- */
+
+static void item_store(struct item *it) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const int64_t lanes = cpu_lanes(it->rows);
+    for (int64_t r = 0; r < it->rows; r++) {
+        int64_t width;
+        const int64_t q = it->first + r / it->heads;
+        if (args->stats.base[stats_at(p, it->b, it->h + r % it->heads, q)] != INFINITY)
+            continue;
+        float *d_q = cpu_column(it->s.d_q.near, lanes, r / CPU_LANES * CPU_LANES, p->d_qk, &width);
+        for (int64_t i = 0; i < p->d_qk; i++) /* whatever an empty query lists */
+            d_q[i * width + r % CPU_LANES] = 0;
+    }
+    sums_store(&it->s.d_q, &args->d_q, it->b, it->h, it->heads, it->first, it->rows, p->scale,
+               it->s.row);
+}
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct kernel_args *args = job->args;
+    const struct problem *p = args->problem;
+    const struct work_item *work = &args->schedule->items[number];
+    struct item it = item_of(job, work->batch_head, work->tile, thread);
+    const int64_t tile =
+        args->list_of[work->batch_head * args->stack] * args->lists->tiles + work->tile;
+    const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
+    const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
+    struct modify modify;
+    struct cpu_keys keys;
+    item_load(&it);
+    if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
+                     it.rows, LOG2_E))
+        it.modify = &modify;
+    if (p->gradients & TESS_GRADIENT_ALIBI) {
+        it.d_alibi = job->d_alibi + number * args->stack;
+        for (int64_t h = 0; h < args->stack; h++)
+            it.d_alibi[h] = 0;
+    }
+    struct walk w = walk_begin(args->lists, tile, it.heads, work->part, work->parts);
+    while (walk_next(&w, &keys))
+        superblock(&it, &keys, &k, &v);
+    if (!it.s.d_q.d)
+        return;
+    sums_end(&it.s.d_q, cpu_lanes(it.rows));
+    if (work->parts == 1)
+        item_store(&it);
+    else
+        memcpy(slot_of(job, work->slot), it.s.d_q.near,
+               (size_t)(cpu_lanes(it.rows) * it.s.d_q.d) * sizeof(float));
+}
+
+static void merge_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct merge_item *merge = &job->args->schedule->merges[number];
+    struct item it = item_of(job, merge->batch_head, merge->tile, thread);
+    for (int32_t part = 0; part < merge->parts; part++)
+        sums_fold(&it.s.d_q, cpu_lanes(it.rows), slot_of(job, merge->first_slot + part));
+    sums_end(&it.s.d_q, cpu_lanes(it.rows));
+    item_store(&it);
+}
+
+static void slopes_gather(const struct job *job) {
+    const struct kernel_args *args = job->args;
+    const int64_t heads = args->problem->heads_q;
+    for (int64_t h = 0; h < heads; h++) {
+        double sum = 0;
+        for (int64_t i = 0; i < args->schedule->n_items; i++) {
+            const int64_t first = args->schedule->items[i].batch_head * args->stack % heads;
+            if (first == h / args->stack * args->stack)
+                sum += job->d_alibi[i * args->stack + (h - first)];
+        }
+        args->d_alibi[h] = (float)sum;
+    }
+}
+
+tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    struct carve c = {.base = args->workspace};
+    struct job job;
+    job_take(&c, args, &job);
+    cpu_for_each(args, args->schedule->n_items, item_run, &job);
+    if (args->problem->gradients & TESS_GRADIENT_Q)
+        cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
+    if (args->problem->gradients & TESS_GRADIENT_ALIBI)
+        slopes_gather(&job);
+    return TESS_OK;
+}

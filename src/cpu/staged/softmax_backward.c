@@ -1,0 +1,225 @@
+/*
+ * The backward of stage 2 on the CPU: one sweep over the scores and over dP = dO v^T, which is laid out
+ * as they are. With a query's lse, w and delta (struct query_stats), z of dropout and a score s',
+ *
+ *     P = exp(s' - lse)            scores become w z P, the weights that dV is summed with
+ *     dS' = P (w z dP - delta)     dP becomes scale (1 - (s / softcap)^2) dS', s being s' without ALiBi
+ *
+ * Masked elements have a score of -Inf, by which both are selected to be 0. Slopes of ALiBi get the sum
+ * of dS' times distance: in double, row by row, then over block rows in their order.
+ */
+#include "tile/modify.h"
+#include "tile/parallel.h"
+#include "staged/strip.h"
+
+/* Elements whose distances are summed in f32 before the sum goes on in double. */
+#define SUM_CHUNK (CPU_CHUNK * CPU_LANES)
+
+/* What the elements of a row have in common. */
+struct row {
+    float base, left, delta; /* struct query_stats; left is also what dropout leaves of a weight */
+    float slope, back;       /* ALiBi's slope; queries from the chunk's first to this one */
+    float cap, scale;        /* 1 / softcap, 0: none */
+};
+
+/* What the elements of a column have in common, for CPU_KEYS_SHORT of them. */
+struct columns {
+    _Alignas(64) float distance[CPU_KEYS_SHORT];   /* ALiBi: from the chunk's first query */
+    _Alignas(64) uint32_t keep[2][CPU_KEYS_SHORT]; /* of rows 0 ... 31 of a chunk, and the others */
+};
+
+struct job {
+    const struct kernel_args *args;
+    double *slopes; /* [batch * heads_q][block rows]; NULL: not wanted */
+};
+
+static struct job job_take(struct carve *c, const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    struct job job = {.args = args};
+    if (p->gradients & TESS_GRADIENT_ALIBI)
+        job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)args->bcsr->rows,
+                                      sizeof *job.slopes);
+    return job;
+}
+
+size_t CPU_NAME(softmax_backward_workspace)(const struct kernel_args *args) {
+    struct carve c = {0};
+    job_take(&c, args);
+    return c.overflow ? SIZE_MAX : c.used;
+}
+
+/* The next n <= CPU_LANES elements, filled up; and back. */
+V_INLINE vf some_load(const float *x, int64_t n, float fill) {
+    vf out = v_set(fill);
+    if (n == CPU_LANES)
+        return v_load_any(x);
+    memcpy(&out, x, (size_t)n * sizeof *x);
+    return out;
+}
+V_INLINE void some_store(float *x, vf a, int64_t n) {
+    if (n == CPU_LANES)
+        v_store_any(x, a);
+    else
+        memcpy(x, &a, (size_t)n * sizeof *x);
+}
+
+/* One vector of elements. Answers their shares of the slope's gradient. */
+V_INLINE vf elements_run(const struct row *r, vf *score, vf *gradient, vf away, vi kept) {
+    const vf s = *score, none = {0};
+    const vi masked = (vi)(s == v_set(-INFINITY));
+    const vf p = v_exp2(s * v_set((float)LOG2_E) - r->base);
+    const vf left = v_select(kept, v_set(r->left), none);
+    const vf biased = v_select(masked, none, p * (left * *gradient - r->delta));
+    const vf cap = (s - r->slope * away) * r->cap;
+    const vf steep = 1 - cap * cap; /* of softcap */
+    *score = v_select(masked, none, left * p);
+    *gradient = v_select(masked, none, biased * steep * r->scale);
+    return biased * away;
+}
+
+/* The n elements of a row at x and g, which is NULL where the gradients of scores are not wanted. c
+ * NULL: nothing differs from column to column; else it has at least n. Answers the row's share of the slope's gradient. */
+static double row_run(const struct row *r, float *x, float *g, int64_t n, const struct columns *c,
+                      int64_t number) {
+    double sum = 0;
+    for (int64_t begin = 0; begin < n; begin += SUM_CHUNK) {
+        const int64_t end = n - begin < SUM_CHUNK ? n : begin + SUM_CHUNK;
+        vf part = {0};
+        for (int64_t i = begin; i < end; i += CPU_LANES) {
+            const int64_t some = min_i64(end - i, CPU_LANES);
+            vf score = some_load(x + i, some, -INFINITY), away = {0};
+            vf gradient = g ? some_load(g + i, some, 0) : (vf){0};
+            vi kept = ~(vi){0};
+            if (c) {
+                away = v_load(c->distance + i) - r->back;
+                kept = (vi)((*(const vu *)(c->keep[number / 32] + i) >> number % 32 & 1) != 0);
+            }
+            part += elements_run(r, &score, &gradient, away, kept);
+            some_store(x + i, score, some);
+            if (g)
+                some_store(g + i, gradient, some);
+        }
+        for (int lane = 0; c && lane < CPU_LANES; lane++)
+            sum += (double)part[lane];
+    }
+    return sum;
+}
+
+/* Row r of the strip, as `row`; its stats are those of query `query` over all heads. A query that is
+ * empty is all masked. Answers whether it is not. */
+static int row_begin(struct row *row, const struct kernel_args *args, int64_t query) {
+    const struct problem *p = args->problem;
+    const double kept = 65536.0 / (65536 - p->modifiers.dropped);
+    *row = (struct row){.base = args->stats.base[query],
+                        .left = (float)((double)args->stats.left[query] * kept),
+                        .delta = args->stats.delta[query],
+                        .cap = p->modifiers.softcap != 0 ? (float)(1 / p->modifiers.softcap) : 0,
+                        .scale = (float)p->scale};
+    return row->base != INFINITY;
+}
+
+/* key[x] = the key in column from + x of the strip; the last key in columns past the keys. */
+static void columns_keys(const struct cpu_strip *s, int64_t from, int32_t n, int32_t *key) {
+    const struct bcsr *m = s->m;
+    const int32_t *col = m->col_idx + bcsr_row_begin(m, s->list, s->block_row);
+    int64_t tile = from / m->block_kv, c = from % m->block_kv;
+    for (int32_t x = 0; x < n; x++) {
+        key[x] = (int32_t)min_i64(col[tile] * m->block_kv + c, m->n_kv - 1);
+        c = c + 1 == m->block_kv ? 0 : c + 1;
+        tile += c == 0;
+    }
+}
+
+/* What modifiers make of the n columns from `from` on. */
+static void columns_find(struct columns *c, struct modify *m, const struct cpu_strip *s,
+                         int64_t from, int32_t n) {
+    int32_t key[CPU_KEYS_SHORT];
+    columns_keys(s, from, n, key);
+    modify_keys(m, key, n);
+    memset(c, 0, sizeof *c);
+    for (int32_t x = 0; x < n; x++) {
+        const uint64_t keep = m->drops ? m->keep[x] : UINT64_MAX;
+        c->distance[x] = m->biased ? m->distance[x] : 0;
+        c->keep[0][x] = (uint32_t)keep;
+        c->keep[1][x] = (uint32_t)(keep >> 32);
+    }
+}
+
+/* A strip whose columns differ, by ALiBi or dropout: chunk by chunk and superblock by superblock.
+ * Answers its share of the slope's gradient. */
+static double strip_run_modified(const struct kernel_args *args, const struct cpu_strip *s,
+                                 float *gradients, int64_t query) {
+    struct modify m;
+    struct columns columns;
+    struct row row;
+    double sum = 0;
+    for (int64_t first = 0; first < s->rows; first += CPU_TILE_ROWS) {
+        const int64_t rows = min_i64(s->rows - first, CPU_TILE_ROWS);
+        modify_begin(&m, args, MODIFY_SCORES | MODIFY_WEIGHTS, s->b, s->h, 1, s->first + first,
+                     rows, 1);
+        for (int64_t from = 0; from < s->width; from += CPU_KEYS_SHORT) {
+            const int64_t n = min_i64(s->width - from, CPU_KEYS_SHORT);
+            columns_find(&columns, &m, s, from, (int32_t)n);
+            for (int64_t r = 0; r < rows; r++) {
+                const int64_t at = (first + r) * s->width + from;
+                if (row_begin(&row, args, query + first + r)) {
+                    row.slope = m.slope[r];
+                    row.back = m.back[r];
+                    sum += row_run(&row, s->scores + at, gradients ? gradients + at : NULL, n,
+                                   &columns, r);
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+static void item_run(const void *context, int64_t number, int32_t thread) {
+    const struct job *job = context;
+    const struct kernel_args *args = job->args;
+    const struct modifiers *m = &args->problem->modifiers;
+    const struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
+    const int64_t bh = s.b * args->problem->heads_q + s.h;
+    const int64_t query = bh * args->problem->n_q + s.first;
+    float *gradients = args->gradients ? args->gradients + (s.scores - args->scores) : NULL;
+    struct row row;
+    (void)thread;
+    for (int64_t r = 0; r < s.rows; r++) {
+        float *x = s.scores + r * s.width, *g = gradients ? gradients + r * s.width : NULL;
+        if (!row_begin(&row, args, query + r)) {
+            memset(x, 0, (size_t)s.width * sizeof *x);
+            if (g)
+                memset(g, 0, (size_t)s.width * sizeof *g);
+        } else if (!m->alibi && !m->dropped) {
+            row_run(&row, x, g, s.width, NULL, 0);
+        }
+    }
+    if (m->alibi || m->dropped) {
+        const double sum = strip_run_modified(args, &s, gradients, query);
+        if (job->slopes)
+            job->slopes[bh * s.m->rows + s.block_row] = sum;
+    }
+}
+
+/* The gradient of one head's slope. */
+static void slope_run(const void *context, int64_t h, int32_t thread) {
+    const struct job *job = context;
+    const struct problem *p = job->args->problem;
+    const int64_t rows = job->args->bcsr->rows;
+    double sum = 0;
+    (void)thread;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < rows; i++)
+            sum += job->slopes[(b * p->heads_q + h) * rows + i];
+    job->args->d_alibi[h] = (float)sum;
+}
+
+tess_status CPU_NAME(softmax_backward)(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    struct carve c = {.base = args->workspace};
+    struct job job = job_take(&c, args);
+    cpu_for_each(args, args->schedule->n_items, item_run, &job);
+    if (job.slopes && args->d_alibi)
+        cpu_for_each(args, args->problem->heads_q, slope_run, &job);
+    return TESS_OK;
+}

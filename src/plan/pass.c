@@ -1,0 +1,148 @@
+/* Which passes a plan has, by operation and pipeline, and what each of them is handed. */
+#include "plan/plan.h"
+
+/* A pass as it stands in the table. */
+struct step {
+    tess_operation operation;
+    tess_pipeline pipeline;
+    tess_stage stage;
+    int64_t wanted; /* of TESS_GRADIENT_...: left out where none of these is wanted; 0: never */
+    const char *what;
+    struct operands operands;
+    size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
+    int plain;        /* scale 1, no modifiers */
+    int over_keys;
+};
+
+#define ARG(name) offsetof(struct kernel_args, name)
+#define DIMS(qk, v) offsetof(struct problem, qk), offsetof(struct problem, v)
+#define OWN {ARG(q), ARG(k), ARG(v), ARG(o), ARG(scores)}, DIMS(d_qk, d_v), 0
+#define GRADIENT_SCORES (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_ALIBI)
+#define GRADIENT_TILES (GRADIENT_SCORES | TESS_GRADIENT_V)
+
+/* In the order in which they run. */
+static const struct step steps[] = {
+    {TESS_ATTENTION, TESS_FUSED, TESS_STAGE_ATTENTION, 0, NULL, OWN, 0},
+
+    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SDDMM, 0, NULL, OWN, 0},
+    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SOFTMAX, 0, NULL, OWN, 0},
+    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SPMM, 0, NULL, OWN, 0},
+
+    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_DELTA, 0, NULL, OWN, 0},
+    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_GRADIENT_KEYS,
+     TESS_GRADIENT_K | TESS_GRADIENT_V, NULL, OWN, 1},
+    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_GRADIENT_ROWS,
+     TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI, NULL, OWN, 0},
+
+    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_DELTA, 0, NULL, OWN, 0},
+    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SDDMM, GRADIENT_TILES, "scores of q and k",
+     OWN, 0},
+    {TESS_ATTENTION_BACKWARD,
+     TESS_STAGED,
+     TESS_STAGE_SDDMM,
+     GRADIENT_SCORES,
+     "gradients of d_o and v",
+     {ARG(d_o), ARG(v), ARG(v), ARG(o), ARG(gradients)},
+     DIMS(d_v, d_v),
+     1,
+     0},
+    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SOFTMAX_BACKWARD, GRADIENT_TILES, NULL, OWN,
+     0},
+    {TESS_ATTENTION_BACKWARD,
+     TESS_STAGED,
+     TESS_STAGE_SPMM_TRANSPOSED,
+     TESS_GRADIENT_V,
+     "d_v from weights and d_o",
+     {ARG(q), ARG(k), ARG(d_o), ARG(d_v), ARG(scores)},
+     DIMS(d_qk, d_v),
+     1,
+     1},
+    {TESS_ATTENTION_BACKWARD,
+     TESS_STAGED,
+     TESS_STAGE_SPMM,
+     TESS_GRADIENT_Q,
+     "d_q from gradients and k",
+     {ARG(q), ARG(k), ARG(k), ARG(d_q), ARG(gradients)},
+     DIMS(d_qk, d_qk),
+     1,
+     0},
+    {TESS_ATTENTION_BACKWARD,
+     TESS_STAGED,
+     TESS_STAGE_SPMM_TRANSPOSED,
+     TESS_GRADIENT_K,
+     "d_k from gradients and q",
+     {ARG(q), ARG(k), ARG(q), ARG(d_k), ARG(gradients)},
+     DIMS(d_qk, d_qk),
+     1,
+     1},
+};
+
+static int64_t dim_at(const struct problem *p, size_t place) {
+    return *(const int64_t *)(const void *)((const char *)p + place);
+}
+
+static struct problem step_problem(const struct step *step, const struct problem *of) {
+    struct problem p = *of;
+    p.d_qk = dim_at(of, step->d_qk);
+    p.d_v = dim_at(of, step->d_v);
+    if (step->plain) {
+        p.scale = 1;
+        p.modifiers = (struct modifiers){0};
+    }
+    return p;
+}
+
+void passes_begin(tess_plan *plan) {
+    const struct problem *p = &plan->problem;
+    plan->n_passes = 0;
+    for (const struct step *s = steps; s < steps + sizeof steps / sizeof *steps; s++) {
+        if (s->operation != p->operation || s->pipeline != p->pipeline ||
+            (s->wanted && !(s->wanted & p->gradients)))
+            continue;
+        plan->passes[plan->n_passes++] =
+            (struct pass){.stage = s->stage,
+                          .what = s->what,
+                          .problem = step_problem(s, p),
+                          .operands = s->operands,
+                          .work = s->over_keys ? &plan->key_work : &plan->work,
+                          .over_keys = s->over_keys};
+    }
+}
+
+const struct pass *plan_pass(const tess_plan *plan, tess_stage stage) {
+    for (int i = 0; plan && i < plan->n_passes; i++)
+        if (plan->passes[i].stage == stage)
+            return &plan->passes[i];
+    return NULL;
+}
+
+struct kernel_args plan_args(const tess_plan *plan) {
+    return (struct kernel_args){.problem = &plan->problem,
+                                .target = &plan->target,
+                                .bcsr = &plan->work.bcsr,
+                                .transposed = &plan->key_work.bcsr,
+                                .entries = plan->key_work.entries,
+                                .list_of = plan->list_of,
+                                .scores_offset = plan->scores_offset,
+                                .seconds = plan->predicted_seconds};
+}
+
+static struct view view_at(const struct kernel_args *args, size_t place) {
+    return *(const struct view *)(const void *)((const char *)args + place);
+}
+
+struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass) {
+    struct kernel_args args = *run;
+    args.kernel = pass->kernel;
+    args.problem = &pass->problem;
+    args.lists = &pass->work->lists;
+    args.prepared = pass->work->prepared;
+    args.schedule = &pass->work->schedule;
+    args.stack = pass->work->stack;
+    args.q = view_at(run, pass->operands.q);
+    args.k = view_at(run, pass->operands.k);
+    args.v = view_at(run, pass->operands.v);
+    args.o = view_at(run, pass->operands.o);
+    args.scores = pass->operands.scores == ARG(gradients) ? run->gradients : run->scores;
+    return args;
+}

@@ -1,0 +1,280 @@
+/* The tiles that passes walk, packed or copied, and the schedules over them. */
+#include "plan/plan.h"
+
+#include "plan/select.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static tess_status no_memory(tess_error *error, const char *what) {
+    return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
+                     what);
+}
+
+/* ---- what is scheduled ---- */
+
+/* Tiles of the heads that a schedule counts: stacks of query heads; over keys, K/V heads. */
+struct tiles {
+    const int64_t *keys; /* [list][tile] that a tile lists */
+    int64_t *sums;       /* over keys: these, of each head's group; else NULL */
+    int64_t *list_of;    /* [heads] */
+    int64_t heads, heads_per_group;
+};
+
+/* Heads whose rows fit half of the cache: over keys, the queries of a whole group. */
+static int64_t heads_that_fit(const tess_plan *plan, const struct pass *pass, int64_t heads) {
+    const struct problem *p = &plan->problem;
+    const int64_t group = p->heads_q / p->heads_kv;
+    const int64_t rows = pass->over_keys ? p->n_q * group : p->n_kv;
+    const int64_t shared = pass->over_keys ? 1 : group; /* heads that read the same rows */
+    const double head = (double)rows * (double)(p->d_qk + p->d_v) * (double)tess_type_size(p->type);
+    const double fit = (double)plan->target.cache_size / 2 / head;
+    if (plan->target.cache_size <= 0 || fit * (double)shared >= (double)heads)
+        return heads;
+    return (fit < 1 ? 1 : (int64_t)fit) * shared;
+}
+
+/* The queries that key tiles list in all heads of a group; NULL when memory ran out. */
+static int64_t *group_sums(const tess_plan *plan, const int64_t *keys, int64_t n) {
+    const int64_t groups = plan->problem.batch * plan->problem.heads_kv;
+    const int64_t group = plan->problem.heads_q / plan->problem.heads_kv;
+    int64_t *sums = calloc((size_t)(groups * n) + 1, sizeof *sums);
+    for (int64_t bh = 0; sums && bh < groups * group; bh++)
+        for (int64_t t = 0; t < n; t++)
+            sums[bh / group * n + t] += keys[plan->list_of[bh] * n + t];
+    return sums;
+}
+
+/* Of n tiles a list. Zero, or -1 when memory ran out; sums and list_of are freed in either case. */
+static int tiles_make(struct tiles *out, const tess_plan *plan, const struct pass *pass,
+                      const int64_t *keys, int64_t n) {
+    const struct problem *p = &plan->problem;
+    const int64_t query_heads = p->batch * p->heads_q;
+    const int64_t stack = pass->over_keys ? p->heads_q / p->heads_kv : pass->work->stack;
+    const int64_t heads = query_heads / stack;
+    *out = (struct tiles){.keys = keys,
+                          .list_of = malloc((size_t)heads * sizeof *out->list_of),
+                          .heads = heads,
+                          .heads_per_group = pass->over_keys
+                                                 ? heads_that_fit(plan, pass, heads)
+                                                 : heads_that_fit(plan, pass, query_heads) / stack};
+    if (pass->over_keys)
+        out->keys = out->sums = group_sums(plan, keys, n);
+    if (!out->list_of || !out->keys)
+        return -1;
+    for (int64_t i = 0; i < heads; i++)
+        out->list_of[i] = pass->over_keys ? i : plan->list_of[i * stack];
+    return 0;
+}
+
+static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass,
+                                  const int64_t *keys, int64_t n, struct schedule_rules *rules,
+                                  tess_error *error) {
+    struct tiles tiles;
+    tess_status status = tiles_make(&tiles, plan, pass, keys, n)
+                             ? no_memory(error, "the list of each stack of heads")
+                             : TESS_OK;
+    rules->heads_per_group = tiles.heads_per_group;
+    if (!status)
+        status = schedule_make(&pass->work->schedule, tiles.keys, n, tiles.list_of, tiles.heads,
+                               rules, error);
+    free(tiles.sums);
+    free(tiles.list_of);
+    return status;
+}
+
+/* ---- fused ---- */
+
+/* Schedule of a pass whose lists are packed, and what its backend prepares of both. */
+static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass,
+                                  tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
+    struct work *work = pass->work;
+    const int32_t rows = work->lists.tile_rows;
+    const int32_t assigned =
+        kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
+    const int64_t hands =
+        plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
+    struct schedule_rules rules = {
+        .item_cost = kernel->cost.item,
+        .key_cost = select_key_cost(plan, pass, kernel, select_dims(pass, kernel),
+                                    (double)(rows * work->stack)),
+        .workers = assigned > 1 && assigned < hands ? assigned : hands, /* two may share an item */
+        .min_part_keys = plan->problem.part_keys,
+        .merge_cost = kernel->cost.merge};
+    tess_status status =
+        schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
+    if (!status && plan->backend->prepare) {
+        const struct kernel_args of_plan = plan_args(plan), args = pass_args(&of_plan, pass);
+        status = plan->backend->prepare(&work->prepared, &args, error);
+    }
+    return status;
+}
+
+/* The work of a pass over m, the pattern or the transposed one. */
+static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct bcsr *m,
+                              const char *kernel, tess_error *error) {
+    const double heads =
+        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+    struct work *work = pass->work;
+    struct lists_sums sums;
+    int32_t rows = 0;
+    const int forced = kernel && !strcmp(kernel, pass->kernel->name);
+    tess_status status = select_height(plan, pass, m, heads, forced, &rows, error);
+    if (!status)
+        status = lists_pack(&work->lists, m, rows, error);
+    if (status)
+        return status;
+    lists_sum(&sums, &work->lists);
+    work->stack = select_stack(plan, pass, pass->kernel, rows);
+    status = fused_schedule(plan, pass, error);
+    if (status)
+        return status;
+    const struct kernel_cost *cost = &pass->kernel->cost;
+    const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
+    pass->seconds =
+        cost->launch + (work->schedule.n_merges ? cost->merge : 0) +
+        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->stack) * uneven;
+    return TESS_OK;
+}
+
+/* ---- staged ---- */
+
+/* Copies `count` elements; NULL when memory ran out. */
+static void *array_copy(const void *from, int64_t count, size_t size) {
+    void *to = malloc(((size_t)count + 1) * size);
+    return to && count ? memcpy(to, from, (size_t)count * size) : to;
+}
+
+/* Zero, or -1 when memory ran out; bcsr_free in either case. */
+static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
+    *to = *m;
+    to->row_ptr = array_copy(m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *m->row_ptr);
+    to->col_idx = array_copy(m->col_idx, m->n_tiles, sizeof *m->col_idx);
+    to->band_entry = array_copy(m->band_entry, m->n_bands, sizeof *m->band_entry);
+    to->band = array_copy(m->band, 2 * m->n_bands, sizeof *m->band);
+    to->bitmask_entry = array_copy(m->bitmask_entry, m->n_bitmasks, sizeof *m->bitmask_entry);
+    to->bits = array_copy(m->bits, bcsr_words(m), sizeof *m->bits);
+    return to->row_ptr && to->col_idx && to->band_entry && to->band && to->bitmask_entry && to->bits
+               ? 0
+               : -1;
+}
+
+/* Where each head's scores begin. Zero, or -1 when the sum does not fit. */
+static int scores_place(tess_plan *plan) {
+    const struct bcsr *m = &plan->work.bcsr;
+    int64_t sum = 0;
+    for (int64_t bh = 0; bh < plan->problem.batch * plan->problem.heads_q; bh++) {
+        int64_t list = plan->list_of[bh], count;
+        int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
+        plan->scores_offset[bh] = sum;
+        if (__builtin_mul_overflow(tiles, m->block_q, &count) ||
+            __builtin_mul_overflow(count, m->block_kv, &count) ||
+            __builtin_add_overflow(sum, count, &sum) || sum > INT64_MAX / 8)
+            return -1;
+    }
+    plan->scores_count = sum;
+    return 0;
+}
+
+/* Schedule of all passes over a work whose tiles are copied: an item for each block row. */
+static tess_status staged_schedule(const tess_plan *plan, const struct pass *pass,
+                                   tess_error *error) {
+    const struct bcsr *m = &pass->work->bcsr;
+    const int64_t lists = m->batch * m->heads;
+    int64_t *keys = malloc(((size_t)(lists * m->rows) + 1) * sizeof *keys);
+    if (!keys)
+        return no_memory(error, "the block lists");
+    for (int64_t l = 0; l < lists; l++)
+        for (int64_t i = 0; i < m->rows; i++)
+            keys[l * m->rows + i] = (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
+    struct schedule_rules rules = {
+        .item_cost = 1, .key_cost = 1, .workers = 1, .min_part_keys = INT64_MAX};
+    pass->work->stack = 1;
+    tess_status status = schedule_tiles(plan, pass, keys, m->rows, &rules, error);
+    free(keys);
+    return status;
+}
+
+static tess_status staged_tiles(tess_plan *plan, const struct bcsr *m, tess_error *error) {
+    const int64_t batch_heads = plan->problem.batch * plan->problem.heads_q;
+    plan->scores_offset = calloc((size_t)batch_heads, sizeof *plan->scores_offset);
+    if (!plan->scores_offset || bcsr_copy(&plan->work.bcsr, m))
+        return no_memory(error, "the block lists");
+    if (scores_place(plan))
+        return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
+                         "the BCSR scores of %lld tiles of %lld x %lld do not fit 64 bits",
+                         (long long)m->n_tiles, (long long)m->block_q, (long long)m->block_kv);
+    return TESS_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Of the pattern's tiles, where a pass needs them. */
+static tess_status transposed_make(tess_plan *plan, tess_pattern **transposed, const struct bcsr *m,
+                                   tess_error *error) {
+    int64_t **entries = plan->problem.pipeline == TESS_STAGED ? &plan->key_work.entries : NULL;
+    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
+        if (pass->over_keys)
+            return pattern_transpose(transposed, entries, m, "tess_plan_create", error);
+    return TESS_OK;
+}
+
+static int work_scheduled(const struct work *work) {
+    return work->schedule.items != NULL;
+}
+
+static tess_status passes_make(tess_plan *plan, const struct bcsr *m, const struct bcsr *transposed,
+                               const char *kernel, tess_error *error) {
+    const int staged = plan->problem.pipeline == TESS_STAGED;
+    const double heads =
+        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+    tess_status status = TESS_OK;
+    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes && !status;
+         pass++) {
+        if (pass->kernel->tiling) {
+            status = fused_make(plan, pass, pass->over_keys ? transposed : m, kernel, error);
+        } else {
+            pass->seconds = select_stage_cost(plan, pass, m, heads);
+            if (staged && !work_scheduled(pass->work))
+                status = staged_schedule(plan, pass, error);
+        }
+        plan->predicted_seconds += pass->seconds;
+    }
+    return status;
+}
+
+tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel,
+                      tess_error *error) {
+    tess_pattern *transposed = NULL;
+    const int staged = plan->problem.pipeline == TESS_STAGED;
+    tess_status status = transposed_make(plan, &transposed, m, error);
+    if (!status && staged)
+        status = staged_tiles(plan, m, error);
+    if (!status && staged && transposed) {
+        plan->key_work.bcsr = transposed->lists;
+        transposed->lists = (struct bcsr){0};
+    }
+    if (!status)
+        status = passes_make(plan, m, transposed ? &transposed->lists : NULL, kernel, error);
+    tess_pattern_free(transposed);
+    return status;
+}
+
+void work_free(struct work *work, const struct backend *backend) {
+    bcsr_free(&work->bcsr);
+    free(work->entries);
+    lists_free(&work->lists);
+    schedule_free(&work->schedule);
+    if (work->prepared)
+        backend->prepared_free(work->prepared);
+}
+
+size_t work_memory(const struct work *work, const struct backend *backend) {
+    return (work_packed(work) ? lists_memory(&work->lists) : 0) +
+           (work_copied(work) ? bcsr_memory(&work->bcsr) : 0) +
+           (work->entries ? (size_t)work->bcsr.n_tiles * sizeof *work->entries : 0) +
+           (work->prepared ? backend->prepared_memory(work->prepared) : 0) +
+           schedule_memory(&work->schedule);
+}
