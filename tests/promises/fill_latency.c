@@ -106,11 +106,12 @@ static void measure(int64_t heads_kv, int64_t d, int64_t d_v, int ordered, int r
             exit(1);
         fill[i] = middle - begin, run[i] = microseconds() - middle;
     }
-    printf("%2lld list%s, %s: fill %.1f us", (long long)lists, lists > 1 ? "s" : "",
-           ordered ? "ascending" : "unordered", median(fill, rounds));
-    printf(" (least %.1f), run %.0f us (%.0f)", fill[0], median(run, rounds), run[0]);
+    const double filled = median(fill, rounds), ran = median(run, rounds), least = run[0];
     const double host = planned(&problem, index, lists, rounds / 4 + 1, run);
-    printf("; pattern and plan of the host %.0f us (%.0f)\n", host, run[0]);
+    printf("%2lld list%s, %s: fill %.1f us (least %.1f)", (long long)lists, lists > 1 ? "s" : "",
+           ordered ? "ascending" : "unordered", filled, fill[0]);
+    printf(", run %.0f us (%.0f); pattern and plan of the host %.0f us (%.0f)\n", ran, least, host,
+           run[0]);
     tess_plan_free(plan);
     free(index), free(fill), free(run), free(k), free(q), free(o), free(a.workspace), free(image);
 }
