@@ -67,7 +67,7 @@ endif()
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
 tessera_test(unit oracle)
-tessera_test(unit gradients)
+tessera_test(unit gradients TEAMS SOURCES tests/support/support.c)
 tessera_test(unit modifiers TEAMS SOURCES tests/support/support.c)
 tessera_test(unit output SOURCES tools/cli/attention_output.c LINK tool_files -Wl,--wrap=rename)
 if(TESSERA_OPENMP)
@@ -90,7 +90,7 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
@@ -145,6 +145,9 @@ add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
 add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
 set_tests_properties(verify_teams PROPERTIES TIMEOUT 300)
+add_executable(gradcheck_fails tests/scripts/gradcheck_fails.c tools/cli/arguments.c tools/cli/gradcheck.c
+    tools/cli/reference.c)
+target_link_libraries(gradcheck_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_run_whole)
 add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench
     -Wl,--wrap=tess_run,--wrap=tess_spmm,--wrap=bench_softmax_naive)
@@ -160,6 +163,7 @@ add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/manual.sh $<TAR
 # Sizes, and the project as a whole: the same for every build type, so only one runs them.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     tessera_test(promises large SOURCES tests/support/support.c)
+    tessera_test(promises gradients_large SOURCES tests/support/support.c)
     add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)

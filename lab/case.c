@@ -8,7 +8,7 @@
 
 #define MAX_TOKENS INT64_C(2147483647)
 
-enum kind { COUNT, NUMBER, SEED, WORD, TEXT, BLOCK, REAL };
+enum kind { COUNT, NUMBER, SEED, WORD, LETTERS, TEXT, BLOCK, REAL };
 
 /* A key: where its value goes and what it may be. Words stand for 0, 1, ... or, where the field may
  * be LAB_ANY, are looked up the same way. */
@@ -31,6 +31,10 @@ static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
 static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
                                          "extreme", "sink",     "nank",  "nanv", "inf",
                                          "tiny",    "cancel",   "top",   NULL};
+static const char *const operation_words[] = {"attention", "backward", NULL};
+static const char *const given_words[] = {"o", "o32", "delta", NULL};
+/* Bit i of a set of letters is letters[i]. */
+static const char *const gradient_letters[] = {"qkvas", NULL};
 
 #define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
 static const struct key keys[] = {
@@ -66,6 +70,13 @@ static const struct key keys[] = {
     {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
     {"sink", NUMBER, FIELD(sink), 1, NULL, "1: a sink for each head; 0"},
     {"dropout", REAL, FIELD(dropout), 0, NULL, "share of the weights that is dropped; 0"},
+    {"op", WORD, FIELD(operation), 0, operation_words, "attention or backward; attention"},
+    {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
+     "backward: of q, k, v, a (slopes), s (sinks); qkv"},
+    {"dlse", NUMBER, FIELD(d_lse), 1, NULL, "1: backward with a gradient of lse; 0"},
+    {"orest", NUMBER, FIELD(o_rest), 1, NULL, "1: backward with what rounding took from o; 0"},
+    {"given", WORD, FIELD(given), 0, given_words, "backward: o, o32 (o in f32) or delta; o"},
+    {"out32", NUMBER, FIELD(out32), 1, NULL, "1: backward with gradients in f32; 0"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
@@ -118,6 +129,20 @@ static int read_word(const struct key *key, const char *value, void *field, char
     return refuse(why, "%s=%.60s: one of %s is expected", key->name, value, list);
 }
 
+static int read_letters(const struct key *key, const char *value, void *field, char why[LAB_WHY]) {
+    const char *letters = key->words[0];
+    int64_t set = 0;
+    for (const char *at = value; *at; at++) {
+        const char *letter = strchr(letters, *at);
+        if (!letter || set & (1 << (letter - letters)))
+            return refuse(why, "%s=%.60s: letters of %s are expected, each once", key->name, value,
+                          letters);
+        set |= 1 << (letter - letters);
+    }
+    memcpy(field, &set, sizeof set);
+    return set ? 0 : refuse(why, "%s: a letter of %s is expected", key->name, letters);
+}
+
 static int read_value(const struct key *key, const char *value, struct lab_case *c,
                       char why[LAB_WHY]) {
     char *field = (char *)c + key->offset;
@@ -158,6 +183,8 @@ static int read_value(const struct key *key, const char *value, struct lab_case 
             return refuse(why, "%s=%.60s: a finite number is expected", key->name, value);
         memcpy(field, &d, sizeof d);
         return 0;
+    case LETTERS:
+        return read_letters(key, value, field, why);
     case WORD:
         break;
     }
@@ -186,7 +213,7 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[224] = "";
+    char names[240] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
@@ -198,6 +225,21 @@ static int was_seen(const int seen[N_KEYS], const char *name) {
     while (strcmp(keys[k].name, name) != 0)
         k++;
     return seen[k];
+}
+
+/* Rules of the backward. */
+static int complete_backward(const struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
+    static const char *const alone[] = {"grads", "dlse", "orest", "given", "out32"};
+    for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_backward(c); k++)
+        if (was_seen(seen, alone[k]))
+            return refuse(why, "%s goes with op=backward", alone[k]);
+    if (c->gradients & TESS_GRADIENT_ALIBI && !c->alibi)
+        return refuse(why, "grads: a goes with alibi=1");
+    if (c->gradients & TESS_GRADIENT_SINK && !c->sink)
+        return refuse(why, "grads: s goes with sink=1");
+    if (c->o_rest && c->given != LAB_GIVEN_O)
+        return refuse(why, "orest=1 goes with given=o");
+    return 0;
 }
 
 /* Defaults that follow other keys, and rules between keys. */
@@ -217,6 +259,8 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
                       (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
+    if (complete_backward(c, seen, why))
+        return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
         __builtin_mul_overflow(all, d + 16, &all) || all > INT64_MAX / 8)
@@ -270,6 +314,23 @@ static void put(struct printer *p, const char *format, ...) {
         p->used = LAB_CASE_TEXT - 1;
 }
 
+static void print_backward(struct printer *p, const struct lab_case *c) {
+    put(p, ",op=%s", operation_words[c->operation]);
+    if (c->gradients)
+        put(p, ",grads=");
+    for (int i = 0; gradient_letters[0][i]; i++)
+        if (c->gradients & (1 << i))
+            put(p, "%c", gradient_letters[0][i]);
+    if (c->d_lse)
+        put(p, ",dlse=1");
+    if (c->o_rest)
+        put(p, ",orest=1");
+    if (c->given != LAB_GIVEN_O)
+        put(p, ",given=%s", given_words[c->given]);
+    if (c->out32)
+        put(p, ",out32=1");
+}
+
 void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
     struct printer p = {text, 0};
     put(&p, "b=%lld,h=%lld,hkv=%lld,n=%lld,nkv=%lld,d=%lld,dv=%lld,dtype=%s,block=%lldx%lld",
@@ -309,6 +370,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sink=1");
     if (c->dropout > 0)
         put(&p, ",dropout=%.17g", c->dropout);
+    if (lab_case_backward(c))
+        print_backward(&p, c);
 }
 
 tess_pattern_shape lab_case_shape(const struct lab_case *c) {
@@ -353,6 +416,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.kernel = c->kernel[0] ? c->kernel : NULL;
     p.softcap = c->softcap, p.dropout = c->dropout;
     p.alibi = c->alibi, p.sink = c->sink;
+    p.operation = c->operation, p.gradients = c->gradients, p.o_rest = c->o_rest;
     if (pipeline == TESS_FUSED)
         p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
 
@@ -376,4 +440,8 @@ const char *lab_pipeline_name(int pipeline) {
 
 const char *lab_fill_name(enum lab_fill fill) {
     return fill_words[fill];
+}
+
+const char *lab_operation_name(tess_operation operation) {
+    return operation_words[operation];
 }

@@ -19,6 +19,12 @@
  *     tile=ROWS, part=KEYS          fused: tile_rows and part_keys of the problem (default 0)
  *     softcap=C, alibi=1, sink=1, dropout=P
  *                                   score modifiers, see modifiers.h (default 0, none)
+ *     op=attention|backward         what is computed (default attention)
+ *     grads=LETTERS                 backward: gradients of q, k, v, a (slopes) and s (sinks); those
+ *                                   of q, k and v by default
+ *     dlse=1, orest=1               backward: with a gradient of lse; with o_rest (default 0)
+ *     given=o|o32|delta             backward: what runs read, o, o in f32 or delta (default o)
+ *     out32=1                       backward: gradients in f32, whatever the type (default 0)
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -27,7 +33,7 @@
 
 #define LAB_CASE_TEXT 640 /* bytes that hold any printed case */
 #define LAB_WHY 320       /* bytes that hold any reason given by the lab */
-#define LAB_CASE_HELP 2048
+#define LAB_CASE_HELP 3072
 #define LAB_ANY (-1) /* backend or pipeline left out: every one there is */
 
 enum lab_lists { LAB_LISTS_Q, LAB_LISTS_KV, LAB_LISTS_1 };
@@ -56,6 +62,7 @@ enum lab_fill {
     LAB_FILL_CANCEL,
     LAB_FILL_TOP
 };
+enum lab_source_of_delta { LAB_GIVEN_O, LAB_GIVEN_O32, LAB_GIVEN_DELTA };
 
 struct lab_case {
     int64_t b, h, hkv, n, nkv, d, dv;
@@ -75,7 +82,11 @@ struct lab_case {
     double scale;
     int64_t tile_rows, part_keys;
     double softcap, dropout;
-    int64_t alibi, sink; /* 0 or 1 */
+    int64_t alibi, sink;          /* 0 or 1 */
+    tess_operation operation;     /* and what the backward alone has: */
+    int64_t gradients;            /* TESS_GRADIENT_..., 0: of q, k and v */
+    int64_t d_lse, o_rest, out32; /* 0 or 1 */
+    enum lab_source_of_delta given;
 };
 
 /* The defaults. */
@@ -114,6 +125,16 @@ static inline int lab_case_modifies(const struct lab_case *c) {
     return c->softcap > 0 || c->alibi || c->sink || c->dropout > 0;
 }
 
+static inline int lab_case_backward(const struct lab_case *c) {
+    return c->operation == TESS_ATTENTION_BACKWARD;
+}
+
+/* Whether a backward case asks for one of TESS_GRADIENT_... */
+static inline int lab_case_wants(const struct lab_case *c, int64_t gradient) {
+    const int64_t all = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
+    return lab_case_backward(c) && ((c->gradients ? c->gradients : all) & gradient) != 0;
+}
+
 /* The case's problem for one pipeline. kernel points into *c. */
 tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
 
@@ -122,5 +143,6 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
 const char *lab_fill_name(enum lab_fill fill);
+const char *lab_operation_name(tess_operation operation); /* "attention", "backward" */
 
 #endif

@@ -1,8 +1,8 @@
 /* One check: run a case between canaries and hold the answer against the oracle. */
 #include "lab/check.h"
 
+#include "lab/checking.h"
 #include "lab/fill.h"
-#include "lab/run.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -23,6 +23,9 @@ static int make_rest(struct lab_work *w) {
         lab_fill(&plain, &s->q.view, &w->k_clean.view, &w->v_clean.view);
         lab_fill(&s->c, &s->q.view, &s->k.view, &s->v.view); /* Q again: it may differ */
     }
+    if (lab_case_backward(&s->c) &&
+        (lab_wanted_make(&w->wanted2, &s->c) || lab_fill_poison_queries(w->spec, &s->q.view)))
+        return -1;
     return lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view) || lab_work_answer(w) ? -1 : 0;
 }
 
@@ -44,10 +47,16 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 }
 
 int lab_work_answer(struct lab_work *w) {
-    const struct lab_scoring scoring = lab_modifiers_scoring(&w->s.modifiers, &w->s.c);
+    struct lab_setting *s = &w->s;
+    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
     lab_oracle_free(&w->oracle);
-    return lab_oracle_run(&w->oracle, &w->s.q.view, &w->s.k.view, &w->s.v.view, w->spec, &scoring,
-                          NULL, 0);
+    lab_gradients_free(&w->gradients);
+    if (lab_oracle_run(&w->oracle, &s->q.view, &s->k.view, &s->v.view, w->spec, &scoring, NULL, 0))
+        return -1;
+    if (!lab_case_backward(&s->c))
+        return 0;
+    lab_given_answer(&s->given, &w->oracle, &s->o, &s->lse);
+    return lab_setting_gradients(s, w->spec, &w->gradients);
 }
 
 void lab_work_free(struct lab_work *w) {
@@ -55,6 +64,8 @@ void lab_work_free(struct lab_work *w) {
     for (size_t t = 0; t < sizeof all / sizeof all[0]; t++)
         lab_tensor_free(all[t]);
     lab_oracle_free(&w->oracle);
+    lab_wanted_free(&w->wanted2);
+    lab_gradients_free(&w->gradients);
     tess_pattern_free(w->spec);
     lab_setting_free(&w->s);
     memset(w, 0, sizeof *w);
@@ -62,9 +73,7 @@ void lab_work_free(struct lab_work *w) {
 
 /* ---- runs by name ---- */
 
-static int fail(struct lab_outcome *out, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static int fail(struct lab_outcome *out, const char *format, ...) {
+int lab_fail(struct lab_outcome *out, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(out->message, LAB_WHY, format, arguments);
@@ -73,22 +82,15 @@ static int fail(struct lab_outcome *out, const char *format, ...) {
     return -1;
 }
 
-/* A run and its name in messages. */
-struct named_run {
-    struct lab_run run;
-    const char *name;
-};
-
-static int ran(struct lab_outcome *out, const struct named_run *r,
-               int (*way)(const struct lab_run *, char *)) {
+int lab_ran(struct lab_outcome *out, const struct lab_named_run *r,
+            int (*way)(const struct lab_run *, char *)) {
     char why[LAB_WHY];
-    return way(&r->run, why) ? fail(out, "%s: %.280s", r->name, why) : 0;
+    return way(&r->run, why) ? lab_fail(out, "%s: %.280s", r->name, why) : 0;
 }
 
 /* ---- what is asked of the runs ---- */
 
-/* Rows of a query tile at most. */
-static int64_t tile_reach(const tess_plan *plan) {
+int64_t lab_tile_reach(const tess_plan *plan) {
     tess_plan_info info = tess_plan_info_init();
     if (tess_plan_describe(plan, &info, NULL) != TESS_OK || info.tile_rows < 1 ||
         info.tile_rows > 256)
@@ -96,20 +98,21 @@ static int64_t tile_reach(const tess_plan *plan) {
     return info.tile_rows;
 }
 
-static int accurate(struct lab_outcome *out, const struct lab_work *w, const struct named_run *r) {
+static int accurate(struct lab_outcome *out, const struct lab_work *w,
+                    const struct lab_named_run *r) {
     struct lab_report report;
     lab_compare(&report, &w->oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
-                tile_reach(r->run.planned->plan));
+                lab_tile_reach(r->run.planned->plan));
     if (report.worst > out->worst)
         out->worst = report.worst;
-    return report.ok ? 0 : fail(out, "%s: %.280s", r->name, report.message);
+    return report.ok ? 0 : lab_fail(out, "%s: %.280s", r->name, report.message);
 }
 
 static int same_bits(struct lab_outcome *out, const struct lab_work *w, const char *name) {
     char why[LAB_WHY];
     if (lab_tensor_same(&w->s.o.view, &w->o2.view, "o", why) ||
         lab_tensor_same(&w->s.lse.view, &w->lse2.view, "lse", why))
-        return fail(out, "%s: %.280s", name, why);
+        return lab_fail(out, "%s: %.280s", name, why);
     return 0;
 }
 
@@ -125,10 +128,10 @@ static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, cons
         size_t lse = (size_t)lab_row(&w->s.lse.view, at->b, at->h, at->i) * sizeof(float);
         if (memcmp(w->s.o.buffer.data + o, w->o2.buffer.data + o, (size_t)w->s.c.dv * element) ||
             memcmp(w->s.lse.buffer.data + lse, w->lse2.buffer.data + lse, sizeof(float)))
-            return fail(out,
-                        "%s: keys that its tile does not list changed batch %lld, head %lld, "
-                        "query %lld",
-                        name, (long long)at->b, (long long)at->h, (long long)at->i);
+            return lab_fail(out,
+                            "%s: keys that its tile does not list changed batch %lld, head %lld, "
+                            "query %lld",
+                            name, (long long)at->b, (long long)at->h, (long long)at->i);
     }
     return 0;
 }
@@ -150,10 +153,10 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
         {"replayed as a graph", first->planned, LAB_GRAPH, device, 0},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        struct named_run r = {*first, ways[i].name};
+        struct lab_named_run r = {*first, ways[i].name};
         r.run.planned = ways[i].planned, r.run.manner = ways[i].manner;
         r.run.o = &w->o2, r.run.lse = &w->lse2;
-        if (ways[i].asked && (ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
+        if (ways[i].asked && (lab_ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
                               same_bits(out, w, r.name)))
             return -1;
     }
@@ -163,21 +166,27 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
 /* The runs, in order; any failure ends them. */
 static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
                  const struct lab_planned *again, tess_pipeline pipeline) {
-    const struct lab_run first = {planned, &w->s.q,   &w->s.k,   &w->s.v,
-                                  &w->s.o, &w->s.lse, LAB_PLAIN, &w->s.modifiers};
-    struct named_run r = {first, lab_pipeline_name((int)pipeline)};
-    if (ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
+    const struct lab_run first = {.planned = planned,
+                                  .q = &w->s.q,
+                                  .k = &w->s.k,
+                                  .v = &w->s.v,
+                                  .o = &w->s.o,
+                                  .lse = &w->s.lse,
+                                  .modifiers = &w->s.modifiers};
+    struct lab_named_run r = {first, lab_pipeline_name((int)pipeline)};
+    if (lab_ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
         same_again(out, w, &first, again, pipeline))
         return;
     r.name = "with clean keys";
     r.run.o = &w->o2, r.run.lse = &w->lse2;
     if (w->k_clean.buffer.base) {
         r.run.k = &w->k_clean, r.run.v = &w->v_clean;
-        if (ran(out, &r, lab_run_whole) || far_rows_same(out, w, r.name, tile_reach(planned->plan)))
+        if (lab_ran(out, &r, lab_run_whole) ||
+            far_rows_same(out, w, r.name, lab_tile_reach(planned->plan)))
             return;
     }
     r.run.k = &w->s.k, r.run.v = &w->s.v, r.run.lse = NULL, r.name = "without an lse";
-    if (!ran(out, &r, lab_run_whole))
+    if (!lab_ran(out, &r, lab_run_whole))
         accurate(out, w, &r);
 }
 
@@ -202,17 +211,21 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
     tess_status status = tess_target_query(&target, backend, 0, &error);
     if (!status)
         status = lab_planned_make(&planned, &problem, w->s.pattern, &target, &error);
-    problem.threads = problem.threads == 1 ? 3 : 1;
+    tess_problem other = problem;
+    other.threads = problem.threads == 1 ? 3 : 1;
     if (!status)
-        status = lab_planned_make(&again, &problem, w->s.pattern, &target, &error);
+        status = lab_planned_make(&again, &other, w->s.pattern, &target, &error);
     if (status) {
-        fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
+        lab_fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
         if (status == TESS_UNSUPPORTED && problem.kernel && kernel_exists(problem.kernel))
             out->verdict = LAB_REFUSED;
     } else {
-        for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM; s++)
+        for (int s = 0; s < LAB_STAGES; s++)
             out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
-        hold(out, w, &planned, &again, pipeline);
+        if (lab_case_backward(&w->s.c))
+            lab_check_backward(out, w, &planned, &again, &problem, &target);
+        else
+            hold(out, w, &planned, &again, pipeline);
     }
     lab_planned_free(&planned);
     lab_planned_free(&again);
@@ -251,7 +264,7 @@ void lab_check_shared(struct lab_outcome *out, const struct lab_case *c, tess_ba
         if (lab_work_make(&w, c, why) || (inputs[i].q && share(&w.s.q, c)) ||
             (inputs[i].k && share(&w.s.k, c)) || (inputs[i].v && share(&w.s.v, c)) ||
             lab_work_answer(&w))
-            fail(out, "%.280s", why);
+            lab_fail(out, "%.280s", why);
         else
             lab_check(out, &w, backend, pipeline, NULL);
         lab_work_free(&w);

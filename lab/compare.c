@@ -12,10 +12,11 @@ static const struct rule {
     double row, tensor;               /* added to e32 */
     double lse, lse_size, floor_size; /* lse * max(1, |ref|, floor_size * M) + lse_size * M */
     double normal, half;              /* the least normal number, half a spacing below it */
+    double most;                      /* what may round to Inf, as one comes near to it */
 } rules[] = {
-    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150},
-    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25},
-    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134},
+    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127},
+    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15},
+    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127},
 };
 
 /* Sums over the whole tensor. */
@@ -31,10 +32,12 @@ static void fail(struct lab_report *report, const char *what, const struct lab_p
     if (!report->ok)
         return; /* the first is told */
     report->ok = 0;
-    int n = at->b < 0 ? snprintf(report->message, LAB_WHY, "%s: ", what)
-                      : snprintf(report->message, LAB_WHY,
-                                 "%s of batch %lld, head %lld, query %lld: ", what,
-                                 (long long)at->b, (long long)at->h, (long long)at->i);
+    int n = at->b < 0
+                ? snprintf(report->message, LAB_WHY, "%s: ", what)
+                : snprintf(report->message, LAB_WHY, "%s of batch %lld, head %lld, %s %lld: ", what,
+                           (long long)at->b, (long long)at->h,
+                           strcmp(what, "dK") && strcmp(what, "dV") ? "query" : "key",
+                           (long long)at->i);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(report->message + n, (size_t)(LAB_WHY - n), format, arguments);
@@ -136,4 +139,158 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
     if (totals.outputs >= 4096)
         hold(report, "the whole of o", &whole, sqrt(totals.error2),
              (rules[o->type].tensor + totals.e32) * sqrt(totals.size2) + sqrt(totals.floor2));
+}
+
+/* ---- gradients ---- */
+
+/* M up to which gradients are promised: weights are recomputed from lse in f32, and past it an error of
+ * a score is no longer a small one of its weight. */
+#define GRADIENT_RANGE 0x1p18
+
+int lab_gradient_near(const struct lab_gradient *g, int64_t x, int64_t n, int64_t reach) {
+    const int64_t first = x / n * n, i = x - first;
+    const int64_t from = i < reach ? 0 : i - reach + 1, to = n - i < reach ? n : i + reach;
+    for (int64_t y = from; y < to; y++)
+        if (g->size[first + y].bad)
+            return 1;
+    return 0;
+}
+
+static struct lab_place place_of(const tess_tensor *t, int64_t x) {
+    return (struct lab_place){x / t->size[2] / t->size[1], x / t->size[2] % t->size[1],
+                              x % t->size[2]};
+}
+
+/* Whether an element of row x may be NaN or Inf: NaN and Inf of inputs may reach it, or a type ends. A
+ * query without keys has zeros, whatever stands in its tile. */
+static int may_be_nan(const struct lab_gradient *g, int64_t x, double want, const tess_tensor *got,
+                      int64_t reach) {
+    return fabs(want) >= rules[got->type].most || g->size[x].m > GRADIENT_RANGE ||
+           (!g->size[x].empty && lab_gradient_near(g, x, got->size[2], reach));
+}
+
+/* First pass: what is finite where. */
+static void gradient_positions(struct lab_report *report, const char *name,
+                               const struct lab_gradient *g, int64_t x, const tess_tensor *got,
+                               int64_t reach) {
+    const struct lab_place at = place_of(got, x);
+    for (int64_t d = 0; d < g->dim; d++) {
+        const double want = g->value[x * g->dim + d];
+        const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
+        const int is_nan = g->size[x].bad == LAB_IS_NAN;
+        if (isfinite(is) ? !is_nan : is_nan || may_be_nan(g, x, want, got, reach))
+            continue;
+        fail(report, name, &at, "element %lld is %.9g, the oracle has %.9g", (long long)d, is,
+             want);
+        return;
+    }
+}
+
+/* What c multiplies, and what e32 alone does. */
+struct parts {
+    double kept, single, e32;
+};
+
+static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
+                             const struct lab_gradient_rule *of) {
+    const struct lab_gradient_size *s = &g->size[x];
+    const double r = fmax(want, s->a);
+    return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
+                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
+}
+
+static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {
+    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single) *
+           (1 + 2 / sqrt((double)g->dim));
+}
+
+double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
+                          const struct lab_gradient_rule *of) {
+    double want2 = 0;
+    for (int64_t d = 0; d < g->dim; d++)
+        want2 += g->value[x * g->dim + d] * g->value[x * g->dim + d];
+    const struct parts p = parts_of(g, x, sqrt(want2), of);
+    return bound_of(&p, g, of->type) + g->size[x].least;
+}
+
+/* Sums over a whole gradient. */
+struct gradient_totals {
+    double error2, size2, floor2, e32; /* size2: of all that c multiplies */
+    double single2;                    /* of what e32 alone multiplies */
+    int64_t outputs;
+};
+
+static void gradient_sizes(struct lab_report *report, const char *name,
+                           const struct lab_gradient *g, int64_t x, const tess_tensor *got,
+                           const struct lab_gradient_rule *of, struct gradient_totals *totals) {
+    const struct lab_place at = place_of(got, x);
+    const struct lab_gradient_size *s = &g->size[x];
+    const struct rule *type = &rules[got->type];
+    const double floor = type->half + (double)(s->terms + 1) * 0x1p-149;
+    double error2 = 0, want2 = 0, floor2 = 0;
+    if ((s->bad && !s->empty) || s->m > GRADIENT_RANGE)
+        return;
+    for (int64_t d = 0; d < g->dim; d++) {
+        const double want = g->value[x * g->dim + d];
+        const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
+        if (fabs(want) >= type->most || !isfinite(is))
+            continue;
+        error2 += (is - want) * (is - want);
+        want2 += want * want;
+        floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
+        totals->outputs++;
+    }
+    const struct parts p = parts_of(g, x, sqrt(want2), of);
+    const double least = s->least + sqrt(floor2);
+    hold(report, name, &at, sqrt(error2), bound_of(&p, g, of->type) + least);
+    totals->error2 += error2;
+    totals->floor2 += least * least;
+    totals->size2 += p.kept * p.kept;
+    totals->single2 += p.single * p.single;
+    totals->e32 = fmax(totals->e32, p.e32);
+}
+
+void lab_compare_gradient(struct lab_report *report, const char *name, const struct lab_gradient *g,
+                          const tess_tensor *got, const struct lab_gradient_rule *of) {
+    const struct lab_place whole = {-1, -1, -1};
+    struct gradient_totals totals = {0};
+    char what[32];
+    memset(report, 0, sizeof *report);
+    report->ok = 1;
+    report->place = whole;
+    for (int64_t x = 0; x < g->rows && report->ok; x++)
+        gradient_positions(report, name, g, x, got, of->reach);
+    if (!report->ok) {
+        report->worst = (double)INFINITY;
+        return;
+    }
+    for (int64_t x = 0; x < g->rows; x++)
+        gradient_sizes(report, name, g, x, got, of, &totals);
+    snprintf(what, sizeof what, "the whole of %s", name);
+    if (totals.outputs >= 4096)
+        hold(report, what, &whole, sqrt(totals.error2),
+             (rules[of->type].tensor + totals.e32) * sqrt(totals.size2) +
+                 totals.e32 * sqrt(totals.single2) + sqrt(totals.floor2));
+}
+
+void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,
+                       const tess_tensor *o_rest, const tess_tensor *d_lse,
+                       const tess_tensor *delta) {
+    memset(report, 0, sizeof *report);
+    report->ok = 1;
+    const int64_t rows = o->size[0] * o->size[1] * o->size[2];
+    for (int64_t x = 0; x < rows; x++) {
+        const struct lab_place at = place_of(o, x);
+        double want = d_lse ? -lse_got(d_lse, &at) : 0, size = fabs(want);
+        for (int64_t d = 0; d < o->size[3]; d++) {
+            const double rest =
+                o_rest ? lab_get(o_rest->data, o_rest->type, o_index(o_rest, &at) + d) : 0;
+            const double term = lab_get(d_o->data, d_o->type, o_index(d_o, &at) + d) *
+                                (lab_get(o->data, o->type, o_index(o, &at) + d) + rest);
+            want += term;
+            size += fabs(term);
+        }
+        if (isfinite(size))
+            hold(report, "delta", &at, fabs(lse_got(delta, &at) - want), 0x1p-22 * size + 0x1p-149);
+    }
 }

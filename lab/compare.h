@@ -3,6 +3,7 @@
 #define LAB_COMPARE_H
 
 #include "lab/case.h"
+#include "lab/gradients.h"
 #include "lab/oracle.h"
 
 struct lab_report {
@@ -19,5 +20,31 @@ struct lab_report {
  */
 void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, const tess_tensor *o,
                  const tess_tensor *lse, int64_t reach);
+
+/* What the bound of a gradient depends on besides sizes. */
+struct lab_gradient_rule {
+    tess_type type; /* the problem's */
+    int o_exact;    /* o was f32, or came with o_rest */
+    int64_t reach;  /* as in lab_compare, of key tiles for dK and dV */
+};
+
+/* One gradient against the oracle's, "dQ", "dK", "dV", "d_alibi" or "d_sink", in the same way. got:
+ * [batch, heads, n, dim], whose rows are the gradient's in this order. */
+void lab_compare_gradient(struct lab_report *report, const char *name,
+                          const struct lab_gradient *gradient, const tess_tensor *got,
+                          const struct lab_gradient_rule *rule);
+
+/* The bound of row x but for what subnormal outputs add. */
+double lab_gradient_bound(const struct lab_gradient *gradient, int64_t x,
+                          const struct lab_gradient_rule *rule);
+
+/* delta against dO . o - dlse of the tensors as they are, d_lse and o_rest NULL: none; rows in which one is not
+ * finite may be anything. */
+void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,
+                       const tess_tensor *o_rest, const tess_tensor *d_lse,
+                       const tess_tensor *delta);
+
+/* Whether a row less than `reach` away from row x, of the same n rows, may meet NaN or Inf. */
+int lab_gradient_near(const struct lab_gradient *gradient, int64_t x, int64_t n, int64_t reach);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 enum { STREAM_Q = 1, STREAM_K, STREAM_V, STREAM_ROWS, STREAM_STREW };
+enum { STREAM_D_O = 20, STREAM_D_LSE }; /* past those that STREAM_STREW begins */
 
 static double clamp(double x, double limit) {
     return x > limit ? limit : x < -limit ? -limit : x;
@@ -144,6 +145,58 @@ void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor 
                 if (isnan(x) || isinf(x))
                     lab_put(t->data, t->type, lab_row(t, b, h, i) + d, x);
             }
+}
+
+/* What keeps gradients within f16: V is large in some fills, and Q in others. */
+static double gradient_size(const struct lab_case *c) {
+    if (c->type != TESS_F16)
+        return 1;
+    switch (c->fill) {
+    case LAB_FILL_HUGE:
+    case LAB_FILL_SINK:
+    case LAB_FILL_TOP:
+        return 0x1p-12;
+    case LAB_FILL_SUBNORMAL:
+    case LAB_FILL_TINY:
+        return 0x1p-4;
+    default:
+        return 1;
+    }
+}
+
+static void fill_normal(const struct lab_case *c, const tess_tensor *t, uint64_t stream,
+                        double size) {
+    const int64_t rows = t->size[0] * t->size[1] * t->size[2];
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t i = r % t->size[2], h = r / t->size[2] % t->size[1];
+        const int64_t at = lab_row(t, r / t->size[2] / t->size[1], h, i);
+        for (int64_t d = 0; d < t->size[3]; d++)
+            lab_put(t->data, t->type, at + d,
+                    size * lab_normal(c->seed, stream, (uint64_t)(r * t->size[3] + d)));
+    }
+}
+
+void lab_fill_gradients(const struct lab_case *c, const tess_tensor *d_o,
+                        const tess_tensor *d_lse) {
+    fill_normal(c, d_o, STREAM_D_O, gradient_size(c));
+    if (d_lse)
+        fill_normal(c, d_lse, STREAM_D_LSE, gradient_size(c));
+}
+
+int lab_fill_poison_queries(const tess_pattern *pattern, const tess_tensor *q) {
+    tess_pattern_info info = tess_pattern_info_init();
+    if (tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
+        return -1;
+    for (int64_t b = 0; b < q->size[0]; b++)
+        for (int64_t h = 0; h < q->size[1]; h++)
+            for (int64_t i = 0; i < q->size[2]; i++) {
+                int64_t count = 0;
+                tess_pattern_row(pattern, info.batch == 1 ? 0 : b, h / (q->size[1] / info.heads), i,
+                                 NULL, 0, &count, NULL);
+                if (count == 0)
+                    fill_row(q, b, h, i, (double)NAN);
+            }
+    return 0;
 }
 
 /* Marks the keys that any query of a list sees. */

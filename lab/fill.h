@@ -14,7 +14,8 @@
  *   cancel     the second half of the dims takes from scores what the first gives, which is large
  *   top        V the largest number of f16, or 1e30, and all scores 0
  *
- * In every fill, K and V rows that no query lists hold NaN.
+ * In every fill, K and V rows that no query lists hold NaN; in a backward also queries that list no
+ * key.
  */
 #ifndef LAB_FILL_H
 #define LAB_FILL_H
@@ -24,6 +25,13 @@
 /* The values of a fill, without the poison: q, k, v are views of the case's shapes. */
 void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor *k,
               const tess_tensor *v);
+
+/* The gradients that a backward is given: standard normal, d_o smaller where gradients would leave
+ * f16. d_lse NULL: none. */
+void lab_fill_gradients(const struct lab_case *c, const tess_tensor *d_o, const tess_tensor *d_lse);
+
+/* Puts NaN into every query that lists no key. Answers 0, or -1. */
+int lab_fill_poison_queries(const tess_pattern *pattern, const tess_tensor *q);
 
 /* Puts NaN into every K and V row that no query of the heads reading it lists. Answers 0, or -1
  * without memory. */

@@ -7,11 +7,14 @@
 
 /* Scratch of one thread: of a row's keys, and rows of tensors. */
 struct scratch {
-    int64_t *keys;         /* [n_kv] */
-    double *plain;         /* [n_kv] scaled scores */
-    double *weights;       /* [n_kv] scores as modified, then P */
-    double *k, *v;         /* [n_kv][d_qk], [n_kv][d_v]: the head's */
-    double *q, *d_o, *d_q; /* [d_qk], [d_v], [d_qk] */
+    int64_t *keys;       /* [n_kv] */
+    double *plain;       /* [n_kv] scaled scores */
+    double *weights;     /* [n_kv] scores as modified, then P */
+    double *size;        /* [n_kv] what a score's rounding grows with */
+    double *k, *v;       /* [n_kv][d_qk], [n_kv][d_v]: the head's */
+    double *k_norm;      /* [n_kv] squared; NaN where K or V of the key is not finite */
+    double *q, *d_o, *o; /* [d_qk], [d_v], [d_v] */
+    double *d_q, *mean;  /* [d_qk]; sum of P k */
 };
 
 struct work {
@@ -25,19 +28,19 @@ struct work {
 
 static int scratch_make(struct scratch *s, const struct work *w) {
     const size_t n = (size_t)w->sizes.n_kv, d = (size_t)w->d_qk, dv = (size_t)w->d_v;
+    double **const arrays[] = {&s->plain, &s->weights, &s->size, &s->k_norm, &s->k, &s->v,
+                               &s->q,     &s->d_q,     &s->mean, &s->d_o,    &s->o};
+    const size_t counts[] = {n, n, n, n, n * d, n * dv, d, d, d, dv, dv};
+    int made = 1;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        made &= (*arrays[i] = malloc(counts[i] * sizeof(double))) != NULL;
     s->keys = malloc(n * sizeof *s->keys);
-    s->plain = malloc(n * sizeof *s->plain);
-    s->weights = malloc(n * sizeof *s->weights);
-    s->k = malloc(n * d * sizeof *s->k);
-    s->v = malloc(n * dv * sizeof *s->v);
-    s->q = malloc(d * sizeof *s->q);
-    s->d_o = malloc(dv * sizeof *s->d_o);
-    s->d_q = malloc(d * sizeof *s->d_q);
-    return s->keys && s->plain && s->weights && s->k && s->v && s->q && s->d_o && s->d_q ? 0 : -1;
+    return made && s->keys ? 0 : -1;
 }
 
 static void scratch_free(struct scratch *s) {
-    void *const all[] = {s->keys, s->plain, s->weights, s->k, s->v, s->q, s->d_o, s->d_q};
+    void *const all[] = {s->keys, s->plain, s->weights, s->size, s->k_norm, s->k,
+                         s->v,    s->q,     s->d_q,     s->mean, s->d_o,    s->o};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -49,95 +52,270 @@ static double dot(const double *x, const double *y, int64_t n) {
     return sum;
 }
 
-/* P of a row's n keys, without its sink; answers the share that the sink leaves, 0 where the row is
- * empty. */
-static double weigh(const struct work *w, const struct scratch *s, const struct lab_place *at,
-                    int64_t n) {
+/* sum x_d^2 y_d^2. */
+static double dot_squares(const double *x, const double *y, int64_t n) {
+    double sum = 0;
+    for (int64_t d = 0; d < n; d++)
+        sum += x[d] * x[d] * y[d] * y[d];
+    return sum;
+}
+
+/* What a row knows of its scores. */
+struct softmax {
+    int64_t n;          /* listed keys */
+    int empty;          /* lists none, or all scores are -Inf */
+    double left, taken; /* shares that the sink leaves and takes */
+    double m;           /* M of the row */
+};
+
+/* The size of key e's score: what M is the largest of. */
+static double score_size(const struct work *w, const struct scratch *s, int64_t e, double q_norm,
+                         double score) {
+    const double norms = 0.5 * fabs(w->scoring.scale) * q_norm * sqrt(s->k_norm[s->keys[e]]);
+    double size = isfinite(norms) ? norms : 0;
+    if (isfinite(s->plain[e]))
+        size = fmax(size, fabs(s->plain[e]));
+    return isfinite(score) ? fmax(size, fabs(score)) : size;
+}
+
+/* P of a row's keys, without its sink. */
+static struct softmax weigh(const struct work *w, const struct scratch *s,
+                            const struct lab_place *at, int64_t n) {
+    struct softmax row = {.n = n, .left = 1};
+    const double q_norm = sqrt(dot(s->q, s->q, w->d_qk));
     double top = -(double)INFINITY, sum = 0;
     for (int64_t e = 0; e < n; e++) {
         s->plain[e] = w->scoring.scale * dot(s->q, s->k + s->keys[e] * w->d_qk, w->d_qk);
         s->weights[e] = lab_score(&w->scoring, &w->sizes, at, s->keys[e], s->plain[e]);
-        top = s->weights[e] > top ? s->weights[e] : top;
+        s->size[e] = score_size(w, s, e, q_norm, s->weights[e]);
+        top = s->weights[e] > top || isnan(s->weights[e]) ? s->weights[e] : top;
     }
-    if (top == -(double)INFINITY)
-        return 0;
+    if (top == -(double)INFINITY) {
+        row.empty = 1;
+        return row;
+    }
     for (int64_t e = 0; e < n; e++)
         sum += s->weights[e] = exp(s->weights[e] - top);
-    for (int64_t e = 0; e < n; e++)
+    for (int64_t e = 0; e < n; e++) {
         s->weights[e] /= sum;
-    return w->scoring.sink ? sum / (sum + exp((double)w->scoring.sink[at->h] - top)) : 1;
+        if (s->size[e] > row.m && (!w->scoring.alibi || s->weights[e] >= exp(-32)))
+            row.m = s->size[e];
+    }
+    if (w->scoring.sink) {
+        const double sink = exp((double)w->scoring.sink[at->h] - top);
+        row.left = isinf(sink) ? 0 : sum / (sum + sink);
+        row.taken = isinf(sink) ? 1 : sink / (sum + sink);
+    }
+    return row;
+}
+
+/* Adds squares and counts of one pair to the sizes of a row. */
+static void size_add(struct lab_gradient_size *s, double a, double b, double w, double least,
+                     double m) {
+    s->a += a * a;
+    s->b += b * b;
+    s->w += w * w;
+    s->least += least;
+    s->m = m > s->m ? m : s->m;
+    s->terms++;
+}
+
+/* The size of weights that f32 cannot hold, and of the sums' smallest products. */
+#define LEAST_WEIGHT 0x1p-126
+#define LEAST_NUMBER 0x1p-149
+
+/* What one row adds to the gradients of its head. */
+struct sums {
+    double *d_k, *d_v, *d_slope, *d_sink; /* [n_kv][d_qk], [n_kv][d_v], one, one */
+    struct lab_gradient_size *of_q, *of_k, *of_v, *of_slope, *of_sink;
+};
+
+/* Sizes of row i that all its pairs share. */
+struct rounding {
+    double t;               /* t_i: of what rounding o does to dO . o */
+    double q_norm, do_norm; /* of the row */
+    double distance;        /* sum of P (j - p_i) */
+};
+
+/* One pair: listed key e of the row, whose dP is d_p and whose weight is multiplied by z. */
+static void pair(const struct work *w, const struct scratch *s, const struct lab_place *at,
+                 const struct softmax *row, const struct sums *to, struct rounding *r, int64_t e,
+                 double d_lse, double delta) {
+    const int64_t j = s->keys[e];
+    const double *k = s->k + j * w->d_qk, *v = s->v + j * w->d_v;
+    const double z = lab_drops(&w->scoring, &w->sizes, at, j) ? 0 : lab_kept(&w->scoring);
+    const double p = s->weights[e], left = row->left, d_p = z * dot(s->d_o, v, w->d_v);
+    const double bracket = left * (d_p - delta) + d_lse, of_biased = p * bracket;
+    /* 1 / cosh^2 is 1 - tanh^2 with all its digits */
+    const double grown = w->scoring.softcap > 0 ? cosh(s->plain[e] / w->scoring.softcap) : 1;
+    const double factor = w->scoring.scale / (grown * grown), d_s = factor * of_biased;
+    const double cancels = left * z * sqrt(dot_squares(s->d_o, v, w->d_v));
+    const double k_norm = sqrt(s->k_norm[j]),
+                 distance = lab_distance(&w->scoring, &w->sizes, at, j);
+    const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
+    const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
+    for (int64_t d = 0; d < w->d_qk; d++) {
+        s->d_q[d] += d_s * k[d];
+        s->mean[d] += factor * p * k[d];
+        to->d_k[j * w->d_qk + d] += d_s * s->q[d];
+    }
+    for (int64_t d = 0; d < w->d_v; d++)
+        to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
+    size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, scale * least * k_norm,
+             row->m);
+    size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
+             factor * p * cancels * r->q_norm, scale * least * r->q_norm, m);
+    size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, LEAST_WEIGHT * z * r->do_norm, m);
+    if (!w->scoring.alibi)
+        return;
+    *to->d_slope += of_biased * distance;
+    r->distance += p * distance;
+    size_add(to->of_slope, of_biased * distance, 0, p * cancels * distance, least * fabs(distance),
+             m);
+}
+
+/* o_i, without what the sink takes. */
+static void output(const struct work *w, const struct scratch *s, const struct lab_place *at,
+                   int64_t n) {
+    for (int64_t d = 0; d < w->d_v; d++)
+        s->o[d] = 0;
+    for (int64_t e = 0; e < n; e++)
+        if (!lab_drops(&w->scoring, &w->sizes, at, s->keys[e]))
+            for (int64_t d = 0; d < w->d_v; d++)
+                s->o[d] += s->weights[e] * lab_kept(&w->scoring) * s->v[s->keys[e] * w->d_v + d];
+}
+
+/* NaN or Inf among x. */
+static int not_finite(const double *x, int64_t n) {
+    double sum = 0;
+    for (int64_t d = 0; d < n; d++)
+        sum += x[d] * 0;
+    return isnan(sum);
+}
+
+/* Marks the row and the keys that it lists, where it or one of them holds NaN or Inf. */
+static void mark(const struct scratch *s, const struct sums *to, int64_t n, int bad) {
+    for (int64_t e = 0; e < n && !bad; e++)
+        bad = isnan(s->k_norm[s->keys[e]]);
+    to->of_q->bad = bad ? LAB_MAY_BE_NAN : 0;
+    for (int64_t e = 0; e < n && bad; e++)
+        to->of_k[s->keys[e]].bad = to->of_v[s->keys[e]].bad = LAB_MAY_BE_NAN;
+    if (bad)
+        to->of_slope->bad = to->of_sink->bad = LAB_MAY_BE_NAN;
 }
 
 /* One query: its dQ, and what it adds to dK, dV, slopes and sinks of its head. */
 static void row(const struct work *w, const struct scratch *s, const struct lab_place *at,
-                double *d_k, double *d_v, double *d_slope, double *d_sink) {
+                const struct sums *to) {
     const struct lab_gradients_of *in = w->in;
-    const int64_t group = w->sizes.heads_q / w->info.heads;
+    const int64_t x = (at->b * w->sizes.heads_q + at->h) * w->sizes.n_q + at->i;
     int64_t n;
-    double d_lse = 0, delta = 0;
-    tess_pattern_row(in->pattern, w->info.batch == 1 ? 0 : at->b, at->h / group, at->i, s->keys,
-                     w->sizes.n_kv, &n, NULL);
+    double d_lse = 0;
+    tess_pattern_row(in->pattern, w->info.batch == 1 ? 0 : at->b,
+                     at->h / (w->sizes.heads_q / w->info.heads), at->i, s->keys, w->sizes.n_kv, &n,
+                     NULL);
     lab_load_row(s->q, in->q, at->b, at->h, at->i);
     lab_load_row(s->d_o, in->d_o, at->b, at->h, at->i);
     if (in->d_lse)
         lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
-    for (int64_t d = 0; d < w->d_qk; d++)
-        s->d_q[d] = 0;
-    const double left = weigh(w, s, at, n);
-    for (int64_t e = 0; e < n && left > 0; e++)
-        if (!lab_drops(&w->scoring, &w->sizes, at, s->keys[e]))
-            delta += left * s->weights[e] * lab_kept(&w->scoring) *
-                     dot(s->d_o, s->v + s->keys[e] * w->d_v, w->d_v);
-    for (int64_t e = 0; e < n && left > 0; e++) {
-        const int64_t j = s->keys[e];
-        const double z = lab_drops(&w->scoring, &w->sizes, at, j) ? 0 : lab_kept(&w->scoring);
-        const double p = s->weights[e], d_p = z * dot(s->d_o, s->v + j * w->d_v, w->d_v);
-        const double of_biased = left * p * (d_p - delta) + p * d_lse;
-        const double t = w->scoring.softcap > 0 ? tanh(s->plain[e] / w->scoring.softcap) : 0;
-        const double d_s = w->scoring.scale * of_biased * (1 - t * t);
-        for (int64_t d = 0; d < w->d_qk; d++) {
-            s->d_q[d] += d_s * s->k[j * w->d_qk + d];
-            d_k[j * w->d_qk + d] += d_s * s->q[d];
-        }
-        for (int64_t d = 0; d < w->d_v; d++)
-            d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
-        if (w->scoring.alibi)
-            *d_slope += of_biased * lab_distance(&w->scoring, &w->sizes, at, j);
+    const struct softmax of = weigh(w, s, at, n);
+    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0);
+    if (n > 0)
+        mark(s, to, n, bad);
+    if (of.empty) {
+        to->of_q->empty = 1;
+        return;
     }
-    if (w->scoring.sink && left > 0)
-        *d_sink -= (1 - left) * delta;
-    double *d_q =
-        w->out->d_q + ((at->b * w->sizes.heads_q + at->h) * w->sizes.n_q + at->i) * w->d_qk;
+    output(w, s, at, n);
     for (int64_t d = 0; d < w->d_qk; d++)
-        d_q[d] = s->d_q[d];
+        s->d_q[d] = s->mean[d] = 0;
+    const double delta = of.left * dot(s->d_o, s->o, w->d_v);
+    struct rounding r = {.t = of.left * sqrt(dot_squares(s->d_o, s->o, w->d_v)),
+                         .q_norm = sqrt(dot(s->q, s->q, w->d_qk)),
+                         .do_norm = sqrt(dot(s->d_o, s->d_o, w->d_v))};
+    for (int64_t e = 0; e < n; e++)
+        pair(w, s, at, &of, to, &r, e, d_lse, delta);
+    if (isnan(s->weights[0]))
+        to->of_q->bad = LAB_IS_NAN;
+    memcpy(w->out->q.value + x * w->d_qk, s->d_q, (size_t)w->d_qk * sizeof *s->d_q);
+    const double t = of.left * r.t;
+    to->of_q->b = t * t * dot(s->mean, s->mean, w->d_qk);
+    to->of_slope->b += t * t * r.distance * r.distance;
+    if (w->scoring.sink) {
+        *to->d_sink -= of.taken * delta;
+        size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, LEAST_NUMBER,
+                 of.m);
+    }
 }
 
 /* All queries that read one key/value head. slopes and sinks: of the batch's heads. */
-static void head(const struct work *w, const struct scratch *s, int64_t b, int64_t hk,
-                 double *slopes, double *sinks) {
+static void head(const struct work *w, const struct scratch *s, int64_t b, int64_t hk) {
     const int64_t n = w->sizes.n_kv, group = w->sizes.heads_q / w->heads_kv;
-    double *d_k = w->out->d_k + (b * w->heads_kv + hk) * n * w->d_qk;
-    double *d_v = w->out->d_v + (b * w->heads_kv + hk) * n * w->d_v;
+    const int64_t key = (b * w->heads_kv + hk) * n;
+    struct lab_gradients *out = w->out;
     for (int64_t j = 0; j < n; j++) {
-        lab_load_row(s->k + j * w->d_qk, w->in->k, b, hk, j);
-        lab_load_row(s->v + j * w->d_v, w->in->v, b, hk, j);
+        double *k = s->k + j * w->d_qk, *v = s->v + j * w->d_v;
+        lab_load_row(k, w->in->k, b, hk, j);
+        lab_load_row(v, w->in->v, b, hk, j);
+        s->k_norm[j] =
+            not_finite(k, w->d_qk) || not_finite(v, w->d_v) ? (double)NAN : dot(k, k, w->d_qk);
     }
-    for (int64_t h = hk * group; h < (hk + 1) * group; h++)
-        for (int64_t i = 0; i < w->sizes.n_q; i++)
-            row(w, s, &(struct lab_place){b, h, i}, d_k, d_v, &slopes[h], &sinks[h]);
+    for (int64_t h = hk * group; h < (hk + 1) * group; h++) {
+        const int64_t x = b * w->sizes.heads_q + h;
+        struct sums to = {.d_k = out->k.value + key * w->d_qk,
+                          .d_v = out->v.value + key * w->d_v,
+                          .d_slope = &out->alibi.value[x],
+                          .d_sink = &out->sink.value[x],
+                          .of_k = out->k.size + key,
+                          .of_v = out->v.size + key,
+                          .of_slope = &out->alibi.size[x],
+                          .of_sink = &out->sink.size[x]};
+        for (int64_t i = 0; i < w->sizes.n_q; i++) {
+            to.of_q = out->q.size + x * w->sizes.n_q + i;
+            row(w, s, &(struct lab_place){b, h, i}, &to);
+        }
+    }
+}
+
+/* ---- the whole ---- */
+
+static int gradient_make(struct lab_gradient *g, int64_t rows, int64_t dim) {
+    g->rows = rows, g->dim = dim;
+    g->value = calloc((size_t)rows * (size_t)dim, sizeof *g->value);
+    g->size = calloc((size_t)rows, sizeof *g->size);
+    return g->value && g->size ? 0 : -1;
 }
 
 static int make(struct lab_gradients *out, const struct work *w) {
-    const size_t b = (size_t)w->in->q->size[0], h = (size_t)w->sizes.heads_q;
-    const size_t q = b * h * (size_t)w->sizes.n_q;
-    const size_t k = b * (size_t)w->heads_kv * (size_t)w->sizes.n_kv;
+    const int64_t b = w->in->q->size[0], h = b * w->sizes.heads_q;
+    const int64_t queries = h * w->sizes.n_q, keys = b * w->heads_kv * w->sizes.n_kv;
     memset(out, 0, sizeof *out);
-    out->d_q = calloc(q * (size_t)w->d_qk, sizeof *out->d_q);
-    out->d_k = calloc(k * (size_t)w->d_qk, sizeof *out->d_k);
-    out->d_v = calloc(k * (size_t)w->d_v, sizeof *out->d_v);
-    out->d_slopes = calloc(b * h, sizeof *out->d_slopes); /* of each batch, then of all */
-    out->d_sinks = calloc(b * h, sizeof *out->d_sinks);
-    return out->d_q && out->d_k && out->d_v && out->d_slopes && out->d_sinks ? 0 : -1;
+    const int lacking = gradient_make(&out->q, queries, w->d_qk) |
+                        gradient_make(&out->k, keys, w->d_qk) |
+                        gradient_make(&out->v, keys, w->d_v) |
+                        gradient_make(&out->alibi, h, 1) | /* of each batch, then of all */
+                        gradient_make(&out->sink, h, 1);
+    return lacking ? -1 : 0;
+}
+
+/* Adds up what the batches have for each head. */
+static void fold(struct lab_gradient *g, int64_t heads) {
+    for (int64_t x = heads; x < g->rows; x++) {
+        struct lab_gradient_size *to = &g->size[x % heads];
+        const struct lab_gradient_size *from = &g->size[x];
+        g->value[x % heads] += g->value[x];
+        to->a += from->a, to->b += from->b, to->w += from->w, to->least += from->least;
+        to->m = fmax(to->m, from->m), to->terms += from->terms, to->bad = to->bad || from->bad;
+    }
+    g->rows = heads;
+}
+
+/* Sums of squares become norms. */
+static void roots(struct lab_gradient *g) {
+    for (int64_t x = 0; x < g->rows; x++) {
+        struct lab_gradient_size *s = &g->size[x];
+        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w);
+    }
 }
 
 int lab_gradients_run(struct lab_gradients *out, const struct lab_gradients_of *in) {
@@ -149,7 +327,7 @@ int lab_gradients_run(struct lab_gradients *out, const struct lab_gradients_of *
                      .heads_kv = in->k->size[1],
                      .d_qk = in->q->size[3],
                      .d_v = in->v->size[3]};
-    const int64_t batch = in->q->size[0], heads = w.sizes.heads_q;
+    const int64_t batch = in->q->size[0];
     int failed = make(out, &w) || tess_pattern_describe(in->pattern, &w.info, NULL) != TESS_OK;
     if (!(w.scoring.scale < 0 || w.scoring.scale > 0))
         w.scoring.scale = 1 / sqrt((double)w.d_qk);
@@ -165,20 +343,22 @@ int lab_gradients_run(struct lab_gradients *out, const struct lab_gradients_of *
 #pragma omp for schedule(dynamic, 1)
         for (int64_t x = 0; x < batch * w.heads_kv; x++)
             if (!lacking)
-                head(&w, &s, x / w.heads_kv, x % w.heads_kv, out->d_slopes + x / w.heads_kv * heads,
-                     out->d_sinks + x / w.heads_kv * heads);
+                head(&w, &s, x / w.heads_kv, x % w.heads_kv);
         scratch_free(&s);
     }
-    for (int64_t x = heads; x < batch * heads; x++) {
-        out->d_slopes[x % heads] += out->d_slopes[x];
-        out->d_sinks[x % heads] += out->d_sinks[x];
-    }
+    fold(&out->alibi, w.sizes.heads_q);
+    fold(&out->sink, w.sizes.heads_q);
+    struct lab_gradient *const all[] = {&out->q, &out->k, &out->v, &out->alibi, &out->sink};
+    for (size_t g = 0; g < sizeof all / sizeof *all; g++)
+        roots(all[g]);
     return failed ? -1 : 0;
 }
 
 void lab_gradients_free(struct lab_gradients *g) {
-    double *const all[] = {g->d_q, g->d_k, g->d_v, g->d_slopes, g->d_sinks};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    struct lab_gradient *const all[] = {&g->q, &g->k, &g->v, &g->alibi, &g->sink};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]->value);
+        free(all[i]->size);
+    }
     memset(g, 0, sizeof *g);
 }

@@ -10,17 +10,40 @@
  *     dV_j  = sum_i w_i P_ij z_ij dO_i
  *     dslope_h = sum_ij dS'ij (j - p_i)    dsink_h = - sum_i (1 - w_i) D_i
  *
- * Sums over i are over all query heads that read a key/value head.
+ * Sums over i are over all query heads that read a key/value head. With every gradient come the sizes
+ * that its bound is made of (docs/semantics.md, "Accuracy").
  */
 #ifndef LAB_GRADIENTS_H
 #define LAB_GRADIENTS_H
 
 #include "lab/oracle.h"
 
-/* Contiguous, as the tensors that they are of: [batch, heads, n, dim]. */
+/* NaN or Inf of an input may be met; all of the row is NaN, as a score of its query is NaN or +Inf. */
+enum { LAB_MAY_BE_NAN = 1, LAB_IS_NAN = 2 };
+
+/* What the bound of one row is made of: norms over the elements of the row. */
+struct lab_gradient_size {
+    double a;            /* A: of independent roundings of the sum's terms */
+    double b;            /* B: of what rounding o does to delta */
+    double w;            /* W: of cancellation in dP - delta */
+    double least;        /* absolute: of weights too small for f32, and of subnormal products */
+    double m;            /* M of the rows that meet here */
+    int64_t terms;       /* of the sum */
+    unsigned char bad;   /* LAB_MAY_BE_NAN, LAB_IS_NAN */
+    unsigned char empty; /* dQ: the query lists no key, or all scores are -Inf */
+};
+
+/* One gradient: a row of dQ is a query, of dK and dV a key, of slopes and sinks a head. */
+struct lab_gradient {
+    int64_t rows, dim;
+    double *value;                  /* [rows][dim] */
+    struct lab_gradient_size *size; /* [rows] */
+};
+
 struct lab_gradients {
-    double *d_q, *d_k, *d_v;
-    double *d_slopes, *d_sinks; /* [heads_q], zeros where there are none */
+    /* Rows in the order of [batch, heads, n] of the tensors that they are of. */
+    struct lab_gradient q, k, v;
+    struct lab_gradient alibi, sink; /* [heads_q], zeros where there are none */
 };
 
 struct lab_gradients_of {

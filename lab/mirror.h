@@ -8,7 +8,7 @@
 
 #include "lab/guard.h"
 
-enum { LAB_MIRROR_PARTS = 11 };
+enum { LAB_MIRROR_PARTS = 20 };
 
 struct lab_mirror {
     tess_backend backend;

@@ -92,44 +92,107 @@ static const char *launch(call *function, const struct lab_run *run, const tess_
     return why;
 }
 
-/* ---- one call ---- */
+/* ---- what a call is handed ---- */
+
+/* A tensor or array of a call: where its view or address stands in tess_arguments. */
+struct part {
+    const char *name;
+    const struct lab_tensor *tensor; /* NULL: an array */
+    const struct lab_buffer *buffer;
+    size_t slot;
+    int written;
+};
+enum { PARTS = 14 };
+
+struct parts {
+    struct part part[PARTS];
+    int count;
+};
+
+/* Nothing where there is no such tensor, or it has no memory. */
+static void tensor_add(struct parts *all, const char *name, const struct lab_tensor *tensor,
+                       size_t slot, int written) {
+    if (tensor && tensor->buffer.base)
+        all->part[all->count++] = (struct part){name, tensor, &tensor->buffer, slot, written};
+}
+
+static void array_add(struct parts *all, const char *name, const struct lab_buffer *buffer,
+                      size_t slot) {
+    if (buffer->base)
+        all->part[all->count++] = (struct part){name, NULL, buffer, slot, 1};
+}
+
+#define SLOT(field) offsetof(tess_arguments, field)
+static struct parts parts_of(const struct lab_run *run) {
+    struct parts all = {.count = 0};
+    const struct lab_given *given = run->given;
+    const struct lab_wanted *wanted = run->wanted;
+    tensor_add(&all, "q", run->q, SLOT(q), 0);
+    tensor_add(&all, "k", run->k, SLOT(k), 0);
+    tensor_add(&all, "v", run->v, SLOT(v), 0);
+    tensor_add(&all, "o", run->o, SLOT(o), !given);
+    tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
+    if (given) {
+        tensor_add(&all, "d_o", &given->d_o, SLOT(d_o), 0);
+        tensor_add(&all, "d_lse", &given->d_lse, SLOT(d_lse), 0);
+        tensor_add(&all, "o_rest", &given->o_rest, SLOT(o_rest), 0);
+        tensor_add(&all, "delta", &given->delta, SLOT(delta), !wanted);
+    }
+    if (wanted) {
+        tensor_add(&all, "d_q", &wanted->d_q, SLOT(d_q), 1);
+        tensor_add(&all, "d_k", &wanted->d_k, SLOT(d_k), 1);
+        tensor_add(&all, "d_v", &wanted->d_v, SLOT(d_v), 1);
+        array_add(&all, "d_alibi", &wanted->d_alibi, SLOT(d_alibi));
+        array_add(&all, "d_sink", &wanted->d_sink, SLOT(d_sink));
+    }
+    return all;
+}
 
 /* What a call is handed, as the backend sees it. */
 struct sight {
     struct lab_mirror mirror;
-    tess_tensor q, k, v, o, lse;
+    tess_tensor view[PARTS];
     tess_arguments arguments;
 };
 
-/* scores NULL: none. */
-static int sight_make(struct sight *s, const struct lab_run *run,
-                      const struct lab_buffer *workspace, const struct lab_buffer *scores) {
-    tess_arguments a = tess_arguments_init();
-    lab_mirror_make(&s->mirror, run->planned->backend);
-    if (lab_mirror_tensor(&s->mirror, run->q, &s->q) ||
-        lab_mirror_tensor(&s->mirror, run->k, &s->k) ||
-        lab_mirror_tensor(&s->mirror, run->v, &s->v) ||
-        lab_mirror_tensor(&s->mirror, run->o, &s->o) ||
-        (run->lse && lab_mirror_tensor(&s->mirror, run->lse, &s->lse)))
+static int part_place(struct sight *s, const struct part *part, tess_tensor *view) {
+    void *at;
+    if (part->tensor && lab_mirror_tensor(&s->mirror, part->tensor, view))
         return -1;
-    a.q = &s->q, a.k = &s->k, a.v = &s->v, a.o = &s->o, a.lse = run->lse ? &s->lse : NULL;
-    a.workspace = lab_mirror_add(&s->mirror, workspace), a.workspace_size = workspace->size;
-    if (scores)
-        a.scores = lab_mirror_add(&s->mirror, scores);
-    if (run->modifiers && lab_modifiers_place(run->modifiers, &s->mirror, &a))
-        return -1;
-    a.image = run->planned->place, a.image_size = run->planned->image.size;
-    s->arguments = a;
-    return a.workspace && (a.scores || !scores) ? 0 : -1;
+    at = part->tensor ? view : lab_mirror_add(&s->mirror, part->buffer);
+    memcpy((char *)&s->arguments + part->slot, &at, sizeof at);
+    return at ? 0 : -1;
 }
 
-static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
-                  const struct lab_buffer *scores, char why[LAB_WHY]) {
+/* scores NULL: none. */
+static int sight_make(struct sight *s, const struct lab_run *run, const struct parts *parts,
+                      const struct lab_buffer *workspace, const struct lab_buffer *scores) {
+    tess_arguments *a = &s->arguments;
+    *a = tess_arguments_init();
+    lab_mirror_make(&s->mirror, run->planned->backend);
+    for (int i = 0; i < parts->count; i++)
+        if (part_place(s, &parts->part[i], &s->view[i]))
+            return -1;
+    a->workspace = lab_mirror_add(&s->mirror, workspace), a->workspace_size = workspace->size;
+    if (scores)
+        a->scores = lab_mirror_add(&s->mirror, scores);
+    if (run->modifiers && lab_modifiers_place(run->modifiers, &s->mirror, a))
+        return -1;
+    a->image = run->planned->place, a->image_size = run->planned->image.size;
+    return a->workspace && (a->scores || !scores) ? 0 : -1;
+}
+
+static int guards(const struct lab_run *run, const struct parts *parts,
+                  const struct lab_buffer *workspace, const struct lab_buffer *scores,
+                  char why[LAB_WHY]) {
     const struct lab_planned *p = run->planned;
-    if (lab_tensor_check(run->q, "q", why) || lab_tensor_check(run->k, "k", why) ||
-        lab_tensor_check(run->v, "v", why) || lab_tensor_check(run->o, "o", why) ||
-        (run->lse && lab_tensor_check(run->lse, "lse", why)) ||
-        lab_buffer_check(workspace, "the workspace", why) ||
+    for (int i = 0; i < parts->count; i++) {
+        const struct part *part = &parts->part[i];
+        if (part->tensor ? lab_tensor_check(part->tensor, part->name, why)
+                         : lab_buffer_check(part->buffer, part->name, why))
+            return -1;
+    }
+    if (lab_buffer_check(workspace, "the workspace", why) ||
         (scores && lab_buffer_check(scores, "scores", why)) ||
         (run->modifiers && lab_modifiers_check(run->modifiers, why)) ||
         (p->place && lab_buffer_check(&p->image, "the image", why)))
@@ -139,15 +202,18 @@ static int guards(const struct lab_run *run, const struct lab_buffer *workspace,
     return 0;
 }
 
+/* ---- one call ---- */
+
 static int call_once(call *function, const struct lab_run *run, size_t workspace_size,
                      const struct lab_buffer *scores, const char *what, char why[LAB_WHY]) {
     tess_error error = tess_error_init();
+    const struct parts parts = parts_of(run);
     struct sight sight;
     struct lab_buffer workspace;
     const char *broken = NULL;
     if (lab_buffer_make(&workspace, workspace_size, 64))
         return say(why, what, "out of memory for the workspace");
-    if (sight_make(&sight, run, &workspace, scores))
+    if (sight_make(&sight, run, &parts, &workspace, scores))
         broken = sight.mirror.why;
     if (!broken)
         broken = launch(function, run, &sight.arguments, &error);
@@ -155,7 +221,7 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
         broken = lab_mirror_fetch(&sight.mirror);
     if (!broken)
         broken = lab_mirror_fetch(&run->planned->home);
-    int failed = broken ? say(why, what, broken) : guards(run, &workspace, scores, why);
+    int failed = broken ? say(why, what, broken) : guards(run, &parts, &workspace, scores, why);
     lab_mirror_free(&sight.mirror);
     lab_buffer_free(&workspace);
     return failed;
@@ -164,24 +230,40 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
 /* ---- runs ---- */
 
 static uint64_t inputs_hash(const struct lab_run *run) {
-    const uint64_t modifiers = run->modifiers ? lab_modifiers_hash(run->modifiers) : 0;
-    return modifiers ^ lab_buffer_hash(&run->q->buffer) ^ 3 * lab_buffer_hash(&run->k->buffer) ^
-           5 * lab_buffer_hash(&run->v->buffer);
+    const struct parts parts = parts_of(run);
+    uint64_t hash = run->modifiers ? lab_modifiers_hash(run->modifiers) : 0;
+    for (int i = 0; i < parts.count; i++)
+        if (!parts.part[i].written)
+            hash = 31 * hash + lab_buffer_hash(parts.part[i].buffer);
+    return hash;
 }
 
 static void poison_outputs(const struct lab_run *run) {
-    lab_tensor_poison(run->o);
-    if (run->lse)
-        lab_tensor_poison(run->lse);
+    const struct parts parts = parts_of(run);
+    for (int i = 0; i < parts.count; i++)
+        if (parts.part[i].written) { /* the parts are views of what the caller lent to be written */
+            struct lab_buffer buffer = *parts.part[i].buffer;
+            lab_buffer_poison(&buffer);
+        }
+}
+
+static int whole(call *function, const struct lab_run *run, size_t workspace, const char *name,
+                 char why[LAB_WHY]) {
+    uint64_t before = inputs_hash(run);
+    poison_outputs(run);
+    if (call_once(function, run, workspace, NULL, name, why))
+        return -1;
+    return inputs_hash(run) == before ? 0 : say(why, name, "an input was written to");
 }
 
 int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]) {
-    uint64_t before = inputs_hash(run);
-    poison_outputs(run);
-    if (call_once(tess_run, run, tess_plan_workspace_size(run->planned->plan), NULL, "tess_run",
-                  why))
-        return -1;
-    return inputs_hash(run) == before ? 0 : say(why, "tess_run", "an input was written to");
+    return whole(tess_run, run, tess_plan_workspace_size(run->planned->plan), "tess_run", why);
+}
+
+int lab_run_delta(const struct lab_run *run, char why[LAB_WHY]) {
+    return whole(tess_delta, run,
+                 tess_plan_stage_workspace_size(run->planned->plan, TESS_STAGE_DELTA), "tess_delta",
+                 why);
 }
 
 int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]) {

@@ -5,6 +5,7 @@
 #ifndef LAB_RUN_H
 #define LAB_RUN_H
 
+#include "lab/backward.h"
 #include "lab/modifiers.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
@@ -30,14 +31,20 @@ enum lab_manner { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
 struct lab_run {
     const struct lab_planned *planned;
     const struct lab_tensor *q, *k, *v;
-    struct lab_tensor *o, *lse; /* lse NULL: none wanted */
+    /* Written, lse NULL: none wanted. A backward reads them, o NULL: not given. */
+    struct lab_tensor *o, *lse;
     enum lab_manner manner;
     const struct lab_modifiers *modifiers; /* NULL: none */
+    struct lab_given *given;               /* NULL: not a backward */
+    struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };
 
 /* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0 when it
  * ran, no canary was touched and no input and no image was changed; else -1 and why. */
 int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);
 int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]);
+
+/* tess_delta, in the same way. */
+int lab_run_delta(const struct lab_run *run, char why[LAB_WHY]);
 
 #endif

@@ -33,7 +33,7 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         {&s->q, c->type, {c->b, c->h, c->n, c->d}},
         {&s->k, c->type, {c->b, c->hkv, c->nkv, c->d}},
         {&s->v, c->type, {c->b, c->hkv, c->nkv, c->dv}},
-        {&s->o, c->type, {c->b, c->h, c->n, c->dv}},
+        {&s->o, c->given == LAB_GIVEN_O32 ? TESS_F32 : c->type, {c->b, c->h, c->n, c->dv}},
         {&s->lse, TESS_F32, {c->b, c->h, c->n, 1}},
     };
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
@@ -41,8 +41,9 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
             snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
             return -1;
         }
-    if (lab_modifiers_make(&s->modifiers, c)) {
-        snprintf(why, LAB_WHY, "out of memory for the modifiers of this case");
+    if (lab_modifiers_make(&s->modifiers, c) || lab_given_make(&s->given, c) ||
+        lab_wanted_make(&s->wanted, c)) {
+        snprintf(why, LAB_WHY, "out of memory for the modifiers and gradients of this case");
         return -1;
     }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
@@ -54,6 +55,21 @@ void lab_setting_free(struct lab_setting *s) {
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
     lab_modifiers_free(&s->modifiers);
+    lab_given_free(&s->given);
+    lab_wanted_free(&s->wanted);
     tess_pattern_free(s->pattern);
     memset(s, 0, sizeof *s);
+}
+
+int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *pattern,
+                          struct lab_gradients *gradients) {
+    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    const struct lab_gradients_of of = {&s->q.view,
+                                        &s->k.view,
+                                        &s->v.view,
+                                        &s->given.d_o.view,
+                                        s->c.d_lse ? &s->given.d_lse.view : NULL,
+                                        pattern,
+                                        &scoring};
+    return lab_gradients_run(gradients, &of);
 }

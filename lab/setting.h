@@ -2,13 +2,16 @@
 #ifndef LAB_SETTING_H
 #define LAB_SETTING_H
 
+#include "lab/backward.h"
 #include "lab/modifiers.h"
 
 struct lab_setting {
     struct lab_case c;
-    tess_pattern *pattern; /* made through the case's source */
-    struct lab_tensor q, k, v, o, lse;
+    tess_pattern *pattern;             /* made through the case's source */
+    struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
     struct lab_modifiers modifiers;
+    struct lab_given given; /* backward */
+    struct lab_wanted wanted;
 };
 
 /* Q, K and V are filled as the case says, without the poison of rows that no query lists; o and lse
@@ -19,5 +22,10 @@ void lab_setting_free(struct lab_setting *setting);
 /* Another o or lse, or K or V, of the setting's layout. 0, or -1 without memory. */
 int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
                       struct lab_tensor *tensor);
+
+/* The oracle's gradients of what the setting holds, by a pattern that lists what the setting's does. 0, or
+ * -1 without memory; lab_gradients_free in either case. */
+int lab_setting_gradients(const struct lab_setting *setting, const tess_pattern *pattern,
+                          struct lab_gradients *gradients);
 
 #endif

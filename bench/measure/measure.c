@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "lab/timer.h"
+#include "measure/backward.h"
 #include "measure/layer.h"
 #include "measure/peak.h"
 #include "measure/sample.h"
@@ -25,6 +26,11 @@ void bench_result_take(struct bench_result *r, const struct bench_times *times) 
     r->ms = times->ms, r->ms_min = times->min, r->ms_max = times->max;
     r->runs = times->runs, r->noise = times->noise;
     r->throttle = times->throttle;
+}
+
+double bench_flops(const struct lab_case *c, int64_t pairs) {
+    const int64_t products = lab_case_backward(c) ? 3 * c->d + 2 * c->dv : c->d + c->dv;
+    return 2.0 * (double)products * (double)pairs;
 }
 
 /* What a measurement goes through, step by step. */
@@ -113,6 +119,8 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
     }
     if (m->s->of.c.fill >= LAB_FILL_NANK && m->s->of.c.fill <= LAB_FILL_INF)
         return BENCH_DONE;
+    if (lab_case_backward(&m->s->of.c))
+        return bench_backward_check(m->s, why);
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
     if (bench_sample_make(&oracle, m->s, m->s->of.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
@@ -167,7 +175,7 @@ static const char *time_all(struct measuring *m) {
 
 static void name_kernels(struct bench_result *r, const tess_plan *plan) {
     size_t used = 0;
-    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM; s++) {
+    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM_TRANSPOSED; s++) {
         const char *name = tess_plan_kernel(plan, (tess_stage)s);
         if (name && used < sizeof r->kernel)
             used += (size_t)snprintf(r->kernel + used, sizeof r->kernel - used, "%s%s",
@@ -277,9 +285,9 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     if (status != BENCH_DONE)
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
-    m->r->tflops =
-        2.0 * (double)(m->s->of.c.d + m->s->of.c.dv) * (double)info.pairs / (m->r->ms * 1e9);
-    set_beside_limits(m, &info, limits);
+    m->r->tflops = bench_flops(&m->s->of.c, info.pairs) / (m->r->ms * 1e9);
+    if (!lab_case_backward(&m->s->of.c))
+        set_beside_limits(m, &info, limits);
     return status;
 }
 

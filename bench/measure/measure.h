@@ -18,7 +18,7 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
                        const struct bench_manner *manner, char why[LAB_WHY]);
 void bench_setting_free(struct bench_setting *s);
 
-/* Before a run that is checked: o and lse become NaN and, where a layer is run, Q, K and V the
+/* Before a run that is checked: what it writes becomes NaN and, where a layer is run, Q, K and V the
  * tokens, so that what an earlier run left cannot pass for an answer. */
 void bench_setting_spoil(struct bench_setting *s, int layer);
 
@@ -30,14 +30,14 @@ struct bench_result {
     const char *asked; /* the setting's */
     const char *pipeline;
     const char *timing;
-    char kernel[200]; /* staged: the three, joined by '+' */
+    char kernel[240]; /* of more than one pass or stage: joined by '+' */
     char device[128];
     char note[LAB_WHY];        /* why there are no times; "" when there are */
     double ms, ms_min, ms_max; /* median, fastest, slowest of the runs */
     double plan_ms, upload_ms; /* CUDA: upload_ms fills the image */
     double predicted_ms;       /* by the plan; on the CPU of one thread, so known for that alone */
     int64_t runs, pairs;
-    double tflops; /* 2 (d_qk + d_v) pairs over the median */
+    double tflops; /* useful FLOPs over the median: bench_flops */
     double stage_ms[BENCH_STAGES];
     double projection_ms, layer_ms; /* projections alone; with the attention after them */
     double over_floor, stage_over_floor[BENCH_STAGES];
@@ -48,6 +48,10 @@ struct bench_result {
     double noise;       /* bench_times */
     struct bench_throttle throttle;
 };
+/* Useful FLOPs of a case with so many attended pairs: 2 (d_qk + d_v) a pair, and of a backward
+ * 2 (3 d_qk + 2 d_v), which is five products. */
+double bench_flops(const struct lab_case *c, int64_t pairs);
+
 void bench_result_make(struct bench_result *r, const struct bench_setting *s);
 void bench_result_take(struct bench_result *r, const struct bench_times *times);
 
@@ -55,6 +59,7 @@ void bench_result_take(struct bench_result *r, const struct bench_times *times);
 struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
+    tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

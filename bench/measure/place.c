@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "lab/setting.h"
+#include "measure/backward.h"
 #include "measure/layer.h"
 
 /* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
@@ -19,6 +20,8 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     s->of.c = *c;
     bench_asked(s->asked, manner, c);
     const char *refusal = manner->layer ? bench_layer_refuses(c) : NULL;
+    if (!refusal)
+        refusal = bench_backward_refuses(c, manner);
     if (refusal) {
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
@@ -29,7 +32,7 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
     }
-    return lacking;
+    return lacking ? lacking : bench_backward_make(&s->of, why);
 }
 
 void bench_setting_free(struct bench_setting *s) {
@@ -41,6 +44,10 @@ void bench_setting_free(struct bench_setting *s) {
 
 void bench_setting_spoil(struct bench_setting *s, int layer) {
     struct lab_tensor *const projected[] = {&s->of.q, &s->of.k, &s->of.v};
+    if (lab_case_backward(&s->of.c)) {
+        bench_backward_spoil(&s->of.wanted);
+        return;
+    }
     lab_tensor_poison(&s->of.o);
     lab_tensor_poison(&s->of.lse);
     for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
@@ -82,7 +89,7 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         return p->tensors.why;
     a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
     p->arguments = a;
-    return NULL;
+    return lab_case_backward(&s->of.c) ? bench_backward_place(p, &s->of) : NULL;
 }
 
 void bench_place_free(struct bench_place *p) {

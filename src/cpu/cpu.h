@@ -52,4 +52,11 @@ static inline int cpu_listed_fits(const struct problem *p) {
            p->d_qk <= CPU_LISTED_MOST;
 }
 
+/* The same of the backward, which computes scores of dO and V as well, and modifies none there. */
+static inline int cpu_gradients_listed_fit(const struct problem *p) {
+    const struct modifiers *m = &p->modifiers;
+    return cpu_listed_fits(p) && p->d_v <= CPU_LISTED_MOST && m->softcap == 0 && !m->alibi &&
+           !m->dropped;
+}
+
 #endif

@@ -157,8 +157,9 @@ const char *cpu_isa(void) {
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 static const struct tiling forward_tiling = {
     .rows = tile_rows, .stacked_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits};
-static const struct tiling rows_tiling = {.rows = tile_rows, .stacked_rows = CPU_TILE_ROWS};
-static const struct tiling keys_tiling = {.rows = tile_rows};
+static const struct tiling rows_tiling = {
+    .rows = tile_rows, .stacked_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit};
+static const struct tiling keys_tiling = {.rows = tile_rows, .listed = cpu_gradients_listed_fit};
 #if defined(__x86_64__)
 static const struct tiling pairs_tiling = {.rows = tile_rows, .stacked_rows = CPU_TILE_ROWS};
 #endif
@@ -247,10 +248,12 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
         KERNEL(level, delta, TESS_STAGE_DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),            \
         KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &keys_tiling, .item = 2e-6,         \
                .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
-               .masked_key = 2 * masked),                                                          \
+               .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
+               .listed_key_dim = key_listed),                                                      \
         KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &rows_tiling, .item = 2e-6,         \
                .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
-               .masked_key = 2 * masked)
+               .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
+               .listed_key_dim = key_listed)
 #define KERNEL_PAIRS(level, row_dim, key)                                                          \
     {                                                                                              \
         .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tiling = &pairs_tiling,   \

@@ -1,6 +1,9 @@
 /* Which passes a plan has, by operation and pipeline, and what each of them is handed. */
 #include "plan/plan.h"
 
+/* What a pass has of the problem's scale and modifiers. */
+enum keeps { ALL, NO_MODIFIERS, NO_SCALE /* and no modifiers */ };
+
 /* A pass as it stands in the table. */
 struct step {
     tess_operation operation;
@@ -10,71 +13,49 @@ struct step {
     const char *what;
     struct operands operands;
     size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
-    int plain;        /* scale 1, no modifiers */
+    enum keeps keeps;
     int over_keys;
 };
 
+#define FUSED TESS_ATTENTION, TESS_FUSED
+#define STAGED TESS_ATTENTION, TESS_STAGED
+#define FUSED_BACKWARD TESS_ATTENTION_BACKWARD, TESS_FUSED
+#define STAGED_BACKWARD TESS_ATTENTION_BACKWARD, TESS_STAGED
+
 #define ARG(name) offsetof(struct kernel_args, name)
+#define BIND(q, k, v, o, scores)                                                                   \
+    { ARG(q), ARG(k), ARG(v), ARG(o), ARG(scores) }
 #define DIMS(qk, v) offsetof(struct problem, qk), offsetof(struct problem, v)
-#define OWN {ARG(q), ARG(k), ARG(v), ARG(o), ARG(scores)}, DIMS(d_qk, d_v), 0
-#define GRADIENT_SCORES (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_ALIBI)
-#define GRADIENT_TILES (GRADIENT_SCORES | TESS_GRADIENT_V)
+#define OWN BIND(q, k, v, o, scores), DIMS(d_qk, d_v)
+
+#define OF_KEYS (TESS_GRADIENT_K | TESS_GRADIENT_V)
+#define OF_ROWS (TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI)
+#define OF_SCORES (OF_ROWS | TESS_GRADIENT_K)
+#define OF_TILES (OF_SCORES | TESS_GRADIENT_V)
 
 /* In the order in which they run. */
 static const struct step steps[] = {
-    {TESS_ATTENTION, TESS_FUSED, TESS_STAGE_ATTENTION, 0, NULL, OWN, 0},
+    {FUSED, TESS_STAGE_ATTENTION, 0, NULL, OWN, ALL, 0},
 
-    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SDDMM, 0, NULL, OWN, 0},
-    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SOFTMAX, 0, NULL, OWN, 0},
-    {TESS_ATTENTION, TESS_STAGED, TESS_STAGE_SPMM, 0, NULL, OWN, 0},
+    {STAGED, TESS_STAGE_SDDMM, 0, NULL, OWN, ALL, 0},
+    {STAGED, TESS_STAGE_SOFTMAX, 0, NULL, OWN, ALL, 0},
+    {STAGED, TESS_STAGE_SPMM, 0, NULL, OWN, ALL, 0},
 
-    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_DELTA, 0, NULL, OWN, 0},
-    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_GRADIENT_KEYS,
-     TESS_GRADIENT_K | TESS_GRADIENT_V, NULL, OWN, 1},
-    {TESS_ATTENTION_BACKWARD, TESS_FUSED, TESS_STAGE_GRADIENT_ROWS,
-     TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI, NULL, OWN, 0},
+    {FUSED_BACKWARD, TESS_STAGE_DELTA, 0, NULL, OWN, ALL, 0},
+    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_KEYS, OF_KEYS, NULL, OWN, ALL, 1},
+    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_ROWS, OF_ROWS, NULL, OWN, ALL, 0},
 
-    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_DELTA, 0, NULL, OWN, 0},
-    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SDDMM, GRADIENT_TILES, "scores of q and k",
-     OWN, 0},
-    {TESS_ATTENTION_BACKWARD,
-     TESS_STAGED,
-     TESS_STAGE_SDDMM,
-     GRADIENT_SCORES,
-     "gradients of d_o and v",
-     {ARG(d_o), ARG(v), ARG(v), ARG(o), ARG(gradients)},
-     DIMS(d_v, d_v),
-     1,
-     0},
-    {TESS_ATTENTION_BACKWARD, TESS_STAGED, TESS_STAGE_SOFTMAX_BACKWARD, GRADIENT_TILES, NULL, OWN,
-     0},
-    {TESS_ATTENTION_BACKWARD,
-     TESS_STAGED,
-     TESS_STAGE_SPMM_TRANSPOSED,
-     TESS_GRADIENT_V,
-     "d_v from weights and d_o",
-     {ARG(q), ARG(k), ARG(d_o), ARG(d_v), ARG(scores)},
-     DIMS(d_qk, d_v),
-     1,
-     1},
-    {TESS_ATTENTION_BACKWARD,
-     TESS_STAGED,
-     TESS_STAGE_SPMM,
-     TESS_GRADIENT_Q,
-     "d_q from gradients and k",
-     {ARG(q), ARG(k), ARG(k), ARG(d_q), ARG(gradients)},
-     DIMS(d_qk, d_qk),
-     1,
-     0},
-    {TESS_ATTENTION_BACKWARD,
-     TESS_STAGED,
-     TESS_STAGE_SPMM_TRANSPOSED,
-     TESS_GRADIENT_K,
-     "d_k from gradients and q",
-     {ARG(q), ARG(k), ARG(q), ARG(d_k), ARG(gradients)},
-     DIMS(d_qk, d_qk),
-     1,
-     1},
+    {STAGED_BACKWARD, TESS_STAGE_DELTA, 0, NULL, OWN, ALL, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_TILES, "scores of q and k", OWN, NO_MODIFIERS, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_SCORES, "gradients of d_o and v",
+     BIND(d_o, v, v, o, gradients), DIMS(d_v, d_v), NO_SCALE, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SOFTMAX_BACKWARD, OF_TILES, NULL, OWN, ALL, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_V, "d_v from weights and d_o",
+     BIND(q, k, d_o, d_v, scores), DIMS(d_qk, d_v), NO_SCALE, 1},
+    {STAGED_BACKWARD, TESS_STAGE_SPMM, TESS_GRADIENT_Q, "d_q from gradients and k",
+     BIND(q, k, k, d_q, gradients), DIMS(d_qk, d_qk), NO_SCALE, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_K, "d_k from gradients and q",
+     BIND(q, k, q, d_k, gradients), DIMS(d_qk, d_qk), NO_SCALE, 1},
 };
 
 static int64_t dim_at(const struct problem *p, size_t place) {
@@ -85,10 +66,10 @@ static struct problem step_problem(const struct step *step, const struct problem
     struct problem p = *of;
     p.d_qk = dim_at(of, step->d_qk);
     p.d_v = dim_at(of, step->d_v);
-    if (step->plain) {
-        p.scale = 1;
+    if (step->keeps != ALL)
         p.modifiers = (struct modifiers){0};
-    }
+    if (step->keeps == NO_SCALE)
+        p.scale = 1;
     return p;
 }
 

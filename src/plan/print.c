@@ -158,11 +158,13 @@ static void say_work(struct text *t, const tess_plan *plan, const struct work *w
     static const struct sides sides[] = {{"tile", "rows", "query", "keys"},
                                          {"key tile", "keys", "key", "queries"}};
     const struct schedule *schedule = &work->schedule;
+    const int over_keys = work == &plan->key_work;
     if (work_packed(work))
-        say_lists(t, plan, work, &sides[work == &plan->key_work]);
+        say_lists(t, plan, work, &sides[over_keys]);
     if (work_packed(work) || work_copied(work))
-        say(t, "  schedule  %lld work item%s, %lld split tile%s\n", (long long)schedule->n_items,
-            plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges));
+        say(t, "  schedule  %lld work item%s, %lld split tile%s%s\n", (long long)schedule->n_items,
+            plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges),
+            over_keys ? ", over keys" : "");
 }
 
 size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {

@@ -105,8 +105,13 @@ static int rows_apart(const struct lab_case *c, tess_pipeline pipeline) {
     char why[LAB_WHY] = "";
     work_make(&w, c);
     planned_make(&p, &w, pipeline);
-    const struct lab_run run = {&p,     &w.s.q,   &w.s.k,    &w.s.v,
-                                &w.s.o, &w.s.lse, LAB_PLAIN, &w.s.modifiers};
+    const struct lab_run run = {.planned = &p,
+                                .q = &w.s.q,
+                                .k = &w.s.k,
+                                .v = &w.s.v,
+                                .o = &w.s.o,
+                                .lse = &w.s.lse,
+                                .modifiers = &w.s.modifiers};
     assert_int_equal(lab_run_whole(&run, why), 0);
 
     tess_tensor q = apart_make(&w.s.q.view), k = apart_make(&w.s.k.view),

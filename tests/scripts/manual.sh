@@ -3,7 +3,7 @@
 # Usage: tests/scripts/manual.sh TESSERA PAGE
 set -eu
 program=$1 page=$2
-commands='info run pattern plan verify bench'
+commands='info run pattern plan verify gradcheck bench'
 have=$(for command in $commands; do "$program" "$command" --help; done |
     grep -o -E -- '^ +(-[a-z], +)?--[a-z-]+' | grep -o -E -- '--[a-z-]+' |
     grep -v -x -E -- '--(help|usage|version)' | sort -u)

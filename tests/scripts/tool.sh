@@ -36,11 +36,11 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part softcap alibi sink dropout; do
+    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 27 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 33 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
@@ -49,7 +49,7 @@ for command in run pattern; do
     tail -n 16 spec | while read -r line; do grep -qF "$line" std || exit 1; done ||
         fail "$command --help has no SPEC"
 done
-for command in plan verify bench; do
+for command in plan verify bench gradcheck; do
     good $command --help
     checks=$((checks + 1))
     tail -n +2 case | sed 's/; .*//' | while read -r line; do grep -qF "$line" std || exit 1; done ||
@@ -57,7 +57,7 @@ for command in plan verify bench; do
 done
 good --version
 says 'tessera '
-for command in info run pattern plan verify bench; do
+for command in info run pattern plan verify bench gradcheck; do
     good $command --help
     says "Usage: tessera $command"
     good $command --version
@@ -348,6 +348,61 @@ for pipeline in fused staged oracle; do
 done
 "$tessera" "${run[@]}" "${causal[@]}" "${out[@]}" --verbose 2>err && grep -q 'cpu' err ||
     fail 'run --verbose'
+
+# ---- run: the backward ----
+# gradients LIMIT ARGUMENTS...: fused and staged against the oracle, from an output and its LSE that the
+# forward left; the gradient of the output is that of another pattern.
+gradients() {
+    local limit=$1
+    shift
+    good run "$@" --pattern dense --out out/do.npy
+    good run "$@" "${backward_pattern[@]}" --out out/o.npy --lse out/l.npy
+    good run "$@" "${backward_pattern[@]}" --backward --pipeline oracle --do out/do.npy --o out/o.npy \
+        --lse out/l.npy --dq out/rq.npy --dk out/rk.npy --dv out/rv.npy
+    for pipeline in fused staged; do
+        good run "$@" "${backward_pattern[@]}" --backward --pipeline $pipeline --backend cpu --do out/do.npy \
+            --o out/o.npy --lse out/l.npy --dq out/q.npy --dk out/k.npy --dv out/v.npy
+        for tensor in q k v; do
+            same out/r$tensor.npy out/$tensor.npy "$limit"
+            differ out/r$tensor.npy out/do.npy 1e-2
+        done
+    done
+}
+backward_pattern=(--pattern 'window(7,3)' --block 8x8)
+gradients 2e-5 $(arrays f32)
+gradients 2e-2 $(arrays f16)
+gradients 2e-5 $(arrays rank3) --scale 0.5
+gradients 4e-5 $(arrays f32) --softcap 3 --alibi standard --sink $both:sinks --dropout 0.5 --dropout-seed 7
+backward_pattern=(--topk topk2.npy)
+gradients 2e-5 $(arrays f64)
+backward_pattern=(--pattern causal --block 16x16)
+gradients 2e-5 $(arrays f32) --threads 1
+backward=(run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --lse out/l.npy)
+# One gradient alone has the bits that it has beside others.
+good "${backward[@]}" --dq out/q.npy --dk out/k.npy --dv out/v.npy
+good "${backward[@]}" --dq out/one.npy
+same out/one.npy out/q.npy 0
+good "${backward[@]}" --dk out/one.safetensors:x --dv out/two.safetensors
+same out/one.safetensors:x out/k.npy 2e-6
+same out/two.safetensors:dv out/v.npy 2e-6
+good run --backward $(named bf16) "${causal[@]}" --dtype bf16 --do out/do.npy --o out/o.npy --lse out/l.npy \
+    --dv out/one.npy # an o in f32 beside bf16
+same out/one.npy out/v.npy 5e-2
+"$tessera" "${backward[@]}" --dv out/one.npy --verbose 2>err && grep -q 'cpu' err || fail 'run --backward --verbose'
+for option in --do --o --dq --dk --dv; do
+    refused "$option goes with --backward" "${run[@]}" "${causal[@]}" --out out/x.npy $option out/x2.npy
+done
+refused '--out does not go with --backward' "${backward[@]}" --out out/x.npy --dq out/x2.npy
+refused '--dq, --dk or --dv is needed' "${backward[@]}"
+refused '--do is needed' run --backward $(arrays f32) "${causal[@]}" --dq out/x.npy
+refused '--lse is needed' run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --dq out/x.npy
+refused 'o is [2,4,50,16]; q and v ask for [2,4,50,24]' run --backward $(arrays f32) "${causal[@]}" --do out/do.npy \
+    --o f32-q.npy --lse out/l.npy --dq out/x.npy
+refused '--dtype converts them' run --backward $(arrays f32) "${causal[@]}" --do f16-q.npy --o out/o.npy \
+    --lse out/l.npy --dq out/x.npy
+refused '[B,H,N], [H,N] or [N] is needed' run --backward $(arrays f32) "${causal[@]}" --do out/do.npy --o out/o.npy --lse f32-q.npy --dq out/x.npy
+refused '--dq and --dv name the same file' "${backward[@]}" --dq out/x.npy --dv out/x.npy
+refused 'folder' "${backward[@]}" --dk none/x.npy
 rm -rf out && mkdir out
 
 # ---- pattern ----
@@ -512,12 +567,12 @@ says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
 good verify -n 3 --list
 says 'pattern='
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable n=17,d=8,pipeline=fused
-says '  cpu_attention_portable             2 cases, worst error/bound '
+says '  cpu_attention_portable              2 cases, worst error/bound '
 nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
 good verify "$nearest"
 says "nearest to its bound: tessera verify '$nearest'"
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
-says '  cpu_attention_portable             1 cases, worst error/bound '
+says '  cpu_attention_portable              1 cases, worst error/bound '
 for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
     grep -Eq "^  $name +(ran in no case|skipped: )" std || fail "verify does not name $name"
 done
@@ -586,8 +641,48 @@ checks=$((checks + 1))
 checks=$((checks + 1))
 "$built/verify_fails" n=16,d=8,backend=cpu >std 2>err && [ ! -s err ] || fail 'the progress of a fast verify'
 
+# ---- the backward in plan, verify, bench and gradcheck ----
+backward=n=40,h=2,d=8,block=8x8,pattern=causal,op=backward
+good verify "$backward,alibi=1,sink=1,grads=qkvas,dlse=1" "$backward,given=delta" "$backward,dtype=bf16,orest=1,out32=1"
+says 'verify: 3 cases, 3 passed, 0 failed'
+says 'op=backward'
+good verify --list "$backward,alibi=1,grads=aq,dlse=1,given=o32,out32=1"
+says ',op=backward,grads=qa,dlse=1,given=o32,out32=1'
+good verify --list -n 60
+says 'op=backward'
+good verify --list --backend cuda -n 60 # which has kernels for neither modifiers nor the backward
+checks=$((checks + 1))
+! grep -qE 'op=|softcap|sink=1|grads|dlse' std || fail 'the sweep for CUDA'
+good plan "$backward,backend=cpu"
+says 'tess_attention_backward takes the '
+for wrong in grads=q dlse=1 orest=1 given=delta out32=1; do
+    refused "${wrong%=*} goes with op=backward" plan "n=40,d=8,$wrong"
+done
+refused 'letters of qkvas' plan "$backward,grads=qx"
+refused 'letters of qkvas' plan "$backward,grads=qq"
+refused 'a goes with alibi=1' plan "$backward,grads=qa"
+refused 's goes with sink=1' plan "$backward,grads=s"
+refused 'orest=1 goes with given=o' plan "$backward,orest=1,given=delta"
+refused 'op=sideways' plan op=sideways
+good gradcheck n=12,h=2,hkv=1,d=4,block=4x4,pattern=causal,alibi=1,sink=1,softcap=2,dropout=0.3,grads=qkvas,dlse=1,op=backward
+says 'cpu staged     d_sink   ok'
+good gradcheck n=12,h=1,d=4 --backend cpu --pipeline fused --elements 3 --directions 2
+checks=$((checks + 1))
+! grep -q staged std || fail 'gradcheck --pipeline fused'
+checks=$((checks + 1))
+"$built/gradcheck_fails" n=12,h=2,d=4,seed=13 >std 2>err
+[ $? -eq 1 ] && [ ! -s err ] && grep -q '^  cpu fused      d_k      FAILED' std &&
+    ! grep -q '^  oracle.*FAILED' std || fail 'a fault that gradcheck is to find'
+refused 'a case is needed' gradcheck
+refused 'dtype=f32 is needed' gradcheck dtype=bf16,n=12
+refused 'op=backward is what is checked' gradcheck op=attention,n=12
+refused 'fill=normal or fill=positive' gradcheck fill=inf,n=12
+refused 'too large' gradcheck n=4096
+refused '--pipeline oracle: fused or staged' gradcheck n=12 --pipeline oracle
+refused 'cpu or cuda' gradcheck n=12 --backend tpu
+
 # ---- verify and bench: bad input ----
-for command in verify bench; do
+for command in verify bench gradcheck; do
     refused frob $command frob=1
     refused "unrecognized option '--frob'" $command --frob
 done

@@ -267,6 +267,32 @@ static void every_key_tile_has_its_items(void **state) {
     }
 }
 
+/* The longest key tile of each group comes first, and its length is that of all heads: the first head of
+ * one group sees the keys from its queries on, the second of the other those up to them. */
+static void groups_are_summed(void **state) {
+    enum { BLOCKS = 6 };
+    uint8_t blocks[4][BLOCKS][BLOCKS] = {0};
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern = NULL;
+    (void)state;
+    for (int i = 0; i < BLOCKS; i++)
+        for (int j = i; j < BLOCKS; j++)
+            blocks[0][i][j] = blocks[3][j][i] = 1;
+    shape.n_q = 16 * BLOCKS, shape.block_q = shape.block_kv = 16, shape.heads = 4;
+    assert_int_equal(tess_pattern_from_blocks(&pattern, &blocks[0][0][0], &shape, NULL), TESS_OK);
+    for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
+        tess_problem problem = backward_make(16 * BLOCKS, (tess_pipeline)pipeline, TESS_GRADIENT_K);
+        problem.tile_rows = pipeline == TESS_FUSED ? 16 : 0;
+        tess_plan *plan = plan_of(&problem, pattern);
+        const struct schedule *s = &plan->key_work.schedule;
+        assert_int_equal(s->n_items, 2 * 2 * BLOCKS);
+        for (int64_t i = 0; i < 4; i++)
+            assert_int_equal(s->items[i].tile, s->items[i].batch_head % 2 ? 0 : BLOCKS - 1);
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(pattern);
+}
+
 /* ---- runs ---- */
 
 enum { N = 64, B = 2, HQ = 4, HKV = 2, QK = 16, DV = 8 };
@@ -359,15 +385,15 @@ static void staged_passes_are_bound(void **state) {
         tess_stage stage;
         const float *q, *k, *v, *o, *scores; /* q or v NULL: whatever they are */
         int64_t d_qk, d_v;
-        int plain;
+        int modified, scaled;
     } of[] = {
-        {TESS_STAGE_DELTA, m->q, m->k, m->v, m->o, scores, QK, DV, 0},
-        {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0},
-        {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 1},
-        {TESS_STAGE_SOFTMAX_BACKWARD, NULL, NULL, NULL, NULL, scores, QK, DV, 0},
-        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->d_o, m->d_v, scores, QK, DV, 1},
-        {TESS_STAGE_SPMM, NULL, NULL, m->k, m->d_q, gradients, QK, QK, 1},
-        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->q, m->d_k, gradients, QK, QK, 1},
+        {TESS_STAGE_DELTA, m->q, m->k, m->v, m->o, scores, QK, DV, 1, 1},
+        {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0, 1},
+        {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 0, 0},
+        {TESS_STAGE_SOFTMAX_BACKWARD, NULL, NULL, NULL, NULL, scores, QK, DV, 1, 1},
+        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->d_o, m->d_v, scores, QK, DV, 0, 0},
+        {TESS_STAGE_SPMM, NULL, NULL, m->k, m->d_q, gradients, QK, QK, 0, 0},
+        {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->q, m->d_k, gradients, QK, QK, 0, 0},
     };
     assert_int_equal(seen.n, sizeof of / sizeof *of);
     assert_true(gradients - scores == s.plan->scores_count);
@@ -383,8 +409,8 @@ static void staged_passes_are_bound(void **state) {
         assert_ptr_equal(a->gradients, gradients);
         assert_int_equal(p->d_qk, of[i].d_qk);
         assert_int_equal(p->d_v, of[i].d_v);
-        assert_int_equal(modifiers_any(&p->modifiers), !of[i].plain);
-        assert_true((p->scale == 1) == of[i].plain);
+        assert_int_equal(modifiers_any(&p->modifiers), of[i].modified);
+        assert_true((p->scale != 1) == of[i].scaled);
         assert_ptr_equal(a->bcsr, &s.plan->work.bcsr);
         assert_ptr_equal(a->transposed, &s.plan->key_work.bcsr);
         assert_ptr_equal(a->entries, s.plan->key_work.entries);
@@ -410,7 +436,8 @@ static void workspace_is_exact(void **state) {
     } cases[] = {{TESS_FUSED, 0, 0},
                  {TESS_FUSED, TESS_GRADIENT_Q, 0},
                  {TESS_STAGED, 0, 2},
-                 {TESS_STAGED, TESS_GRADIENT_V, 1}};
+                 {TESS_STAGED, TESS_GRADIENT_V, 1},
+                 {TESS_STAGED, TESS_GRADIENT_ALIBI, 2}};
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct setting s;
@@ -488,7 +515,7 @@ static void delta_stands_for_o(void **state) {
     assert_null(seen.runs[0].d_q.data);
 
     s.a.workspace_size = tess_plan_workspace_size(s.plan);
-    s.a.o = &(tess_tensor){0}; /* which nobody looks at */
+    s.a.o = &(tess_tensor){0}, s.a.o_rest = NULL; /* which nobody looks at */
     expect(&s, TESS_OK, NULL, NULL);
     assert_null(seen.runs[0].o.data);
     assert_ptr_equal(seen.runs[0].delta.data, s.memory->delta);
@@ -633,6 +660,7 @@ static void plans_are_printed(void **state) {
                                         "  key tile  ",
                                         " key tiles, ",
                                         " packed queries: ",
+                                        ", over keys\n",
                                         "% of the computed pairs"};
     static const char *const staged[] = {
         "staged backward of attention on cpu\n", "  gradients alibi\n",
@@ -698,6 +726,7 @@ int main(void) {
         cmocka_unit_test(passes_are_those_wanted),
         cmocka_unit_test(transposed_tiles_have_their_places),
         cmocka_unit_test(every_key_tile_has_its_items),
+        cmocka_unit_test(groups_are_summed),
         cmocka_unit_test(staged_passes_are_bound),
         cmocka_unit_test(workspace_is_exact),
         cmocka_unit_test(outputs_may_be_f32),

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/gradients.h"
+#include "lab/compare.h"
 #include "lab/rng.h"
 #include "support/support.h"
 
@@ -141,7 +141,8 @@ static void unmake(struct problem_at_hand *p) {
 
 /* The oracle's derivative by input x, in the order of struct inputs. */
 static double by_oracle(const struct lab_gradients *g, size_t x) {
-    const double *const parts[] = {g->d_q, g->d_k, g->d_v, g->d_slopes, g->d_sinks};
+    const double *const parts[] = {g->q.value, g->k.value, g->v.value, g->alibi.value,
+                                   g->sink.value};
     const size_t counts[] = {B * H * N * D, B * H_KV * N_KV * D, B * H_KV * N_KV * D_V, H, H};
     int part = 0;
     for (; x >= counts[part]; part++)
@@ -215,7 +216,7 @@ static void central_differences_agree(void **state) {
         static struct problem_at_hand p;
         make(&p, "window(2,3)", &scorings[c]);
         float *const of[] = {&p.q[0][0][0][0], &p.k[0][0][0][0], &p.v[0][0][0][0]};
-        const double *const by[] = {p.gradients.d_q, p.gradients.d_k, p.gradients.d_v};
+        const double *const by[] = {p.gradients.q.value, p.gradients.k.value, p.gradients.v.value};
         const size_t counts[] = {COUNT(p.q), COUNT(p.k), COUNT(p.v)};
         for (int t = 0; t < 3; t++)
             for (size_t x = 0; x < counts[t]; x += 7) {
@@ -247,16 +248,16 @@ static void identities_hold(void **state) {
                     tess_pattern_row(p.loss.pattern, 0, 0, i, NULL, 0, &n, NULL);
                     for (int d = 0; d < D; d++)
                         of_q += (double)p.q[b][h][i][d] *
-                                p.gradients.d_q[((b * H + h) * N + i) * D + d];
+                                p.gradients.q.value[((b * H + h) * N + i) * D + d];
                     for (int d = 0; d < D_V && n > 0; d++)
                         d_o[d] += (double)p.d_o[b][h][i][d];
                 }
             for (int64_t j = 0; j < N_KV; j++) {
                 for (int d = 0; d < D; d++)
                     of_k += (double)p.k[b][hk][j][d] *
-                            p.gradients.d_k[((b * H_KV + hk) * N_KV + j) * D + d];
+                            p.gradients.k.value[((b * H_KV + hk) * N_KV + j) * D + d];
                 for (int d = 0; d < D_V; d++)
-                    d_v[d] += p.gradients.d_v[((b * H_KV + hk) * N_KV + j) * D_V + d];
+                    d_v[d] += p.gradients.v.value[((b * H_KV + hk) * N_KV + j) * D_V + d];
             }
             assert_true(fabs(of_q - of_k) < 1e-13);
             for (int d = 0; d < D_V; d++)
@@ -265,11 +266,72 @@ static void identities_hold(void **state) {
     unmake(&p);
 }
 
+/* ---- the library's ---- */
+
+static void cases_of_the_backward_are_right(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/backward.txt", TESS_CPU);
+}
+
+/* ---- what is compared ---- */
+
+/* Bounds are met by the oracle's own numbers, and by no others: what is off by the bound is found, in a
+ * row, in the whole, and where a number is not finite. */
+static void comparisons_can_fail(void **state) {
+    (void)state;
+    static struct problem_at_hand p;
+    static float got[B][H_KV][N_KV][D];
+    make(&p, "window(2,3)", &(struct lab_scoring){.scale = 0.7});
+    const tess_tensor view = tess_tensor_bhnd(got, TESS_F32, B, H_KV, N_KV, D);
+    const struct lab_gradient_rule rule = {TESS_F32, 1, 256};
+    struct lab_report report;
+    for (size_t x = 0; x < COUNT(got); x++)
+        (&got[0][0][0][0])[x] = (float)p.gradients.k.value[x];
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(report.ok && report.worst < 0.5);
+    const double bound = lab_gradient_bound(&p.gradients.k, 4, &rule);
+    assert_true(bound > 0 && bound < 1e-4);
+    got[0][0][4][1] += (float)(1.5 * bound);
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(!report.ok && report.worst > 1);
+    assert_non_null(strstr(report.message, "dK of batch 0, head 0, key 4"));
+    got[0][0][4][1] = NAN;
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_false(report.ok);
+    p.gradients.k.size[6].bad = LAB_MAY_BE_NAN; /* in the same tile, which NaN may then reach */
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_true(report.ok);
+    const struct lab_gradient_rule small = {TESS_F32, 1, 2};
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &small);
+    assert_false(report.ok);
+    p.gradients.k.size[4].bad = LAB_IS_NAN;
+    got[0][0][4][1] = 1;
+    lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
+    assert_false(report.ok);
+    unmake(&p);
+}
+
+static void comparisons_of_delta_can_fail(void **state) {
+    (void)state;
+    float o[2][4] = {{1, 2, 3, 4}, {1, 1, 1, 1}}, d_o[2][4] = {{1, 1, 1, 1}, {NAN, 0, 0, 0}};
+    float d_lse[2] = {3, 0}, delta[2] = {7, 99};
+    const tess_tensor to = tess_tensor_bhnd(o, TESS_F32, 1, 1, 2, 4);
+    const tess_tensor tdo = tess_tensor_bhnd(d_o, TESS_F32, 1, 1, 2, 4);
+    const tess_tensor tdlse = tess_tensor_bhnd(d_lse, TESS_F32, 1, 1, 2, 1);
+    const tess_tensor tdelta = tess_tensor_bhnd(delta, TESS_F32, 1, 1, 2, 1);
+    struct lab_report report;
+    lab_compare_delta(&report, &tdo, &to, NULL, &tdlse, &tdelta);
+    assert_true(report.ok);
+    delta[0] = 7.00001F;
+    lab_compare_delta(&report, &tdo, &to, NULL, &tdlse, &tdelta);
+    assert_false(report.ok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(complex_steps_agree),
-        cmocka_unit_test(central_differences_agree),
-        cmocka_unit_test(identities_hold),
+        cmocka_unit_test(complex_steps_agree),  cmocka_unit_test(central_differences_agree),
+        cmocka_unit_test(identities_hold),      cmocka_unit_test(cases_of_the_backward_are_right),
+        cmocka_unit_test(comparisons_can_fail), cmocka_unit_test(comparisons_of_delta_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,20 @@ static tess_problem problem_for_all(int64_t n) {
 static void kernels_by_name(void **state) {
     (void)state;
     tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
+    static const struct {
+        tess_operation operation;
+        tess_pipeline pipeline;
+    } of[] = {
+        [TESS_STAGE_ATTENTION] = {TESS_ATTENTION, TESS_FUSED},
+        [TESS_STAGE_SDDMM] = {TESS_ATTENTION, TESS_STAGED},
+        [TESS_STAGE_SOFTMAX] = {TESS_ATTENTION, TESS_STAGED},
+        [TESS_STAGE_SPMM] = {TESS_ATTENTION, TESS_STAGED},
+        [TESS_STAGE_DELTA] = {TESS_ATTENTION_BACKWARD, TESS_FUSED},
+        [TESS_STAGE_GRADIENT_KEYS] = {TESS_ATTENTION_BACKWARD, TESS_FUSED},
+        [TESS_STAGE_GRADIENT_ROWS] = {TESS_ATTENTION_BACKWARD, TESS_FUSED},
+        [TESS_STAGE_SOFTMAX_BACKWARD] = {TESS_ATTENTION_BACKWARD, TESS_STAGED},
+        [TESS_STAGE_SPMM_TRANSPOSED] = {TESS_ATTENTION_BACKWARD, TESS_STAGED},
+    };
     tess_problem problem = problem_make(64);
     problem.kernel = "cpu_attention_imaginary";
     refuse(problem, pattern, TESS_UNSUPPORTED, "cpu_attention_imaginary");
@@ -29,7 +43,8 @@ static void kernels_by_name(void **state) {
             continue;
         problem = problem_for_all(64);
         problem.kernel = info.name;
-        problem.pipeline = info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
+        problem.pipeline = of[info.stage].pipeline;
+        problem.operation = of[info.stage].operation;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
         assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
@@ -53,8 +68,12 @@ static void heights_can_be_asked_for(void **state) {
             tess_plan *plan = NULL;
             problem.kernel = cpu->kernels[k].name;
             problem.tile_rows = *rows;
+            if (cpu->kernels[k].stage != TESS_STAGE_ATTENTION)
+                problem.operation = TESS_ATTENTION_BACKWARD;
             assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
             assert_int_equal(plan->work.lists.tile_rows, *rows);
+            assert_int_equal(plan->key_work.lists.tile_rows,
+                             problem.operation == TESS_ATTENTION ? 0 : *rows);
             tess_plan_free(plan);
         }
     tess_pattern_free(pattern);

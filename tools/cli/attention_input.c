@@ -1,4 +1,4 @@
-/* Loads and converts Q, K and V. */
+/* Loads and converts inputs. */
 #include "cli/attention_input.h"
 
 #include <stdlib.h>
@@ -6,14 +6,15 @@
 
 #include "lab/half.h"
 
-static bool check_tensor(const struct tensor *tensor, struct reason *reason) {
+/* lacks: axes that the tensor has less than Q. */
+static bool check_tensor(const struct tensor *tensor, int lacks, struct reason *reason) {
     char shape[SHAPE_TEXT];
     if (element_storage(tensor->type) < 0 && tensor->type != ELEMENT_F64)
         return reason_set(reason, "elements are %s; f16, bf16, f32 or f64 are needed",
                           element_name(tensor->type));
-    if (tensor->rank < 2 || tensor->rank > 4)
-        return reason_set(reason, "shape %s; [B,H,N,D], [H,N,D] or [N,D] is needed",
-                          tensor_shape_text(tensor, shape));
+    if (tensor->rank + lacks < 2 || tensor->rank + lacks > 4)
+        return reason_set(reason, "shape %s; %s is needed", tensor_shape_text(tensor, shape),
+                          lacks ? "[B,H,N], [H,N] or [N]" : "[B,H,N,D], [H,N,D] or [N,D]");
     if (tensor->size == 0)
         return reason_set(reason, "shape %s holds no elements", tensor_shape_text(tensor, shape));
     return true;
@@ -37,28 +38,40 @@ static bool make_view(struct attention_input *input, int i, tess_type type, stru
     if (element_storage(tensor->type) != (int)type && !convert(input, i, type, reason))
         return false;
     int64_t size[4] = {1, 1, 1, 1};
-    memcpy(size + 4 - tensor->rank, tensor->shape, (size_t)tensor->rank * sizeof size[0]);
+    memcpy(size + 4 - input->rank, tensor->shape, (size_t)tensor->rank * sizeof size[0]);
     const void *data = input->converted[i] ? input->converted[i] : tensor->data;
     input->view[i] = tess_tensor_bhnd(data, type, size[0], size[1], size[2], size[3]);
     return true;
+}
+
+/* What input i becomes beside a computation of this type. */
+static tess_type type_of(const struct attention_input *input, int i, tess_type type) {
+    if (i == INPUT_LSE)
+        return TESS_F32;
+    return i == INPUT_O && element_storage(input->file[i].tensor.type) != (int)type ? TESS_F32
+                                                                                    : type;
 }
 
 static bool open_all(struct attention_input *input, const char *const names[INPUTS], int dtype,
                      struct reason *reason) {
     struct reason why;
     for (int i = 0; i < INPUTS; i++) {
+        if (!names[i])
+            continue;
         if (!tensor_file_open(&input->file[i], names[i], reason))
             return false;
-        if (!check_tensor(&input->file[i].tensor, &why))
+        if (!check_tensor(&input->file[i].tensor, i == INPUT_LSE, &why))
             return reason_set(reason, "%.200s: %.270s", names[i], why.text);
     }
     const struct tensor *q = &input->file[INPUT_Q].tensor;
     for (int i = INPUT_K; i < INPUTS; i++) {
         const struct tensor *t = &input->file[i].tensor;
-        if (t->rank != q->rank)
+        if (names[i] && t->rank != q->rank - (i == INPUT_LSE))
             return reason_set(reason, "%.200s has %d axes, %.200s has %d", names[INPUT_Q], q->rank,
                               names[i], t->rank);
-        if (dtype < 0 && t->type != q->type)
+        const int same = t->type == q->type || (i == INPUT_DO && q->type == ELEMENT_F64 &&
+                                                t->type == ELEMENT_F32); /* which f64 becomes */
+        if (names[i] && dtype < 0 && i <= INPUT_DO && !same)
             return reason_set(reason, "%.180s is %s, %.180s is %s; --dtype converts them",
                               names[INPUT_Q], element_name(q->type), names[i],
                               element_name(t->type));
@@ -67,7 +80,7 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
     int own = element_storage(q->type);
     tess_type type = (tess_type)(dtype >= 0 ? dtype : own >= 0 ? own : TESS_F32);
     for (int i = 0; i < INPUTS; i++)
-        if (!make_view(input, i, type, reason))
+        if (names[i] && !make_view(input, i, type_of(input, i, type), reason))
             return false;
     return true;
 }

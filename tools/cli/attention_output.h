@@ -1,15 +1,14 @@
-/* O and LSE to files. */
+/* What a run leaves, to files. */
 #ifndef TOOLS_ATTENTION_OUTPUT_H
 #define TOOLS_ATTENTION_OUTPUT_H
 
 #include "io/tensor_file.h"
 
-enum { OUTPUT_O, OUTPUT_LSE, OUTPUTS };
+enum { OUTPUT_O, OUTPUT_LSE, OUTPUT_DQ, OUTPUT_DK, OUTPUT_DV, OUTPUTS };
 
-/* What a run leaves: contiguous tensors, seen with the rank that the inputs had. lse->data is NULL
- * when it is not wanted. */
+/* Contiguous tensors, seen with the rank that the inputs had; the LSE lacks the last axis. */
 struct attention_output {
-    const char *name[OUTPUTS]; /* FILE or FILE:NAME; name[OUTPUT_LSE] may be NULL */
+    const char *name[OUTPUTS]; /* FILE or FILE:NAME; NULL: not wanted, and the view has no data */
     tess_tensor view[OUTPUTS];
     int rank;
 };

@@ -8,5 +8,6 @@ int run_main(int argc, char **argv);
 int pattern_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
 int verify_main(int argc, char **argv);
+int gradcheck_main(int argc, char **argv);
 
 #endif

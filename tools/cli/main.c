@@ -22,6 +22,7 @@ static const struct {
     {"pattern", "measure, draw and export a sparsity pattern", pattern_main, true},
     {"plan", "print the plan of a case: kernels, lists, schedule", plan_main, false},
     {"verify", "hold every kernel against the oracle", verify_main, false},
+    {"gradcheck", "hold gradients against differences", gradcheck_main, false},
     {"bench", "time backends and pipelines", bench_main, false},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
@@ -66,7 +67,7 @@ static int dispatch(int argc, char **argv) {
         printf("tessera %s\n", tess_version());
         return EXIT_DONE;
     }
-    const char *which = "info, run, pattern, plan, verify or bench (see tessera --help)";
+    const char *which = "info, run, pattern, plan, verify, gradcheck or bench (see tessera --help)";
     if (argc < 2)
         return report(NULL, "a command is needed: %s", which);
     return report(NULL, "%s is no command: %s", name, which);

@@ -114,9 +114,11 @@ static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_
     return text != NULL || reason_set(reason, "out of memory");
 }
 
-/* Whether tess_attention, which has no options, computes the case. */
+/* Whether tess_attention or tess_attention_backward, which have no options, compute the case. */
 static bool is_one_call(const struct lab_case *c) {
-    return !lab_case_modifies(c) && !(c->scale < 0 || c->scale > 0) && !c->kernel[0] &&
+    return !c->d_lse && !c->o_rest && c->given != LAB_GIVEN_DELTA &&
+           c->gradients <= (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V) &&
+           !lab_case_modifies(c) && !(c->scale < 0 || c->scale > 0) && !c->kernel[0] &&
            !c->tile_rows && !c->part_keys && !c->threads;
 }
 
@@ -139,7 +141,8 @@ static int print_pipelines(const struct lab_case *c, const tess_target *asked, t
         printf("%s %s: no plan: %s\n", tess_backend_name(backend), lab_pipeline_name(without),
                reason->text);
     if (planned && c->pipeline == LAB_ANY && is_one_call(c))
-        printf("  tess_attention takes the %s pipeline\n",
+        printf("  tess_attention%s takes the %s pipeline\n",
+               lab_case_backward(c) ? "_backward" : "",
                lab_pipeline_name(seconds[TESS_FUSED] <= seconds[TESS_STAGED] ? TESS_FUSED
                                                                              : TESS_STAGED));
     return planned;

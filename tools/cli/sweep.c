@@ -139,6 +139,34 @@ static void draw_modifiers(struct lab_case *c, struct draw *r) {
         c->backend = TESS_CPU; /* which alone has kernels for it */
 }
 
+/* One case in four is a backward. */
+static void draw_backward(struct lab_case *c, struct draw *r) {
+    if (!chance(r, 0.25))
+        return;
+    c->operation = TESS_ATTENTION_BACKWARD;
+    c->backend = TESS_CPU; /* which alone has kernels for it */
+    if (c->fill == LAB_FILL_EXTREME)
+        c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
+    if (chance(r, 0.6))
+        c->gradients = 1 + below(r, 7);
+    if (c->alibi && chance(r, 0.7))
+        c->gradients |= TESS_GRADIENT_ALIBI;
+    if (c->sink && chance(r, 0.7))
+        c->gradients |= TESS_GRADIENT_SINK;
+    c->d_lse = chance(r, 0.4);
+    c->given = (enum lab_source_of_delta)(chance(r, 0.5) ? LAB_GIVEN_O : 1 + below(r, 2));
+    c->o_rest = c->given == LAB_GIVEN_O && chance(r, 0.3);
+    c->out32 = chance(r, 0.3);
+}
+
+void sweep_plain(struct lab_case *c) {
+    c->softcap = c->dropout = 0;
+    c->alibi = c->sink = 0;
+    c->operation = TESS_ATTENTION;
+    c->gradients = c->d_lse = c->o_rest = c->out32 = 0;
+    c->given = LAB_GIVEN_O;
+}
+
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
 static void draw_manner(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
@@ -160,6 +188,7 @@ static void draw_manner(struct lab_case *c, struct draw *r) {
     if (chance(r, 0.4) && lab_case_whole_blocks(c))
         c->source = (enum lab_source)(LAB_SOURCE_COUNTS + below(r, 3));
     draw_modifiers(c, r);
+    draw_backward(c, r);
 }
 
 struct lab_case sweep_case(uint64_t seed, int64_t number) {

@@ -82,6 +82,20 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
+/* Stages of an operation's pipeline, a bit each. */
+static const unsigned stages_of[2][2] = {
+    [TESS_ATTENTION] = {[TESS_FUSED] = 1 << TESS_STAGE_ATTENTION,
+                        [TESS_STAGED] =
+                            1 << TESS_STAGE_SDDMM | 1 << TESS_STAGE_SOFTMAX | 1 << TESS_STAGE_SPMM},
+    [TESS_ATTENTION_BACKWARD] = {[TESS_FUSED] = 1 << TESS_STAGE_DELTA |
+                                                1 << TESS_STAGE_GRADIENT_KEYS |
+                                                1 << TESS_STAGE_GRADIENT_ROWS,
+                                 [TESS_STAGED] = 1 << TESS_STAGE_DELTA | 1 << TESS_STAGE_SDDMM |
+                                                 1 << TESS_STAGE_SOFTMAX_BACKWARD |
+                                                 1 << TESS_STAGE_SPMM |
+                                                 1 << TESS_STAGE_SPMM_TRANSPOSED},
+};
+
 /* What has been seen of one kernel. */
 struct tally {
     tess_kernel_info info;
@@ -93,7 +107,7 @@ struct verify {
     struct tally kernels[MAX_KERNELS];
     int64_t n_kernels;
     int64_t passed, failed, runs, refused;
-    bool asked[2][2];        /* [backend][pipeline]: by some case, and it is not skipped */
+    unsigned asked[2];       /* [backend]: stages of some case that is not skipped, a bit each */
     char refusal[LAB_WHY];   /* the last one */
     const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
     int64_t cases;           /* how many there are to do */
@@ -145,7 +159,7 @@ static void progress(struct verify *v, const struct lab_case *next) {
 
 /* One run; adds to the tallies of the kernels that ran, which *ran names. 0 when it failed. */
 static int check_one(struct verify *v, struct lab_work *work, tess_backend backend,
-                     tess_pipeline pipeline, const char *kernel, const char *ran[4]) {
+                     tess_pipeline pipeline, const char *kernel, const char *ran[LAB_STAGES]) {
     struct lab_outcome outcome;
     struct lab_case c = work->s.c;
     c.backend = (int)backend;
@@ -154,7 +168,7 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
         snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
     progress(v, &c);
     lab_check(&outcome, work, backend, pipeline, kernel);
-    memset(ran, 0, 4 * sizeof *ran);
+    memset(ran, 0, LAB_STAGES * sizeof *ran);
     if (outcome.verdict == LAB_REFUSED) {
         v->refused++;
         memcpy(v->refusal, outcome.message, sizeof v->refusal);
@@ -181,14 +195,13 @@ static int check_one(struct verify *v, struct lab_work *work, tess_backend backe
     return 0;
 }
 
-/* The kernels of one backend and pipeline that this machine can run; answers how many. */
-static int64_t usable(const struct verify *v, tess_backend backend, tess_pipeline pipeline,
+/* The kernels of a backend and of these stages that this machine can run; answers how many. */
+static int64_t usable(const struct verify *v, tess_backend backend, unsigned stages,
                       const tess_kernel_info *found[MAX_KERNELS]) {
     int64_t n = 0;
     for (int64_t k = 0; k < v->n_kernels; k++) {
         const tess_kernel_info *info = &v->kernels[k].info;
-        int fused = info->stage == TESS_STAGE_ATTENTION;
-        if (info->backend == backend && fused == (pipeline == TESS_FUSED) && !info->unusable)
+        if (info->backend == backend && stages >> info->stage & 1 && !info->unusable)
             found[n++] = info;
     }
     return n;
@@ -200,8 +213,10 @@ static int64_t usable(const struct verify *v, tess_backend backend, tess_pipelin
 static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend backend,
                           tess_pipeline pipeline, int64_t number) {
     const tess_kernel_info *found[MAX_KERNELS];
-    const char *ran[4], *forced[4];
-    int64_t n = work->s.c.kernel[0] ? 0 : usable(v, backend, pipeline, found);
+    const char *ran[LAB_STAGES], *forced[LAB_STAGES];
+    const unsigned stages = stages_of[work->s.c.operation][pipeline];
+    int64_t n = work->s.c.kernel[0] ? 0 : usable(v, backend, stages, found);
+    v->asked[backend] |= stages;
     if (number >= 0 && backend == TESS_CPU && n) {
         const char *drawn = found[lab_below(LEVEL_DRAW, (uint64_t)number, 0, n)]->name;
         int64_t refused = v->refused;
@@ -227,11 +242,9 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     }
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline]) {
-                v->asked[backend][pipeline] = true;
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline])
                 ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
                                      number);
-            }
     lab_work_free(&work);
     v->passed += ok;
     v->failed += !ok;
@@ -244,8 +257,8 @@ static struct lab_case case_at(const struct options *o, int64_t number) {
         o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
-    if (o->backend == TESS_CUDA && !o->cases.count && lab_case_modifies(&c))
-        c.softcap = c.dropout = 0, c.alibi = c.sink = 0;
+    if (o->backend == TESS_CUDA && !o->cases.count) /* which has kernels for neither */
+        sweep_plain(&c);
     if (o->backend != LAB_ANY)
         c.backend = o->backend;
     return c;
@@ -293,14 +306,13 @@ static int cases_check(const struct options *o) {
 static void summary_of_kernels(const struct verify *v) {
     for (int64_t k = 0; k < v->n_kernels; k++) {
         const struct tally *t = &v->kernels[k];
-        int pipeline = t->info.stage == TESS_STAGE_ATTENTION ? TESS_FUSED : TESS_STAGED;
         if (t->cases)
-            printf("  %-28s %7lld cases, worst error/bound %.3f\n", t->info.name,
+            printf("  %-29s %7lld cases, worst error/bound %.3f\n", t->info.name,
                    (long long)t->cases, t->worst);
         else if (t->info.unusable)
-            printf("  %-28s skipped: %s\n", t->info.name, t->info.unusable);
-        else if (v->asked[t->info.backend][pipeline])
-            printf("  %-28s ran in no case\n", t->info.name);
+            printf("  %-29s skipped: %s\n", t->info.name, t->info.unusable);
+        else if (v->asked[t->info.backend] >> t->info.stage & 1)
+            printf("  %-29s ran in no case\n", t->info.name);
     }
 }
 

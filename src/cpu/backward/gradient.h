@@ -19,15 +19,20 @@ V_INLINE vf gradient_weight(vf score, vf base) {
     return v_exp2(v_min((vf){0}, score - base));
 }
 
-/* slope = 1 - tanh(x)^2, the derivative of softcap, of n vectors of scores: 4 e / (1 + e)^2 with e =
- * exp(-2 |x|), since 1 - tanh^2 would lose all digits where tanh is near 1. */
+/* 1 - tanh(x)^2, the derivative of softcap: 4 e / (1 + e)^2 with e = exp(-2 |x|), since 1 - tanh^2
+ * would lose all digits where tanh is near 1. 0 of a NaN, as it may be of a pair that is not listed; of
+ * one that is, P is NaN. */
+V_INLINE vf gradient_slope(vf x) {
+    const vf e = v_exp2(-v_abs(v_set(2 * (float)LOG2_E) * x)), one = v_set(1.0f);
+    return v_select((vi)(x == x), v_set(4.0f) * e / ((one + e) * (one + e)), (vf){0});
+}
+
+/* The same of n vectors of scores. */
 static inline void gradient_slopes(const struct modify *m, const float *st, int64_t n,
                                    float *slope) {
-    const vf in = v_set(-2 * m->in * (float)LOG2_E);
-    for (int64_t i = 0; i < n * CPU_LANES; i += CPU_LANES) {
-        const vf x = in * v_load(st + i), e = v_exp2(-v_abs(x)), one = v_set(1.0f);
-        v_store(slope + i, v_set(4.0f) * e / ((one + e) * (one + e)));
-    }
+    const vf in = v_set(m->in);
+    for (int64_t i = 0; i < n * CPU_LANES; i += CPU_LANES)
+        v_store(slope + i, gradient_slope(in * v_load(st + i)));
 }
 
 /* to *= slope, of n vectors. */

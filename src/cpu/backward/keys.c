@@ -8,8 +8,7 @@
  * as docs/design/backward.md has it. Empty queries are passed over. Parts of a split tile leave their
  * sums in slots of the workspace, which a second pass adds in the order of the parts.
  */
-#include "backward/gradient.h"
-#include "backward/sums.h"
+#include "backward/listed.h"
 #include "tile/parallel.h"
 #include "tile/walk.h"
 
@@ -24,6 +23,16 @@ struct queries {
     uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
 };
 
+/* What is known of the queries of a superblock whose listed pairs alone are computed; and of those of a
+ * set, in the order of its scores (tile/micro_dims.h). */
+enum { BASE, LEFT, DELTA, FACTOR, KNOWN };
+struct side {
+    float *of[KNOWN], *spread[KNOWN];
+    int32_t *number; /* of each query */
+    int32_t *list;   /* those of a set */
+    int shifted;     /* some factor is not 1 */
+};
+
 /* One thread's scratch. */
 struct scratch {
     struct sums d_k, d_v;
@@ -31,7 +40,9 @@ struct scratch {
     float *st, *dp,
         *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
     float *q, *d_o; /* rows scaled, rows converted to f32 */
-    float *row;     /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct pairs pairs;
+    struct side side;
+    float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
     struct queries *queries, *met;
 };
 
@@ -45,6 +56,15 @@ static size_t tile_lanes(const struct kernel_args *args) {
     return (size_t)cpu_lanes(args->lists->tile_rows);
 }
 
+static void side_take(struct carve *c, size_t queries, struct side *s) {
+    s->number = carve_take(c, queries, sizeof *s->number);
+    s->list = carve_take(c, queries + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
+    for (int i = 0; i < KNOWN; i++) {
+        s->of[i] = carve_take(c, queries + CPU_FEW_STEP, sizeof *s->of[i]);
+        s->spread[i] = carve_take_panel(c, CPU_FEW_SET, queries + CPU_FEW_STEP, sizeof(float));
+    }
+}
+
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
@@ -56,8 +76,12 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->st = carve_take(c, scores, sizeof *s->st);
     s->dp = carve_take(c, scores, sizeof *s->dp);
     s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
-    s->q = carve_take_panel(c, CPU_KEYS_SHORT, d_qk, sizeof *s->q);
-    s->d_o = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_v), sizeof *s->d_o);
+    const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
+    const int32_t most = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
+    pairs_take(c, p, &s->pairs);
+    side_take(c, (size_t)some, &s->side);
+    s->q = carve_take_panel(c, (size_t)most, d_qk, sizeof *s->q);
+    s->d_o = carve_take(c, cpu_gather_size(p->type, most, p->d_v), sizeof *s->d_o);
     s->queries = carve_take(c, 1, sizeof *s->queries);
     s->met = carve_take(c, 1, sizeof *s->met);
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
@@ -93,12 +117,29 @@ struct item {
     const struct kernel_args *args;
     struct scratch s;
     int64_t b, hk, tile;
-    int64_t first, rows;           /* the first key; keys */
-    int64_t h;                     /* the query head that is met now */
-    struct modify *modify;         /* its score modifiers; NULL: none */
-    int keys, values;              /* dK is wanted, dV is */
+    int64_t first, rows;   /* the first key; keys */
+    int64_t h;             /* the query head that is met now */
+    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
+    struct modify *modify; /* its score modifiers; NULL: none */
+    int keys, values;      /* dK is wanted, dV is */
     float distance[CPU_TILE_ROWS]; /* j - p of each key and the superblock's first query */
 };
+
+/* Whether a tile is computed so, by all lists of the group: see listed_pays. */
+static int item_listed(const struct item *it, const int64_t *list_of) {
+    const struct problem *p = it->args->problem;
+    const struct lists *lists = it->args->lists;
+    const int64_t lanes = cpu_lanes(it->rows);
+    int64_t met = 0, all = 0;
+    if (!cpu_gradients_listed_fit(p) || 2 * it->rows <= lanes)
+        return cpu_gradients_listed_fit(p);
+    for (int64_t h = 0; h < p->heads_q / p->heads_kv; h++) {
+        const int64_t tile = list_of[h] * lists->tiles + it->tile;
+        met += listed_pairs(lists, tile, it->rows);
+        all += lists->keys[tile];
+    }
+    return 2 * met <= lanes * all;
+}
 
 static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
                            int32_t thread) {
@@ -114,6 +155,8 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
     scratch_take(&c, args, &it.s);
     sums_begin(&it.s.d_k, cpu_lanes(it.rows));
     sums_begin(&it.s.d_v, cpu_lanes(it.rows));
+    const int64_t group = args->problem->heads_q / args->problem->heads_kv;
+    it.listed = item_listed(&it, args->list_of + batch_head * group);
     return it;
 }
 
@@ -312,6 +355,126 @@ static void superblock(struct item *it, const struct cpu_keys *keys) {
     }
 }
 
+/* ---- listed pairs alone ---- */
+
+/* Of the n queries of a superblock those that are not empty, with their rows; answers how many. */
+static int32_t listed_load(struct item *it, int32_t n) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct scratch *s = &it->s;
+    const struct listed *of = &s->pairs.of;
+    struct side *side = &it->s.side;
+    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    int32_t some = 0;
+    side->shifted = 0;
+    for (int32_t j = 0; j < n; j++) {
+        const int64_t at = stats_at(p, it->b, it->h, of->key[j]);
+        of->mask[0][some] = of->mask[0][j];
+        of->mask[1][some] = of->mask[1][j];
+        side->number[some] = of->key[j];
+        side->of[BASE][some] = args->stats.base[at];
+        side->of[LEFT][some] = args->stats.left[at];
+        side->of[DELTA][some] = args->stats.delta[at];
+        some += args->stats.base[at] != INFINITY;
+    }
+    for (int32_t j = some; j % CPU_FEW_STEP; j++) {
+        of->mask[0][j] = of->mask[1][j] = 0;
+        for (int i = 0; i < KNOWN; i++)
+            side->of[i][j] = 0;
+    }
+    for (int32_t j = 0; j < some; j++) {
+        const int32_t i = side->number[j];
+        of->key[j] = j;
+        side->of[FACTOR][j] =
+            query_scale(s->q + j * p->d_qk, cpu_row(&q, 0, i), p->type, p->d_qk, p->scale * LOG2_E);
+        side->shifted |= side->of[FACTOR][j] != 1;
+        if (p->type != TESS_F32) {
+            cpu_load_halves(s->d_o + j * p->d_v, cpu_row(&d_o, 0, i), p->type, p->d_v);
+            side->number[j] = j;
+        }
+    }
+    return some;
+}
+
+/* What is known of the n queries of a list, four by four for each row of the set. */
+static void side_spread(struct side *side, const int32_t *list, int32_t n, int32_t rows) {
+    for (int known = 0; known < (side->shifted ? KNOWN : FACTOR); known++) {
+        float *out = side->spread[known];
+        for (int32_t j = 0; j < n; j += 4, out += 4 * rows)
+            for (int32_t r = 0; r < rows; r++)
+                for (int x = 0; x < 4; x++)
+                    out[4 * r + x] = side->of[known][list[j + x]];
+    }
+}
+
+/* Of a set of rows and n queries, st = left P and, where dK is wanted, dp = P (left dP - delta); 0 past
+ * them. */
+static void listed_gradient(const struct scratch *s, int32_t rows, int32_t n) {
+    float *st = s->pairs.of.s, *dp = s->pairs.dp;
+    float *const *known = s->side.spread;
+    const int shifted = s->side.shifted;
+    for (int64_t i = 0; i < cpu_round_up(n, 4) * rows; i += CPU_LANES) {
+        const vi within = pairs_within(i, rows, n);
+        const vf left = v_load(known[LEFT] + i),
+                 by = shifted ? v_load(known[FACTOR] + i) : v_set(1);
+        const vf p = gradient_weight(v_load(st + i) * by, v_load(known[BASE] + i));
+        v_store(st + i, v_select(within, p * left, (vf){0}));
+        if (!s->d_k.d)
+            continue;
+        const vf d_s = p * (left * v_load(dp + i) - v_load(known[DELTA] + i)) * by;
+        v_store(dp + i, v_select(within, d_s, (vf){0}));
+    }
+}
+
+/* Adds the n >= 1 queries of a list to what the set at row r has. */
+static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64_t r, int32_t *list,
+                       int32_t n) {
+    static const float one[4] = {1, 1, 1, 1};
+    const struct problem *p = it->args->problem;
+    struct scratch *s = &it->s;
+    const struct pairs *pairs = &s->pairs;
+    const struct cpu_head d_o = cpu_head(&it->args->d_o, p->type, it->b, it->h);
+    const struct cpu_few_rows queries = {s->q, p->d_qk};
+    struct cpu_few_rows outputs = {s->d_o, p->d_v};
+    if (p->type == TESS_F32)
+        outputs = (struct cpu_few_rows){(const float *)(const void *)d_o.data,
+                                        d_o.stride / (int64_t)sizeof(float)};
+    shape->queries(s->kt + r * p->d_qk, p->d_qk, pairs->of.q);
+    cpu_few_scores(shape, pairs->of.q, &queries, list, n, p->d_qk, pairs->of.s);
+    for (int32_t j = 0; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
+        s->side.list[j] = s->side.number[list[j]]; /* as it was filled up, for dV alone too */
+    if (s->d_k.d) {
+        shape->queries(s->vt + r * p->d_v, p->d_v, pairs->x);
+        cpu_few_scores(shape, pairs->x, &outputs, s->side.list, n, p->d_v, pairs->dp);
+    }
+    pairs_expect(pairs, (struct sums *[]){&s->d_k, &s->d_v}, 2,
+                 min_i64(cpu_near(p->d_qk), cpu_near(p->d_v)), r, shape->rows, n,
+                 cpu_lanes(it->rows));
+    side_spread(&s->side, list, n, shape->rows);
+    listed_gradient(s, shape->rows, n);
+    if (s->d_k.d)
+        cpu_few_values(shape, pairs->dp, &queries, list, n, p->d_qk, one,
+                       s->d_k.near + r * p->d_qk);
+    if (s->d_v.d)
+        cpu_few_values(shape, pairs->of.s, &outputs, s->side.list, n, p->d_v, one,
+                       s->d_v.near + r * p->d_v);
+}
+
+static void listed_run(struct item *it, struct walk *w) {
+    const struct problem *p = it->args->problem;
+    const struct listed *of = &it->s.pairs.of;
+    int64_t set;
+    for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
+        n = listed_load(it, n);
+        for (int64_t r = 0, step = set ? set : CPU_FEW_SET; n && r < it->rows; r += step) {
+            const int32_t listed = set ? listed_list(of, n, r) : n;
+            if (listed)
+                listed_add(it, pairs_shape(set, r, it->rows), r, set ? of->list : of->key, listed);
+        }
+    }
+}
+
 /* ---- items and merges ---- */
 
 /* Positions [begin, end) of a head's list. */
@@ -322,6 +485,10 @@ static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
     struct modify modify;
     struct cpu_keys keys;
     it->h = h;
+    if (it->listed) {
+        listed_run(it, &w);
+        return;
+    }
     it->modify =
         modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it->b, h, 1, 0, 1, LOG2_E)
             ? &modify
@@ -334,10 +501,32 @@ static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
 static void item_store(struct item *it) {
     const struct kernel_args *args = it->args;
     struct scratch *s = &it->s;
+    const struct view *of[] = {&args->d_k, &args->d_v};
+    struct sums *sums[] = {&s->d_k, &s->d_v};
+    for (int i = 0; i < 2; i++) {
+        const double scale = i == 0 ? LN_2 : 1;
+        if (sums[i]->d && it->listed)
+            pairs_store(sums[i], of[i], it->b, it->hk, 1, it->first, it->rows, scale);
+        else if (sums[i]->d)
+            sums_store(sums[i], of[i], it->b, it->hk, 1, it->first, it->rows, scale, s->row);
+    }
+}
+
+static void item_load(const struct item *it) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct scratch *s = &it->s;
+    const struct cpu_head k = cpu_head(&args->k, p->type, it->b, it->hk);
+    const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
+    if (it->listed) {
+        pairs_load(s->kt, &k, it->first, it->rows, p->d_qk);
+        pairs_load(s->vt, &v, it->first, it->rows, p->d_v);
+        memset(s->pairs.of.seen, 0, CPU_TILE_ROWS * sizeof *s->pairs.of.seen);
+        return;
+    }
+    cpu_load_columns(s->kt, &k, it->first, it->rows, p->d_qk, s->row);
     if (s->d_k.d)
-        sums_store(&s->d_k, &args->d_k, it->b, it->hk, 1, it->first, it->rows, LN_2, s->row);
-    if (s->d_v.d)
-        sums_store(&s->d_v, &args->d_v, it->b, it->hk, 1, it->first, it->rows, 1, s->row);
+        cpu_load_columns(s->vt, &v, it->first, it->rows, p->d_v, s->row);
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
@@ -347,14 +536,10 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct work_item *work = &args->schedule->items[number];
     struct item it = item_of(job, work->batch_head, work->tile, thread);
     const struct scratch *s = &it.s;
-    const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.hk);
-    const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.hk);
     const int64_t group = p->heads_q / p->heads_kv, lanes = cpu_lanes(it.rows);
     const int64_t *list_of = args->list_of + it.b * p->heads_q + it.hk * group;
     int64_t all = 0, begin, end;
-    cpu_load_columns(s->kt, &k, it.first, it.rows, p->d_qk, s->row);
-    if (s->d_k.d)
-        cpu_load_columns(s->vt, &v, it.first, it.rows, p->d_v, s->row);
+    item_load(&it);
     for (int64_t h = 0; h < group; h++)
         all += args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
     schedule_part(all, work->part, work->parts, &begin, &end);

@@ -7,8 +7,7 @@
  * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient of
  * the slopes waits there as well, and is added in the order of the items.
  */
-#include "backward/gradient.h"
-#include "backward/sums.h"
+#include "backward/listed.h"
 #include "forward/group.h"
 #include "tile/parallel.h"
 #include "tile/walk.h"
@@ -20,7 +19,8 @@ struct scratch {
     float *factor, *base, *left, *delta; /* of each lane */
     float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
     float *k, *v;           /* rows converted to f32 */
-    float *row;             /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct pairs pairs;
+    float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
 };
 
 struct job {
@@ -48,8 +48,11 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->st = carve_take(c, scores, sizeof *s->st);
     s->dp = carve_take(c, scores, sizeof *s->dp);
     s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
-    s->k = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_qk), sizeof *s->k);
-    s->v = carve_take(c, cpu_gather_size(p->type, CPU_KEYS_SHORT, p->d_v), sizeof *s->v);
+    pairs_take(c, p, &s->pairs);
+    const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
+    const int32_t keys = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
+    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof *s->k);
+    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof *s->v);
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
     s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
 }
@@ -86,8 +89,10 @@ struct item {
     struct scratch s;
     int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
     int64_t first, rows;   /* the first query; rows of all heads together */
+    int64_t list;          /* number T, see lists.h */
     struct modify *modify; /* NULL where the problem modifies nothing */
     double *d_alibi;       /* of each head; NULL: not wanted */
+    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
     int shifted;           /* some factor is not 1 */
 };
 
@@ -105,7 +110,24 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                       .rows = (row[1] - row[0]) * args->stack};
     scratch_take(&c, args, &it.s);
     sums_begin(&it.s.d_q, cpu_lanes(it.rows));
+    it.list = args->list_of[head] * args->lists->tiles + tile;
+    it.listed = cpu_gradients_listed_fit(p) &&
+                listed_pays(p, args->lists, it.list, row[1] - row[0], args->stack);
     return it;
+}
+
+/* Queries in rows, scaled; zeros to the end of the last vector. */
+static void item_load_rows(const struct item *it, const struct cpu_head *q) {
+    const struct problem *p = it->args->problem;
+    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+        float *row = it->s.qt + r * p->d_qk;
+        it->s.factor[r] = 1;
+        if (r < it->rows)
+            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
+                                                    p->scale * LOG2_E);
+        else
+            memset(row, 0, (size_t)p->d_qk * sizeof *row);
+    }
 }
 
 /* Lanes without a query are as those of empty ones. */
@@ -116,9 +138,14 @@ static void item_load(struct item *it) {
     const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
     const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
     const float kept = gradient_kept(p);
-    it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
-                                   p->scale * LOG2_E, s->row);
-    cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
+    if (it->listed) {
+        item_load_rows(it, &q);
+        pairs_load(s->dot, &d_o, it->first, it->rows, p->d_v);
+    } else {
+        it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
+                                       p->scale * LOG2_E, s->row);
+        cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
+    }
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
         s->base[r] = INFINITY;
         s->left[r] = s->delta[r] = 0;
@@ -214,23 +241,86 @@ static void superblock(struct item *it, const struct cpu_keys *keys, const struc
     }
 }
 
+/* ---- listed pairs alone ---- */
+
+/* dp = P (left dP - delta) of the set at row r and n keys, 0 past them. */
+static void listed_gradient(const struct scratch *s, int64_t r, int32_t rows, int32_t n) {
+    const vf factor = cpu_few_spread(s->factor + r, rows), base = cpu_few_spread(s->base + r, rows);
+    const vf left = cpu_few_spread(s->left + r, rows), delta = cpu_few_spread(s->delta + r, rows);
+    const float *st = s->pairs.of.s;
+    float *dp = s->pairs.dp;
+    for (int64_t i = 0; i < cpu_round_up(n, CPU_FEW_STEP) * rows; i += CPU_LANES) {
+        const vf p = gradient_weight(v_load(st + i) * factor, base);
+        const vf d_s = p * (left * v_load(dp + i) - delta);
+        v_store(dp + i, v_select(pairs_within(i, rows, n), d_s, (vf){0}));
+    }
+}
+
+/* Adds the n >= 1 keys of a list to what the set at row r has. */
+static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64_t r,
+                       const struct cpu_few_rows *keys, const struct cpu_few_rows *values,
+                       int32_t *list, int32_t n) {
+    static const float one[4] = {1, 1, 1, 1};
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const struct pairs *pairs = &s->pairs;
+    shape->queries(s->qt + r * p->d_qk, p->d_qk, pairs->of.q);
+    shape->queries(s->dot + r * p->d_v, p->d_v, pairs->x);
+    cpu_few_scores(shape, pairs->of.q, keys, list, n, p->d_qk, pairs->of.s);
+    cpu_few_scores(shape, pairs->x, values, list, n, p->d_v, pairs->dp);
+    listed_gradient(s, r, shape->rows, n);
+    pairs_expect(pairs, &(struct sums *){&it->s.d_q}, 1, cpu_near(p->d_qk), r, shape->rows, n,
+                 cpu_lanes(it->rows));
+    cpu_few_values(shape, pairs->dp, keys, list, n, p->d_qk, one, s->d_q.near + r * p->d_qk);
+}
+
+static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k,
+                       const struct cpu_head *v) {
+    const struct problem *p = it->args->problem;
+    const struct listed *of = &it->s.pairs.of;
+    int64_t set;
+    memset(of->seen, 0, CPU_TILE_ROWS * sizeof *of->seen);
+    for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
+        const struct cpu_few_rows keys = listed_rows(k, of->key, n, p->d_qk, it->s.k);
+        const struct cpu_few_rows values = listed_rows(v, of->key, n, p->d_v, it->s.v);
+        for (int32_t j = 0; p->type != TESS_F32 && j < n; j++)
+            of->key[j] = j;
+        for (int64_t r = 0, step = set ? set : CPU_FEW_SET; r < it->rows; r += step) {
+            const int32_t listed = set ? listed_list(of, n, r) : n;
+            if (listed)
+                listed_add(it, pairs_shape(set, r, it->rows), r, &keys, &values,
+                           set ? of->list : of->key, listed);
+        }
+    }
+}
+
 /* ---- items and merges ---- */
 
-static void item_store(struct item *it) {
+/* An empty query gets 0, whatever it lists. */
+static void item_clear_empty(const struct item *it) {
     const struct kernel_args *args = it->args;
-    const struct problem *p = args->problem;
-    const int64_t lanes = cpu_lanes(it->rows);
+    const int64_t lanes = cpu_lanes(it->rows), d = it->s.d_q.d;
     for (int64_t r = 0; r < it->rows; r++) {
-        int64_t width;
-        const int64_t q = it->first + r / it->heads;
-        if (args->stats.base[stats_at(p, it->b, it->h + r % it->heads, q)] != INFINITY)
+        const int64_t h = it->h + r % it->heads, q = it->first + r / it->heads;
+        int64_t width = 1;
+        if (args->stats.base[stats_at(args->problem, it->b, h, q)] != INFINITY)
             continue;
-        float *d_q = cpu_column(it->s.d_q.near, lanes, r / CPU_LANES * CPU_LANES, p->d_qk, &width);
-        for (int64_t i = 0; i < p->d_qk; i++) /* whatever an empty query lists */
-            d_q[i * width + r % CPU_LANES] = 0;
+        float *d_q = it->s.d_q.near + r * d;
+        if (!it->listed)
+            d_q = cpu_column(it->s.d_q.near, lanes, r, d, &width);
+        for (int64_t i = 0; i < d; i++)
+            d_q[i * width] = 0;
     }
-    sums_store(&it->s.d_q, &args->d_q, it->b, it->h, it->heads, it->first, it->rows, p->scale,
-               it->s.row);
+}
+
+static void item_store(struct item *it) {
+    const struct view *to = &it->args->d_q;
+    const double scale = it->args->problem->scale;
+    item_clear_empty(it);
+    if (it->listed)
+        pairs_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale);
+    else
+        sums_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale, it->s.row);
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
@@ -239,8 +329,6 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct problem *p = args->problem;
     const struct work_item *work = &args->schedule->items[number];
     struct item it = item_of(job, work->batch_head, work->tile, thread);
-    const int64_t tile =
-        args->list_of[work->batch_head * args->stack] * args->lists->tiles + work->tile;
     const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     struct modify modify;
@@ -254,7 +342,9 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         for (int64_t h = 0; h < args->stack; h++)
             it.d_alibi[h] = 0;
     }
-    struct walk w = walk_begin(args->lists, tile, it.heads, work->part, work->parts);
+    struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
+    if (it.listed)
+        listed_run(&it, &w, &k, &v);
     while (walk_next(&w, &keys))
         superblock(&it, &keys, &k, &v);
     if (!it.s.d_q.d)

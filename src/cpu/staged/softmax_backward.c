@@ -1,14 +1,16 @@
 /*
  * The backward of stage 2 on the CPU: one sweep over the scores and over dP = dO v^T, which is laid out
- * as they are. With a query's lse, w and delta (struct query_stats), z of dropout and a score s',
+ * as they are. With a query's lse, w and delta (struct query_stats), z of dropout and s' of a score s
+ * by softcap and ALiBi,
  *
  *     P = exp(s' - lse)            scores become w z P, the weights that dV is summed with
- *     dS' = P (w z dP - delta)     dP becomes scale (1 - (s / softcap)^2) dS', s being s' without ALiBi
+ *     dS' = P (w z dP - delta)     dP becomes scale (1 - tanh(s / softcap)^2) dS'
  *
- * Masked elements have a score of -Inf, by which both are selected to be 0. Slopes of ALiBi get the sum
- * of dS' times distance: in double, row by row, then over block rows in their order.
+ * Scores come without modifiers: a capped one does not tell 1 - tanh^2 where tanh is near 1. Masked
+ * elements hold -Inf, and both are selected to be 0. Slopes of ALiBi get the sum of dS' times distance:
+ * in double, row by row, then over block rows in their order.
  */
-#include "tile/modify.h"
+#include "backward/gradient.h"
 #include "tile/parallel.h"
 #include "staged/strip.h"
 
@@ -19,13 +21,15 @@
 struct row {
     float base, left, delta; /* struct query_stats; left is also what dropout leaves of a weight */
     float slope, back;       /* ALiBi's slope; queries from the chunk's first to this one */
-    float cap, scale;        /* 1 / softcap, 0: none */
+    float in, out, scale;    /* softcap: out * tanh(in * s); in is 0 where there is none */
 };
 
 /* What the elements of a column have in common, for CPU_KEYS_SHORT of them. */
 struct columns {
-    _Alignas(64) float distance[CPU_KEYS_SHORT];   /* ALiBi: from the chunk's first query */
-    _Alignas(64) uint32_t keep[2][CPU_KEYS_SHORT]; /* of rows 0 ... 31 of a chunk, and the others */
+    _Alignas(64) float distance[CPU_KEYS_SHORT]; /* ALiBi: from the chunk's first query */
+    /* By bits, of rows 0 ... 31 of a chunk and of the others: those that list a key, and keep it. */
+    _Alignas(64) uint32_t listed[2][CPU_KEYS_SHORT];
+    _Alignas(64) uint32_t keep[2][CPU_KEYS_SHORT];
 };
 
 struct job {
@@ -63,18 +67,36 @@ V_INLINE void some_store(float *x, vf a, int64_t n) {
         memcpy(x, &a, (size_t)n * sizeof *x);
 }
 
-/* One vector of elements. Answers their shares of the slope's gradient. */
-V_INLINE vf elements_run(const struct row *r, vf *score, vf *gradient, vf away, vi kept) {
-    const vf s = *score, none = {0};
-    const vi masked = (vi)(s == v_set(-INFINITY));
-    const vf p = v_exp2(s * v_set((float)LOG2_E) - r->base);
-    const vf left = v_select(kept, v_set(r->left), none);
-    const vf biased = v_select(masked, none, p * (left * *gradient - r->delta));
-    const vf cap = (s - r->slope * away) * r->cap;
-    const vf steep = 1 - cap * cap; /* of softcap */
-    *score = v_select(masked, none, left * p);
-    *gradient = v_select(masked, none, biased * steep * r->scale);
-    return biased * away;
+/* What is known of a vector of elements beside what they hold. */
+struct elements {
+    vf away; /* distance from the row's own query */
+    vi masked, kept;
+};
+
+static inline struct elements elements_of(const struct columns *c, const struct row *r, int64_t i,
+                                          int64_t number) {
+    const uint32_t bit = UINT32_C(1) << number % 32;
+    const vu listed = *(const vu *)(c->listed[number / 32] + i);
+    const vu keep = *(const vu *)(c->keep[number / 32] + i);
+    return (struct elements){v_load(c->distance + i) - r->back, (vi)((listed & bit) == 0),
+                             (vi)((keep & bit) != 0)};
+}
+
+/* A vector of scores, and of dP. Answers their shares of the slope's gradient. */
+V_INLINE vf elements_run(const struct row *r, const struct elements *e, vf *score, vf *gradient) {
+    const vf none = {0};
+    vf s = *score, steep = v_set(1.0f);
+    if (r->in > 0) {
+        steep = gradient_slope(r->in * s);
+        s = r->out * v_tanh(r->in * s);
+    }
+    s = v_fma(v_set(r->slope), e->away, s);
+    const vf p = gradient_weight(s * v_set((float)LOG2_E), v_set(r->base));
+    const vf left = v_select(e->kept, v_set(r->left), none);
+    const vf biased = v_select(e->masked, none, p * (left * *gradient - r->delta));
+    *score = v_select(e->masked, none, left * p);
+    *gradient = v_select(e->masked, none, biased * steep * r->scale);
+    return biased * e->away;
 }
 
 /* The n elements of a row at x and g, which is NULL where the gradients of scores are not wanted. c
@@ -87,14 +109,12 @@ static double row_run(const struct row *r, float *x, float *g, int64_t n, const 
         vf part = {0};
         for (int64_t i = begin; i < end; i += CPU_LANES) {
             const int64_t some = min_i64(end - i, CPU_LANES);
-            vf score = some_load(x + i, some, -INFINITY), away = {0};
+            vf score = some_load(x + i, some, -INFINITY);
             vf gradient = g ? some_load(g + i, some, 0) : (vf){0};
-            vi kept = ~(vi){0};
-            if (c) {
-                away = v_load(c->distance + i) - r->back;
-                kept = (vi)((*(const vu *)(c->keep[number / 32] + i) >> number % 32 & 1) != 0);
-            }
-            part += elements_run(r, &score, &gradient, away, kept);
+            struct elements e = {{0}, (vi)(score == v_set(-INFINITY)), ~(vi){0}};
+            if (c)
+                e = elements_of(c, r, i, number);
+            part += elements_run(r, &e, &score, &gradient);
             some_store(x + i, score, some);
             if (g)
                 some_store(g + i, gradient, some);
@@ -105,15 +125,16 @@ static double row_run(const struct row *r, float *x, float *g, int64_t n, const 
     return sum;
 }
 
-/* Row r of the strip, as `row`; its stats are those of query `query` over all heads. A query that is
- * empty is all masked. Answers whether it is not. */
+/* The row of query number `query` over all heads. Answers 0 where the query is empty: then all of it
+ * is masked. */
 static int row_begin(struct row *row, const struct kernel_args *args, int64_t query) {
     const struct problem *p = args->problem;
     const double kept = 65536.0 / (65536 - p->modifiers.dropped);
     *row = (struct row){.base = args->stats.base[query],
                         .left = (float)((double)args->stats.left[query] * kept),
                         .delta = args->stats.delta[query],
-                        .cap = p->modifiers.softcap != 0 ? (float)(1 / p->modifiers.softcap) : 0,
+                        .in = p->modifiers.softcap != 0 ? (float)(1 / p->modifiers.softcap) : 0,
+                        .out = (float)p->modifiers.softcap,
                         .scale = (float)p->scale};
     return row->base != INFINITY;
 }
@@ -130,22 +151,43 @@ static void columns_keys(const struct cpu_strip *s, int64_t from, int32_t n, int
     }
 }
 
-/* What modifiers make of the n columns from `from` on. */
-static void columns_find(struct columns *c, struct modify *m, const struct cpu_strip *s,
-                         int64_t from, int32_t n) {
-    int32_t key[CPU_KEYS_SHORT];
-    columns_keys(s, from, n, key);
-    modify_keys(m, key, n);
-    memset(c, 0, sizeof *c);
-    for (int32_t x = 0; x < n; x++) {
-        const uint64_t keep = m->drops ? m->keep[x] : UINT64_MAX;
-        c->distance[x] = m->biased ? m->distance[x] : 0;
-        c->keep[0][x] = (uint32_t)keep;
-        c->keep[1][x] = (uint32_t)(keep >> 32);
+/* mask[x] = the chunk's rows that list the key in column from + x. */
+static void columns_masks(struct cpu_chunk *c, int64_t from, int32_t n, uint64_t *mask) {
+    const struct bcsr *m = c->strip->m;
+    const int64_t entry = bcsr_row_begin(m, c->strip->list, c->strip->block_row);
+    for (int64_t x = 0, some; x < n; x += some) {
+        const int64_t column = (from + x) % m->block_kv;
+        some = min_i64(min_i64(m->block_kv - column, n - x), 64);
+        tile_at(m, entry + (from + x) / m->block_kv, &c->tile);
+        cpu_chunk_masks(c, column, (int)some, mask + x);
+        const int64_t keys = m->n_kv - (c->tile.col * m->block_kv + column);
+        for (int64_t past = max_i64(keys, 0); past < some; past++)
+            mask[x + past] = 0;
     }
 }
 
-/* A strip whose columns differ, by ALiBi or dropout: chunk by chunk and superblock by superblock.
+static void words_of(uint32_t words[2][CPU_KEYS_SHORT], int32_t x, uint64_t mask) {
+    words[0][x] = (uint32_t)mask;
+    words[1][x] = (uint32_t)(mask >> 32);
+}
+
+/* What the chunk's rows have of the n columns from `from` on. */
+static void columns_find(struct columns *columns, struct modify *m, struct cpu_chunk *c,
+                         int64_t from, int32_t n) {
+    int32_t key[CPU_KEYS_SHORT];
+    uint64_t mask[CPU_KEYS_SHORT];
+    columns_keys(c->strip, from, n, key);
+    columns_masks(c, from, n, mask);
+    modify_keys(m, key, n);
+    memset(columns, 0, sizeof *columns);
+    for (int32_t x = 0; x < n; x++) {
+        columns->distance[x] = m->biased ? m->distance[x] : 0;
+        words_of(columns->listed, x, mask[x]);
+        words_of(columns->keep, x, m->drops ? m->keep[x] : UINT64_MAX);
+    }
+}
+
+/* A strip of scores that are modified, or weights: chunk by chunk and superblock by superblock.
  * Answers its share of the slope's gradient. */
 static double strip_run_modified(const struct kernel_args *args, const struct cpu_strip *s,
                                  float *gradients, int64_t query) {
@@ -154,13 +196,13 @@ static double strip_run_modified(const struct kernel_args *args, const struct cp
     struct row row;
     double sum = 0;
     for (int64_t first = 0; first < s->rows; first += CPU_TILE_ROWS) {
-        const int64_t rows = min_i64(s->rows - first, CPU_TILE_ROWS);
+        struct cpu_chunk chunk = cpu_chunk(s, first);
         modify_begin(&m, args, MODIFY_SCORES | MODIFY_WEIGHTS, s->b, s->h, 1, s->first + first,
-                     rows, 1);
+                     chunk.rows, 1);
         for (int64_t from = 0; from < s->width; from += CPU_KEYS_SHORT) {
             const int64_t n = min_i64(s->width - from, CPU_KEYS_SHORT);
-            columns_find(&columns, &m, s, from, (int32_t)n);
-            for (int64_t r = 0; r < rows; r++) {
+            columns_find(&columns, &m, &chunk, from, (int32_t)n);
+            for (int64_t r = 0; r < chunk.rows; r++) {
                 const int64_t at = (first + r) * s->width + from;
                 if (row_begin(&row, args, query + first + r)) {
                     row.slope = m.slope[r];
@@ -178,6 +220,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct modifiers *m = &args->problem->modifiers;
+    const int modified = m->softcap != 0 || m->alibi || m->dropped;
     const struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
     const int64_t bh = s.b * args->problem->heads_q + s.h;
     const int64_t query = bh * args->problem->n_q + s.first;
@@ -190,11 +233,11 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
             memset(x, 0, (size_t)s.width * sizeof *x);
             if (g)
                 memset(g, 0, (size_t)s.width * sizeof *g);
-        } else if (!m->alibi && !m->dropped) {
+        } else if (!modified) {
             row_run(&row, x, g, s.width, NULL, 0);
         }
     }
-    if (m->alibi || m->dropped) {
+    if (modified) {
         const double sum = strip_run_modified(args, &s, gradients, query);
         if (job->slopes)
             job->slopes[bh * s.m->rows + s.block_row] = sum;
