@@ -30,6 +30,7 @@ endforeach()
 foreach(name arrays lists schedule pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
+tessera_test(unit fill TEAMS SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src)
 foreach(name sddmm softmax spmm gradients_cpu)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
@@ -82,6 +83,8 @@ tessera_test(promises memory TEAMS SOURCES tests/support/support.c tests/support
 tessera_cuda_planning(memory)
 tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/support/alloc.c
     LINK ${wrap_allocation})
+tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
+    tests/support/alloc.c LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.c)
@@ -90,9 +93,11 @@ set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 # They read tests/cases.
 set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
-# Measured by hand: tests/scripts/busy.sh.
-add_executable(latency tests/promises/latency.c)
-target_link_libraries(latency PRIVATE tessera_warnings tessera)
+# Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
+foreach(name latency fill_latency)
+    add_executable(${name} tests/promises/${name}.c)
+    target_link_libraries(${name} PRIVATE tessera_warnings tessera)
+endforeach()
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.

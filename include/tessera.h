@@ -15,7 +15,8 @@
  *
  *   1. the answer in one call        tess_attention, tess_attention_backward
  *   2. patterns                      tess_pattern_*
- *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta
+ *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
+ *                                    tess_plan_reserve, tess_plan_fill
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
  *   5. joining partial results       tess_merge
  *   6. queries                       version, names, devices, kernels
@@ -614,7 +615,7 @@ TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
 /*
  * CUDA plans have an image: their lists and schedule in device memory. The caller allocates
  * tess_plan_image_size bytes on the target's device (exact; 256-byte aligned, as cudaMalloc gives;
- * 0 for CPU plans and NULL) and fills them once by tess_plan_upload; after that the image is only
+ * 0 for NULL and for CPU plans, but for reserved ones, see tess_plan_reserve) and fills them once by tess_plan_upload; after that the image is only
  * read, and runs on any number of streams may share it. The upload is ordered by the stream and may
  * read the plan until the stream has passed it: do not free the plan before. It copies from
  * pageable memory, so it cannot be captured in a graph.
@@ -637,7 +638,7 @@ typedef struct tess_arguments {
     float *scores;          /* BCSR scores, section 4 */
     void *workspace;
     size_t workspace_size;
-    const void *image; /* CUDA: the plan's image, filled; CPU: NULL */
+    const void *image; /* CUDA and reserved plans: the plan's image, filled; others: NULL */
     size_t image_size;
     /* What the problem's modifiers need, in the target's memory, read when the run runs; NULL where
      * the problem has no such modifier. */
@@ -649,7 +650,8 @@ typedef struct tess_arguments {
     /* Backward. q, k, v, o and lse are read there, and o may be f32. */
     const tess_tensor *d_o;   /* as o, in the problem's type; read */
     const tess_tensor *d_lse; /* as lse, read; NULL: zeros */
-    const tess_tensor *delta; /* as lse: tess_delta writes it; a run that is given it does not read o */
+    const tess_tensor
+        *delta; /* as lse: tess_delta writes it; a run that is given it does not read o */
     /* As q, k and v, in the problem's type or f32; written. NULL where the problem does not ask. */
     const tess_tensor *d_q, *d_k, *d_v;
     float *d_alibi, *d_sink; /* [heads_q], written, summed over the batch; NULL likewise */
@@ -709,6 +711,128 @@ TESS_API tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *i
  * without the NUL, as snprintf does.
  */
 TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
+
+/*
+ * Lists that live on the device. Where lists change from run to run (a top-k, a mask, a cache that
+ * grows), a plan is reserved once for a capacity; each step then fills the plan's image and runs:
+ *
+ *     tess_plan_reserve    kernels and exact sizes, no list
+ *     tess_plan_fill       a device pattern into the image, on the stream; waits for nothing
+ *     tess_run             reads lists, counts and splits from the image
+ *
+ * What a list says is never refused: what cannot be is not listed, and counted in the report.
+ */
+
+/* How a device pattern says what its block rows list. A block column is block_kv keys. */
+typedef enum tess_form {
+    TESS_INDICES = 0,    /* padded block columns of each block row */
+    TESS_BLOCK_ROWS = 1, /* row_ptr and block columns */
+    TESS_BLOCK_BITS = 2, /* one bit for each block */
+    TESS_RANGES = 3      /* up to four ranges of keys for each block row */
+} tess_form;
+
+/* What the caller knows of indices; a sum of these. Of promises that do not hold, which keys are listed
+ * is not defined; memory outside of keys and lists is never touched. */
+typedef enum tess_promise {
+    TESS_DISTINCT = 1,   /* no row names a block twice */
+    TESS_ASCENDING = 2,  /* indices of a row ascend */
+    TESS_PADDED_LAST = 4 /* after a row's first -1 all are */
+} tess_promise;
+
+/*
+ * A view of lists that the caller owns, in the memory of the plan's target. rows = ceil(n_q / block_q),
+ * columns = ceil(n_kv / block_kv), lists = batch * heads. Zero in sizes means what it means in
+ * tess_pattern_shape. An array holds what its form needs, the others are NULL:
+ *
+ *   indices    INDICES: int32 [lists][rows][capacity], block columns, -1 is padding anywhere.
+ *              BLOCK_ROWS: int32 [capacity], block columns, -1 is padding.
+ *              RANGES: int32 [lists][rows][capacity][2], keys begin ... end - 1. A number x >= 0
+ *              counts from key 0; x < 0 counts -1 - x keys back from today's length: {0, -1} is
+ *              all keys, {-257, -1} the last 256. Ends are cut to 0 ... length; keys that several
+ *              ranges name count once
+ *   counts     INDICES, RANGES: int32 [lists][rows], entries of a row to look at; NULL: capacity
+ *   row_ptr    BLOCK_ROWS: int64 [lists][rows + 1], first entry of each row in indices
+ *   bits       BLOCK_BITS: uint64 [lists][rows][ceil(columns / 64)]; block column c is bit c % 64 of
+ *              word c / 64. Bits past the last column, or past today's length, are ignored
+ *   lengths    int32 [batch of the problem], keys there are today, 0 ... n_kv; NULL: n_kv
+ *   capacity   INDICES, RANGES: entries of a row; BLOCK_ROWS, BLOCK_BITS: blocks over all lists. 0:
+ *              the most that can be: columns, 4 ranges, all blocks
+ *   cut_lo, cut_hi
+ *              an element of a listed block counts only where cut_lo <= j - p_i <= cut_hi: INT64_MIN
+ *              and 0 are causal, with exact diagonal tiles. Both 0: no cut
+ *   promises   sum of tess_promise
+ *
+ * Keys from a batch's length on are not listed, and are not read. With lengths query i of batch b
+ * stands at p_i = i + lengths[b] - n_q; ALiBi counts from there too, in the place of n_kv.
+ */
+typedef struct tess_device_pattern {
+    size_t struct_size;
+    tess_form form;
+    int64_t n_q, n_kv;
+    int64_t block_q, block_kv;
+    int64_t batch, heads;
+    int64_t capacity;
+    int64_t cut_lo, cut_hi;
+    int64_t promises;
+    const int32_t *indices;
+    const int32_t *counts;
+    const int64_t *row_ptr;
+    const uint64_t *bits;
+    const int32_t *lengths;
+} tess_device_pattern;
+TESS_DEFINE_INIT(tess_device_pattern)
+
+/*
+ * A plan without lists, for every pattern of the form, sizes, capacity and cut of `pattern`, whose
+ * arrays and promises are not looked at. n_kv is the capacity of the cache. tess_plan_free frees it;
+ * tess_plan_workspace_size and tess_plan_image_size are exact for the capacity, on the CPU too.
+ *
+ * Blocks that can be filled: block_q a power of two up to 64 or a multiple of 64; block_kv a power of
+ * two up to 128, and 1 for RANGES. A query tile stays within a block row.
+ * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, for blocks that
+ * cannot be filled and, in this version, for CUDA.
+ */
+TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
+                                       const tess_device_pattern *pattern,
+                                       const tess_target *target, tess_error *error);
+
+/*
+ * Fills a reserved plan's image (tess_plan_image_size bytes, 256-byte aligned, of the target's memory)
+ * from lists as they are when the stream reaches it. Form, sizes, capacity and cut are those that the
+ * plan was reserved for; arrays and promises may change from fill to fill. Allocates nothing and waits
+ * for nothing; the image is the same for any number of threads. It serves one stream at a time.
+ *
+ *   index below -1, at or past the last block or today's length: not listed, a fault
+ *   index twice: counts once, but where DISTINCT is promised
+ *   count below 0, row_ptr that falls or is negative: the row is empty, a fault
+ *   count or blocks past the capacity: the row is empty, an overflow
+ *   length below 0 or past n_kv: the batch has no keys, a fault
+ *
+ * Errors: INVALID_ARGUMENT (a pattern of other sizes, a missing or needless array, a plan that was not
+ * reserved, an image that is NULL or misaligned), WORKSPACE_TOO_SMALL.
+ */
+TESS_API tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pattern,
+                                    void *image, size_t image_size, tess_error *error,
+                                    tess_stream stream);
+
+/* What a fill found, over all batches. */
+typedef struct tess_fill_report {
+    size_t struct_size;
+    int64_t faults;    /* entries, rows and lengths that were not to be */
+    int64_t overflows; /* block rows that are empty because they did not fit */
+    int64_t keys;      /* that query tiles list, each once a tile */
+    int64_t items;     /* work items, splits counted */
+    int64_t pairs;     /* attended pairs over all query heads */
+} tess_fill_report;
+TESS_DEFINE_INIT(tess_fill_report)
+
+/* Bytes at the beginning of an image that hold the report. */
+#define TESS_REPORT_SIZE 256
+
+/* Reads the report of the last fill. `image` is host memory: a CPU plan's image, or a copy of the first
+ * TESS_REPORT_SIZE bytes of any. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
+TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
+                                      tess_fill_report *report, tess_error *error);
 
 /* ---------------------------------------------------------------------------------------------
  * 4. The three stages of attention one by one, by a plan whose pipeline is TESS_STAGED

@@ -1,6 +1,7 @@
 /* Planning, upload, runs and stages: check what a caller hands over, then forward. */
 #include "arguments.h"
 #include "plan/problem.h"
+#include "plan/reserve.h"
 #include "base/status.h"
 #include "base/threads.h"
 
@@ -42,22 +43,6 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     return TESS_OK;
 }
 
-/* The target that is given, or this machine's CPU. */
-static tess_status target_take(tess_target *out, const tess_target *given, const char *function,
-                               tess_error *error) {
-    *out = tess_target_init();
-    if (!given)
-        return tess_target_query(out, TESS_CPU, -1, error);
-    const char *wrong = struct_take(out, sizeof *out, sizeof *out, given);
-    if (!wrong && !tess_backend_name(out->backend))
-        wrong = "backend is not TESS_CPU or TESS_CUDA";
-    if (!wrong && out->backend == TESS_CUDA && out->multiprocessors < 1)
-        wrong = "multiprocessors is below 1";
-    if (wrong)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "target", "target: %s", wrong);
-    return TESS_OK;
-}
-
 tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
                              const tess_pattern *pattern, const tess_target *target,
                              tess_error *error) {
@@ -71,7 +56,7 @@ tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
     if (!status)
         status = check_pattern(pattern, &resolved, function, error);
     if (!status)
-        status = target_take(&where, target, function, error);
+        status = check_target(&where, target, function, error);
     if (status)
         return status;
     const struct backend *backend;
@@ -88,6 +73,9 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
                              tess_error *error, tess_stream stream) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
+    if (plan->reserved)
+        return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan",
+                         "the plan is reserved: its image is filled by tess_plan_fill");
     tess_status status = image_check(plan, image, image_size, __func__, error);
     if (status || !plan->image)
         return status;
@@ -121,6 +109,8 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     args.gradients = room.gradients;
     args.workspace = room.of_pass;
     args.stream = stream;
+    if (plan->reserved)
+        return reserve_run(plan, &args, error);
     for (int i = 0; i < plan->n_passes && !status; i++)
         status = pass_run(&plan->passes[i], &args, error);
     return status;

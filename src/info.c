@@ -1,6 +1,7 @@
 /* What there is: devices, targets, kernels, structs, and what a plan chose. */
 #include "plan/plan.h"
 #include "plan/problem.h"
+#include "plan/reserve.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -109,7 +110,7 @@ const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage) {
 
 static int64_t listed_keys(const struct lists *lists) {
     int64_t keys = 0;
-    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles && !lists->filled; T++)
         keys += lists->keys[T];
     return keys;
 }
@@ -129,9 +130,10 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.stacked_heads = rows->stack > 0 ? rows->stack : 1;
     known.work_items = rows->schedule.n_items + keys->schedule.n_items;
     known.split_tiles = rows->schedule.n_merges + keys->schedule.n_merges;
-    known.memory_size = (int64_t)(sizeof *plan + work_memory(rows, plan->backend) +
-                                  work_memory(keys, plan->backend) +
-                                  batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
+    known.memory_size =
+        (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +
+                  work_memory(rows, plan->backend) + work_memory(keys, plan->backend) +
+                  batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
     known.predicted_seconds = plan->predicted_seconds;
     known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
     known.packed_queries =
@@ -150,7 +152,8 @@ static const struct {
     STRUCT(tess_error),       STRUCT(tess_tensor),      STRUCT(tess_pattern_shape),
     STRUCT(tess_lists),       STRUCT(tess_problem),     STRUCT(tess_pattern_info),
     STRUCT(tess_target),      STRUCT(tess_arguments),   STRUCT(tess_plan_info),
-    STRUCT(tess_kernel_info), STRUCT(tess_device_info),
+    STRUCT(tess_kernel_info), STRUCT(tess_device_info), STRUCT(tess_device_pattern),
+    STRUCT(tess_fill_report),
 };
 
 size_t tess_struct_size(const char *name) {

@@ -124,6 +124,8 @@ static int lists_build(const struct packer *p, struct lists *out, int64_t *word_
     out->masked_ptr = array_make(LIST_MASKED_KINDS * n, sizeof *out->masked_ptr);
     if (!out->keys || !out->full_ptr || !out->masked_ptr || lists_walk(p, out, word_ptr, 0))
         return -1;
+    out->full_end = out->full_ptr + 1;
+    out->masked_end = out->masked_ptr + 1;
     out->n_full = prefix_sum(out->full_ptr, n);
     out->n_masked = prefix_sum(out->masked_ptr, LIST_MASKED_KINDS * n);
     out->n_words = prefix_sum(word_ptr, n);
@@ -169,6 +171,8 @@ void lists_free(struct lists *lists) {
 
 size_t lists_memory(const struct lists *l) {
     size_t tiles = (size_t)(l->n_lists * l->tiles);
+    if (l->filled)
+        return ((size_t)l->tiles + 1) * sizeof *l->tile_row;
     return ((size_t)l->tiles + 1) * sizeof *l->tile_row +
            (tiles + 1) * (sizeof *l->keys + sizeof *l->full_ptr) +
            (LIST_MASKED_KINDS * tiles + 1) * sizeof *l->masked_ptr +

@@ -56,11 +56,14 @@ struct lists {
     int64_t n_full, n_masked, n_words;
     int64_t full_keys, masked_keys, even_keys, masked_groups, masked_halves; /* see lists_sums */
     int64_t *full_ptr;     /* [n_lists * tiles + 1] */
+    int64_t *full_end;     /* [n_lists * tiles]: full_ptr + 1, where tiles leave no gaps (fill.h) */
     struct list_run *full; /* [n_full] */
     int64_t
         *masked_ptr; /* [LIST_MASKED_KINDS * n_lists * tiles + 1], kind k of tile T at 3 T + k */
+    int64_t *masked_end;        /* likewise of masked_ptr */
     struct list_masked *masked; /* [n_masked] */
     uint64_t *words_of_rows;    /* [n_words] row masks */
+    int filled; /* 1: in a plan's image, of which nothing is known before a run but the shape */
 };
 
 /* Packs m for query tiles of tile_rows (1 ... 256) rows. Allocates *out, which lists_free releases

@@ -114,6 +114,7 @@ struct kernel_args {
     const struct schedule *schedule;
     int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
+    const int32_t *lengths;       /* [batch]: keys there are today, of filled lists; NULL: n_kv */
     const int64_t *scores_offset; /* [batch * heads_q]: staged, first score of each head */
     double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */

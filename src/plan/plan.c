@@ -117,5 +117,6 @@ void tess_plan_free(tess_plan *plan) {
     work_free(&plan->key_work, plan->backend);
     free(plan->list_of);
     free(plan->scores_offset);
+    free(plan->reserved);
     free(plan);
 }

@@ -7,6 +7,10 @@
 #define PLAN_PASSES 7  /* of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
+/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
+ * it. */
+#define PLAN_CPU_WORKERS 64
+
 struct plan_height {
     int32_t rows;
     double seconds; /* predicted from a sample of tiles */
@@ -41,6 +45,8 @@ struct pass {
     double seconds;    /* predicted */
 };
 
+struct reserved; /* reserve.h */
+
 /* Passes point into their plan, which is not copied. */
 struct tess_plan {
     struct problem problem;
@@ -58,6 +64,7 @@ struct tess_plan {
     size_t workspace; /* what tess_run needs: that of plan_carve */
     int64_t pairs;    /* over all batches and query heads */
     double predicted_seconds;
+    struct reserved *reserved; /* where lists come with the image; else NULL */
 };
 
 /* Makes a plan of what has been checked: sizes agree, the backend exists. */

@@ -1,4 +1,5 @@
 /* A plan in words. */
+#include "plan/reserve.h"
 #include "plan/select.h"
 
 #include <stdarg.h>
@@ -68,6 +69,8 @@ static void say_problem(struct text *t, const tess_plan *plan) {
     if (modifiers_any(m))
         say(t, "\n");
     say_gradients(t, p->gradients);
+    if (plan->reserved)
+        return;
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
     say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
         (long long)plan->n_lists, plural(plan->n_lists), (long long)plan->block_q,
@@ -132,6 +135,24 @@ static void say_lists(struct text *t, const tess_plan *plan, const struct work *
             100 * pairs / (keys * rows / sums.tiles));
 }
 
+static void say_reserved(struct text *t, const tess_plan *plan) {
+    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
+    const struct reserved *r = plan->reserved;
+    const struct fill_shape *s = &r->shape;
+    say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
+        (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,
+        plural(plan->n_lists), (long long)s->capacity);
+    if (s->cut)
+        say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
+    say(t, "  tile      %d rows", (int)s->tile_rows);
+    if (plan->work.stack > 1)
+        say(t, " of each of %d heads", (int)plan->work.stack);
+    say(t, "\n  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
+        plural(r->items), (long long)r->merges, plural(r->merges));
+    say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
+        plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
+}
+
 /* Tiles of a work and the schedule over them; nothing where no pass walks it. */
 static void say_work(struct text *t, const tess_plan *plan, const struct work *work) {
     static const struct sides sides[] = {{"tile", "rows", "query", "keys"},
@@ -154,6 +175,10 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         return 0;
     say_problem(&t, plan);
     say_kernels(&t, plan);
+    if (plan->reserved) {
+        say_reserved(&t, plan);
+        return t.length;
+    }
     if (plan->problem.pipeline == TESS_STAGED)
         say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
     say_work(&t, plan, &plan->work);

@@ -35,6 +35,10 @@ void alignment_lower(int64_t *alignment, const tess_tensor *t);
 tess_status check_tensor(struct view *out, const tess_tensor *given, const struct tensor_rule *rule,
                          const char *function, tess_error *error);
 
+/* The target that is given, or this machine's CPU. */
+tess_status check_target(tess_target *out, const tess_target *given, const char *function,
+                         tess_error *error);
+
 /* The backend that a caller names, if it was built. */
 tess_status check_backend(const struct backend **out, tess_backend backend, const char *function,
                           const char *argument, tess_error *error);

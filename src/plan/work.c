@@ -7,10 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
- * it. */
-#define PLAN_CPU_WORKERS 64
-
 static tess_status no_memory(tess_error *error, const char *what) {
     return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
                      what);

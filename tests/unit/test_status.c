@@ -155,6 +155,8 @@ static void structs_by_name(void **state) {
     STRUCT(tess_plan_info)
     STRUCT(tess_kernel_info)
     STRUCT(tess_device_info)
+    STRUCT(tess_device_pattern)
+    STRUCT(tess_fill_report)
 #undef STRUCT
     const struct {
         const char *name;

@@ -69,11 +69,13 @@ static inline void pairs_take(struct carve *c, const struct problem *p, size_t l
 }
 
 /* Whether values are worth packing before all else: runs are long, and tiles list a key of V twice
- * and more. */
+ * and more. Not where lists are filled: values past today's length are not to be read. */
 static inline int pairs_store_pays(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct lists *lists = args->lists;
     double keys = 0;
+    if (lists->filled)
+        return 0;
     for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
         keys += (double)lists->keys[T];
     return keys >= 64.0 * (double)(lists->n_full + lists->n_masked) &&

@@ -68,9 +68,10 @@ static inline void listed_take(struct carve *c, const struct problem *p, struct 
 /* Pairs of the tile's rows and keys that are listed. */
 static inline int64_t listed_pairs(const struct lists *lists, int64_t T, int64_t rows) {
     const int64_t *masked = lists->masked_ptr + LIST_MASKED_KINDS * T;
+    const int64_t *masked_end = lists->masked_end + LIST_MASKED_KINDS * T;
     int64_t pairs = 0, keys = lists->keys[T];
     for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
-        for (int64_t i = masked[kind]; i < masked[kind + 1]; i++) {
+        for (int64_t i = masked[kind]; i < masked_end[kind]; i++) {
             const struct list_masked *run = &lists->masked[i];
             const struct walk at = {.lists = lists, .kind = kind};
             const int64_t last = kind == LIST_MEMBERS ? 1 : run->count;

@@ -15,7 +15,7 @@ struct cpu_soon {
 
 /* Fetches the runs that a query tile's list begins with, eight to a line. */
 static inline void cpu_soon_list(const struct lists *lists, int64_t tile) {
-    const int64_t first = lists->full_ptr[tile], end = lists->full_ptr[tile + 1];
+    const int64_t first = lists->full_ptr[tile], end = lists->full_end[tile];
     for (int64_t i = first; i < end && i < first + 32; i += 8)
         __builtin_prefetch(&lists->full[i]);
 }

@@ -28,6 +28,7 @@ struct modify {
     _Alignas(64) float slope[CPU_TILE_ROWS]; /* of each row, in the unit of scores */
     _Alignas(64) float back[CPU_TILE_ROWS];  /* queries from the tile's first to the row's */
     const struct modifiers *of;
+    int64_t first_position;     /* p_0, which follows today's length */
     const int32_t *position;    /* of each key, or NULL: the key's number and first_key */
     int64_t first, rows, heads; /* the first query, rows and heads of the tile */
     int64_t head;               /* the first head, in the whole problem */
@@ -47,6 +48,9 @@ static inline int modify_begin(struct modify *m, const struct kernel_args *args,
     m->biased = of->alibi && what & MODIFY_SCORES;
     m->drops = of->dropped && what & MODIFY_WEIGHTS;
     m->of = of;
+    m->first_position = of->first_position;
+    if (args->lengths)
+        m->first_position += args->lengths[b] - args->problem->n_kv;
     if (!(m->capped || m->biased || m->drops))
         return 0;
     m->in = m->capped ? (float)(1 / (of->softcap * unit)) : 0;
@@ -77,7 +81,7 @@ static inline uint32_t draw_position(const struct modify *m, int32_t key) {
 
 /* Distance of a key from the tile's first query: exact up to 2^24, rounded beyond. */
 static inline float modify_distance(const struct modify *m, int32_t key) {
-    return (float)(modify_position(m, key) - m->of->first_position - m->first);
+    return (float)(modify_position(m, key) - m->first_position - m->first);
 }
 
 /* ---- scores ---- */

@@ -27,9 +27,9 @@ static inline int64_t run_count(const struct walk *w) {
 /* Moves to the first run that has keys ahead, through the kinds. */
 static inline void walk_settle(struct walk *w) {
     while (w->left > 0 && w->run == w->end) {
-        const int64_t *ptr = w->lists->masked_ptr + LIST_MASKED_KINDS * w->tile + ++w->kind;
-        w->run = ptr[0];
-        w->end = ptr[1];
+        const int64_t of_kind = LIST_MASKED_KINDS * w->tile + ++w->kind;
+        w->run = w->lists->masked_ptr[of_kind];
+        w->end = w->lists->masked_end[of_kind];
     }
 }
 
@@ -52,7 +52,7 @@ static inline struct walk walk_range(const struct lists *lists, int64_t tile, in
                      .tile = tile,
                      .kind = KIND_FULL,
                      .run = lists->full_ptr[tile],
-                     .end = lists->full_ptr[tile + 1],
+                     .end = lists->full_end[tile],
                      .left = end,
                      .most = CPU_KEYS_SHORT};
     walk_settle(&w);

@@ -1,0 +1,65 @@
+/*
+ * Filling: from a device pattern to packed lists, in memory of a size that is fixed beforehand. Every
+ * query tile has places of its own for as many runs as its block row has entries, so that tiles are
+ * filled in any order and by any number of threads (docs/design/device_lists.md).
+ */
+#ifndef TESSERA_FILL_H
+#define TESSERA_FILL_H
+
+#include "base/carve.h"
+#include "lists/lists.h"
+
+/* Runs of one range that a cut goes through (fill_range_cut): full ones, and bands. */
+#define FILL_RANGE_BANDS 2
+#define FILL_RANGES 4 /* of a block row at most */
+
+/* What a fill is told when a plan is reserved. */
+struct fill_shape {
+    tess_form form;
+    int64_t n_q, n_kv, block_q, block_kv;
+    int64_t batch, heads;   /* of the pattern */
+    int64_t batches;        /* of the problem: each has lists of its own, as its length differs */
+    int64_t rows, cols;     /* block rows of a list, block columns */
+    int64_t capacity;       /* as in tess_device_pattern */
+    int64_t cut_lo, cut_hi; /* within +-2^33 */
+    int cut;                /* whether there is one */
+    int32_t threads;
+    int32_t tile_rows;
+    int64_t row_tiles; /* query tiles of a whole block row */
+    int64_t tiles;     /* of a list */
+};
+
+/* What a fill counts; tess_fill_report, but for items. */
+struct fill_counts {
+    int64_t faults, overflows, keys, pairs; /* pairs: of one head for each list */
+};
+
+/* Arrays of the image, placed. Tile T of lists has full runs full_ptr[T] ... full_end[T] - 1, and of
+ * masked kind k masked_ptr[3 T + k] ... masked_end[3 T + k] - 1, of which bands alone are filled. */
+struct fill_arrays {
+    int32_t *lengths; /* [batches] */
+    int64_t *place;   /* [batch * heads * rows + 1] entries of all block rows before each */
+    int64_t *keys;    /* [batches * heads * tiles] */
+    int64_t *full_ptr, *full_end, *masked_ptr, *masked_end;
+    struct list_run *full;
+    struct list_masked *masked;
+};
+
+/* Takes the arrays' room: as much as the shape's capacity needs. */
+void fill_take(struct carve *c, const struct fill_shape *shape, struct fill_arrays *a);
+
+/* Fills the arrays. `pattern` has the shape's sizes, and the arrays of its form. */
+void fill_lists(const struct fill_shape *shape, const tess_device_pattern *pattern,
+                const struct fill_arrays *a, struct fill_counts *counts);
+
+/* Filled arrays as kernels walk them. tile_row: the shape's tiles, from fill_tile_rows. */
+struct lists fill_view(const struct fill_shape *shape, const struct fill_arrays *a,
+                       int64_t *tile_row);
+
+/* First query of tile t, 0 ... tiles. */
+static inline int64_t fill_tile_row(const struct fill_shape *shape, int64_t t) {
+    const int64_t row = t / shape->row_tiles;
+    return min_i64(shape->n_q, row * shape->block_q + t % shape->row_tiles * shape->tile_rows);
+}
+
+#endif

@@ -1,0 +1,145 @@
+/*
+ * The rules by which a fill turns a device pattern into packed lists: what is listed, where it stands,
+ * how tiles are split. Integers alone, so that every filler writes the same bytes. The file compiles
+ * as C11 and as CUDA C, where FILL_RULE names its functions' qualifiers.
+ */
+#ifndef TESSERA_FILL_RULES_H
+#define TESSERA_FILL_RULES_H
+
+#include <stdint.h>
+
+#ifndef FILL_RULE
+#define FILL_RULE static inline
+#endif
+
+FILL_RULE int64_t fill_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+FILL_RULE int64_t fill_most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* ---- which keys ---- */
+
+/* Today's length of a batch: one that cannot be is 0, and a fault. */
+FILL_RULE int32_t fill_length(int32_t given, int32_t n_kv, int64_t *faults) {
+    const int wrong = given < 0 || given > n_kv;
+    *faults += wrong;
+    return wrong ? 0 : given;
+}
+
+/* Block columns that begin before `length`. */
+FILL_RULE int32_t fill_blocks(int32_t length, int32_t block_kv) {
+    return (int32_t)(((int64_t)length + block_kv - 1) / block_kv);
+}
+
+/* Entries of a row to look at: none where the count cannot be, or is past the capacity. */
+FILL_RULE int32_t fill_count(int32_t given, int32_t capacity, int64_t *faults, int64_t *overflows) {
+    *faults += given < 0;
+    *overflows += given > capacity;
+    return given < 0 || given > capacity ? 0 : given;
+}
+
+/* Whether an index is listed, of `blocks` that there are today. */
+FILL_RULE int fill_listed(int32_t index, int32_t blocks) {
+    return (uint32_t)index < (uint32_t)blocks;
+}
+/* Whether one that is not listed is a fault, not padding. */
+FILL_RULE int fill_fault(int32_t index) {
+    return index != -1;
+}
+
+/* An end of a range: from key 0, or back from today's length. */
+FILL_RULE int32_t fill_range_end(int32_t x, int32_t length) {
+    return (int32_t)(x < 0 ? fill_most(0, (int64_t)length + 1 + x) : fill_least(x, length));
+}
+
+/* Entries that a row of BLOCK_ROWS claims, which begin at `begin`; 0 where they cannot be. */
+FILL_RULE int64_t fill_claim(int64_t begin, int64_t end, int64_t capacity, int64_t *faults,
+                             int64_t *overflows) {
+    const int wrong = begin < 0 || end < begin;
+    *faults += wrong;
+    *overflows += !wrong && end > capacity;
+    return wrong || end > capacity ? 0 : end - begin;
+}
+
+/* ---- the cut ---- */
+
+/* Of a query tile: its row r lists key j where low <= j - r <= high. */
+struct fill_cut {
+    int64_t low, high;
+    int32_t rows;
+};
+
+/* Limits of j - p_i for a tile whose first query stands at key position `position`. */
+FILL_RULE struct fill_cut fill_cut_at(int64_t lo, int64_t hi, int64_t position, int32_t rows) {
+    struct fill_cut cut;
+    cut.low = position + lo;
+    cut.high = position + hi;
+    cut.rows = rows;
+    return cut;
+}
+
+/* Keys begin ... end - 1, cut to those that some row lists; `full` where each row lists them all. */
+struct fill_run {
+    int32_t begin, end;
+    int full;
+};
+FILL_RULE struct fill_run fill_run_cut(const struct fill_cut *cut, int32_t begin, int32_t end) {
+    struct fill_run run;
+    run.begin = (int32_t)fill_least(fill_most(begin, cut->low), end);
+    run.end = (int32_t)fill_most(fill_least(end, cut->high + cut->rows), run.begin);
+    run.full = cut->low + cut->rows - 1 <= run.begin && run.end - 1 <= cut->high;
+    return run;
+}
+
+/* The same keys as up to three runs: a full one between two that the edges of the cut go through. */
+FILL_RULE int32_t fill_range_cut(const struct fill_cut *cut, int32_t begin, int32_t end,
+                                 struct fill_run out[3]) {
+    const struct fill_run whole = fill_run_cut(cut, begin, end);
+    const int32_t first = (int32_t)fill_most(
+        whole.begin, fill_least(cut->low + cut->rows - 1, whole.end)); /* all rows list it */
+    const int32_t last = (int32_t)fill_least(whole.end, fill_most(cut->high + 1, whole.begin));
+    if (first >= last) {
+        out[0] = whole;
+        return 1;
+    }
+    out[0].begin = whole.begin, out[0].end = first, out[0].full = 0;
+    out[1].begin = first, out[1].end = last, out[1].full = 1;
+    out[2].begin = last, out[2].end = whole.end, out[2].full = 0;
+    return 3;
+}
+
+/* Limits of c - r within a band run that begins at key `begin`, as 32 bits: nearer ones than a tile or
+ * a run is long do not change. */
+FILL_RULE int32_t fill_band_limit(int64_t limit, int32_t begin) {
+    return (int32_t)fill_most(-(1 << 30), fill_least(1 << 30, limit - begin));
+}
+
+/* Pairs of the tile's rows and a run's keys that are listed. */
+FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t end) {
+    int64_t pairs = 0;
+    for (int32_t r = 0; r < cut->rows; r++)
+        pairs += fill_most(0, fill_least(end, cut->high + r + 1) - fill_most(begin, cut->low + r));
+    return pairs;
+}
+
+/* ---- splits ---- */
+
+/* Costs are counted in keys: an item takes `item` keys more than it lists. */
+struct fill_splits {
+    int64_t item, part_keys, workers;
+};
+
+/* The cost from which a tile is split: half of a worker's share, when `total` is that of all tiles. */
+FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
+    return total / (2 * s->workers) + 1;
+}
+
+/* Parts of a tile of so many keys, of part_keys at least. Over all tiles they are at most as many as
+ * tiles and twice the workers. */
+FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
+    return (int32_t)fill_most(1, fill_least(keys / s->part_keys, (s->item + keys) / share + 1));
+}
+
+#endif

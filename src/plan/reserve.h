@@ -1,0 +1,46 @@
+/*
+ * Reserved plans: kernels and sizes for a capacity. Lists and schedule come with the image, which a
+ * fill writes and a run reads (docs/design/device_lists.md).
+ */
+#ifndef TESSERA_RESERVE_H
+#define TESSERA_RESERVE_H
+
+#include "lists/fill.h"
+#include "lists/fill_rules.h"
+#include "plan/plan.h"
+
+/* What a reserved plan knows of its lists. */
+struct reserved {
+    struct fill_shape shape;
+    struct fill_splits splits;
+    int64_t units;                /* query tiles of all heads, those of a stack once */
+    int64_t items, merges, slots; /* at most */
+    uint64_t layout;              /* a number of all of the above: images of other plans differ */
+    double item_seconds, key_seconds; /* predicted, of one thread */
+};
+
+/* Checks a device pattern against a problem and turns it into a shape, but for its tiles. */
+tess_status check_device_pattern(struct fill_shape *out, const tess_device_pattern *given,
+                                 const struct problem *problem, const char *function,
+                                 tess_error *error);
+
+/* Checks that a pattern has the shape that was reserved, and the arrays of its form; *out is what the
+ * caller gave. */
+tess_status check_filling(tess_device_pattern *out, const tess_device_pattern *given,
+                          const tess_plan *plan, const char *function, tess_error *error);
+
+/* Makes a plan of what has been checked, but for its tiles. Errors name tess_plan_create. */
+tess_status reserve_make(tess_plan **plan, const struct problem *problem, const char *kernel,
+                         const struct fill_shape *shape, const tess_target *target,
+                         const struct backend *backend, tess_error *error);
+
+/* Fills an image of a CPU plan from what check_filling answered. */
+void reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image);
+
+/* Runs a reserved plan over the image of the arguments. */
+tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);
+
+/* What the fill of an image counted. Answers 0, or -1 where this plan has not filled it. */
+int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report);
+
+#endif

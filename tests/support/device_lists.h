@@ -1,0 +1,57 @@
+/*
+ * Device patterns for tests: arrays drawn from a seed, and what they list, straight from the
+ * definitions and in no hurry.
+ */
+#ifndef TESTS_DEVICE_LISTS_H
+#define TESTS_DEVICE_LISTS_H
+
+#include "support/support.h"
+
+/* Sizes of a draw; what is 0 has no default. */
+struct device_sizes {
+    tess_form form;
+    int64_t batch, heads_q, heads_kv; /* of the problem */
+    int64_t list_batch, list_heads;   /* of the pattern */
+    int64_t n_q, n_kv, block_q, block_kv;
+    int64_t capacity; /* as in tess_device_pattern */
+    int64_t cut_lo, cut_hi, promises;
+    int counts, lengths; /* whether they are given */
+    int hostile;         /* entries, counts, rows and lengths that are not to be */
+};
+
+/* A pattern, its arrays and what it lists. */
+struct device_lists {
+    struct device_sizes sizes;
+    tess_device_pattern pattern; /* points to what follows */
+    struct lab_buffer indices, counts, row_ptr, bits, lengths;
+    uint8_t *mask;                    /* [batch][list_heads][n_q][n_kv] */
+    int32_t *today;                   /* [batch] lengths, 0 for those that cannot be */
+    int64_t faults, overflows, pairs; /* that a report must tell */
+};
+
+/* Draws arrays; what cannot be made ends the test. */
+void device_lists_make(struct device_lists *l, const struct device_sizes *sizes, uint64_t seed);
+void device_lists_free(struct device_lists *l);
+
+/* What the arrays list as they are now, after a test changed them. */
+void device_lists_expect(struct device_lists *l);
+
+/* The same keys as a pattern of the host. */
+tess_pattern *device_lists_pattern(const struct device_lists *l);
+
+/* A problem of the sizes, f32, with d dims. */
+tess_problem device_problem(const struct device_sizes *sizes, int64_t d);
+
+/* A reserved plan, and room for its image filled with 0xaa; ends the test on failure. */
+tess_plan *device_plan(const struct device_lists *l, const tess_problem *problem,
+                       struct lab_buffer *image);
+/* Where the image lies in its buffer, which is aligned to less. */
+static inline void *device_image(const struct lab_buffer *image) {
+    const uintptr_t at = (uintptr_t)image->data;
+    return image->data + ((at + 255) / 256 * 256 - at);
+}
+
+/* Fills the image and holds the report against what is expected. */
+void device_fill(const struct device_lists *l, const tess_plan *plan, struct lab_buffer *image);
+
+#endif
