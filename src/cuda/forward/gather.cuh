@@ -13,7 +13,7 @@
 
 /* First element of head (b, h) of a tensor. */
 template <class T>
-static __device__ __forceinline__ char *attention_head(const struct view &view, int32_t b,
+static __device__ __forceinline__ char *attention_head(const struct rows_view &view, int32_t b,
                                                        int32_t h) {
     return reinterpret_cast<char *>(static_cast<T *>(view.data) + b * view.stride[0] +
                                     h * view.stride[1]);
@@ -48,7 +48,7 @@ struct attention_copy_mode {
 
 template <class T>
 static __device__ __forceinline__ struct attention_copy_mode
-attention_copy_mode_of(const struct attention_params &p, const struct view &view, int32_t d,
+attention_copy_mode_of(const struct attention_params &p, const struct rows_view &view, int32_t d,
                        float scale) {
     return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};

@@ -13,7 +13,7 @@
 
 /* The row (b, h, n) of a view. */
 template <class T>
-static __device__ __forceinline__ T *merge_row(const struct view &view, int64_t b, int64_t h,
+static __device__ __forceinline__ T *merge_row(const struct rows_view &view, int64_t b, int64_t h,
                                                int64_t n) {
     return static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1] +
            n * view.stride[2];

@@ -84,11 +84,11 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
     const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
         .image = image_take(&carve, args),
-        .q = args->q,
-        .k = args->k,
-        .v = args->v,
-        .o = args->o,
-        .lse = args->lse,
+        .q = rows_view_of(&args->q),
+        .k = rows_view_of(&args->k),
+        .v = rows_view_of(&args->v),
+        .o = rows_view_of(&args->o),
+        .lse = rows_view_of(&args->lse),
         .slots = args->workspace,
         .n_items = granules_of(args)->n_items,
         .n_merges = granules_of(args)->n_merges,

@@ -2,8 +2,8 @@
 #ifndef TESSERA_CUDA_ATTENTION_H
 #define TESSERA_CUDA_ATTENTION_H
 
+#include "host/rows.h"
 #include "lists/prepare.h"
-#include "plan/kernels.h"
 
 #include <stdbool.h>
 
@@ -26,7 +26,7 @@ struct attention_image {
  */
 struct attention_params {
     struct attention_image image;
-    struct view q, k, v, o, lse;
+    struct rows_view q, k, v, o, lse;
     float *slots;
     int64_t n_items, n_merges;
     int32_t granule_bits; /* log2 of the granule's size */

@@ -6,8 +6,8 @@
 
 _Static_assert(sizeof(struct merge_params) <= 4096, "a launch has 4 KB of parameters");
 
-static struct view view_of(const tess_tensor *t) {
-    return (struct view){t->data, {t->stride[0], t->stride[1], t->stride[2]}};
+static struct rows_view view_of(const tess_tensor *t) {
+    return (struct rows_view){t->data, {t->stride[0], t->stride[1], t->stride[2]}};
 }
 
 tess_status cuda_merge_run(const struct merge_args *args, tess_error *error) {

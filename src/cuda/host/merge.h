@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_MERGE_H
 #define TESSERA_CUDA_MERGE_H
 
-#include "plan/kernels.h"
+#include "host/rows.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,9 +10,9 @@
 #define MERGE_PARTS 60
 
 struct merge_params {
-    struct view o[MERGE_PARTS], lse[MERGE_PARTS];
-    struct view o_out, lse_out; /* lse_out.data NULL = not wanted */
-    int64_t rows;               /* of all batches and heads */
+    struct rows_view o[MERGE_PARTS], lse[MERGE_PARTS];
+    struct rows_view o_out, lse_out; /* lse_out.data NULL = not wanted */
+    int64_t rows;                    /* of all batches and heads */
     int64_t heads, n;
     int32_t parts, d_v;
 };

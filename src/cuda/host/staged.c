@@ -57,11 +57,11 @@ struct staged_params staged_params_of(const struct kernel_args *args, void *imag
     const int even = widest <= 2 * mean_width_of(args) + 32; /* as widths drawn for each are */
     return (struct staged_params){
         .image = staged_image(&carve, args),
-        .q = args->q,
-        .k = args->k,
-        .v = args->v,
-        .o = args->o,
-        .lse = args->lse,
+        .q = rows_view_of(&args->q),
+        .k = rows_view_of(&args->k),
+        .v = rows_view_of(&args->v),
+        .o = rows_view_of(&args->o),
+        .lse = rows_view_of(&args->lse),
         .scores = args->scores,
         .n_items = args->schedule->n_items,
         .n_bands = m->n_bands,

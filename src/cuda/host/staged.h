@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_LAUNCH_H
 #define TESSERA_CUDA_LAUNCH_H
 
+#include "host/rows.h"
 #include "host/staged_image.h"
 
 /* What x / number is found by, for x of 32 bits: a division is some 20 instructions, one after the
@@ -12,7 +13,7 @@ struct cuda_divisor {
 
 struct staged_params {
     struct staged_image image;
-    struct view q, k, v, o, lse;
+    struct rows_view q, k, v, o, lse;
     float *scores;
     int64_t n_items;
     int64_t n_bands, n_bitmasks;

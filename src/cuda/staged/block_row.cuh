@@ -153,7 +153,8 @@ template <class T> struct head_view {
 
 template <class T>
 static __device__ __forceinline__ head_view<T>
-head_of(const struct staged_params &p, const struct view &view, int32_t b, int32_t h, int32_t d) {
+head_of(const struct staged_params &p, const struct rows_view &view, int32_t b, int32_t h,
+        int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
             d, p.alignment >= 4 * (int32_t)sizeof(T)};
 }

@@ -24,8 +24,9 @@ static inline bool block_rows_fit_tma(const struct staged_params *p) {
  * TMA tiles of `rows` rows and `box_panels` panels. False where TMA cannot address it. Past 64 dims
  * whole panels are needed. */
 template <class T>
-static bool block_rows_map(CUtensorMap *map, const struct staged_params *p, const struct view &view,
-                           int64_t heads, int64_t n, int64_t d, int rows, int box_panels, T) {
+static bool block_rows_map(CUtensorMap *map, const struct staged_params *p,
+                           const struct rows_view &view, int64_t heads, int64_t n, int64_t d,
+                           int rows, int box_panels, T) {
     const sm90_encode encode = sm90_encode_find();
     const cuuint64_t panels = d > 64 ? d / 64 : 1;
     const cuuint64_t size[5] = {d > 64 ? 64 : (cuuint64_t)d, (cuuint64_t)n, panels,

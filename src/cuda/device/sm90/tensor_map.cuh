@@ -33,7 +33,7 @@ static inline sm90_encode sm90_encode_find(void) {
  * take 1.79 ms without it and 2.05 ms with it (H200, tessera bench --replay
  * h=16,n=16384,d=96,dtype=bf16,block=128x128,pattern=random(0.5,1)). */
 static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorMapDataType type,
-                                 const struct view &view, const int64_t (&size)[4],
+                                 const struct rows_view &view, const int64_t (&size)[4],
                                  cuuint32_t rows) {
     const cuuint64_t sizes[4] = {(cuuint64_t)size[3], (cuuint64_t)size[2], (cuuint64_t)size[1],
                                  (cuuint64_t)size[0]};

@@ -141,7 +141,7 @@ static __device__ __forceinline__ void small_m_load_batch(uint4 (&x)[4], uint32_
 /* Addresses of this lane's rows, from dim `dim` on; key: of place lane % 16. */
 template <class T>
 static __device__ __forceinline__ void
-small_m_row_pointers(const char *(&row)[4], const struct view &view,
+small_m_row_pointers(const char *(&row)[4], const struct rows_view &view,
                      const struct granule_item &item, int32_t key, int dim) {
     constexpr int SIZE = (int)sizeof(T);
     const int lane = warp_lane_here();

@@ -307,7 +307,7 @@ struct sm90_rows {
 /* Rows of a head of d dims, of which a CTA has `mine`. */
 template <class T, class shape>
 static __device__ __forceinline__ struct sm90_rows
-sm90_rows_of(const struct view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
+sm90_rows_of(const struct rows_view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
     const int32_t first = sm90_rank<shape>() * mine;
     return {attention_head<T>(view, batch, head) + first * (int32_t)sizeof(T),
             view.stride[2] * (int64_t)sizeof(T), (d - first) * (int32_t)sizeof(T)};
