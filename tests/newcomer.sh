@@ -65,6 +65,11 @@ with_cc() {
 needs() {
     readelf -d "$1" | grep -c 'NEEDED.*libtessera' || true
 }
+# runs PROGRAM: with $arguments, which are words, in the examples' folder.
+runs() {
+    # shellcheck disable=SC2086
+    quietly env -C "$source/examples" "$1" $arguments
+}
 count=0
 for file in "$source"/examples/*.c; do
     name=$(basename "$file" .c)
@@ -72,10 +77,12 @@ for file in "$source"/examples/*.c; do
     [ -n "$line" ] || fail "$name.c does not say how it is built"
     with_cc "$line" "$name.c" "$folder/$name"
     [ "$(needs "$folder/$name")" = 1 ] || fail "$name is not linked with the shared library"
-    LD_LIBRARY_PATH=$lib quietly "$folder/$name"
+    # What its comment has it run with, but for options.
+    arguments=$(sed -n 's/^ \* *\.\/a\.out \([^[]*\).*/\1/p' "$file")
+    LD_LIBRARY_PATH=$lib runs "$folder/$name"
     with_cc "${line/--libs tessera/--libs tessera-static}" "$name.c" "$folder/$name-static"
     [ "$(needs "$folder/$name-static")" = 0 ] || fail "tessera-static links the shared library"
-    quietly "$folder/$name-static"
+    runs "$folder/$name-static"
     count=$((count + 1))
 done
 [ "$count" -gt 5 ] || fail "$count examples"

@@ -21,6 +21,22 @@ static const char *const cases[] = {
     "h=1,n=3,nkv=5000,d=1,dv=64,pattern=dense,fill=positive",
 };
 
+/* What has a pass of each stage. */
+static const struct {
+    const char *operation;
+    tess_pipeline pipeline;
+} runs[] = {
+    [TESS_STAGE_ATTENTION] = {"attention", TESS_FUSED},
+    [TESS_STAGE_SDDMM] = {"attention", TESS_STAGED},
+    [TESS_STAGE_SOFTMAX] = {"attention", TESS_STAGED},
+    [TESS_STAGE_SPMM] = {"attention", TESS_STAGED},
+    [TESS_STAGE_DELTA] = {"backward", TESS_FUSED},
+    [TESS_STAGE_GRADIENT_KEYS] = {"backward", TESS_FUSED},
+    [TESS_STAGE_GRADIENT_ROWS] = {"backward", TESS_FUSED},
+    [TESS_STAGE_SOFTMAX_BACKWARD] = {"backward", TESS_STAGED},
+    [TESS_STAGE_SPMM_TRANSPOSED] = {"backward", TESS_STAGED},
+};
+
 /* Answers how many runs failed. */
 static int kernel_check(const tess_kernel_info *kernel) {
     int failed = 0;
@@ -29,11 +45,12 @@ static int kernel_check(const tess_kernel_info *kernel) {
         struct lab_work work = {0};
         struct lab_outcome outcome = {.verdict = LAB_FAILED};
         char why[LAB_WHY] = "";
-        int fused = kernel->stage == TESS_STAGE_ATTENTION;
-        if (lab_case_parse(&c, cases[i], why) || lab_work_make(&work, &c, why))
+        char line[LAB_CASE_TEXT];
+        snprintf(line, sizeof line, "op=%s,%s", runs[kernel->stage].operation, cases[i]);
+        if (lab_case_parse(&c, line, why) || lab_work_make(&work, &c, why))
             snprintf(outcome.message, sizeof outcome.message, "%s", why);
         else
-            lab_check(&outcome, &work, TESS_CPU, fused ? TESS_FUSED : TESS_STAGED, kernel->name);
+            lab_check(&outcome, &work, TESS_CPU, runs[kernel->stage].pipeline, kernel->name);
         if (outcome.verdict != LAB_PASSED) {
             printf("FAILED %s: %s: %s\n", kernel->name, cases[i], outcome.message);
             failed++;

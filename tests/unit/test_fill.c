@@ -677,6 +677,15 @@ static void reserve_refuses(const tess_problem *problem, const tess_device_patte
         fail_msg("'%s' does not say '%s'", error.message, words);
 }
 
+/* Whether the library was built with CUDA, on whatever machine. */
+static int has_cuda(void) {
+    tess_kernel_info kernel = tess_kernel_info_init();
+    int found = 0;
+    for (int64_t i = 0; tess_kernel_describe(i, &kernel, NULL) == TESS_OK; i++)
+        found |= kernel.backend == TESS_CUDA;
+    return found;
+}
+
 static void reserve_refuses_by_name(void **state) {
     (void)state;
     tess_problem p = device_problem(&small, 16);
@@ -734,11 +743,10 @@ static void reserve_refuses_by_name(void **state) {
     reserve_refuses(&named, &d, NULL, TESS_UNSUPPORTED, "problem", "cpu_spmm_portable");
     tess_target target = tess_target_init();
     target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
-    if (tess_device_count(TESS_CUDA) > 0)
+    if (has_cuda())
         reserve_refuses(&p, &d, &target, TESS_UNSUPPORTED, "target", "cuda backend");
     else
-        reserve_refuses(&p, &d, &target, tess_kernel_count() > 0 ? TESS_NO_CUDA : TESS_OK, "target",
-                        "CUDA");
+        reserve_refuses(&p, &d, &target, TESS_NO_CUDA, "target", "CUDA");
     /* What no image holds: more entries than addresses. */
     p.n_q = 1 << 30, p.d_qk = p.d_v = 1;
     d.n_q = 1 << 30, d.capacity = INT32_MAX;
