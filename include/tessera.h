@@ -497,7 +497,7 @@ enum {
  *              pipeline has no such stage; NULL lets the plan choose. The string is not kept
  *   tile_rows  fused: rows of a query tile, and keys of a key tile of the backward, refused where the
  *              kernel does not have them; 0 lets the plan choose
- *   part_keys  fused: the fewest keys (of a key tile, queries) that a part of a split tile gets, rounded
+ *   part_keys  fused: the fewest keys (of a key tile, queries) of a part of a split tile, rounded
  *              up to 128; 0 means the default, INT64_MAX never splits
  *
  * Score modifiers, in the order in which they apply; 0 is none, and costs nothing:
@@ -615,10 +615,10 @@ TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
 /*
  * CUDA plans have an image: their lists and schedule in device memory. The caller allocates
  * tess_plan_image_size bytes on the target's device (exact; 256-byte aligned, as cudaMalloc gives;
- * 0 for NULL and for CPU plans, but for reserved ones, see tess_plan_reserve) and fills them once by tess_plan_upload; after that the image is only
- * read, and runs on any number of streams may share it. The upload is ordered by the stream and may
- * read the plan until the stream has passed it: do not free the plan before. It copies from
- * pageable memory, so it cannot be captured in a graph.
+ * 0 for NULL, and for CPU plans that are not reserved: tess_plan_reserve) and fills them once by
+ * tess_plan_upload; after that the image is only read, and runs on any number of streams may share
+ * it. The upload is ordered by the stream and may read the plan until the stream has passed it: do
+ * not free the plan before. It copies from pageable memory, so it cannot be captured in a graph.
  * Errors: INVALID_ARGUMENT (also where the current device is not the target's), WORKSPACE_TOO_SMALL,
  * CUDA_ERROR.
  */

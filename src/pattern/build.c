@@ -250,7 +250,7 @@ static void *array_new(int64_t n, size_t size) {
     return malloc(bytes);
 }
 
-static int arrays_allocate(struct bcsr *m) {
+int build_arrays(struct bcsr *m) {
     int64_t mask = m->block_q * m->block_kv, bits;
     if (__builtin_mul_overflow(m->n_bitmasks, mask, &bits) || bits > INT64_MAX - 64)
         return -1;
@@ -362,7 +362,7 @@ static int join_chunks(struct bcsr *m, const struct bcsr *cut, struct chunk *chu
         m->n_bands += chunks[k].n_bands;
         m->n_bitmasks += chunks[k].n_masks;
     }
-    if (arrays_allocate(m))
+    if (build_arrays(m))
         return -1;
     /* Masks that do not end on a word share one with their neighbour: then one thread alone. */
     int apart = m->n_bitmasks == 0 || m->block_q * m->block_kv % 64 == 0;

@@ -113,16 +113,10 @@ struct source {
             } of;
         } columns;
         const struct bcsr *pattern; /* source_pattern: one batch or head serves all */
-        struct {                    /* source_transposed: tiles sorted by list, column, row */
-            const struct bcsr *m;
-            const int64_t *ptr;   /* [lists][m->cols + 1] */
-            const int64_t *entry; /* [n_tiles] */
-            const int32_t *row;   /* [n_tiles] block row of each entry */
-        } transposed;
-        const uint8_t *mask;   /* source_mask: bytes [lists][n_q][n_kv] */
-        const uint8_t *blocks; /* source_blocks: bytes [lists][rows][cols] */
-        const uint64_t *bits;  /* source_bits: words [lists][rows][bcsr_col_words] */
-        struct {               /* source_placed: what m lists for (i, j), at (i + query, j + key) */
+        const uint8_t *mask;        /* source_mask: bytes [lists][n_q][n_kv] */
+        const uint8_t *blocks;      /* source_blocks: bytes [lists][rows][cols] */
+        const uint64_t *bits;       /* source_bits: words [lists][rows][bcsr_col_words] */
+        struct { /* source_placed: what m lists for (i, j), at (i + query, j + key) */
             const struct bcsr *m;
             int64_t query, key;
         } placed;
@@ -138,7 +132,7 @@ struct source {
 };
 
 extern const struct source_kind source_band, source_ranges, source_steps, source_columns;
-extern const struct source_kind source_pattern, source_placed, source_transposed;
+extern const struct source_kind source_pattern, source_placed;
 extern const struct source_kind source_mask, source_blocks, source_bits;
 extern const struct source_kind source_union, source_intersection, source_documents;
 
@@ -148,6 +142,10 @@ extern const struct source_kind source_union, source_intersection, source_docume
  */
 tess_status build_sizes(struct bcsr *m, const tess_pattern_shape *shape, const char *function,
                         const char *argument, tess_error *error);
+
+/* Allocates the arrays of *m but row_ptr, for its counts; bits are clear. 0, or -1 when memory ran out:
+ * bcsr_free in either case. */
+int build_arrays(struct bcsr *m);
 
 /* Builds what the root of sources[n_sources] yields over *sizes. */
 tess_status pattern_build(tess_pattern **out, const struct bcsr *sizes,

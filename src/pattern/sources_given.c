@@ -1,5 +1,5 @@
 /*
- * The sources of build.h that a caller gave: other patterns, as they are, moved or transposed, masks
+ * The sources of build.h that a caller gave: other patterns, as they are or moved, masks
  * of bytes, a byte or a bit for each block.
  */
 #include "pattern/build.h"
@@ -172,49 +172,6 @@ static int placed_seek(struct build_row *b, int64_t source, int64_t j) {
 }
 
 const struct source_kind source_placed = {NULL, placed_seek};
-
-/* ---- transposed: what another pattern lists, queries and keys exchanged ---------------------- */
-
-static int transposed_begin(struct build_row *b, int64_t source) {
-    const struct bcsr *m = b->sources[source].u.transposed.m;
-    const int64_t *ptr = b->sources[source].u.transposed.ptr + b->list * (m->cols + 1) + b->row;
-    b->cursors[source].at = ptr[0];
-    b->cursors[source].n = ptr[1];
-    return 0;
-}
-
-static int transposed_seek(struct build_row *b, int64_t source, int64_t j) {
-    const struct source *s = &b->sources[source];
-    const struct bcsr *m = s->u.transposed.m;
-    struct cursor *c = &b->cursors[source];
-    while (c->at < c->n && s->u.transposed.row[c->at] < j)
-        c->at++;
-    if (c->at == c->n)
-        return build_answer_none(b, source);
-    int32_t row = s->u.transposed.row[c->at];
-    struct tile old;
-    tile_at(m, s->u.transposed.entry[c->at], &old);
-    struct build_tile *t = build_answer(b, source, row);
-    if (old.kind == TILE_BAND)
-        tile_set_band(b, t, -(int64_t)old.hi, -(int64_t)old.lo);
-    if (old.kind != TILE_BITMASK)
-        return 0;
-    t = build_answer_bits(b, source, row);
-    if (!t)
-        return -1;
-    int64_t height = bcsr_row_height(m, row);
-    for (int64_t r = 0; r < height; r++) {
-        for (int64_t k = 0; k < b->rows; k += 64) {
-            uint64_t v = tile_row_bits(m, &old, r, k, (int)min_i64(64, b->rows - k));
-            for (; v; v &= v - 1)
-                bits_put(t->bits, (k + __builtin_ctzll(v)) * b->m->block_kv + r, 1, 1);
-        }
-    }
-    tile_set_bits(b, t);
-    return 0;
-}
-
-const struct source_kind source_transposed = {transposed_begin, transposed_seek};
 
 /* ---- mask: one byte for each query and key --------------------------------------------------- */
 

@@ -110,6 +110,8 @@ struct verify {
     unsigned asked[2];       /* [backend]: stages of some case that is not skipped, a bit each */
     char refusal[LAB_WHY];   /* the last one */
     const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
+    int64_t widest_f32;      /* dims of f32 heads that CUDA's fused kernels take here at most */
+    int64_t too_wide;        /* cases of the sweep that were skipped for it */
     int64_t cases;           /* how many there are to do */
     bool terminal;           /* stderr is one */
     double told;             /* when the last line of progress was written */
@@ -128,6 +130,37 @@ static void find_kernels(struct verify *v) {
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
             v->lacks[backend][pipeline] =
                 lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline);
+}
+
+/* Past 512 dims it is a device's shared memory that decides. */
+static int64_t widest_f32(void) {
+    static const int64_t dims[] = {1024, 768};
+    tess_target target = tess_target_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *dense;
+    shape.n_q = 1;
+    if (tess_target_query(&target, TESS_CUDA, 0, NULL) != TESS_OK ||
+        tess_pattern_from_spec(&dense, "dense", &shape, NULL) != TESS_OK)
+        return dims[0];
+    int64_t widest = 512;
+    for (size_t i = 0; i < sizeof dims / sizeof *dims && widest == 512; i++) {
+        tess_problem problem = tess_problem_init();
+        tess_plan *plan;
+        problem.batch = problem.heads_q = problem.heads_kv = problem.n_q = problem.n_kv = 1;
+        problem.d_qk = problem.d_v = dims[i];
+        if (tess_plan_create(&plan, &problem, dense, &target, NULL) == TESS_OK)
+            widest = dims[i];
+        tess_plan_free(plan);
+    }
+    tess_pattern_free(dense);
+    return widest;
+}
+
+/* Whether a case of the sweep has no fused kernel on this machine's GPU. */
+static bool is_too_wide(const struct verify *v, const struct lab_case *c, tess_backend backend,
+                        tess_pipeline pipeline) {
+    return backend == TESS_CUDA && pipeline == TESS_FUSED && c->type == TESS_F32 &&
+           (c->d > v->widest_f32 || c->dv > v->widest_f32);
 }
 
 static void show_failure(const struct verify *v, const struct lab_case *c, const char *why) {
@@ -242,9 +275,14 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     }
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline])
-                ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
-                                     number);
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline]) {
+                if (number >= 0 &&
+                    is_too_wide(v, c, (tess_backend)backend, (tess_pipeline)pipeline))
+                    v->too_wide++;
+                else
+                    ok &= check_pipeline(v, &work, (tess_backend)backend, (tess_pipeline)pipeline,
+                                         number);
+            }
     lab_work_free(&work);
     v->passed += ok;
     v->failed += !ok;
@@ -326,6 +364,11 @@ static void summary(const struct verify *v, const struct options *o) {
             if (lacks && !told)
                 printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
         }
+    if (v->too_wide)
+        printf("  cuda fused: %lld f32 cases of more than %lld dims, which take more shared memory "
+               "than "
+               "this GPU has, skipped\n",
+               (long long)v->too_wide, (long long)v->widest_f32);
     if (v->worst > 0) {
         char text[LAB_CASE_TEXT];
         lab_case_print(&v->nearest, text);
@@ -384,6 +427,7 @@ int verify_main(int argc, char **argv) {
     if (!v)
         return report("verify", "out of memory");
     find_kernels(v);
+    v->widest_f32 = widest_f32();
     status = cases_read(&options);
     if (status == EXIT_DONE)
         status = cases_check(&options);
