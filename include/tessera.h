@@ -650,11 +650,13 @@ typedef struct tess_arguments {
     /* Backward. q, k, v, o and lse are read there, and o may be f32. */
     const tess_tensor *d_o;   /* as o, in the problem's type; read */
     const tess_tensor *d_lse; /* as lse, read; NULL: zeros */
-    const tess_tensor
-        *delta; /* as lse: tess_delta writes it; a run that is given it does not read o */
-    /* As q, k and v, in the problem's type or f32; written. NULL where the problem does not ask. */
-    const tess_tensor *d_q, *d_k, *d_v;
-    float *d_alibi, *d_sink; /* [heads_q], written, summed over the batch; NULL likewise */
+    const tess_tensor *delta; /* as lse: tess_delta writes it; a run that is given it reads no o */
+    /* Written, in the problem's type or f32; NULL where the problem does not ask for it. */
+    const tess_tensor *d_q; /* as q */
+    const tess_tensor *d_k; /* as k */
+    const tess_tensor *d_v; /* as v */
+    float *d_alibi;         /* [heads_q], written, summed over the batch; NULL likewise */
+    float *d_sink;          /* [heads_q], likewise */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
