@@ -52,7 +52,9 @@ static void stage_make(struct stage *s, const char *text, tess_type type) {
     const int64_t v[4] = {c->b, c->h, c->n, c->dv}, o[4] = {c->b, c->hkv, c->nkv, c->dv};
     assert_int_equal(0, lab_buffer_make(&s->weights, (size_t)s->of.count * sizeof(float), 64));
     assert_int_equal(0, lab_tensor_make(&s->v, c->type, v, c->layout, c->align));
-    assert_int_equal(0, lab_tensor_make(&s->o, type, o, c->layout, c->align));
+    const int64_t element = (int64_t)tess_type_size(type);
+    assert_int_equal(
+        0, lab_tensor_make(&s->o, type, o, c->layout, c->align < element ? element : c->align));
     s->x = (float *)(void *)s->weights.data; /* NaN in rows past the queries */
     stages_each(&s->of, weight_set, s->x);
     rows_fill(s);
