@@ -278,7 +278,10 @@ int main(int argc, char **argv) {
         if (step % 10 == 0)
             printf("step %2d  loss %.6f fused, %.6f staged\n", step, fused[step], staged[step]);
         falls += step > 0 && step <= FALLING && fused[step] < fused[step - 1];
-        apart = fmax(apart, fabs(fused[step] - staged[step]) / fused[step]);
+        const double here = fabs(fused[step] - staged[step]) / fused[step];
+        apart = here <= apart ? apart : here; /* NaN too, which no later step makes good */
+        if (isnan(here))
+            break;
     }
     printf("the loss falls in %d of the first %d steps, ends at %.3f of the first; the pipelines "
            "differ by "

@@ -534,7 +534,8 @@ enum {
  *   gradients  backward: which of TESS_GRADIENT_... runs write; 0 means Q, K and V. ALIBI and SINK need
  *              a problem with alibi and sink
  *   spill_size backward: the most bytes of workspace in which gradients of scores may stand between
- *              two passes; 0 means the plan's choice, up to 1 GiB. Results hold for any value
+ *              two passes; 0 means the plan's choice, up to 1 GiB. Results hold for any value.
+ *              The staged pipeline needs its scores, and does not look at it
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
@@ -697,7 +698,7 @@ typedef struct tess_plan_info {
     int64_t memory_size;   /* bytes that the plan occupies */
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
     /* Of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
-     * tiles and of key tiles; where neither dQ nor slopes are wanted, there are no query tiles. */
+     * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
 } tess_plan_info;
@@ -755,7 +756,8 @@ typedef enum tess_promise {
  *   counts     INDICES, RANGES: int32 [lists][rows], entries of a row to look at; NULL: capacity
  *   row_ptr    BLOCK_ROWS: int64 [lists][rows + 1], first entry of each row in indices
  *   bits       BLOCK_BITS: uint64 [lists][rows][ceil(columns / 64)]; block column c is bit c % 64 of
- *              word c / 64. Bits past the last column, or past today's length, are ignored
+ *              word c / 64. Bits past the last column are ignored; those past
+ *              today's length list nothing, and count toward the capacity
  *   lengths    int32 [batch of the problem], keys there are today, 0 ... n_kv; NULL: n_kv
  *   capacity   INDICES, RANGES: entries of a row; BLOCK_ROWS, BLOCK_BITS: blocks over all lists. 0:
  *              the most that can be: columns, 4 ranges, all blocks
@@ -791,8 +793,9 @@ TESS_DEFINE_INIT(tess_device_pattern)
  *
  * Blocks that can be filled: block_q a power of two up to 64 or a multiple of 64; block_kv a power of
  * two up to 128, and 1 for RANGES. A query tile stays within a block row.
- * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, for blocks that
- * cannot be filled and, in this version, for CUDA.
+ * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, the backward, slices
+ * of a longer problem (query_offset, key_offset, whole_n_q, whole_n_kv, key_positions), blocks that
+ * cannot be filled and, in this version, CUDA.
  */
 TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                                        const tess_device_pattern *pattern,
@@ -872,8 +875,8 @@ TESS_API tess_status tess_softmax(const tess_plan *plan, const tess_arguments *a
                                   tess_error *error, tess_stream stream);
 
 /* o = scores v, for weights as tess_softmax leaves them: 0 ... 1, with dropout p 0 ... 1 / (1 - p), and
- * a row of zeros is empty. Uses scores, v, o, workspace. Keys that a query tile does not list are not
- * read. */
+ * a row of zeros is empty. Uses scores, v, o, workspace, and o_rest where the problem has it. Keys that
+ * a query tile does not list are not read. */
 TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *arguments,
                                tess_error *error, tess_stream stream);
 

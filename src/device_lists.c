@@ -3,6 +3,13 @@
 #include "plan/reserve.h"
 #include "base/status.h"
 
+/* Whether the queries or keys are a part of a longer problem's. */
+static int is_slice(const struct problem *p) {
+    const struct modifiers *m = &p->modifiers;
+    return m->first_query || m->first_key || m->key_positions ||
+           m->first_position != p->n_kv - p->n_q;
+}
+
 tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                               const tess_device_pattern *pattern, const tess_target *target,
                               tess_error *error) {
@@ -24,6 +31,11 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = error_set(error, TESS_UNSUPPORTED, function, "problem",
                            "problem: the staged pipeline does not read lists from an image: use "
                            "TESS_FUSED, or tess_plan_create");
+    if (!status && is_slice(&resolved))
+        status =
+            error_set(error, TESS_UNSUPPORTED, function, "problem",
+                      "problem: positions of a reserved plan follow today's lengths: query_offset, "
+                      "key_offset, whole_n_q, whole_n_kv and key_positions must be 0");
     if (!status)
         status = check_device_pattern(&shape, pattern, &resolved, function, error);
     if (!status)

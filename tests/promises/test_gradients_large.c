@@ -78,6 +78,7 @@ static double parts_apart(const struct lab_tensor *x, const struct lab_tensor *y
                 *whole = (const float *)(const void *)z->buffer.data;
     double apart = 0, largest = 0;
     for (size_t i = 0; i < z->buffer.size / sizeof(float); i++) {
+        assert_true(isfinite(a[i]) && isfinite(b[i]) && isfinite(whole[i]));
         apart = fmax(apart, fabs((double)a[i] + (double)b[i] - (double)whole[i]));
         largest = fmax(largest, fabs((double)whole[i]));
     }

@@ -738,6 +738,18 @@ static void reserve_refuses_by_name(void **state) {
     tess_problem backward = p;
     backward.operation = TESS_ATTENTION_BACKWARD, backward.gradients = TESS_GRADIENT_Q;
     reserve_refuses(&backward, &d, NULL, TESS_UNSUPPORTED, "problem", "backward");
+    const size_t of_slices[] = {offsetof(tess_problem, query_offset),
+                                offsetof(tess_problem, key_offset),
+                                offsetof(tess_problem, key_positions)};
+    for (size_t i = 0; i < sizeof of_slices / sizeof *of_slices; i++) {
+        tess_problem slice = p;
+        slice.whole_n_q = p.n_q + 1, slice.whole_n_kv = p.n_kv + 1; /* p_0 stays */
+        *(int64_t *)(void *)((char *)&slice + of_slices[i]) = 1;
+        reserve_refuses(&slice, &d, NULL, TESS_UNSUPPORTED, "problem", "today's lengths");
+    }
+    tess_problem longer = p;
+    longer.whole_n_kv = p.n_kv + 1;
+    reserve_refuses(&longer, &d, NULL, TESS_UNSUPPORTED, "problem", "today's lengths");
     tess_problem named = p;
     named.kernel = "cpu_spmm_portable";
     reserve_refuses(&named, &d, NULL, TESS_UNSUPPORTED, "problem", "cpu_spmm_portable");

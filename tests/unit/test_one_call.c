@@ -172,6 +172,7 @@ static void query_right(int h, int i) {
 static void near_right(const float *x, const double *right) {
     double worst = 0, most = 0;
     for (int i = 0; i < HEADS * N * DIMS; i++) {
+        assert_true(isfinite(x[i])); /* written */
         worst = fmax(worst, fabs((double)x[i] - right[i]));
         most = fmax(most, fabs(right[i]));
     }

@@ -197,6 +197,9 @@ static bool make_plan(tess_plan **plan, const struct compute_options *options, t
     problem.sink = options->modifiers->text[MODIFIER_SINK] != NULL;
     problem.dropout = options->modifiers->dropout;
     problem.threads = options->threads;
+    if (options->operation ==
+        TESS_ATTENTION_BACKWARD) /* dO and O may lie otherwise in their files */
+        problem.alignment = (int64_t)tess_type_size(problem.type);
     return tess_plan_create(plan, &problem, pattern, &target, &error) == TESS_OK ||
            reason_set_error(reason, &error);
 }

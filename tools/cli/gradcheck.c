@@ -253,6 +253,8 @@ static struct slope slope_of(const struct input *in) {
     for (int64_t x = 0; x < rows_of(&in->view); x++)
         for (int64_t d = 0; d < dim; d++) {
             const double here = (double)in->data[at(&in->view, x, d)];
+            if (!isfinite(here)) /* a sink of -Inf, which no step moves */
+                continue;
             sum.oracle += here * in->gradient->value[x * dim + d];
             sum.library += here * (double)floats(&in->got)[at(&in->got, x, d)];
         }
@@ -304,7 +306,7 @@ struct worst {
 static void take(struct worst *worst, double error, double bound, double size,
                  const struct step *step) {
     const double ratio = error / bound;
-    if (worst->bound > 0 && ratio <= worst->ratio)
+    if (worst->bound > 0 && (isnan(worst->ratio) || ratio <= worst->ratio))
         return;
     *worst = (struct worst){ratio, error, bound, size, *step};
 }
