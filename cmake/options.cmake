@@ -57,7 +57,7 @@ function(tessera_cpu_level level)
     endif()
     target_compile_options(tessera_cpu_${level} PRIVATE ${optimised} -ffp-contract=fast ${LEVEL_FLAGS})
     if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
-        target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all)
+        target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all -O1)
     endif()
     tessera_holds(tessera_cpu_${level})
 endfunction()
