@@ -199,14 +199,15 @@ template <int D, int KEYS, int CTAS>
 static double rate(int mb, int heads, int order, int box, int products) {
     const int rows = (mb << 20) / (D * 2), stage = KEYS * D * 2, grid = sms * CTAS;
     const int threads = 128 + 128 * products, room = (CTAS == 1 ? 208 : CTAS == 2 ? 100 : 66) << 10;
-    const int stages = std::min((int)STAGES_MAX, (room - D * 128) / stage);
+    /* A stage has one issuing warp: no warp may be two rounds ahead of another on the same stage. */
+    const int stages = std::min((int)STAGES_MAX, (room - D * 128) / stage) / warps * warps;
     const int shared = D * 128 + stages * stage + 1024;
     const int n = (int)(2.5e9 / ((double)grid * stage)) / 2 * 2 * heads; /* of K and V in turns */
     const walk w = {n, heads, order, box, rows / box};
     const auto kernel = stream<D, KEYS, CTAS>;
     const int64_t size[4] = {1, heads, rows, D};
     CUtensorMap map;
-    view of = {data, {(int64_t)heads * rows * D, (int64_t)rows * D, D}};
+    const struct rows_view of = {data, {(int64_t)heads * rows * D, (int64_t)rows * D, D}};
     if (!sm90_map_make(&map, sm90_encode_find(), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, of, size, box))
         exit(1);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));

@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_SM90_TENSOR_MAP_CUH
 #define TESSERA_CUDA_SM90_TENSOR_MAP_CUH
 
-#include "plan/kernels.h"
+#include "host/rows.h"
 
 #include <cuda.h>
 #include <cuda_bf16.h>
