@@ -59,9 +59,9 @@ static double walk_seconds(const struct packer *p, int64_t n) {
  * (kind k at [3 T + k + 1]); the second, when those hold places, fills.
  */
 static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_ptr, int fill) {
-    int64_t n = out->n_lists * p->tiles, full = 0, masked = 0, even = 0, groups = 0, halves = 0;
+    int64_t n = out->n_lists * p->tiles, full = 0, masked = 0, groups = 0;
     int failed = 0;
-#pragma omp parallel reduction(+ : full, masked, even, groups, halves) reduction(| : failed) \
+#pragma omp parallel reduction(+ : full, masked, groups) reduction(| : failed) \
     if (n > 1 && threads_pay(walk_seconds(p, n)))
     {
         struct pack_scratch scratch;
@@ -91,17 +91,13 @@ static int lists_walk(const struct packer *p, struct lists *out, int64_t *word_p
             }
             full += sink.full_keys;
             masked += sink.masked_keys;
-            even += sink.even_keys;
             groups += sink.masked_groups;
-            halves += sink.masked_halves;
         }
         pack_scratch_free(&scratch);
     }
     out->full_keys = full;
     out->masked_keys = masked;
-    out->even_keys = even;
     out->masked_groups = groups;
-    out->masked_halves = halves;
     return failed ? -1 : 0;
 }
 
@@ -186,9 +182,7 @@ void lists_sum(struct lists_sums *out, const struct lists *lists) {
         out->tiles += lists->keys[T] > 0;
     out->full_keys = (double)lists->full_keys;
     out->masked_keys = (double)lists->masked_keys;
-    out->even_keys = (double)lists->even_keys;
     out->masked_groups = (double)lists->masked_groups;
-    out->masked_halves = (double)lists->masked_halves;
 }
 
 tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
@@ -212,17 +206,13 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
         out->tiles += sink.full_keys + sink.masked_keys > 0;
         out->full_keys += (double)sink.full_keys;
         out->masked_keys += (double)sink.masked_keys;
-        out->even_keys += (double)sink.even_keys;
         out->masked_groups += (double)sink.masked_groups;
-        out->masked_halves += (double)sink.masked_halves;
     }
     double scale = (double)n / (double)taken;
     out->tiles *= scale;
     out->full_keys *= scale;
     out->masked_keys *= scale;
-    out->even_keys *= scale;
     out->masked_groups *= scale;
-    out->masked_halves *= scale;
     pack_scratch_free(&scratch);
     return TESS_OK;
 }

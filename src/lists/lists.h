@@ -21,7 +21,6 @@
 
 /* Rows that kernels pass over together where none of them lists a key. */
 #define LISTS_GROUP 16
-#define LISTS_HALF 64
 
 struct list_run {
     int32_t key, count;
@@ -54,8 +53,8 @@ struct lists {
     int64_t *keys;     /* [n_lists * tiles] keys of the tile, all runs together */
 
     int64_t n_full, n_masked, n_words;
-    int64_t full_keys, masked_keys, even_keys, masked_groups, masked_halves; /* see lists_sums */
-    int64_t *full_ptr;     /* [n_lists * tiles + 1] */
+    int64_t full_keys, masked_keys, masked_groups; /* see lists_sums */
+    int64_t *full_ptr;                             /* [n_lists * tiles + 1] */
     int64_t *full_end;     /* [n_lists * tiles]: full_ptr + 1, where tiles leave no gaps (fill.h) */
     struct list_run *full; /* [n_full] */
     int64_t
@@ -75,12 +74,10 @@ size_t lists_memory(const struct lists *lists);
 
 /* Sums over the query tiles of all lists. */
 struct lists_sums {
-    double tiles;       /* that list any key */
-    double full_keys;   /* keys in full runs */
-    double masked_keys; /* keys in the other runs */
-    double even_keys;   /* of these, those that are listed as their neighbours are: LIST_MEMBERS */
+    double tiles;         /* that list any key */
+    double full_keys;     /* keys in full runs */
+    double masked_keys;   /* keys in the other runs */
     double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
-    double masked_halves; /* likewise of LISTS_HALF rows */
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);
 

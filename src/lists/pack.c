@@ -34,17 +34,13 @@ static int mask_equal(const uint64_t *a, const uint64_t *b, int32_t words) {
     return differ == 0;
 }
 
-/* Counts the groups and halves of rows, of which a word has one, that the mask of `count` keys has a
- * row of. */
+/* Counts, for each of `count` keys with this mask, the groups of LISTS_GROUP rows that list it. */
 static void count_rows(struct pack_sink *s, int64_t count, const uint64_t *mask, int32_t words) {
-    int64_t groups = 0, halves = 0;
-    for (int32_t w = 0; w < words; w++) {
-        halves += mask[w] != 0;
+    int64_t groups = 0;
+    for (int32_t w = 0; w < words; w++)
         for (int shift = 0; shift < 64; shift += LISTS_GROUP)
             groups += (mask[w] >> shift & UINT64_MAX >> (64 - LISTS_GROUP)) != 0;
-    }
     s->masked_groups += count * groups;
-    s->masked_halves += count * halves;
 }
 
 static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t lo, int64_t hi,
@@ -52,10 +48,8 @@ static void emit_band(struct pack_sink *s, int64_t key, int64_t count, int64_t l
     s->masked_keys += count;
     for (int64_t c = 0; c < count; c++) {
         int64_t first = c - hi < 0 ? 0 : c - hi, last = c - lo > rows - 1 ? rows - 1 : c - lo;
-        if (first > last)
-            continue;
-        s->masked_groups += last / LISTS_GROUP - first / LISTS_GROUP + 1;
-        s->masked_halves += last / LISTS_HALF - first / LISTS_HALF + 1;
+        if (first <= last)
+            s->masked_groups += last / LISTS_GROUP - first / LISTS_GROUP + 1;
     }
     if (s->full) {
         struct list_masked *run = &s->masked[LIST_BAND][s->n_masked[LIST_BAND]];
@@ -92,7 +86,6 @@ static void emit_members(struct pack_sink *s, int64_t key, int64_t count, const 
                          int32_t words) {
     int go_on = s->masked_end[LIST_MEMBERS] == key && mask_equal(mask, s->last_mask, words);
     emit_masked_run(s, LIST_MEMBERS, key, count, go_on);
-    s->even_keys += count;
     count_rows(s, count, mask, words);
     if (!go_on) {
         emit_words(s, mask, words);

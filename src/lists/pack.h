@@ -45,8 +45,8 @@ struct pack_sink {
     uint64_t *words;
     int64_t first_word; /* place of words[0] in lists.words_of_rows */
     int64_t n_full, n_masked[LIST_MASKED_KINDS], n_words;
-    int64_t full_keys, masked_keys, even_keys;
-    int64_t masked_groups, masked_halves;            /* see lists.h */
+    int64_t full_keys, masked_keys;
+    int64_t masked_groups;                           /* see lists.h */
     int64_t full_end, masked_end[LIST_MASKED_KINDS]; /* key after the last run, -1 = none yet */
     uint64_t last_mask[PACK_MAX_WORDS];              /* of the last members run */
 };

@@ -134,14 +134,10 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
     double near_size;
-    double copied_dim;  /* the same where blocks are not whole quarters of KERNEL_TILE_KEYS */
+    double copied_dim;  /* the same where blocks are not whole eighths of KERNEL_TILE_KEYS */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    /* Kernels with turns, where keys are copied or most masks are of whole rows of blocks: what an
-     * item takes more, and a masked key times one dim; and one row mask of blocks of fewer than 4
-     * rows. */
-    double turned_item, turned_dim, masked_thin;
-    double value; /* staged: one value between the stages, written or read */
+    double value;       /* staged: one value between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
@@ -166,9 +162,6 @@ struct tiling {
     /* 1: the plan compares the kernel's predicted cost with those of the rows after it, up to and
      * including the first unmarked one that does not refuse. 0: the plan takes it. */
     int weighed;
-    /* 1: halves of tiles have steps of their own, so that each computes only the masked keys that it
-     * lists. */
-    int turns;
     /* Whether of this problem it can compute listed pairs alone; NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,16 +28,25 @@ static int32_t tile_parts(const struct schedule_rules *rules, int64_t keys, doub
     return parts < 1 ? 1 : (int32_t)parts;
 }
 
-/* Cuts tiles that are long. */
+/* Half a worker's share: where no item costs more, with longest first, no worker ends much after the
+ * others. *largest: cost of the longest tile. */
+static double limit_find(const int64_t *keys, int64_t tiles, const int64_t *list_of,
+                         int64_t batch_heads, const struct schedule_rules *rules, double *largest) {
+    double total = 0;
+    *largest = 0;
+    for (int64_t bh = 0; bh < batch_heads; bh++)
+        for (int64_t t = 0; t < tiles; t++) {
+            const double cost = tile_cost(rules, keys[list_of[bh] * tiles + t]);
+            total += cost;
+            *largest = cost > *largest ? cost : *largest;
+        }
+    return total / (2.0 * (double)rules->workers);
+}
+
+/* Cuts tiles that cost more than `limit`. */
 static void cuts_decide(struct cuts *cuts, const int64_t *keys, int64_t tiles,
                         const int64_t *list_of, int64_t batch_heads,
-                        const struct schedule_rules *rules) {
-    double total = 0;
-    for (int64_t bh = 0; bh < batch_heads; bh++)
-        for (int64_t t = 0; t < tiles; t++)
-            total += tile_cost(rules, keys[list_of[bh] * tiles + t]);
-    /* Half a worker's share: with longest first, no worker then ends much after the others. */
-    double limit = total / (2.0 * (double)rules->workers);
+                        const struct schedule_rules *rules, double limit) {
     for (int64_t bh = 0; bh < batch_heads; bh++)
         for (int64_t t = 0; t < tiles; t++)
             cuts->parts[bh * tiles + t] = tile_parts(rules, keys[list_of[bh] * tiles + t], limit);
@@ -133,21 +143,17 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
 /* Costs in keys of one worker. */
 struct wave {
     struct assign_item *order;
-    int64_t n, item, merge, total;
+    int64_t n, item, total;
     struct assignment assignment;
 };
 
 static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t *keys,
                       int64_t tiles, const int64_t *list_of, const struct schedule_rules *rules) {
-    *wave = (struct wave){
-        .order = malloc(((size_t)s->n_items + 1) * sizeof *wave->order),
-        .n = s->n_items,
-        .item = (int64_t)(rules->item_cost / rules->key_cost),
-        .merge = (int64_t)(rules->merge_cost / rules->key_cost / (double)rules->workers)};
+    *wave = (struct wave){.order = malloc(((size_t)s->n_items + 1) * sizeof *wave->order),
+                          .n = s->n_items,
+                          .item = (int64_t)(rules->item_cost / rules->key_cost)};
     if (!wave->order)
         return -1;
-    if (s->n_merges > 0)
-        wave->merge = 0;
     for (int64_t i = 0; i < s->n_items; i++) {
         const struct work_item *w = &s->items[i];
         const int64_t of_tile = keys[list_of[w->batch_head] * tiles + w->tile];
@@ -188,25 +194,48 @@ static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles,
 }
 
 /* Cuts tiles that all but a few workers would wait for at the end, where that saves more than merging
- * them costs: then *cut. Zero, or -1 when memory ran out. */
+ * them costs: then *cut. *end: when all is done, merges included. Zero, or -1 when memory ran out. */
 static int wave_cut(struct cuts *cuts, const struct schedule *s, const int64_t *keys, int64_t tiles,
                     const int64_t *list_of, int64_t batch_heads, const struct schedule_rules *rules,
-                    int *cut) {
+                    int *cut, int64_t *end) {
     const size_t bytes = (size_t)(batch_heads * tiles) * sizeof *cuts->parts;
     struct wave wave;
     struct cuts even = {malloc(bytes + 1)};
-    int64_t whole = 0, parts = 0;
+    int64_t whole = 0, parts = 0, merge = 0;
     int failed = wave_begin(&wave, s, keys, tiles, list_of, rules) || !even.parts;
     if (!failed) {
+        merge = (int64_t)(rules->merge_cost / rules->key_cost / (double)rules->workers);
         memcpy(even.parts, cuts->parts, bytes);
         failed = wave_deal(&wave, s, tiles, NULL, rules, &whole) ||
                  wave_deal(&wave, s, tiles, &even, rules, &parts);
+        whole += s->n_merges > 0 ? merge : 0;
+        parts += merge;
     }
-    *cut = !failed && parts + wave.merge < whole;
+    *cut = !failed && parts < whole;
+    *end = *cut ? parts : whole;
     if (*cut)
         memcpy(cuts->parts, even.parts, bytes);
     free(even.parts);
     free(wave.order);
+    return failed;
+}
+
+/* A schedule of tiles that are cut where they cost more than `limit`, and for the last wave. *end: when
+ * all is done, in keys of one worker, where merging has a cost. Zero, or -1 when memory ran out. */
+static int schedule_try(struct schedule *out, struct cuts *cuts, struct head_places *places,
+                        const int64_t *keys, int64_t tiles, const int64_t *list_of,
+                        int64_t batch_heads, const struct schedule_rules *rules, double limit,
+                        int64_t *end) {
+    int cut = 0;
+    *end = 0;
+    cuts_decide(cuts, keys, tiles, list_of, batch_heads, rules, limit);
+    int failed = schedule_build(out, cuts, places, keys, tiles, list_of, batch_heads, rules);
+    if (!failed && rules->merge_cost > 0)
+        failed = wave_cut(cuts, out, keys, tiles, list_of, batch_heads, rules, &cut, end);
+    if (!failed && cut) {
+        schedule_free(out);
+        failed = schedule_build(out, cuts, places, keys, tiles, list_of, batch_heads, rules);
+    }
     return failed;
 }
 
@@ -216,16 +245,23 @@ tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t til
     *out = (struct schedule){0};
     struct cuts cuts = {calloc((size_t)(batch_heads * tiles) + 1, sizeof *cuts.parts)};
     struct head_places *places = calloc((size_t)batch_heads + 1, sizeof *places);
-    int failed = !cuts.parts || !places, cut = 0;
-    if (!failed) {
-        cuts_decide(&cuts, keys, tiles, list_of, batch_heads, rules);
-        failed = schedule_build(out, &cuts, places, keys, tiles, list_of, batch_heads, rules);
-    }
-    if (!failed && rules->merge_cost > 0)
-        failed = wave_cut(&cuts, out, keys, tiles, list_of, batch_heads, rules, &cut);
-    if (!failed && cut) {
+    struct schedule whole = {0};
+    double largest;
+    const double limit = limit_find(keys, tiles, list_of, batch_heads, rules, &largest);
+    int64_t end = 0, end_whole = INT64_MAX;
+    int failed = !cuts.parts || !places;
+    /* Where merging costs, long tiles may be better left whole. */
+    if (!failed && rules->merge_cost > 0 && largest > limit)
+        failed = schedule_try(&whole, &cuts, places, keys, tiles, list_of, batch_heads, rules,
+                              INFINITY, &end_whole);
+    if (!failed)
+        failed =
+            schedule_try(out, &cuts, places, keys, tiles, list_of, batch_heads, rules, limit, &end);
+    if (!failed && end_whole <= end) {
         schedule_free(out);
-        failed = schedule_build(out, &cuts, places, keys, tiles, list_of, batch_heads, rules);
+        *out = whole;
+    } else {
+        schedule_free(&whole);
     }
     free(cuts.parts);
     free(places);

@@ -166,29 +166,19 @@ double select_key_cost(const tess_plan *plan, const struct pass *pass, const str
         fetch += kernel->cost.convert_dim;
     if (head > kernel->cost.near_size)
         fetch += kernel->cost.far_dim;
-    if (block_columns(plan, pass) % (KERNEL_TILE_KEYS / 4))
+    if (block_columns(plan, pass) % (KERNEL_TILE_KEYS / 8))
         fetch += kernel->cost.copied_dim;
     return dims * (kernel->cost.key_row_dim * rows + fetch);
 }
 
-/* Whether halves of tiles have turns: roughly, since some of a plan's may and others not. */
-static int has_turns(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
-                     const struct lists_sums *sums, int32_t height) {
-    return kernel->tiling->turns && height > LISTS_HALF &&
-           (block_columns(plan, pass) % (KERNEL_TILE_KEYS / 4) ||
-            2 * sums->even_keys > sums->masked_keys);
-}
-
-/* A kernel computes all rows of a tile for each key; or whole groups, halves where they have turns,
- * and for masked keys only those that list it. Answers how many fewer row-key pairs that is. */
-static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums, double rows,
-                           int turns) {
-    const double group = turns ? LISTS_HALF : LISTS_GROUP;
-    if (!turns && !kernel->cost.skips)
+/* A kernel computes all rows of a tile for each key; or whole groups, and for masked keys only those
+ * that list it. Answers how many fewer row-key pairs that is. */
+static double rows_skipped(const struct kernel *kernel, const struct lists_sums *sums,
+                           double rows) {
+    if (!kernel->cost.skips)
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -
-           group * (sums->full_keys * ceil(rows / group) +
-                    (turns ? sums->masked_halves : sums->masked_groups));
+           LISTS_GROUP * (sums->full_keys * ceil(rows / LISTS_GROUP) + sums->masked_groups);
 }
 
 double select_dims(const struct pass *pass, const struct kernel *kernel) {
@@ -225,10 +215,7 @@ static double listed_saves(const tess_plan *plan, const struct pass *pass,
 /* Of all row masks. */
 static double masked_cost(const tess_plan *plan, const struct pass *pass,
                           const struct kernel_cost *cost, const struct lists_sums *sums,
-                          double rows, int turns) {
-    if (turns)
-        return LISTS_GROUP * sums->masked_groups *
-               (block_rows(plan, pass) < 4 ? cost->masked_thin : cost->masked_key);
+                          double rows) {
     const int wide = cost->masked_wide > 0 && block_columns(plan, pass) % KERNEL_TILE_KEYS == 0;
     return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }
@@ -239,15 +226,13 @@ double select_fused_cost(const tess_plan *plan, const struct pass *pass,
     const struct kernel_cost *cost = &kernel->cost;
     const double dims = select_dims(pass, kernel), rows = (double)height * stack;
     const double stacks = heads / stack;
-    const int turns = has_turns(plan, pass, kernel, sums, height);
     return stacks *
-           (sums->tiles * (cost->item + (turns ? cost->turned_item : 0)) +
+           (sums->tiles * cost->item +
             (sums->full_keys + sums->masked_keys) *
                 select_key_cost(plan, pass, kernel, dims, rows) +
-            (turns ? sums->masked_keys * dims * cost->turned_dim : 0) +
-            masked_cost(plan, pass, cost, sums, rows, turns) -
+            masked_cost(plan, pass, cost, sums, rows) -
             listed_saves(plan, pass, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
-            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows, turns));
+            dims * cost->key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
 /* A pass that reads the rows of tensors, and no tiles. */

@@ -34,6 +34,17 @@ static void shared_inputs(void **state) {
     shared_inputs_are_right("tests/cases/cuda_shared.txt", TESS_CUDA);
 }
 
+/* Cases that name Hopper's kernels for tiles of up to 64 rows. Other devices refuse them. */
+static void own_lists(void **state) {
+    (void)state;
+    tess_target target = tess_target_init();
+    assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
+    if (target.architecture != 90)
+        skip();
+    cases_are_right("tests/cases/own_lists.txt", TESS_CUDA);
+    shared_inputs_are_right("tests/cases/own_lists_shared.txt", TESS_CUDA);
+}
+
 static void extreme_scales(void **state) {
     (void)state;
     extreme_scales_are_right(TESS_CUDA);
@@ -400,6 +411,7 @@ int main(void) {
         cmocka_unit_test(merges),
         cmocka_unit_test(merges_of_too_many_parts),
         cmocka_unit_test(checks),
+        cmocka_unit_test(own_lists),
         cmocka_unit_test(extreme_scales),
         cmocka_unit_test(ties_of_maxima),
         cmocka_unit_test(shared_inputs),

@@ -286,10 +286,10 @@ static void every_allocation(void **state) {
 static void every_allocation_of_cuda_plans(void **state) {
     (void)state;
     static const struct cuda_plan balanced = {"cuda_attention_f32_d64", TESS_F32, 64};
-    static const struct cuda_plan turned = {"cuda_attention_bf16_sm90_d64", TESS_BF16, 128};
+    static const struct cuda_plan grouped = {"cuda_attention_bf16_sm90_d64", TESS_BF16, 128};
     const struct attempt attempts[] = {
         {"plan, balanced steps", try_cuda_plan, &balanced},
-        {"plan, halves in turns", try_cuda_plan, &turned},
+        {"plan, mask groups", try_cuda_plan, &grouped},
     };
     if (!build_has_cuda()) {
         print_message("skipped: this build has no table of CUDA's kernels\n");

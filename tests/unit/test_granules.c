@@ -24,7 +24,7 @@ struct cut {
 static void cut_make_for(struct cut *c, struct granule_step step, const char *spec, int64_t n_q,
                          int64_t n_kv, int64_t block_q, int64_t block_kv, int32_t tile_rows,
                          int32_t workers, int64_t stack) {
-    const int consumer_info = tile_rows % 16 == 0 && !step.keys;
+    const int groups = workers % 2 == 0 && !step.keys;
     tess_error error = tess_error_init();
     c->pattern = make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, HEADS_KV);
     c->stack = stack;
@@ -39,9 +39,8 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                                                 .stack = stack,
                                                 .n_kv = n_kv,
                                                 .workers = workers,
-                                                .size = workers % 2 ? GRANULE_MAX : GRANULE_MAX / 2,
-                                                .consumer_info = consumer_info,
-                                                .single_steps = consumer_info,
+                                                .size = workers % 3 ? GRANULE_MAX : GRANULE_MAX / 2,
+                                                .groups = groups,
                                                 .step = step};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
     assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, of_stack,
@@ -53,9 +52,10 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
     assert_int_equal(granules_memory(g),
                      (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
-                         (consumer_info ? g->n_items * (int64_t)sizeof *g->consumer_info : 0) +
                          g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
-                         g->n_bits * (int64_t)sizeof *g->score_bits +
+                         g->n_groups * (int64_t)sizeof *g->groups +
+                         g->n_bits * (int64_t)sizeof *g->mask_bits +
+                         (groups ? 2 * (tiles + 1) * (int64_t)sizeof(int64_t) : 0) +
                          (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
 }
 
@@ -83,6 +83,48 @@ static int listed(const struct lists *l, const struct granule_mask *mask, int64_
     return (int)(l->words_of_rows[word + r / 64] >> (r % 64) & 1);
 }
 
+/* Whether row r lists a place of a mask group, as lanes read its words (mask_groups.h). */
+static int group_lists(const struct cut *c, const struct granule_group *group, int64_t r,
+                       int64_t place) {
+    const struct granules *g = &c->granules;
+    const int64_t words = (c->lists.tile_rows + 15) / 16, at = group->at >> GROUP_SHIFT;
+    const int coarse = group->at & GROUP_COARSE ? 1 : 0;
+    if (group->at < 0)
+        return (int)(group->keys >> place & 1);
+    assert_true(at + words * (coarse ? 1 : 32) <= g->n_bits);
+    if (coarse)
+        return (int)(g->mask_bits[at + r / 16] >> (r / 8 % 2 * 8 + place / 8) & 1);
+    const int64_t lane = r % 8 * 4 + place % 8 / 2;
+    const int64_t bit = r / 8 % 2 * 16 + place / 8 * 2 + place % 2;
+    return (int)(g->mask_bits[at + r / 16 * 32 + lane] >> bit & 1);
+}
+
+/* Whether row r lists the key at a place of an item. *holds: whether the place holds a key. */
+static int lists_place(const struct cut *c, const struct granule_item *item, int64_t r,
+                       int64_t place, int *holds) {
+    const struct granules *g = &c->granules;
+    const int64_t i = place / g->size, k = place % g->size;
+    *holds = i < item->count;
+    if (i >= item->count)
+        return 0;
+    if (!g->groups) {
+        const struct granule_mask *mask = &g->masks[item->mask + i - item->whole];
+        *holds = i < item->whole || k < mask->count;
+        return i < item->whole || (*holds && listed(&c->lists, mask, r, k));
+    }
+    const int64_t whole = item->whole * g->size / GRANULE_GROUP, number = place / GRANULE_GROUP;
+    if (number < whole)
+        return 1;
+    const struct granule_group *group = &g->groups[item->mask + number - whole];
+    assert_true(item->mask + number - whole < g->n_groups);
+    *holds = (int)(group->keys >> place % GRANULE_GROUP & 1);
+    if (!*holds && k > 0) /* the granule has fewer keys than its size */
+        assert_true(group->at & GROUP_SHORT);
+    const int lists = group_lists(c, group, r, place % GRANULE_GROUP);
+    assert_true(*holds || !lists);
+    return lists;
+}
+
 /* Adds what an item lists, for head `head` of its tile, to seen[head][query][key]. */
 static void expand(const struct cut *c, const struct granule_item *item, int64_t head,
                    unsigned char *seen) {
@@ -90,69 +132,20 @@ static void expand(const struct cut *c, const struct granule_item *item, int64_t
     const int64_t n_q = c->pattern->lists.n_q, n_kv = c->pattern->lists.n_kv;
     assert_true(item->whole >= 0 && item->whole <= item->count);
     assert_int_equal(item->head_kv, head / (HEADS / HEADS_KV));
-    for (int32_t i = 0; i < item->count; i++) {
-        const struct granule_mask all = {.count = (int16_t)g->size, .kind = GRANULE_ALL};
-        const struct granule_mask *mask =
-            i < item->whole ? &all : &g->masks[item->mask + i - item->whole];
-        const int64_t first = g->keys[item->first + i];
-        assert_true(mask->count >= 1 && mask->count <= g->size);
-        assert_true(first >= 0 && first + mask->count <= n_kv);
-        for (int64_t k = 0; k < mask->count; k++) {
-            int any = 0;
-            for (int64_t r = 0; r < item->rows; r++) {
-                if (!listed(&c->lists, mask, r, k))
-                    continue;
-                unsigned char *at = &seen[(head * n_q + item->row + r) * n_kv + first + k];
-                assert_int_equal(*at, 0); /* each key once */
-                *at = 1;
-                any = 1;
-            }
-            assert_true(any); /* no key that no row lists */
+    for (int64_t place = 0; place < (int64_t)item->count * g->size; place++) {
+        const int64_t key = g->keys[item->first + place / g->size] + place % g->size;
+        int any = 0, holds = 0;
+        for (int64_t r = 0; r < item->rows; r++) {
+            if (!lists_place(c, item, r, place, &holds))
+                continue;
+            assert_true(key >= 0 && key < n_kv);
+            unsigned char *at = &seen[(head * n_q + item->row + r) * n_kv + key];
+            assert_int_equal(*at, 0); /* each key once */
+            *at = 1;
+            any = 1;
         }
+        assert_int_equal(any, holds); /* no key that no row lists */
     }
-}
-
-/* Whether row r lists the key at a place of an item. */
-static int lists_place(const struct cut *c, const struct granule_item *item, int64_t r,
-                       int64_t place) {
-    const struct granules *g = &c->granules;
-    const int64_t i = place / g->size, k = place % g->size;
-    if (i < item->whole)
-        return 1;
-    if (i >= item->count || k >= g->masks[item->mask + i - item->whole].count)
-        return 0;
-    return listed(&c->lists, &g->masks[item->mask + i - item->whole], r, k);
-}
-
-/* The score bits of an item, walked as threads walk them, say of each row of each of its chunks
- * that has a mask what the masks say; and of single-consumer steps nothing of the other's rows. */
-static void check_bits(const struct cut *c, const struct granule_item *item,
-                       const struct granule_consumer_info *consumer_info) {
-    const struct granules *g = &c->granules;
-    const int64_t each = SCHEDULE_CHUNK / g->size, chunks = (item->count + each - 1) / each;
-    const uint32_t *bits = g->score_bits + consumer_info->bits;
-    int64_t of[2] = {0, 0};
-    assert_true(item->whole <= consumer_info->uniform && consumer_info->uniform <= item->count);
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const int alone = granule_single_consumer(&consumer_info->single_steps, chunk);
-        const int64_t words = chunk >= consumer_info->uniform / each || g->size < 8 ? 8 : 1;
-        of[0] += alone != 1, of[1] += alone != 0;
-        if (chunk < item->whole / each) {
-            assert_int_equal(alone, -1);
-            continue;
-        }
-        for (int64_t r = 0; r < item->rows; r++)
-            for (int64_t at = 0; at < SCHEDULE_CHUNK; at++) {
-                const int64_t word = (r / 16 * 8 + r % 8) * words + at % 8 * words / 8;
-                const int bit = (int)(2 * (at / 8) + r / 8 % 2);
-                const int set = (int)(bits[word] >> bit & 1);
-                assert_int_equal(set, lists_place(c, item, r, chunk * SCHEDULE_CHUNK + at));
-                assert_false(set && alone >= 0 && r / 64 != alone);
-            }
-        bits += c->lists.tile_rows / 2 * words;
-    }
-    assert_true(bits <= g->score_bits + g->n_bits);
-    assert_true(chunks == 0 || (of[0] && of[1]));
 }
 
 static void check(const struct cut *c) {
@@ -177,8 +170,6 @@ static void check(const struct cut *c) {
             for (int64_t k = 0; k < n; k++)
                 assert_true(seen[(h * n_q + i) * n_kv + row[k]]);
         }
-    for (int64_t i = 0; i < g->n_items && g->consumer_info; i++)
-        check_bits(c, &g->items[i], &g->consumer_info[i]);
     free(seen);
     free(row);
 }
@@ -195,13 +186,14 @@ static void items_list_the_pattern(void **state) {
         {"longformer(20,3)", 4, 64}, {"random(0,6)", 16, 16},
     };
     static const int32_t rows[] = {8, 16, 64, 128};
+    static const int32_t workers[] = {1, 4, 7, 6};
     static const struct granule_step steps[] = {{0, 0}, {32, 16}, {64, 16}, {128, 32}};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             struct cut c;
             for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
                 cut_make_for(&c, steps[s], patterns[p].spec, 300, 305, patterns[p].block_q,
-                             patterns[p].block_kv, rows[r], s || r % 2 == 0 ? 7 : 1, 1 + p % 2);
+                             patterns[p].block_kv, rows[r], workers[(p + r + s) % 4], 1 + p % 2);
                 check(&c);
                 cut_free(&c);
             }
@@ -221,9 +213,9 @@ static int64_t groups_count(const struct cut *c, const struct granule_item *item
         for (int32_t w = 0; w < c->lists.tile_rows / step.rows; w++) {
             int64_t groups = 0;
             for (int64_t at = begin; at < begin + step.keys && at < places; at += 8) {
-                int some = 0;
+                int some = 0, holds;
                 for (int64_t i = 0; i < 8 * step.rows; i++)
-                    some |= lists_place(c, item, w * step.rows + i / 8, at + i % 8);
+                    some |= lists_place(c, item, w * step.rows + i / 8, at + i % 8, &holds);
                 groups += some;
             }
             of_step = groups > of_step ? groups : of_step;
@@ -239,9 +231,9 @@ static int64_t places_count(const struct cut *c, const struct granule_item *item
                             int32_t rows) {
     int64_t places = 0;
     for (int64_t place = 0; place < (int64_t)item->count * c->granules.size; place++) {
-        int some = 0;
+        int some = 0, holds;
         for (int32_t r = first; r < first + rows; r++)
-            some |= lists_place(c, item, r, place);
+            some |= lists_place(c, item, r, place, &holds);
         places += some;
     }
     return places;
@@ -266,7 +258,7 @@ static void steps_are_balanced(void **state) {
         struct cut c;
         const struct granule_step step = cases[i].step;
         int64_t of_warp[WARPS] = {0}, longest = 0;
-        cut_make_for(&c, step, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 128, 2,
+        cut_make_for(&c, step, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 128, 3,
                      1);
         const struct granule_item *item = &c.granules.items[0];
         assert_int_equal(item->parts, 1);
@@ -281,59 +273,36 @@ static void steps_are_balanced(void **state) {
     }
 }
 
-/* Lists with nothing in common: nearly all chunks are single-consumer steps, and the consumers
- * alternate as long as both have some. Parts of a tile go on where it was cut. */
-static void consumers_alternate(void **state) {
+/* Groups of equal bands share words: the edges of a window are two bands in all tiles but the first
+ * and last. Unions of blocks of 8 have coarse masks: one word for each 16 rows. */
+static void equal_masks_share_words(void **state) {
     (void)state;
-    for (int split = 0; split < 2; split++) {
+    static const struct {
+        const char *spec;
+        int64_t block, words; /* of all groups at most; -1: of coarse masks */
+    } cases[] = {
+        {"window(512,0)", 64, 40 * 128}, {"causal", 64, 8 * 128}, {"random(0.3,1)", 8, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
-        cut_make(&c, "random(0.02,3)", split ? 256 : 4096, 16384, 8, 8, 128, 1, 1);
+        cut_make(&c, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 64, 2, 1);
         const struct granules *g = &c.granules;
-        assert_true(!split || g->n_merges > 0);
-        int64_t alone = 0, chunks = 0, uneven = 0;
-        for (int64_t i = 0; i < g->n_items; i++) {
-            const struct granule_item *item = &g->items[i];
-            const struct granule_single_steps *single_steps = &g->consumer_info[i].single_steps;
-            int64_t of[2] = {0, 0};
-            const int64_t n = (item->count * g->size + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
-            check_bits(&c, item, &g->consumer_info[i]);
-            for (int64_t chunk = 0; chunk < n; chunk++) {
-                const int half = granule_single_consumer(single_steps, chunk);
-                if (half < 0)
-                    continue;
-                of[half]++;
-                alone++;
-                if (chunk >= 1 && chunk > single_steps->begin && chunk < single_steps->end)
-                    assert_int_equal(half, 1 - granule_single_consumer(single_steps, chunk - 1));
-            }
-            chunks += n;
-            uneven += single_steps->tail_end - single_steps->end;
-            assert_true(of[0] + of[1] == 0 ||
-                        labs(of[0] - of[1]) <= 1 + single_steps->tail_end - single_steps->end);
-        }
-        assert_true(10 * alone > 7 * chunks);
-        assert_true(10 * uneven < chunks);
-        assert_true(g->single_steps);
+        assert_true(g->n_groups > 100);
+        assert_true(g->n_bits <= (cases[i].words < 0 ? 4 * g->n_groups : cases[i].words));
         cut_free(&c);
     }
 }
 
-/* Blocks of 64 keys have single-consumer steps as smaller ones do; whole rows of blocks, and
- * windows, have none. */
-static void plans_have_single_steps(void **state) {
+/* A tile of 3 rows and a tile of 32 may have the same band, of the last 60 keys. Its words are
+ * right for both tiles, in either order. */
+static void tiles_of_fewer_rows_share_words(void **state) {
     (void)state;
-    static const struct {
-        const char *spec;
-        int64_t block;
-        int single_steps;
-    } cases[] = {{"random(0.1,1)", 64, 1}, {"random(0.1,1)", 128, 0}, {"dense", 64, 0},
-                 {"window(500,0)", 64, 0}, {"random(0.1,1)", 32, 1},  {"random(0.9,1)", 64, 0}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int seed = 1; seed <= 9; seed++) {
         struct cut c;
-        cut_make(&c, cases[i].spec, 4096, 4096, cases[i].block, cases[i].block, 128, 1, 1);
-        assert_int_equal(c.granules.single_steps, cases[i].single_steps);
-        for (int64_t n = 0; n < c.granules.n_items; n++)
-            check_bits(&c, &c.granules.items[n], &c.granules.consumer_info[n]);
+        char spec[] = "random(0.5,0)";
+        spec[sizeof spec - 3] = (char)('0' + seed);
+        cut_make(&c, spec, 67, 252, 32, 64, 32, 4, 1);
+        assert_int_equal(c.granules.size, 64);
+        check(&c);
         cut_free(&c);
     }
 }
@@ -344,17 +313,16 @@ static void sizes_follow_the_runs(void **state) {
     static const struct {
         const char *spec;
         int64_t block_kv, n_kv;
-        int32_t size, filled;
-    } cases[] = {{"dense", 64, 2048, 64, 1},         {"causal", 128, 2048, 64, 0},
-                 {"random(0.3,1)", 16, 2048, 16, 1}, {"random(0.3,1)", 8, 2048, 8, 1},
-                 {"random(0.05,1)", 1, 2048, 1, 1},  {"window(127,0)", 64, 2048, 64, 0},
-                 {"random(0.5,1)", 32, 2040, 32, 1}, /* keys end within a block */
-                 {"random(0.5,1)", 350, 2100, 32, 0}};
+        int32_t size;
+    } cases[] = {{"dense", 64, 2048, 64},         {"causal", 128, 2048, 64},
+                 {"random(0.3,1)", 16, 2048, 16}, {"random(0.3,1)", 8, 2048, 8},
+                 {"random(0.05,1)", 1, 2048, 1},  {"window(127,0)", 64, 2048, 64},
+                 {"random(0.5,1)", 32, 2040, 32}, /* keys end within a block */
+                 {"random(0.5,1)", 350, 2100, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
         cut_make(&c, cases[i].spec, 2048, cases[i].n_kv, 64, cases[i].block_kv, 64, 1, 1);
         assert_int_equal(c.granules.size, cases[i].size);
-        assert_int_equal(c.granules.filled, cases[i].filled);
         cut_free(&c);
     }
 }
@@ -440,10 +408,14 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),  cmocka_unit_test(consumers_alternate),
-        cmocka_unit_test(plans_have_single_steps), cmocka_unit_test(sizes_follow_the_runs),
-        cmocka_unit_test(merges_name_their_parts), cmocka_unit_test(work_is_dealt_evenly),
-        cmocka_unit_test(items_are_dealt_evenly),  cmocka_unit_test(steps_are_balanced),
+        cmocka_unit_test(items_list_the_pattern),
+        cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(tiles_of_fewer_rows_share_words),
+        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(steps_are_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -236,11 +236,39 @@ static void last_waves_are_split(void **state) {
     schedule_free(&s);
 }
 
+/* Two waves of equal tiles that leave few workers idle: merging halves costs more than it saves. A
+ * tile that is longer than a worker's share is split all the same. */
+static void tiles_of_few_waves_stay_whole(void **state) {
+    (void)state;
+    enum { FEW = 256 };
+    static const int64_t one_list[1] = {0};
+    int64_t keys[FEW];
+    struct schedule_rules r = {.item_cost = 128,
+                               .key_cost = 1,
+                               .workers = 132,
+                               .min_part_keys = 256,
+                               .heads_per_group = 1,
+                               .merge_cost = 132 * 400.0};
+    struct schedule s;
+    for (int t = 0; t < FEW; t++)
+        keys[t] = 2048;
+    assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_merges, 0);
+    assert_int_equal(s.n_items, FEW);
+    schedule_free(&s);
+
+    keys[7] = 200 * 2048;
+    assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_merges > 0, 1);
+    schedule_free(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_cover_keys_once),       cmocka_unit_test(work_is_covered_once),
-        cmocka_unit_test(never_split_when_told),       cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(power_law_rows_are_balanced), cmocka_unit_test(last_waves_are_split),
+        cmocka_unit_test(parts_cover_keys_once),         cmocka_unit_test(work_is_covered_once),
+        cmocka_unit_test(never_split_when_told),         cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(power_law_rows_are_balanced),   cmocka_unit_test(last_waves_are_split),
+        cmocka_unit_test(tiles_of_few_waves_stay_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -88,9 +88,9 @@ static void cuda_heights_follow_the_lists(void **state) {
         const char *spec;
         int64_t block;
         int32_t architecture, lowest, highest;
-    } cases[] = {{"random(0.1,1)", 128, 90, 128, 128},
+    } cases[] = {{"random(0.1,1)", 128, 90, 64, 128},
                  {"dense", 64, 90, 128, 128},
-                 {"random(0.1,1)", 32, 90, 128, 128},
+                 {"random(0.1,1)", 32, 90, 32, 32},
                  {"random(0.02,1)", 4, 80, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
@@ -303,19 +303,19 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     } cases[] = {
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.01,1)", 64, 64, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d64"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r64"},
+        {"random(0.01,1)", 64, 64, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.1,1)", 128, 128, 128, 64, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r64"},
         {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
-        {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d32"},
+        {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.1,1)", 32, 40, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
-        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"random(0.1,1)", 64, 64, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.05,1)", 64, 64, 1, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 80, 80, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"random(0.1,1)", 96, 96, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
@@ -326,7 +326,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
         {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
         {"random(0.1,1)", 128, 128, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
-        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r192"},
+        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.1,1)", 192, 192, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
         {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},

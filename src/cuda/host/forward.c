@@ -10,18 +10,22 @@ static const struct granules *granules_of(const struct kernel_args *args) {
 
 /* ---- the image ---- */
 
+/* Words of row masks in the image: none where the kernel reads mask groups. */
+static int64_t row_masks(const struct kernel_args *args) {
+    return granules_of(args)->groups ? 0 : args->lists->n_words;
+}
+
 static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
     const struct granules *g = granules_of(args);
     struct attention_image i;
     i.keys = carve_take(c, (size_t)g->n, sizeof *i.keys);
     i.masks = carve_take(c, (size_t)g->n_masks, sizeof *i.masks);
-    i.words = carve_take(c, (size_t)args->lists->n_words, sizeof *i.words);
+    i.words = carve_take(c, (size_t)row_masks(args), sizeof *i.words);
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
     i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
     i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
-    i.consumer_info =
-        carve_take(c, (size_t)(g->consumer_info ? g->n_items : 0), sizeof *i.consumer_info);
-    i.score_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.score_bits);
+    i.groups = carve_take(c, (size_t)g->n_groups, sizeof *i.groups);
+    i.mask_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.mask_bits);
     return i;
 }
 
@@ -38,13 +42,12 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
     const struct device_part parts[] = {
         {to.keys, g->keys, g->n, sizeof *to.keys},
         {to.masks, g->masks, g->n_masks, sizeof *to.masks},
-        {to.words, args->lists->words_of_rows, args->lists->n_words, sizeof *to.words},
+        {to.words, args->lists->words_of_rows, row_masks(args), sizeof *to.words},
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.merges, g->merges, g->n_merges, sizeof *to.merges},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
-        {to.consumer_info, g->consumer_info, g->consumer_info ? g->n_items : 0,
-         sizeof *to.consumer_info},
-        {to.score_bits, g->score_bits, g->n_bits, sizeof *to.score_bits},
+        {to.groups, g->groups, g->n_groups, sizeof *to.groups},
+        {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
     return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
 }
@@ -95,6 +98,7 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
+        .stack = (int32_t)args->stack,
         .slot_floats = slot_floats(args),
         .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
         .workers = granules_of(args)->workers,
@@ -109,7 +113,5 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .copied = rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
-        .filled = granules_of(args)->filled,
-        .single_steps = granules_of(args)->single_steps,
     };
 }

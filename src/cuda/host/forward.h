@@ -14,9 +14,8 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
-    struct granule_consumer_info
-        *consumer_info; /* with score_bits: for kernels with consumers (granule_rules) */
-    uint32_t *score_bits;
+    struct granule_group *groups; /* with mask_bits: for kernels that read mask groups */
+    uint32_t *mask_bits;
 };
 
 /*
@@ -31,6 +30,7 @@ struct attention_params {
     int64_t n_items, n_merges;
     int32_t granule_bits; /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
+    int32_t stack;       /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */
     int32_t workers;
     bool thin; /* most granules have a mask: few rows of a tile share a key */
@@ -41,8 +41,6 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
-    bool filled;       /* as in struct granules: no places without a key but past the last */
-    bool single_steps; /* as in struct granules: many chunks are single-consumer steps */
 };
 
 /* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and

@@ -128,11 +128,23 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
 /* ---- families ---- */
 
 #define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .consumer_info = 1, .resident = resident_one, .refuses = sm90_refuses
+    .granule = GRANULE_MAX, .groups = 1, .resident = resident_one, .refuses = sm90_refuses
 static const struct family family_sm90 = {HOPPER, .cluster = 1,
                                           .heights = "its query tiles have 32, 64 or 128 rows"};
 static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
                                                .heights = "its query tiles have 192 rows"};
+/* CTAs that share a multiprocessor, each with items and lists of its own. */
+static int32_t resident_sm90_r64(int32_t head, int32_t rows) {
+    (void)rows;
+    return head > 64 ? 2 : 3;
+}
+static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
+                                              .groups = 1,
+                                              .resident = resident_sm90_r64,
+                                              .cluster = 1,
+                                              .refuses = sm90_refuses,
+                                              .heights =
+                                                  "its query tiles have 8, 16, 32 or 64 rows"};
 static const struct family family_sm90_wide = {HOPPER, .cluster = 1,
                                                .heights = "its query tiles have 32 or 64 rows"};
 static const struct family family_sm90_pair = {HOPPER, .cluster = 2,
@@ -156,9 +168,10 @@ static const struct family family_small_m_16bit = {
     .heights =
         "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"};
 
-/* Heads that share their list are packed to whole tiles of so many rows (GQA packing). */
+/* Heads that share their list are packed to tiles of so many rows (GQA packing). */
 #define PACKED_sm90 128
 #define PACKED_sm90_r192 0
+#define PACKED_sm90_r64 64
 #define PACKED_sm90_wide 64
 #define PACKED_sm90_pair 64
 #define PACKED_sm80 0
@@ -166,9 +179,21 @@ static const struct family family_small_m_16bit = {
 #define PACKED_small_m 0
 #define PACKED_small_m_16bit 0
 
+/* Whether a packed tile has exactly so many rows (stacked_whole), not at most. */
+#define WHOLE_sm90 1
+#define WHOLE_sm90_r192 1
+#define WHOLE_sm90_r64 0
+#define WHOLE_sm90_wide 1
+#define WHOLE_sm90_pair 1
+#define WHOLE_sm80 1
+#define WHOLE_sm80_f32 1
+#define WHOLE_small_m 1
+#define WHOLE_small_m_16bit 1
+
 /* Whether the plan weighs a kernel against the next: the last of a type takes what is left. */
 #define WEIGHED_sm90 1
 #define WEIGHED_sm90_r192 1
+#define WEIGHED_sm90_r64 1
 #define WEIGHED_sm90_wide 1
 #define WEIGHED_sm90_pair 1
 #define WEIGHED_sm80 0
@@ -190,17 +215,15 @@ static size_t workspace_none(const struct kernel_args *args) {
 }
 
 #define LIST(...) __VA_ARGS__
-#define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes,       \
-                    turned, ...)                                                                   \
+#define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
         .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},               \
                                          .shared = (const int64_t[]){LIST bytes},                  \
                                          .stacked_rows = PACKED_##its_family,                      \
-                                         .stacked_whole = 1,                                       \
+                                         .stacked_whole = WHOLE_##its_family,                      \
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
-                                         .turns = turned,                                          \
                                          .workers = forward_workers},                              \
         .own = &(const struct forward_kernel){.type = its_type,                                    \
                                               .d_qk = head,                                        \

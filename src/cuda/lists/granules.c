@@ -2,9 +2,8 @@
 #include "lists/granules.h"
 
 #include "lists/balance.h"
-#include "lists/order.h"
 #include "plan/assign.h"
-#include "lists/fragment_masks.h"
+#include "lists/mask_groups.h"
 #include "base/status.h"
 #include "base/threads.h"
 
@@ -41,62 +40,82 @@ static double tiles_seconds(const struct lists *lists) {
     return 1e-9 * (double)(lists->full_keys + 8 * lists->masked_keys);
 }
 
-/* What is known of a tile while its items are made. */
-struct tile_cut {
-    struct cut cut;
-    int64_t bits; /* its first word of score_bits */
+/* Where a tile's granules go; with `keys` NULL they are only counted. */
+struct sink {
+    int32_t *keys;
+    struct granule_mask *masks;
+    int64_t whole, n; /* whole granules, and granules with a mask, so far */
+    int64_t of_whole; /* whole granules of the tile; those with a mask come after them */
 };
 
-/* Plans have single-consumer steps where they make up at least one chunk in this many. */
-#define GRANULE_SINGLE_STEPS 4
-
-/* The order of each tile's granules, and in ptr[T + 1] and mask_ptr[T + 1] how many there are. */
-static void tiles_count(struct granules *out, const struct lists *lists, struct tile_cut *tiles,
-                        int single_steps) {
-    int64_t alone = 0, places = 0;
-#pragma omp parallel for schedule(dynamic, 16) reduction(+ : alone, places) \
-    if (threads_pay(tiles_seconds(lists)))
-    for (int64_t T = 0; T < out->tiles; T++) {
-        const struct cut *cut = &tiles[T].cut;
-        cut_count(&tiles[T].cut, lists, T, out->size, single_steps);
-        out->mask_ptr[T + 1] = cut_masked(cut);
-        out->ptr[T + 1] = cut->n[CUT_WHOLE] + out->mask_ptr[T + 1];
-        alone += cut->chunks[0] + cut->chunks[1];
-        places += out->ptr[T + 1] * out->size;
-    }
-    out->single_steps = alone > 0 && GRANULE_SINGLE_STEPS * alone * SCHEDULE_CHUNK >= places;
+static void put(struct sink *s, int64_t key, const struct granule_mask *mask) {
+    const int64_t i = mask ? s->n++ : s->whole++;
+    if (!s->keys)
+        return;
+    s->keys[mask ? s->of_whole + i : i] = (int32_t)key;
+    if (mask)
+        s->masks[i] = *mask;
 }
 
-/* Whether no granule of a tile has places that no key fills, but past the last of all keys. */
-static int tile_filled(const struct granules *g, int64_t T, int64_t n_kv) {
-    const int32_t *keys = g->keys + g->ptr[T + 1] - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
-    int filled = 1;
-    for (int64_t i = g->mask_ptr[T]; i < g->mask_ptr[T + 1]; i++) {
-        const int64_t count = g->masks[i].count;
-        filled &= count == g->size || keys[i - g->mask_ptr[T]] + count == n_kv;
+static void walk_masked(struct sink *s, const struct lists *lists, int kind,
+                        const struct list_masked *run, int32_t size) {
+    for (int64_t at = 0; at < run->count; at += size) {
+        int64_t count = run->count - at < size ? run->count - at : size;
+        struct granule_mask mask = {.count = (int16_t)count, .kind = (int16_t)kind};
+        if (kind == LIST_BAND)
+            mask.u.band.lo = run->u.band.lo - (int32_t)at,
+            mask.u.band.hi = run->u.band.hi - (int32_t)at;
+        else
+            mask.u.word = run->u.word + (kind == LIST_BITS ? at * lists->words : 0);
+        put(s, run->key + at, &mask);
     }
-    return filled;
+}
+
+/* Puts the granules of tile T of all lists. */
+static void walk(struct sink *s, const struct lists *lists, int64_t T, int32_t size) {
+    for (int64_t i = lists->full_ptr[T]; i < lists->full_ptr[T + 1]; i++) {
+        const struct list_run *run = &lists->full[i];
+        const int32_t rest = run->count & (size - 1);
+        const struct granule_mask mask = {.count = (int16_t)rest, .kind = GRANULE_ALL};
+        for (int64_t at = 0; at + size <= run->count; at += size)
+            put(s, run->key + at, NULL);
+        if (rest)
+            put(s, (int64_t)run->key + run->count - rest, &mask);
+    }
+    const int64_t *ptr = lists->masked_ptr + LIST_MASKED_KINDS * T;
+    for (int kind = 0; kind < LIST_MASKED_KINDS; kind++)
+        for (int64_t i = ptr[kind]; i < ptr[kind + 1]; i++)
+            walk_masked(s, lists, kind, &lists->masked[i], size);
+}
+
+/* Counts granules of each tile T in ptr[T + 1], and granules with a mask in mask_ptr[T + 1]. */
+static void tiles_count(struct granules *out, const struct lists *lists) {
+#pragma omp parallel for schedule(dynamic, 16) if (threads_pay(tiles_seconds(lists)))
+    for (int64_t T = 0; T < out->tiles; T++) {
+        struct sink sink = {.keys = NULL};
+        walk(&sink, lists, T, out->size);
+        out->mask_ptr[T + 1] = sink.n;
+        out->ptr[T + 1] = sink.whole + sink.n;
+    }
 }
 
 /* Zero, or -1 when memory ran out. */
 static int tiles_fill(struct granules *out, const struct lists *lists,
-                      const struct granule_rules *rules, const struct tile_cut *tiles) {
-    int filled = 1, failed = 0;
-#pragma omp parallel for schedule(dynamic, 16) reduction(&& : filled) reduction(| : failed) \
-    if (threads_pay(tiles_seconds(lists)))
+                      const struct granule_rules *rules) {
+    int failed = 0;
+#pragma omp parallel for schedule(dynamic, 16)                                                     \
+    reduction(|                                                                                    \
+              : failed) if (threads_pay(tiles_seconds(lists)))
     for (int64_t T = 0; T < out->tiles; T++) {
-        struct granule_mask *masks = out->masks + out->mask_ptr[T];
-        int32_t *keys = out->keys + out->ptr[T];
-        const int64_t whole = tiles[T].cut.n[CUT_WHOLE], masked = cut_masked(&tiles[T].cut);
-        cut_fill(&tiles[T].cut, lists, T, keys, masks);
+        const int64_t masked = out->mask_ptr[T + 1] - out->mask_ptr[T];
+        struct sink sink = {.keys = out->keys + out->ptr[T],
+                            .masks = out->masks + out->mask_ptr[T],
+                            .of_whole = out->ptr[T + 1] - out->ptr[T] - masked};
+        walk(&sink, lists, T, out->size);
         if (rules->step.keys && rules->step.rows < lists->tile_rows && masked > 1)
-            failed |=
-                balance_tile(lists, &rules->step, out->size, whole, keys + whole, masks, masked);
-        if (out->score_bits)
-            score_bits_fill(out->score_bits + tiles[T].bits, &tiles[T].cut, lists, masks);
-        filled = filled && tile_filled(out, T, rules->n_kv);
+            failed |= balance_tile(lists, &rules->step, out->size, sink.of_whole,
+                                   sink.keys + sink.of_whole, sink.masks, masked);
     }
-    out->filled = filled;
     return failed;
 }
 
@@ -118,11 +137,13 @@ static struct granule_item item_make(const struct granules *g, const struct list
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
     int64_t begin, end;
     part_cut(count, g->size, part, parts, &begin, &end);
-    int64_t masked = begin > whole ? begin - whole : 0;
+    int64_t mask = g->groups ? g->group_ptr[T] +
+                                   max_i64(begin * g->size / GRANULE_GROUP - g->group_whole[T], 0)
+                             : g->mask_ptr[T] + max_i64(begin - whole, 0);
     int64_t here = (end < whole ? end : whole) - begin;
     return (struct granule_item){
         .first = g->ptr[T] + begin,
-        .mask = g->mask_ptr[T] + masked,
+        .mask = mask,
         .slot = -1,
         .count = (int32_t)(end - begin),
         .whole = here > 0 ? (int32_t)here : 0,
@@ -133,19 +154,6 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
         .parts = parts,
     };
-}
-
-static struct granule_consumer_info consumer_info_make(const struct granules *g,
-                                                       const struct lists *lists,
-                                                       const struct tile_cut *tile,
-                                                       const struct granule_item *item, int64_t T) {
-    const int64_t begin = item->first - g->ptr[T], end = begin + item->count;
-    struct granule_consumer_info consumer_info = {
-        .bits = tile->bits + score_bits_before(&tile->cut, lists->tile_rows, begin),
-        .uniform = (int32_t)max_i64(min_i64(end, cut_uniform(&tile->cut)) - begin, 0),
-    };
-    cut_single_steps(&consumer_info.single_steps, &tile->cut, begin, end);
-    return consumer_info;
 }
 
 static int64_t prefix_sum(int64_t *ptr, int64_t n) {
@@ -215,8 +223,7 @@ static int items_assign(struct granules *out, const struct granule_item *items, 
 
 /* Zero, or -1 when memory ran out. */
 static int items_fill(struct granules *out, const struct lists *lists,
-                      const struct schedule *schedule, const struct granule_rules *rules,
-                      const struct tile_cut *tiles) {
+                      const struct schedule *schedule, const struct granule_rules *rules) {
     struct granule_item *items = array_make(out->n_items, sizeof *items);
     int64_t *place = array_make(out->n_items, sizeof *place);
     int failed = !items || !place;
@@ -227,13 +234,8 @@ static int items_fill(struct granules *out, const struct lists *lists,
             items[i].slot = (w->slot - w->part) * rules->stack + w->part;
     }
     failed = failed || items_assign(out, items, place);
-    for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
-        const struct work_item *w = &schedule->items[i];
-        const int64_t T = rules->list_of[w->batch_head * rules->stack] * lists->tiles + w->tile;
+    for (int64_t i = 0; i < schedule->n_items && !failed; i++)
         out->items[place[i]] = items[i];
-        if (out->consumer_info)
-            out->consumer_info[place[i]] = consumer_info_make(out, lists, &tiles[T], &items[i], T);
-    }
     for (int64_t i = 0; i < schedule->n_merges * rules->stack; i++) {
         const struct merge_item *m = &schedule->merges[i / rules->stack];
         const int64_t of_stack = i % rules->stack;
@@ -246,40 +248,29 @@ static int items_fill(struct granules *out, const struct lists *lists,
     return failed ? -1 : 0;
 }
 
-/* The parts of *out whose sizes are known from the schedule, and those of its tiles. */
-static int granules_allocate(struct granules *out, const struct granule_rules *rules) {
+static int granules_build(struct granules *out, const struct lists *lists,
+                          const struct schedule *schedule, const struct granule_rules *rules) {
     out->ptr = array_make(out->tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(out->tiles, sizeof *out->mask_ptr);
     out->items = array_make(out->n_items, sizeof *out->items);
-    out->consumer_info =
-        rules->consumer_info ? array_make(out->n_items, sizeof *out->consumer_info) : NULL;
     out->merges = array_make(out->n_merges, sizeof *out->merges);
     out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
-    return out->ptr && out->mask_ptr && out->items &&
-                   (out->consumer_info || !rules->consumer_info) && out->merges && out->worker_ptr
-               ? 0
-               : -1;
-}
-
-static int granules_build(struct granules *out, const struct lists *lists,
-                          const struct schedule *schedule, const struct granule_rules *rules,
-                          struct tile_cut *tiles) {
-    tiles_count(out, lists, tiles, rules->single_steps);
+    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges || !out->worker_ptr)
+        return -1;
+    tiles_count(out, lists);
     out->n = prefix_sum(out->ptr, out->tiles);
     out->n_masks = prefix_sum(out->mask_ptr, out->tiles);
-    for (int64_t T = 0; T < out->tiles && rules->consumer_info; T++) {
-        tiles[T].bits = out->n_bits;
-        out->n_bits += score_bits_before(&tiles[T].cut, lists->tile_rows, INT64_MAX);
-    }
     out->keys = array_make(out->n, sizeof *out->keys);
     out->masks = array_make(out->n_masks, sizeof *out->masks);
-    out->score_bits =
-        rules->consumer_info ? array_make(out->n_bits, sizeof *out->score_bits) : NULL;
-    if (!out->keys || !out->masks || (rules->consumer_info && !out->score_bits))
+    if (!out->keys || !out->masks || tiles_fill(out, lists, rules) ||
+        (rules->groups && mask_groups_make(out, lists)))
         return -1;
-    return tiles_fill(out, lists, rules, tiles) || items_fill(out, lists, schedule, rules, tiles)
-               ? -1
-               : 0;
+    if (rules->groups) { /* mask groups replace the masks */
+        free(out->masks);
+        out->masks = NULL;
+        out->n_masks = 0;
+    }
+    return items_fill(out, lists, schedule, rules);
 }
 
 tess_status granules_make(struct granules *out, const struct lists *lists,
@@ -290,11 +281,7 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                              .n_items = schedule->n_items,
                              .n_merges = schedule->n_merges * rules->stack,
                              .workers = rules->workers};
-    struct tile_cut *tiles = array_make(out->tiles, sizeof *tiles);
-    const int failed = !tiles || granules_allocate(out, rules) ||
-                       granules_build(out, lists, schedule, rules, tiles);
-    free(tiles);
-    if (failed)
+    if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory while cutting %lld query tiles into granules",
                          (long long)(lists->n_lists * lists->tiles));
@@ -319,8 +306,10 @@ void granules_free(struct granules *g) {
     free(g->keys);
     free(g->masks);
     free(g->items);
-    free(g->consumer_info);
-    free(g->score_bits);
+    free(g->group_ptr);
+    free(g->group_whole);
+    free(g->groups);
+    free(g->mask_bits);
     free(g->merges);
     free(g->worker_ptr);
     *g = (struct granules){0};
@@ -329,8 +318,8 @@ void granules_free(struct granules *g) {
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
            (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
-           (g->consumer_info ? (size_t)g->n_items * sizeof *g->consumer_info : 0) +
-           (size_t)g->n_bits * sizeof *g->score_bits +
+           (size_t)g->n_groups * sizeof *g->groups + (size_t)g->n_bits * sizeof *g->mask_bits +
+           (g->groups ? 2 * (size_t)(g->tiles + 1) * sizeof *g->group_ptr : 0) +
            (size_t)(g->tiles + 1) * (sizeof *g->ptr + sizeof *g->mask_ptr) +
            ((size_t)g->workers + 1) * sizeof *g->worker_ptr;
 }

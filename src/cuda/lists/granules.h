@@ -7,8 +7,8 @@
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
  *                                   mask mask ...            mask[mask_ptr[T]] ...
  *
- * order.h and balance.h give their order. For kernels with consumers, fragment_masks.h adds masks
- * in accumulator-fragment layout.
+ * Granules with a mask are in the order of the lists, or as in balance.h. For kernels that read
+ * mask groups, mask_groups.h turns masks into bits in accumulator-fragment layout.
  *
  * A whole granule has `size` keys that all rows list. The mask of any other granule gives its
  * number of keys and the rows that list them. Places past a granule's keys count as keys that no
@@ -39,7 +39,7 @@ struct granule_mask {
 /* One piece of work: a work_item with all that a kernel has to look up for it. */
 struct granule_item {
     int64_t first;                /* its first granule */
-    int64_t mask;                 /* mask of its first granule that has one */
+    int64_t mask;                 /* mask or mask group of its first granule that has one */
     int64_t slot;                 /* place of the partial result, -1 where the tile is one item */
     int32_t count;                /* granules */
     int32_t whole;                /* of these, those without a mask, which come first */
@@ -48,51 +48,39 @@ struct granule_item {
     int32_t parts;                /* partial results to combine, where this stands for a combine */
 };
 
-/* Single-consumer steps of an item: chunks of SCHEDULE_CHUNK places that list keys of one
- * consumer's 64 rows only (order.h). Chunks [begin, end) alternate between consumers 0 and 1;
- * chunks [end, tail_end) belong to tail_consumer. begin may be negative: the item begins among
- * them. */
-struct granule_single_steps {
-    int32_t begin, end, tail_end, tail_consumer;
-};
-
-/* The only consumer whose rows list keys of a chunk; -1: both consumers, or not known. */
-static inline int granule_single_consumer(const struct granule_single_steps *single_steps,
-                                          int64_t chunk) {
-    if (chunk < single_steps->begin || chunk >= single_steps->tail_end)
-        return -1;
-    return chunk < single_steps->end ? (int)(chunk - single_steps->begin) % 2
-                                     : single_steps->tail_consumer;
-}
-
-/* What kernels with consumers know of an item besides. */
-struct granule_consumer_info {
-    struct granule_single_steps single_steps;
-    int64_t bits;    /* its first word of score_bits */
-    int32_t uniform; /* granules: whole ones and those of uniform masks, which come first */
+/* A mask group: 64 places of a tile that are not all in whole granules (mask_groups.h). */
+#define GRANULE_GROUP 64
+/* Of `at`: bits below the number of the word. COARSE: one word for 16 rows, not 32. SHORT, kept in
+ * negative ones too: some granule has fewer keys than its size. */
+enum { GROUP_COARSE = 1, GROUP_SHORT = 2, GROUP_SHIFT = 2 };
+struct granule_group {
+    uint64_t keys; /* bit i: place i holds a key */
+    int64_t
+        at; /* index of its first word in mask_bits << GROUP_SHIFT; < 0: all rows list its keys */
 };
 
 struct granules {
     int32_t size;
-    int filled;       /* 1: no granule but one that ends with the keys has fewer than `size` */
-    int single_steps; /* 1: at least one chunk in four is a single-consumer step (order.h) */
-    int64_t tiles;    /* of all lists */
+    int64_t tiles; /* of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_merges;
-    struct granule_item *items; /* of worker 0, of worker 1, ...; each in the schedule's order */
-    struct granule_consumer_info *consumer_info; /* [n_items], where the rules ask */
-    int64_t n_bits;
-    uint32_t *score_bits;        /* [n_bits], likewise */
+    struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
     struct granule_item *merges; /* slot: the first of `parts` */
+    /* Where the rules ask for mask groups: */
+    int64_t n_groups, n_bits;
+    int64_t *group_ptr;   /* [tiles + 1] */
+    int64_t *group_whole; /* [tiles] groups without a mask, which come first and have no record */
+    struct granule_group *groups;
+    uint32_t *mask_bits; /* [n_bits] */
     int32_t workers;
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
 /* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
- * rows lists; keys 0: granules stand as order.h says. */
+ * rows lists; keys 0: granules are in the order of the lists. */
 struct granule_step {
     int32_t keys, rows;
 };
@@ -105,13 +93,11 @@ struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int64_t stack;
-    int32_t workers;   /* 1: all stand in the order of the schedule */
-    int64_t n_kv;      /* keys of each head */
-    int32_t size;      /* keys of a granule at most, a power of two, GRANULE_MAX at most */
-    int consumer_info; /* 1: with consumer_info and score_bits; tiles have 16 n rows then */
-    int single_steps;  /* 1: with single-consumer steps (order.h) */
-    struct granule_step
-        step; /* without consumer_info: masked granules are ordered as in balance.h */
+    int32_t workers;          /* 1: all stand in the order of the schedule */
+    int64_t n_kv;             /* keys of each head */
+    int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int groups;               /* 1: with mask groups and mask_bits, which replace masks */
+    struct granule_step step; /* without groups: masked granules are ordered as in balance.h */
 };
 
 /* Cuts lists, and looks up the items of a schedule. Allocates *out, which granules_free releases

@@ -20,8 +20,7 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         .workers = kernel->tiling->workers(kernel, args->target, rows),
         .n_kv = args->problem->n_kv,
         .size = family->granule,
-        .consumer_info = family->consumer_info,
-        .single_steps = kernel->tiling->turns,
+        .groups = family->groups,
         .step = family->step ? family->step(forward->d_qk, rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)

@@ -19,10 +19,10 @@ struct forward_kernel {
 
 /* What fused kernels of one family have in common. */
 struct family {
-    int32_t granule;   /* keys of a granule at most */
-    int consumer_info; /* it reads consumer_info and score_bits of granules */
-    /* Without consumer_info: steps of a kernel for heads of `head` dims and tiles of `rows` rows,
-     * which granules are ordered for. NULL: they need not be. */
+    int32_t granule; /* keys of a granule at most */
+    int groups;      /* it reads mask groups (mask_groups.h), not masks */
+    /* Without groups: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which
+     * granules are ordered for. NULL: they need not be. */
     struct granule_step (*step)(int32_t head, int32_t rows);
     /* CTAs of a multiprocessor, which stay for several items: as many as registers allow. 0: a CTA
      * for each item. */

@@ -9,17 +9,23 @@
  *   O [M, D_V] += P [M, N] V [N, D_V]           WGMMA, P from registers
  *
  * Keys come as granules: KV chunks of up to 64 consecutive keys (lists/granules.h). Places of a
- * step past a granule's keys count as keys that no row lists. Lists of 192 rows have a shape with a
- * third consumer and steps of 64 keys.
+ * step past a granule's keys count as keys that no row lists. Row masks come as mask groups of 64
+ * places each: bits in accumulator-fragment layout (lists/mask_groups.h).
  *
- * Shared memory, in KB for heads of                                       and tiles of 192 rows
- *                               64       128      192      256    192/128     64    128 dims
+ * Lists of 192 rows have a shape with a third consumer and steps of 64 keys. Tiles of up to 64 rows
+ * have a shape with one consumer and steps of 64 keys. Two such CTAs share a multiprocessor, with
+ * heads of up to 64 dims three. Each CTA has items, list and K/V ring of its own, and softmax of
+ * one CTA overlaps WGMMAs of the others. Rows past those of the tile are zeros in Q.
  *
- *   Q [Q_STAGES][ROWS][D_QK]  2 x 16   2 x 32   2 x 48       64       48  2 x 24     48
- *   O [ROWS][64 O_PANELS]         16       32       16       16       16      24     24
- *   K [STAGES][KEYS][D_QK]    4 x 16   2 x 32   2 x 24   2 x 32   2 x 48   4 x 8  4 x 16
- *   V [STAGES][KEYS][D_V]     4 x 16   2 x 32   2 x 24   2 x 32   2 x 32   4 x 8  4 x 16
- *   mbarriers, SM90_JOBS items with their consumer info, masks of steps, row maxima and sums
+ * Shared memory, in KB for heads of                               and tiles of
+ *                                                                  192 rows      64 rows
+ *                              64   128   192   256  192/128     64    128     64    128 dims
+ *
+ *   Q [Q_STAGES][ROWS][D_QK]  2x16  2x32  2x48    64       48   2x24     48    2x8   2x16
+ *   O [ROWS][64 O_PANELS]       16    32    16    16       16     24     24      8     16
+ *   K [STAGES][KEYS][D_QK]    4x16  2x32  2x24  2x32     2x48    4x8   4x16    3x8   2x16
+ *   V [STAGES][KEYS][D_V]     4x16  2x32  2x24  2x32     2x32    4x8   4x16    3x8   2x16
+ *   mbarriers, SM90_JOBS items, mask groups of steps, row maxima and sums
  *
  * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
  * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
@@ -47,10 +53,8 @@
  *   q_full               TMA | cp.async          Q and the item are there   all consumers
  *   q_empty              consumers               all have used Q            producer
  *   k_full               TMA | cp.async          K is there                 each before its Q K^T
- *   k_empty              consumers               all have their scores      producer
+ *   k_empty              consumer warps          all have scores, masks     producer
  *   v_full, v_empty      as k_full, k_empty      for V and P V
- *   k_full_single,       as k_full, v_full       for steps of a single      that consumer
- *   v_full_single                                consumer
  *   o_full               consumer                its O and sums are staged  epilogue warp
  *   o_empty              epilogue warp           they have been read        that consumer
  *   s_full               the other CTA           its scores are there       all consumers
@@ -69,9 +73,8 @@
  *
  * The other consumer does the same at its own pace, so softmax of one overlaps WGMMAs of the other.
  * Steps without masks come first in an item. Where the second step may have a mask, the epilogue
- * comes before its Q K^T. Steps that only one consumer's rows list are single-consumer steps, and
- * the other consumer skips them (consumer_gather.cuh). With one stage of Q, the next item's Q is
- * loaded during the last P V and the epilogue, and Q K^T (0) overlaps nothing.
+ * comes before its Q K^T. With one stage of Q, the next item's Q is loaded during the last P V and
+ * the epilogue, and Q K^T (0) overlaps nothing.
  *
  * With up to 64 dims, WGMMAs take no longer than exponentials. Two consumers left alone fall into
  * step: both at WGMMAs, then both at softmax. On the TMA path, long items therefore hold two score
@@ -85,8 +88,8 @@
 #include "forward/combine.cuh"
 #include "device/sm90/tma.cuh"
 
-#define SM90_PACKED 128          /* rows of a tile of packed query heads (GQA packing) */
-#define SM90_SHARED (227 * 1024) /* bytes of shared memory that a CTA can have on Hopper */
+/* Bytes of shared memory of a multiprocessor. 1 KB of each CTA's part is reserved. */
+#define SM90_SHARED_ALL (228 * 1024)
 /* Items in shared memory. An item is read until its O is stored; the Q stage of that item may then
  * already hold the item after the next. */
 #define SM90_JOBS 4
@@ -94,18 +97,10 @@
  * use ping-pong scheduling. */
 #define SM90_LONG 32
 
-/* Operand paths. TMA: tile copies of 64 consecutive keys, for granules of 64 keys. TMA_GRANULE: one
- * tile copy for each granule of 16 or 32 keys; of 64 keys where there are single-consumer steps.
- * CP_ASYNC: a gather by 16-byte copies, for granules of any size. */
-enum { SM90_TMA, SM90_TMA_GRANULE, SM90_CP_ASYNC };
-#define SM90_TMA_GRANULE_BITS 4 /* log2 of the smallest granule, in keys */
-
-/* Masks of a step on the TMA path, written beside K: one word for each granule and consumer warp
- * (mask.cuh), and for each granule the index of its mask bits. */
-template <int WARPS> struct sm90_masks {
-    uint2 words[WARPS];
-    int64_t bits[2];
-};
+/* Operand paths. TMA: one tile copy for each granule of 8 keys and more, or for two neighbouring
+ * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. */
+enum { SM90_TMA, SM90_CP_ASYNC };
+#define SM90_TMA_GRANULE_BITS 3 /* log2 of the smallest granule, in keys */
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
@@ -115,10 +110,18 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr int DIM_SPLIT =
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
     static constexpr int ROWS = 64 * CONSUMERS / DIM_SPLIT, THREADS = 128 * (1 + CONSUMERS);
-    static constexpr int BITS = D_V > 128 || CONSUMERS > 2 ? 6 : 7,
-                         KEYS = 1 << BITS;              /* keys of a step */
-    static constexpr int GRANULES = KEYS / GRANULE_MAX; /* granules of 64 keys in a step */
-    static constexpr int STAGES = DIM_SPLIT > 1 ? 1 : D_QK > 64 && CONSUMERS == 2 ? 2 : 4;
+    /* CTAs resident on a multiprocessor, each with items of its own. */
+    static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : 3;
+    /* Bytes of shared memory that a CTA can have. */
+    static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
+    static constexpr int BITS = D_V > 128 || CONSUMERS != 2 ? 6 : 7,
+                         KEYS = 1 << BITS; /* keys of a step */
+    /* Granules of 64 keys in a step, and mask groups. */
+    static constexpr int GRANULES = KEYS / GRANULE_MAX;
+    static constexpr int STAGES = DIM_SPLIT > 1                 ? 1
+                                  : CONSUMERS == 1              ? (D_QK > 64 ? 2 : 3)
+                                  : D_QK > 64 && CONSUMERS == 2 ? 2
+                                                                : 4;
     /* Floats of a thread: scores of a step, outputs, and scores that one of two consumers adds
      * up. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / DIM_SPLIT, HALF_SCORES = SCORES / 2;
@@ -132,8 +135,8 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static_assert(DIM_SPLIT == 1 || O_CONSUMER >= 128 * 4 * HALF_SCORES,
                   "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
-    static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 2048;
-    static constexpr int Q_STAGES = DIM_SPLIT == 1 && BESIDE_Q + 2 * Q_TILE <= SM90_SHARED ? 2 : 1;
+    static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 1024;
+    static constexpr int Q_STAGES = DIM_SPLIT == 1 && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1;
     static constexpr int Q = 0, O = Q_STAGES * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
     static constexpr int S = V + STAGES * V_TILE, BARRIERS = S + S_TILE;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
@@ -142,47 +145,33 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr int O_FULL = Q_EMPTY + 8 * Q_STAGES, O_EMPTY = O_FULL + 8 * CONSUMERS;
     static constexpr int S_FULL = O_EMPTY + 8 * CONSUMERS, S_EMPTY = S_FULL + 8;
     static constexpr int ITEMS = S_EMPTY + 8;
-    static constexpr int MASKS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    typedef struct sm90_masks<ROWS / 16> masks;
-    static constexpr int K_FULL_SINGLE = MASKS + 2 * STAGES * (int)sizeof(masks);
-    static constexpr int V_FULL_SINGLE = K_FULL_SINGLE + 8 * CONSUMERS * STAGES;
-    static constexpr int CONSUMER_INFO = V_FULL_SINGLE + 8 * CONSUMERS * STAGES;
-    static constexpr int SUMS =
-        CONSUMER_INFO + SM90_JOBS * (int)sizeof(struct granule_consumer_info);
+    static constexpr int SUMS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
-    static_assert(BYTES <= SM90_SHARED, "what a block of Hopper can have");
-    /* Registers of a thread, by operand path (TMA, TMA_GRANULE, CP_ASYNC). */
-    static constexpr int CONSUMER_REGISTERS[3] = {CONSUMERS > 2   ? 152
+    static_assert(BYTES <= ROOM, "what a block of Hopper can have");
+    /* Registers of a thread, by operand path (TMA, CP_ASYNC). */
+    static constexpr int CONSUMER_REGISTERS[2] = {RESIDENT == 3   ? 128
+                                                  : RESIDENT == 2 ? 216
+                                                  : CONSUMERS > 2 ? 152
                                                   : DIM_SPLIT > 1 ? 224
                                                                   : 232,
-                                                  232,
-                                                  CONSUMERS > 2 ? 152
-                                                  : D_V > 128   ? 224
-                                                                : 216};
-    static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1 ? 56 : 40, 40,
-                                                  CONSUMERS > 2 || D_V > 128 ? 56 : 72};
-    /* Whether a step is a chunk of SCHEDULE_CHUNK places, which may be a single-consumer step
-     * (order.h). */
-    static constexpr bool SINGLE_STEPS = KEYS == SCHEDULE_CHUNK && CONSUMERS == 2;
+                                                  RESIDENT == 3   ? 120
+                                                  : RESIDENT == 2 ? 184
+                                                  : CONSUMERS > 2 ? 152
+                                                  : D_V > 128     ? 224
+                                                                  : 216};
+    static constexpr int PRODUCER_REGISTERS[2] = {DIM_SPLIT > 1   ? 56
+                                                  : RESIDENT == 3 ? 32
+                                                                  : 40,
+                                                  RESIDENT == 3                ? 40
+                                                  : CONSUMERS > 2 || D_V > 128 ? 56
+                                                                               : 72};
     static_assert(CTAS <= DIM_SPLIT && DIM_SPLIT <= 2, "dims are divided by two, and again by two");
 };
 
-/* Whether there are single-consumer steps. */
-template <class shape, int SOURCE>
-static __device__ __forceinline__ constexpr bool sm90_has_single_steps(void) {
-    return SOURCE != SM90_TMA && shape::SINGLE_STEPS;
-}
-
-/* granule_single_consumer on the device: the only consumer whose rows list keys of step `at`; -1:
- * both. */
-static __device__ __forceinline__ int
-sm90_single_consumer(const struct granule_single_steps &single_steps, int32_t at) {
-    if (at < single_steps.begin || at >= single_steps.tail_end)
-        return -1;
-    return at < single_steps.end ? (at - single_steps.begin) % 2 : single_steps.tail_consumer;
-}
+/* The config of a consumer that takes its steps from one operand path. */
+template <class config, int PATH> struct sm90_path : config { static constexpr int SOURCE = PATH; };
 
 /* Tensor maps. K and V: tiles of one granule, and of two neighbouring granules. O: tiles of a
  * consumer's rows. */
@@ -199,12 +188,6 @@ template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uin
     return index / STAGES & 1;
 }
 
-/* Query heads packed into a tile (GQA packing), tile_rows rows each. */
-template <class shape>
-static __device__ __forceinline__ int sm90_packed_heads(const struct attention_params &p) {
-    return max(1, min(shape::ROWS, SM90_PACKED) / p.tile_rows);
-}
-
 /* Rank of this CTA in its cluster. */
 template <class shape> static __device__ __forceinline__ int sm90_rank(void) {
     return (int)(blockIdx.x % shape::CTAS);
@@ -215,9 +198,10 @@ template <class shape> static __device__ __forceinline__ int sm90_consumer_row(i
     return shape::DIM_SPLIT == 1 ? 64 * consumer : 0;
 }
 
-/* Row within its head of row `at` of a tile. */
+/* Row within its head of row `at` of a tile. Packed query heads (GQA packing) have tile_rows rows
+ * each, a power of two. */
 static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
-    return p.tile_rows < SM90_PACKED ? at & (p.tile_rows - 1) : at;
+    return p.stack > 1 ? at & (p.tile_rows - 1) : at;
 }
 
 /* Queries of an item from row `at` of its tile on, within one head: head, first row, and how many;
@@ -228,30 +212,26 @@ struct sm90_queries {
 static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
     const int of_head = sm90_row_of_head(p, at);
-    const int number = p.tile_rows < SM90_PACKED ? at >> (__ffs(p.tile_rows) - 1) : 0;
-    return {head + number, row + of_head, rows - of_head};
+    const int number = p.stack > 1 ? at >> (__ffs(p.tile_rows) - 1) : 0;
+    return {head + number, row + of_head, number < p.stack ? rows - of_head : 0};
 }
 
-/* Masks of a step. There are twice as many places as K stages: the producer writes masks before the
- * K stage is free. */
+/* Queries of a warp's 16 rows from row `at` of the tile on, 8 rows each: of two heads where packed
+ * heads have 8 rows. */
 template <class shape>
-static __device__ __forceinline__ typename shape::masks &sm90_masks_of(char *memory,
-                                                                       uint32_t step) {
-    return reinterpret_cast<typename shape::masks *>(memory +
-                                                     shape::MASKS)[step % (2 * shape::STAGES)];
+static __device__ __forceinline__ void
+sm90_queries_of_warp(struct sm90_queries (&of)[2], const struct attention_params &p,
+                     const struct granule_item &item, int at) {
+    of[0] = sm90_queries_of(p, item.head, item.row, item.rows, at);
+    of[1] = {of[0].head, of[0].row + 8, of[0].rows - 8};
+    if (shape::CONSUMERS == 1)
+        of[1] = sm90_queries_of(p, item.head, item.row, item.rows, at + 8);
 }
 
 /* Place of the job-th item of this CTA. */
 template <class shape>
 static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
     return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
-}
-
-template <class shape>
-static __device__ __forceinline__ struct granule_consumer_info &sm90_consumer_info(char *memory,
-                                                                                   uint32_t job) {
-    return reinterpret_cast<struct granule_consumer_info *>(memory +
-                                                            shape::CONSUMER_INFO)[job % SM90_JOBS];
 }
 
 /* Maximum and sum, base 2, of row `row` of a tile, for the warp that stores lse. */
@@ -265,14 +245,8 @@ static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_init(shared + shape::K_FULL + 8 * i, producers);
         barrier_init(shared + shape::V_FULL + 8 * i, producers);
-        barrier_init(shared + shape::K_EMPTY + 8 * i,
-                     (SOURCE == SM90_TMA ? 4 : 1) * shape::CONSUMERS); /* warps */
+        barrier_init(shared + shape::K_EMPTY + 8 * i, shape::CONSUMERS);
         barrier_init(shared + shape::V_EMPTY + 8 * i, shape::CONSUMERS);
-    }
-    for (int i = 0; sm90_has_single_steps<shape, SOURCE>() && i < shape::CONSUMERS * shape::STAGES;
-         i++) {
-        barrier_init(shared + shape::K_FULL_SINGLE + 8 * i, producers);
-        barrier_init(shared + shape::V_FULL_SINGLE + 8 * i, producers);
     }
     for (int i = 0; i < shape::Q_STAGES; i++) {
         barrier_init(shared + shape::Q_FULL + 8 * i, producers);

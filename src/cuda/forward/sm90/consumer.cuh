@@ -1,5 +1,5 @@
 /* Fused attention on Hopper, shared parts of the consumers: cursor, WGMMAs, output.
- * consumer_tma.cuh and consumer_gather.cuh walk an item's steps; config.cuh has the pipeline. */
+ * consumer_steps.cuh walks an item's steps; config.cuh has the pipeline. */
 #ifndef TESSERA_CUDA_SM90_CONSUMER_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_CUH
 
@@ -17,6 +17,7 @@ struct sm90_cursor {
     int32_t at;    /* number of the step in its item */
     int32_t steps; /* of the item */
     int32_t whole; /* first steps of the item, which have no mask */
+    bool idle;     /* one consumer: all rows of this warp are past those of the tile */
 };
 
 /* Waits for the index-th phase of a ring whose full barriers begin at `full`. */
@@ -190,8 +191,8 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     const struct granule_item &item = sm90_item<shape>(cursor.memory, job);
     const int first = sm90_thread_here() / 32 * 16; /* row of the consumer */
     const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
-    const struct sm90_queries of = sm90_queries_of(
-        p, item.head, item.row, item.rows, sm90_consumer_row<shape>(cursor.consumer) + first);
+    struct sm90_queries of[2];
+    sm90_queries_of_warp<shape>(of, p, item, sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
@@ -200,12 +201,12 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(cursor.shared + shape::O_EMPTY + 8 * cursor.consumer, (job & 1) ^ 1);
     if (!whole)
-        sm90_store_partial<T, shape>(p, item.slot + (of.head - item.head) * item.parts, o, state.m,
-                                     l, of.row - item.row + row, dim);
+        sm90_store_partial<T, shape>(p, item, of, o, state.m, l, dim);
     else if (sm90_hands_sums<shape, SOURCE>() && h < 2)
         sm90_sums<shape>(cursor.memory, 64 * cursor.consumer + first + row + 8 * h) = sums;
-    else if (h < 2 && row + 8 * h < of.rows && dim == 0)
-        attention_store_lse(p, item.batch, of.head, of.row + row + 8 * h, sums.x, sums.y);
+    else if (h < 2 && row < (h ? of[1].rows : of[0].rows) && dim == 0)
+        attention_store_lse(p, item.batch, h ? of[1].head : of[0].head,
+                            (h ? of[1].row : of[0].row) + row, sums.x, sums.y);
     if (shape::DIM_SPLIT > 1 && whole) /* all have read their scores from the memory of O */
         warpgroup_sync(1 + cursor.consumer);
     if (whole)
@@ -236,13 +237,15 @@ static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor, int g
 }
 
 /* Registers of a consumer thread: scores of a step, O of the item, P of the last step, and masks.
- * keys: on the TMA path, keys of the last step's granules, 8 bits each. */
-template <class shape, int SOURCE> struct sm90_fragments {
+ * listed: mask bits of the scores; keys: bits of the places that hold a key, for P V. */
+template <class shape> struct sm90_fragments {
     float s[shape::SCORES], o[shape::OUTPUTS];
-    uint32_t probs[shape::SCORES / 2], keys;
+    uint32_t probs[shape::SCORES / 2], listed[shape::GRANULES];
+    uint64_t keys[shape::GRANULES];
+    uint32_t words[shape::GRANULES]; /* of the next masked step */
+    struct granule_group record; /* one a lane: the groups of up to 32 / GRANULES masked steps */
     /* of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
-    struct sm90_mask<shape, SOURCE> mask;
 };
 
 #endif

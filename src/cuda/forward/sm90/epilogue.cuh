@@ -1,6 +1,6 @@
 /* Fused attention on Hopper: the epilogue. Consumers stage O in shared memory, rounded. On the TMA
- * paths two producer warps store it from there, one for each consumer, while consumers go on. On
- * the CP_ASYNC path each consumer warp stores its own rows. */
+ * path a producer warp for each consumer stores it from there, while consumers go on. On the
+ * CP_ASYNC path each consumer warp stores its own rows. */
 #ifndef TESSERA_CUDA_SM90_EPILOGUE_CUH
 #define TESSERA_CUDA_SM90_EPILOGUE_CUH
 
@@ -12,7 +12,7 @@
 /* Whether producer warps store O. All of O is staged then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS == 2 && shape::O_PANELS == shape::V_PANELS;
+    return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS <= 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
@@ -22,22 +22,26 @@ static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
     return sm90_hands_o<shape, SOURCE>() && !shape::TWO_SCORE_TILES;
 }
 
-/* A partial result: this thread's part of rows `row` and `row` + 8 of a slot, dims from `begin` on.
- * A slot has room for all rows of a tile. */
+/* A partial result: this thread's part of the warp's queries `of`, in the slots of their heads;
+ * dims from `begin` on. Rows without a query are not stored. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_store_partial(const struct attention_params &p, int64_t number,
-                   const float (&o)[shape::OUTPUTS], const float (&m)[2], const float (&l)[2],
-                   int row, int begin) {
-    const struct attention_slot slot = attention_slot_of(p, number);
+sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
+                   const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
+                   const float (&m)[2], const float (&l)[2], int begin) {
     const float lower = sm90_exp2(-sm90_raise(T()));
-    const int column = warp_lane_here() % 4;
+    const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float *to = slot.o + (int64_t)(row + 8 * h) * p.slot_dims + begin + 2 * column;
+        if (row >= of[h].rows)
+            continue;
+        const struct attention_slot slot =
+            attention_slot_of(p, item.slot + (of[h].head - item.head) * item.parts);
+        const int at = of[h].row - item.row + row;
+        float *to = slot.o + (int64_t)at * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {
-            slot.m[row + 8 * h] = m[h];
-            slot.l[row + 8 * h] = l[h] * lower;
+            slot.m[at] = m[h];
+            slot.l[at] = l[h] * lower;
         }
 #pragma unroll
         for (int j = 0; j < shape::OUTPUTS / 4; j++)
@@ -76,8 +80,9 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
-                const struct sm90_queries &of, float (&o)[shape::OUTPUTS], const float (&l)[2],
+                const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS], const float (&l)[2],
                 int first, int begin) {
+    constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
@@ -106,9 +111,12 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
         if (sm90_hands_o<shape, SOURCE>())
             continue;
         __syncwarp();
-        sm90_store_pieces<T, shape::O_PANELS>(
-            sm90_rows_o<T>(p, batch, of.head, of.row) + 2 * (begin + d),
-            p.o.stride[2] * (int64_t)sizeof(T), staged, min(of.rows, 16), (p.d_v - begin - d) / 8);
+#pragma unroll
+        for (int r = 0; r < 16; r += EACH)
+            sm90_store_pieces<T, shape::O_PANELS>(
+                sm90_rows_o<T>(p, batch, of[r / 8].head, of[r / 8].row) + 2 * (begin + d),
+                p.o.stride[2] * (int64_t)sizeof(T), staged + (uint32_t)(r * 128),
+                min(of[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
@@ -148,7 +156,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + sm90_packed_heads<shape>(p); h++) {
+            for (int32_t h = head; h < head + p.stack; h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -168,9 +176,9 @@ static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
                 uint32_t staged, int consumer, int32_t batch, int32_t head, int32_t row,
                 int32_t rows) {
-    const int each = min(64, p.tile_rows);
+    const int each = min(64, p.tile_rows), end = min(64, p.stack * each);
 #pragma unroll 1
-    for (int at = 0; at < 64; at += each, staged += (uint32_t)each * 128) {
+    for (int at = 0; at < end; at += each, staged += (uint32_t)each * 128) {
         const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * consumer + at);
         if (!maps.tma_o || of.rows < each) {
             sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),

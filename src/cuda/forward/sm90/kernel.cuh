@@ -1,16 +1,15 @@
 /* Fused attention for 16-bit types on Hopper: the kernel and its launch. config.cuh describes the
- * pipeline; roles are in producer.cuh, consumer_tma.cuh and consumer_gather.cuh. */
+ * pipeline; roles are in producer.cuh and consumer_steps.cuh. */
 #ifndef TESSERA_CUDA_SM90_KERNEL_CUH
 #define TESSERA_CUDA_SM90_KERNEL_CUH
 
 #include "device/cluster.cuh"
-#include "forward/sm90/consumer_tma.cuh"
+#include "forward/sm90/consumer_steps.cuh"
 #include "forward/sm90/producer.cuh"
 #include "forward/sm90/tensor_maps.cuh"
-#include "forward/sm90/consumer_gather.cuh"
 
 /* A warp of the producer warpgroup. CP_ASYNC: warps 0, 1 fetch Q and K, warps 2, 3 fetch V. TMA:
- * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue. */
+ * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue, a warp for each consumer. */
 template <class T, class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t shared,
                                                     const struct attention_params &p,
@@ -30,17 +29,17 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
         grid_dependency_wait();
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, begin, end, warp - 2, 2);
-        if (sm90_hands_o<shape, SOURCE>())
+        if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::CONSUMERS)
             sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
     } else if (warp == 0) {
-        sm90_produce_tma<shape, SOURCE, true>(memory, shared, p, &maps.q, maps.k, begin, end);
+        sm90_produce_tma<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {
-        sm90_produce_tma<shape, SOURCE, false>(memory, shared, p, &maps.q, maps.v, begin, end);
+        sm90_produce_tma<shape, false>(memory, shared, p, &maps.q, maps.v, begin, end);
     }
 }
 
 template <class T, class shape, int SOURCE>
-static __global__ void __launch_bounds__(shape::THREADS, 1)
+static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
@@ -57,10 +56,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         /* setmaxnreg: consumers take the registers that the producer gives up. */
         registers_claim<shape::CONSUMER_REGISTERS[SOURCE]>();
         grid_dependency_wait();
-        if constexpr (SOURCE == SM90_TMA)
-            sm90_consume_tma<T, shape>(memory, shared, role - 1, p, p.q_scale * p.score_scale);
-        else
-            sm90_consume_gather<T, shape, SOURCE>(memory, shared, role - 1, p,
+        sm90_consume<T, sm90_path<shape, SOURCE>>(memory, shared, role - 1, p,
                                                   p.q_scale * p.score_scale);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SOURCE]>();
@@ -93,26 +89,13 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
 }
 
-/* TMA_GRANULE serves small granules, and plans with many single-consumer steps. A tile copy of a
- * whole granule also loads what lies past the granule's keys. */
-template <class T, class shape>
-static cudaError_t attention_sm90_launch_tma(const struct attention_params *p,
-                                             const struct sm90_maps *maps, cudaStream_t stream) {
-    if constexpr (shape::SINGLE_STEPS)
-        if (p->granule_bits < 6 || (p->single_steps && p->filled))
-            return attention_sm90_launch_from<T, shape, SM90_TMA_GRANULE>(p, maps, stream);
-    return attention_sm90_launch_from<T, shape, SM90_TMA>(p, maps, stream);
-}
-
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
-    const bool tma_granule =
-        shape::SINGLE_STEPS && p->granule_bits >= SM90_TMA_GRANULE_BITS && p->filled;
     maps.tma_q = sm90_maps_make(&maps, p, T());
-    const bool tma = (p->granule_bits == 6 || tma_granule) && maps.tma_q;
     maps.tma_o = sm90_map_make_o(&maps.o, p, T());
-    cudaError_t code = tma ? attention_sm90_launch_tma<T, shape>(p, &maps, stream)
+    const bool tma = maps.tma_q && p->granule_bits >= SM90_TMA_GRANULE_BITS;
+    cudaError_t code = tma ? attention_sm90_launch_from<T, shape, SM90_TMA>(p, &maps, stream)
                            : attention_sm90_launch_from<T, shape, SM90_CP_ASYNC>(p, &maps, stream);
     return code ? code : attention_combine_launch<T>(p, stream);
 }

@@ -16,27 +16,7 @@ static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t s
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* The full barrier of K (IS_K), or V, of step `step`, the step `at` of its item, whose stage is
- * free. For a single-consumer step the producer arrives on the empty barrier in place of the other
- * consumer. `gives`: true for one of the callers. */
-template <class shape, int SOURCE, bool IS_K>
-static __device__ __forceinline__ uint32_t
-sm90_full_barrier(uint32_t shared, uint32_t step, const struct granule_single_steps &single_steps,
-                  int32_t at, bool gives) {
-    constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
-    constexpr int SINGLE = IS_K ? shape::K_FULL_SINGLE : shape::V_FULL_SINGLE;
-    constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
-    const uint32_t stage = ring_stage<shape::STAGES>(step);
-    const int half =
-        sm90_has_single_steps<shape, SOURCE>() ? sm90_single_consumer(single_steps, at) : -1;
-    if (half < 0)
-        return shared + FULL + 8 * stage;
-    if (gives)
-        barrier_arrive(shared + EMPTY + 8 * stage);
-    return shared + SINGLE + 8 * (uint32_t)(shape::STAGES * half + (int)stage);
-}
-
-/* ---- TMA paths: one warp for each ring ---- */
+/* ---- TMA path: one warp for each ring ---- */
 
 /* Loads a tile of ROWS consecutive rows from `first` on, and PANELS panels from panel `panel`
  * on. */
@@ -91,29 +71,22 @@ static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensor
                                                    TMA_EVICT_LAST);
 }
 
-/* Loads a step's tile of K or V on the TMA_GRANULE path: one TMA tile copy for each granule of
- * `size` keys and each panel. Lane g + i holds the first key of granule i. */
+/* Loads a step's tile of K or V, one TMA tile copy for each granule of 2^bits keys and panel. Lane
+ * g + i issues those of granule i. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, const CUtensorMap *map,
-                                                             uint32_t barrier, int32_t keys, int g,
-                                                             int size, int32_t h, int32_t b) {
+                                                             uint32_t barrier, int32_t key, int g,
+                                                             int bits, int32_t h, int32_t b) {
+    const int piece = warp_lane() - g, panel = sm90_rank<shape>() * PANELS;
     if (warp_lane() == 0)
         barrier_arrive_expect_tx(barrier, PANELS * shape::PANEL);
-#pragma unroll 1
-    for (int i = 0; i < shape::KEYS / size; i += 2) {
-        int32_t key[2];
+    __syncwarp();
+    if (piece >= 0 && piece < shape::KEYS >> bits)
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            key[j] = sm90_of_lane(keys, g + i + j);
-        if (warp_lane() == 0)
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-#pragma unroll
-                for (int d = 0; d < PANELS; d++)
-                    tma_load(tile + (uint32_t)(d * shape::PANEL + (i + j) * size * 128), map,
-                             barrier, 64 * d, key[j], h, b, TMA_EVICT_LAST);
-        __syncwarp();
-    }
+        for (int d = 0; d < PANELS; d++)
+            tma_load(tile + (uint32_t)(d * shape::PANEL + (piece << bits) * 128), map, barrier,
+                     64 * (panel + d), key, h, b, TMA_EVICT_LAST);
+    __syncwarp();
 }
 
 /* Loads Q [ROWS, D_QK] of an item: rows from `row` on of `head` and of the heads packed with it.
@@ -123,9 +96,10 @@ static __device__ __forceinline__ void sm90_tma_q(const struct attention_params 
                                                   const CUtensorMap *map, uint32_t barrier,
                                                   int32_t row, int32_t head, int32_t b, int lane) {
     if (warp_lane() == lane) {
-        barrier_arrive_expect_tx(barrier, shape::Q_TILE);
+        barrier_arrive_expect_tx(barrier,
+                                 (uint32_t)(p.stack * p.tile_rows) * 128 * shape::QK_PANELS);
 #pragma unroll 1
-        for (int s = 0; s < sm90_packed_heads<shape>(p); s++, tile += (uint32_t)p.tile_rows * 128)
+        for (int s = 0; s < p.stack; s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
             for (int i = 0; i < shape::QK_PANELS; i++)
                 tma_load(tile + i * shape::Q_PANEL, map, barrier,
@@ -142,17 +116,8 @@ static __device__ __forceinline__ int32_t sm90_load_keys(const struct attention_
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
-/* Single-consumer steps of an item, the same for all lanes. */
-static __device__ __forceinline__ struct granule_single_steps
-sm90_single_steps_of(const struct attention_params &p, int64_t item) {
-    const struct granule_single_steps *single_steps = &p.image.consumer_info[item].single_steps;
-    return {sm90_uniform(__ldg(&single_steps->begin)), sm90_uniform(__ldg(&single_steps->end)),
-            sm90_uniform(__ldg(&single_steps->tail_end)),
-            sm90_uniform(__ldg(&single_steps->tail_consumer))};
-}
-
-/* The producer loop of a TMA path: items, Q and K (IS_K), or V. */
-template <class shape, int SOURCE, bool IS_K>
+/* The producer loop of the TMA path: items, Q and K (IS_K), or V. */
+template <class shape, bool IS_K>
 static __device__ __forceinline__ void
 sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p,
                  const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
@@ -160,8 +125,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
-    const int size = SOURCE == SM90_TMA_GRANULE ? 1 << p.granule_bits : GRANULE_MAX;
-    const int each = shape::KEYS / size; /* granules of a step */
+    const int bits = p.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
     uint32_t step = 0, job = 0;
     if (warp_lane() < 2)
         tma_prefetch_map(maps + warp_lane());
@@ -181,9 +145,6 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
-            struct granule_single_steps single_steps = {};
-            if (sm90_has_single_steps<shape, SOURCE>())
-                single_steps = sm90_single_steps_of(p, window + lane);
             if (IS_K) {
                 const uint32_t slot = ring_stage<shape::Q_STAGES>(job);
                 const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -194,8 +155,6 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                              ring_parity<shape::Q_STAGES>(job) ^ 1);
                 if (warp_lane() == lane) /* the lane that arrives at Q's barrier */
                     sm90_item<shape>(memory, job) = items;
-                if (sm90_has_single_steps<shape, SOURCE>() && warp_lane() == lane)
-                    sm90_consumer_info<shape>(memory, job) = p.image.consumer_info[window + lane];
                 __syncwarp();
                 sm90_tma_q<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
@@ -215,23 +174,14 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                     const uint32_t stage = ring_stage<shape::STAGES>(step);
                     const uint32_t empty = shared + EMPTY + 8 * stage;
                     const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
-                    if (SOURCE == SM90_TMA_GRANULE) {
-                        barrier_wait(empty, parity);
-                        const uint32_t full = sm90_full_barrier<shape, SOURCE, IS_K>(
-                            shared, step, single_steps, (chunk + g) / each, warp_lane() == 0);
-                        sm90_tma_each_granule<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                                             full, keys, g, size, h, b);
-                        continue;
-                    }
-                    /* Masks are written before the stage is free: their place has been free since
-                     * the step before the last use. */
-                    const struct granule_item &item = sm90_item<shape>(memory, job - 1);
-                    if (IS_K && chunk + g + shape::GRANULES > item.whole)
-                        sm90_write_masks(sm90_masks_of<shape>(memory, step),
-                                         sm90_load_mask(p, item, chunk + g), p);
                     barrier_wait(empty, parity);
-                    sm90_tma_kv<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                               shared + FULL + 8 * stage, keys, g, h, b);
+                    if (bits == 6)
+                        sm90_tma_kv<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                   shared + FULL + 8 * stage, keys, g, h, b);
+                    else
+                        sm90_tma_each_granule<shape, PANELS>(shared + TILES + stage * TILE, maps,
+                                                             shared + FULL + 8 * stage, keys, g,
+                                                             bits, h, b);
                 }
                 keys = after;
             }
@@ -324,49 +274,40 @@ static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const str
         sm90_cp_async_rows<PANELS, PANEL, false>(to, rows.from, rows.step, rows.bytes, key);
 }
 
-/* An item and its consumer info, one word for each lane: lanes 0 ... 15 the item, lanes 16 ... 31
- * the info. The words of the next item are loaded while this one is copied. */
-#define SM90_INFO_LANE 16
-/* Whether this lane holds a word. */
+/* An item, one word a lane: loaded while the item before is copied. */
 static __device__ __forceinline__ bool sm90_has_word(void) {
-    const int size = (int)(warp_lane() < SM90_INFO_LANE ? sizeof(struct granule_item)
-                                                        : sizeof(struct granule_consumer_info));
-    return warp_lane() % SM90_INFO_LANE < size / 4;
+    return warp_lane() < (int)sizeof(struct granule_item) / 4;
 }
 static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
                                                       int64_t end) {
-    const int32_t *from = warp_lane() < SM90_INFO_LANE
-                              ? reinterpret_cast<const int32_t *>(p.image.items + i)
-                              : reinterpret_cast<const int32_t *>(p.image.consumer_info + i);
-    return i < end && sm90_has_word() ? __ldg(from + warp_lane() % SM90_INFO_LANE) : 0;
+    return i < end && sm90_has_word()
+               ? __ldg(reinterpret_cast<const int32_t *>(p.image.items + i) + warp_lane())
+               : 0;
 }
 #define SM90_ITEM_WORD(record, field)                                                              \
     sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4))
 #define SM90_ITEM_LONG(record, field)                                                              \
     ((int64_t)sm90_of_lane(record, (int)(offsetof(struct granule_item, field) / 4) + 1) << 32 |    \
      (uint32_t)SM90_ITEM_WORD(record, field))
-#define SM90_INFO_WORD(record, field)                                                              \
-    sm90_of_lane(record, SM90_INFO_LANE + (int)(offsetof(struct granule_consumer_info, field) / 4))
 
-/* Writes an item and its consumer info to shared memory. */
+/* Writes an item to shared memory. */
 template <class shape>
 static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, int32_t record) {
-    int32_t *to = warp_lane() < SM90_INFO_LANE
-                      ? reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))
-                      : reinterpret_cast<int32_t *>(&sm90_consumer_info<shape>(memory, job));
     if (sm90_has_word())
-        to[warp_lane() % SM90_INFO_LANE] = record;
+        reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))[warp_lane()] = record;
 }
 
-/* Where the keys of an item are found. */
+/* Where the keys of an item are. */
 struct sm90_list {
-    int64_t first, mask; /* first granule; its mask, as if granule 0 had the first mask */
-    int32_t count, uniform;
+    int64_t first, group; /* its first granule; its first group, as if all had records */
+    int32_t count, whole; /* granules; groups without a record */
 };
-static __device__ __forceinline__ struct sm90_list sm90_list_of(int32_t record) {
-    return {SM90_ITEM_LONG(record, first),
-            SM90_ITEM_LONG(record, mask) - SM90_ITEM_WORD(record, whole),
-            SM90_ITEM_WORD(record, count), SM90_INFO_WORD(record, uniform)};
+static __device__ __forceinline__ struct sm90_list sm90_list_of(const struct attention_params &p,
+                                                                int32_t record) {
+    const int32_t whole =
+        (int32_t)(((int64_t)SM90_ITEM_WORD(record, whole) << p.granule_bits) / GRANULE_GROUP);
+    return {SM90_ITEM_LONG(record, first), SM90_ITEM_LONG(record, mask) - whole,
+            SM90_ITEM_WORD(record, count), whole};
 }
 
 /* Keys at this lane's places of a step that begins at place `at`; -1: none. */
@@ -378,36 +319,41 @@ static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const int64_t place = at + 32 * i + warp_lane();
-        const int64_t g = place >> p.granule_bits;
-        const int32_t offset = (int32_t)place & (size - 1);
-        key[i] = g < list.count ? __ldg(p.image.keys + list.first + g) + offset : -1;
-        if (g >= list.uniform && g < list.count &&
-            offset >= __ldg(&p.image.masks[list.mask + g].count))
+        const int64_t g = place >> p.granule_bits, group = place / GRANULE_GROUP;
+        key[i] = g < list.count
+                     ? __ldg(p.image.keys + list.first + g) + ((int32_t)place & (size - 1))
+                     : -1;
+        if (p.granule_bits > 0 && group >= list.whole && g < list.count &&
+            !(__ldg(&p.image.groups[list.group + group].keys) >> place % GRANULE_GROUP & 1))
             key[i] = -1;
     }
 }
 
-/* Copies half of an item's Q, where TMA cannot load Q. */
+/* Copies half of an item's Q, where TMA cannot take its strides: 4 rows at a time, each of its own
+ * head. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_params &p,
                                                        uint32_t tile, int32_t record, int half) {
+    const int piece = warp_lane() % 8, first = shape::ROWS / 2 * half + warp_lane() / 8;
+    const int32_t batch = SM90_ITEM_WORD(record, batch), head = SM90_ITEM_WORD(record, head);
+    const int32_t row = SM90_ITEM_WORD(record, row), rows = SM90_ITEM_WORD(record, rows);
 #pragma unroll 1
-    for (int at = shape::ROWS / 2 * half; at < shape::ROWS / 2 * (half + 1); at += 32) {
-        const struct sm90_queries of =
-            sm90_queries_of(p, SM90_ITEM_WORD(record, head), SM90_ITEM_WORD(record, row),
-                            SM90_ITEM_WORD(record, rows), at);
-        const int32_t query[1] = {warp_lane() < of.rows ? of.row + warp_lane() : -1};
-        sm90_cp_async_tile<shape::QK_PANELS, shape::Q_PANEL>(
-            tile + (uint32_t)(at * 128),
-            sm90_rows_of<T, shape>(p.q, SM90_ITEM_WORD(record, batch), of.head, p.d_qk,
-                                   shape::D_QK),
-            query);
+    for (int at = first; at < shape::ROWS / 2 * (half + 1); at += 4) {
+        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, at);
+        const struct sm90_rows of_head =
+            sm90_rows_of<T, shape>(p.q, batch, of.head, p.d_qk, shape::D_QK);
+        const char *from = of_head.from + of.row * of_head.step + 16 * piece;
+#pragma unroll
+        for (int s = 0; s < shape::QK_PANELS; s++)
+            cp_async_16_l2_128(tile + (uint32_t)(s * shape::Q_PANEL + at * 128) +
+                                   swizzle_piece(at, piece),
+                               from + 128 * s, of.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
     }
     cp_async_wait_all();
     proxy_fence();
 }
 
-/* Publishes an item, and fetches its Q. */
+/* Publishes an item, and loads its Q. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &p,
@@ -439,21 +385,18 @@ sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_para
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
+    constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
     const bool first_thread = half == 0 && warp_lane() == 0;
     struct sm90_pending_copy pending = {0, false};
     uint32_t step = 0, job = 0;
     int32_t record = sm90_record(p, begin, end), key[MINE / 32], next[MINE / 32];
-    struct sm90_list list = sm90_list_of(record);
+    struct sm90_list list = sm90_list_of(p, record);
     sm90_find_keys(key, p, list, MINE * half);
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
         const int32_t here = record;
         const int64_t places = (int64_t)list.count << p.granule_bits;
-        const struct granule_single_steps single_steps = {
-            SM90_INFO_WORD(here, single_steps.begin), SM90_INFO_WORD(here, single_steps.end),
-            SM90_INFO_WORD(here, single_steps.tail_end),
-            SM90_INFO_WORD(here, single_steps.tail_consumer)};
         const struct sm90_rows rows = sm90_rows_of<T, shape>(
             IS_K ? p.k : p.v, SM90_ITEM_WORD(here, batch), SM90_ITEM_WORD(here, head_kv),
             IS_K ? p.d_qk : p.d_v, IS_K ? shape::D_QK : shape::D_V);
@@ -467,14 +410,13 @@ sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_para
         do {
             const bool last = at + shape::KEYS >= places;
             if (last)
-                list = sm90_list_of(record);
+                list = sm90_list_of(p, record);
             sm90_find_keys(next, p, list, (last ? 0 : at + shape::KEYS) + MINE * half);
             if (places > 0) {
                 const uint32_t stage = ring_stage<shape::STAGES>(step);
                 sm90_wait_signalling(shared + EMPTY + 8 * stage,
                                      ring_parity<shape::STAGES>(step) ^ 1, pending);
-                const uint32_t full = sm90_full_barrier<shape, SM90_CP_ASYNC, IS_K>(
-                    shared, step, single_steps, (int32_t)(at >> shape::BITS), first_thread);
+                const uint32_t full = shared + FULL + 8 * stage;
                 sm90_cp_async_tile<PANELS, shape::PANEL>(
                     shared + TILES + stage * TILE + (uint32_t)(half * MINE * 128), rows, key);
                 cp_async_commit();

@@ -78,71 +78,14 @@ static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state,
     state.far = __any_sync(WARP_ALL, far);
 }
 
-/* Mask bits of a thread's scores: bit 2 j + h of x[e] is row g + 8 h, column 8 j + 2 t + e. any: OR
- * over the warp. */
-struct sm90_listed_scores {
-    uint32_t x[2], any;
-};
-
-/* The same bits, opaque to the compiler. Otherwise each test would occupy a predicate register, of
- * which there are too few. */
-static __device__ __forceinline__ uint32_t sm90_opaque(uint32_t bits) {
-    asm volatile("" : "+r"(bits));
-    return bits;
-}
-
-/* Row maxima of a thread's scores that count; the others become -Inf. Groups of 8 columns that no
- * lane of the warp lists are skipped: with unions of small blocks, most of them. */
-template <int N>
-static __device__ __forceinline__ void sm90_row_max(float (&s)[N], float (&largest)[2],
-                                                    const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_opaque(listed.any);
-    largest[0] = largest[1] = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < N / 4; j++)
-        if (any >> 2 * j & 3)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = s[4 * j + i];
-                x = listed.x[i % 2] >> (2 * j + i / 2) & 1 ? x : -INFINITY;
-                largest[i / 2] = fmaxf(largest[i / 2], x);
-            }
-}
-
-/* P of the groups that are not skipped. */
-template <int N>
-static __device__ __forceinline__ void sm90_exponentiate(float (&s)[N], struct sm90_state &state,
-                                                         const float (&base)[2], float scale,
-                                                         const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_opaque(listed.any);
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < N / 4; j++)
-        if (any >> 2 * j & 3)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float &x = s[4 * j + i];
-                x = sm90_exp2(fmaf(x, scale, -base[i / 2]));
-                sum[i / 2] += x;
-            }
-    state.l[0] += sum[0];
-    state.l[1] += sum[1];
-}
-
-/* S to P in f32; maxima and sums follow. MASKED by `listed` where LISTED. Answers whether a maximum
- * of the warp moved: only then is `factor` set, and earlier sums must be multiplied by it. */
-template <class T, bool LISTED, int N>
+/* S to P in f32; maxima and sums follow. Answers whether a maximum of the warp moved: only then is
+ * `factor` set, and earlier sums must be multiplied by it. */
+template <class T, int N>
 static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
-                                                    float (&factor)[2], float scale,
-                                                    const struct sm90_listed_scores &listed) {
+                                                    float (&factor)[2], float scale) {
     float top[2], base[2];
-    if (LISTED) {
-        sm90_row_max(s, top, listed);
-        top[0] = __fmul_rn(quad_max(top[0]), scale);
-        top[1] = __fmul_rn(quad_max(top[1]), scale);
-    }
 #pragma unroll
-    for (int h = 0; !LISTED && h < 2; h++) {
+    for (int h = 0; h < 2; h++) {
         float a = s[2 * h], b = s[2 * h + 1];
 #pragma unroll
         for (int j = 1; j < N / 4; j++) {
@@ -177,10 +120,8 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
             scale = 1;
         }
     }
-    if (LISTED)
-        sm90_exponentiate(s, state, base, scale, listed);
 #pragma unroll
-    for (int h = 0; !LISTED && h < 2; h++) {
+    for (int h = 0; h < 2; h++) {
         float a = 0, b = 0;
 #pragma unroll
         for (int j = 0; j < N / 4; j++) {
@@ -201,16 +142,6 @@ static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], cons
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         probs[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
-}
-
-/* Rounds P; skipped groups are 0. */
-template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N],
-                                                  const struct sm90_listed_scores &listed) {
-    const uint32_t any = sm90_opaque(listed.any);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        probs[i] = any >> 2 * (i / 2) & 3 ? mma_pack(s[2 * i], s[2 * i + 1], T()) : 0;
 }
 
 /* Rescales O after a maximum moved. */
