@@ -11,7 +11,7 @@
  * Word 4 g + t has the bits of the scores of lane 4 g + t (PTX ISA, fragments of wgmma and mma). A
  * mask is coarse where 8 rows list 8 places all or not at all, as in unions of small blocks. Groups
  * that are one band share the words of equal bands: windows have few different bands. Places
- * without keys have no bits.
+ * without keys have no bits. A group has no words where all rows list all of its keys.
  */
 #ifndef TESSERA_MASK_GROUPS_H
 #define TESSERA_MASK_GROUPS_H

@@ -25,7 +25,7 @@
  *   O [ROWS][64 O_PANELS]       16    32    16    16       16     24     24      8     16
  *   K [STAGES][KEYS][D_QK]    4x16  2x32  2x24  2x32     2x48    4x8   4x16    3x8   2x16
  *   V [STAGES][KEYS][D_V]     4x16  2x32  2x24  2x32     2x32    4x8   4x16    3x8   2x16
- *   mbarriers, SM90_JOBS items, mask groups of steps, row maxima and sums
+ *   mbarriers, SM90_JOBS items, row maxima and sums
  *
  * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
  * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
@@ -53,7 +53,7 @@
  *   q_full               TMA | cp.async          Q and the item are there   all consumers
  *   q_empty              consumers               all have used Q            producer
  *   k_full               TMA | cp.async          K is there                 each before its Q K^T
- *   k_empty              consumer warps          all have scores, masks     producer
+ *   k_empty              consumers               all have their scores      producer
  *   v_full, v_empty      as k_full, k_empty      for V and P V
  *   o_full               consumer                its O and sums are staged  epilogue warp
  *   o_empty              epilogue warp           they have been read        that consumer
