@@ -41,9 +41,10 @@ struct tess_pattern {
 
 /* The transposed pattern, which tess_pattern_free releases. Into *entries, unless entries is NULL, an
  * array that the caller frees: the place in m of each tile of the transposed one, which has as many.
- * Rows and columns that a tile lists are exchanged, whatever its kind. */
+ * Rows and columns that a tile lists are exchanged, whatever its kind. Errors name `argument` of
+ * `function`. */
 tess_status pattern_transpose(tess_pattern **pattern, int64_t **entries, const struct bcsr *m,
-                              const char *function, tess_error *error);
+                              const char *function, const char *argument, tess_error *error);
 
 /* The list that (batch b, query head h) reads. */
 static inline int64_t bcsr_list(const struct bcsr *m, int64_t b, int64_t h, int64_t heads_q) {

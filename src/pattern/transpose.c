@@ -113,14 +113,14 @@ static int tiles_turn(struct bcsr *to, const struct bcsr *m, int64_t *entry) {
 }
 
 tess_status pattern_transpose(tess_pattern **pattern, int64_t **entries, const struct bcsr *m,
-                              const char *function, tess_error *error) {
+                              const char *function, const char *argument, tess_error *error) {
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = m->n_kv, shape.n_kv = m->n_q;
     shape.block_q = m->block_kv, shape.block_kv = m->block_q;
     shape.batch = m->batch, shape.heads = m->heads;
     shape.threads = m->threads;
     struct bcsr sizes;
-    tess_status status = build_sizes(&sizes, &shape, function, "a", error);
+    tess_status status = build_sizes(&sizes, &shape, function, argument, error);
     if (status != TESS_OK)
         return status;
     const int32_t threads = threads_set(threads_limit(m->threads));
@@ -160,5 +160,5 @@ tess_status tess_pattern_transpose(tess_pattern **pattern, const tess_pattern *a
     *pattern = NULL;
     if (!a)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "a", "a is NULL");
-    return pattern_transpose(pattern, NULL, &a->lists, function, error);
+    return pattern_transpose(pattern, NULL, &a->lists, function, "a", error);
 }

@@ -217,7 +217,7 @@ static tess_status transposed_make(tess_plan *plan, tess_pattern **transposed, c
     int64_t **entries = plan->problem.pipeline == TESS_STAGED ? &plan->key_work.entries : NULL;
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
         if (pass->over_keys)
-            return pattern_transpose(transposed, entries, m, "tess_plan_create", error);
+            return pattern_transpose(transposed, entries, m, "tess_plan_create", "pattern", error);
     return TESS_OK;
 }
 
@@ -246,7 +246,7 @@ static tess_status passes_make(tess_plan *plan, const struct bcsr *m, const stru
 }
 
 tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel,
-                      tess_error *error) {
+                       tess_error *error) {
     tess_pattern *transposed = NULL;
     const int staged = plan->problem.pipeline == TESS_STAGED;
     tess_status status = transposed_make(plan, &transposed, m, error);

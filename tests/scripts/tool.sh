@@ -674,6 +674,7 @@ checks=$((checks + 1))
 [ $? -eq 1 ] && [ ! -s err ] && grep -q '^  cpu fused      d_k      FAILED' std &&
     ! grep -q '^  oracle.*FAILED' std || fail 'a fault that gradcheck is to find'
 refused 'a case is needed' gradcheck
+refused 'nothing to check' gradcheck n=12 --elements 0 --directions 0
 refused 'dtype=f32 is needed' gradcheck dtype=bf16,n=12
 refused 'op=backward is what is checked' gradcheck op=attention,n=12
 refused 'fill=normal or fill=positive' gradcheck fill=inf,n=12

@@ -500,6 +500,8 @@ int gradcheck_main(int argc, char **argv) {
     struct lab_case c;
     char why[LAB_WHY];
     int status = arguments_parse(&argp, "gradcheck", argc, argv, &options);
+    if (status == EXIT_DONE && options.elements + options.directions == 0)
+        status = report("gradcheck", "--elements 0 --directions 0 leaves nothing to check");
     if (status == EXIT_DONE)
         status = case_read(&c, &options);
     if (status != EXIT_DONE)
