@@ -99,7 +99,8 @@ struct kernel_args pass_args(const struct kernel_args *run, const struct pass *p
 
 /* Lists, or tiles, and schedules of all passes; predicted seconds (work.c). m: the pattern's tiles;
  * kernel: the name that the problem forces, or NULL. */
-tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel, tess_error *error);
+tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel,
+                       tess_error *error);
 void work_free(struct work *work, const struct backend *backend);
 size_t work_memory(const struct work *work, const struct backend *backend);
 
