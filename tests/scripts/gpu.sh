@@ -3,8 +3,8 @@
 # What is run on a machine with a GPU, from a folder that tools/scripts/gpu_stage.sh made:
 #   tests/scripts/gpu.sh [STAGE [MINUTES [STEP...]]]      (default .stage, 9 minutes)
 #
-# STEP is verify, tests, bench, million, memcheck, initcheck, synccheck, racecheck or hard; without
-# one, all are run.
+# STEP is verify, tests, hopper, bench, million, memcheck, initcheck, synccheck, racecheck or hard;
+# without one, all are run. hopper: all four sanitizers, over cases of Hopper's kernels alone.
 # Logs go to $OUT when it is set, else to build/gpu. Steps past the time are skipped by name; the
 # last lines count. Exit status 1 when a step failed, 2 without a device.
 set -u
@@ -80,6 +80,14 @@ for test in cuda api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
 done
 
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+for tool in memcheck initcheck synccheck racecheck; do
+    if asked hopper && [ -n "$sanitizer" ]; then
+        step "hopper, $tool" 120 "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 5 \
+            "$tessera" verify --cases tests/cases/sm90.txt
+    fi
+done
+
 bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
     h=8,n=4096,d=64,dtype=f32,block=64x64,pattern='random(0.1,1)',backend=cuda
     h=8,n=4096,d=64,dtype=f16,block=64x64,pattern='random(0.1,1)',backend=cuda
@@ -96,8 +104,7 @@ million=("$tessera" bench --seconds 0.05
     h=8,n=1048576,d=64,dtype={f32,bf16},pattern='window(512,512)',lists=1,backend=cuda)
 ! asked million || step 'bench, a million tokens' 120 "${million[@]}"
 
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-# Beside one another: each keeps a core of the host busy, and nothing is timed. racecheck is the
+# A few beside one another: each keeps a core of the host busy, but all share the GPU. racecheck is the
 # slowest by far, and has an eighth of the cases at a time.
 declare -A running limits
 names=() start=$SECONDS
@@ -109,6 +116,9 @@ for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
         "$tessera" verify --list --cases tests/cases/reduced.txt |
             awk -v part="${part#*-}" '(NR - 1) % 8 == part' >"$cases"
     fi
+    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
+        sleep 1
+    done
     if [ -z "$sanitizer" ]; then
         skipped=$((skipped + 1))
         result "$part" 0 'skipped: compute-sanitizer is not here'
