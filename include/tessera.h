@@ -498,7 +498,8 @@ enum {
  *   tile_rows  fused: rows of a query tile, and keys of a key tile of the backward, refused where the
  *              kernel does not have them; 0 lets the plan choose
  *   part_keys  fused: the fewest keys (of a key tile, queries) of a part of a split tile, rounded
- *              up to 128; 0 means the default, INT64_MAX never splits
+ *              up to 128; 0 means the default, with which long tiles are split where that
+ *              saves more than merging costs; INT64_MAX never splits
  *
  * Score modifiers, in the order in which they apply; 0 is none, and costs nothing:
  *

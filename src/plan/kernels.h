@@ -49,6 +49,7 @@ struct problem {
     int32_t threads;
     int32_t tile_rows; /* 0: the plan chooses */
     int64_t part_keys;
+    int32_t parts_asked; /* the caller has named part_keys */
     struct modifiers modifiers;
 };
 

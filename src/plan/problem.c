@@ -204,6 +204,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .threads = threads_limit(p.threads),
         .tile_rows = (int32_t)p.tile_rows,
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
+        .parts_asked = p.part_keys != 0,
         .modifiers = modifiers_of(&p),
     };
     if (out->part_keys <= INT64_MAX - SCHEDULE_CHUNK)

@@ -250,8 +250,7 @@ tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t til
     const double limit = limit_find(keys, tiles, list_of, batch_heads, rules, &largest);
     int64_t end = 0, end_whole = INT64_MAX;
     int failed = !cuts.parts || !places;
-    /* Where merging costs, long tiles may be better left whole. */
-    if (!failed && rules->merge_cost > 0 && largest > limit)
+    if (!failed && rules->may_stay_whole && rules->merge_cost > 0 && largest > limit)
         failed = schedule_try(&whole, &cuts, places, keys, tiles, list_of, batch_heads, rules,
                               INFINITY, &end_whole);
     if (!failed)

@@ -48,8 +48,9 @@ struct schedule_rules {
                               the threads of this run */
     int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
     int64_t heads_per_group; /* order only */
-    double merge_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
+    double merge_cost;  /* of merging parts once all are done, in seconds of all workers; 0: tiles
                               are split for their length alone, not to end together */
+    int may_stay_whole; /* 1: long tiles are left whole where splits save less than merge_cost */
 };
 
 /*

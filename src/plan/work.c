@@ -102,7 +102,8 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
                                     (double)(rows * work->stack)),
         .workers = assigned > 1 && assigned < hands ? assigned : hands, /* two may share an item */
         .min_part_keys = plan->problem.part_keys,
-        .merge_cost = kernel->cost.merge};
+        .merge_cost = kernel->cost.merge,
+        .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
     if (!status && plan->backend->prepare) {

@@ -8,6 +8,8 @@
 #include "plan/assign.h"
 #include "lists/granules.h"
 
+#include <stdio.h>
+
 #define HEADS 4
 #define HEADS_KV 2
 
@@ -37,7 +39,6 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                                                 .heads_q = HEADS,
                                                 .heads_kv = HEADS_KV,
                                                 .stack = stack,
-                                                .n_kv = n_kv,
                                                 .workers = workers,
                                                 .size = workers % 3 ? GRANULE_MAX : GRANULE_MAX / 2,
                                                 .groups = groups,
@@ -185,7 +186,7 @@ static void items_list_the_pattern(void **state) {
         {"random(0.2,4)", 192, 1},   {"global_grid(9)", 16, 16}, {"bigbird(16,4,2,5)", 32, 32},
         {"longformer(20,3)", 4, 64}, {"random(0,6)", 16, 16},
     };
-    static const int32_t rows[] = {8, 16, 64, 128};
+    static const int32_t rows[] = {8, 16, 32, 64, 128, 192};
     static const int32_t workers[] = {1, 4, 7, 6};
     static const struct granule_step steps[] = {{0, 0}, {32, 16}, {64, 16}, {128, 32}};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
@@ -194,6 +195,13 @@ static void items_list_the_pattern(void **state) {
             for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
                 cut_make_for(&c, steps[s], patterns[p].spec, 300, 305, patterns[p].block_q,
                              patterns[p].block_kv, rows[r], workers[(p + r + s) % 4], 1 + p % 2);
+                check(&c);
+                cut_free(&c);
+            }
+            for (int even = 4; even <= 6; even += 2) { /* mask groups, of granules of 64 and 32 */
+                cut_make(&c, patterns[p].spec, 300, 305, patterns[p].block_q, patterns[p].block_kv,
+                         rows[r], even, 1 + p % 2);
+                assert_non_null(c.granules.groups);
                 check(&c);
                 cut_free(&c);
             }
@@ -292,14 +300,14 @@ static void equal_masks_share_words(void **state) {
     }
 }
 
-/* A tile of 3 rows and a tile of 32 may have the same band, of the last 60 keys. Its words are
- * right for both tiles, in either order. */
+/* A tile of 3 rows and a tile of 32 may have the same band. Its words are right for both tiles, in
+ * either order: some list has the band in the tile of 3 rows alone. */
 static void tiles_of_fewer_rows_share_words(void **state) {
     (void)state;
     for (int seed = 1; seed <= 9; seed++) {
         struct cut c;
-        char spec[] = "random(0.5,0)";
-        spec[sizeof spec - 3] = (char)('0' + seed);
+        char spec[64];
+        snprintf(spec, sizeof spec, "random(0.5,%d)&window(40,40)", seed);
         cut_make(&c, spec, 67, 252, 32, 64, 32, 4, 1);
         assert_int_equal(c.granules.size, 64);
         check(&c);

@@ -248,7 +248,8 @@ static void tiles_of_few_waves_stay_whole(void **state) {
                                .workers = 132,
                                .min_part_keys = 256,
                                .heads_per_group = 1,
-                               .merge_cost = 132 * 400.0};
+                               .merge_cost = 132 * 400.0,
+                               .may_stay_whole = 1};
     struct schedule s;
     for (int t = 0; t < FEW; t++)
         keys[t] = 2048;
@@ -257,6 +258,12 @@ static void tiles_of_few_waves_stay_whole(void **state) {
     assert_int_equal(s.n_items, FEW);
     schedule_free(&s);
 
+    r.may_stay_whole = 0;
+    assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_merges, FEW);
+    schedule_free(&s);
+
+    r.may_stay_whole = 1;
     keys[7] = 200 * 2048;
     assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
     assert_int_equal(s.n_merges > 0, 1);

@@ -88,7 +88,7 @@ static void cuda_heights_follow_the_lists(void **state) {
         const char *spec;
         int64_t block;
         int32_t architecture, lowest, highest;
-    } cases[] = {{"random(0.1,1)", 128, 90, 64, 128},
+    } cases[] = {{"random(0.1,1)", 128, 90, 128, 128},
                  {"dense", 64, 90, 128, 128},
                  {"random(0.1,1)", 32, 90, 32, 32},
                  {"random(0.02,1)", 4, 80, 16, 64}};

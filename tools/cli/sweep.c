@@ -183,7 +183,7 @@ static void draw_manner(struct lab_case *c, struct draw *r) {
     if (chance(r, 0.2))
         c->tile_rows = pick(r, tiles, COUNT(tiles));
     if (c->tile_rows && (c->d > c->dv ? c->d : c->dv) > (c->type == TESS_F32 ? 128 : 256))
-        c->tile_rows = 8; /* the only height of all of CUDA's kernels for wide heads */
+        c->tile_rows = 8; /* CUDA has kernels of 8 rows for all wide heads, of others for some */
     if (chance(r, c->nkv >= 500 ? 0.8 : 0.2))
         c->part_keys = 1 + below(r, 256);
     c->threads = pick(r, thread_counts, COUNT(thread_counts));

@@ -94,7 +94,6 @@ struct granule_rules {
     int64_t heads_q, heads_kv;
     int64_t stack;
     int32_t workers;          /* 1: all stand in the order of the schedule */
-    int64_t n_kv;             /* keys of each head */
     int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int groups;               /* 1: with mask groups and mask_bits, which replace masks */
     struct granule_step step; /* without groups: masked granules are ordered as in balance.h */

@@ -18,7 +18,6 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         .heads_kv = args->problem->heads_kv,
         .stack = args->stack,
         .workers = kernel->tiling->workers(kernel, args->target, rows),
-        .n_kv = args->problem->n_kv,
         .size = family->granule,
         .groups = family->groups,
         .step = family->step ? family->step(forward->d_qk, rows) : none};
