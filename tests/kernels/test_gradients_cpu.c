@@ -127,7 +127,11 @@ static void schedule_of(struct schedule *out, const struct run *r, const struct 
     const int64_t n = r->s.batch * heads / group;
     int64_t *keys = calloc((size_t)(n * lists->tiles) + 1, sizeof *keys);
     int64_t *list_of = calloc((size_t)n + 1, sizeof *list_of);
-    const struct schedule_rules rules = {1e-6, 1e-7, 64, r->s.part_keys, n, 0};
+    const struct schedule_rules rules = {.item_cost = 1e-6,
+                                         .key_cost = 1e-7,
+                                         .workers = 64,
+                                         .min_part_keys = r->s.part_keys,
+                                         .heads_per_group = n};
     assert_true(keys && list_of);
     for (int64_t x = 0; x < n; x++) {
         list_of[x] = x;
