@@ -50,9 +50,9 @@ struct granule_item {
 
 /* A mask group: 64 places of a tile that are not all in whole granules (mask_groups.h). */
 #define GRANULE_GROUP 64
-/* Of `at`: bits below the number of the word. COARSE: one word for 16 rows, not 32. SHORT, kept in
- * negative ones too: some granule has fewer keys than its size. */
-enum { GROUP_COARSE = 1, GROUP_SHORT = 2, GROUP_SHIFT = 2 };
+/* Bits of `at` below the index of the word. COARSE: one word for 16 rows, not 32. SHORT: some granule
+ * has fewer keys than its size. NO_WORDS, with or without SHORT: all rows list all keys. */
+enum { GROUP_COARSE = 1, GROUP_SHORT = 2, GROUP_SHIFT = 2, GROUP_NO_WORDS = -(1 << GROUP_SHIFT) };
 struct granule_group {
     uint64_t keys; /* bit i: place i holds a key */
     int64_t

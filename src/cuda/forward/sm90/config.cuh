@@ -149,7 +149,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
-    static_assert(BYTES <= ROOM, "what a block of Hopper can have");
+    static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
     /* Registers of a thread, by operand path (TMA, CP_ASYNC). */
     static constexpr int CONSUMER_REGISTERS[2] = {RESIDENT == 3   ? 128
                                                   : RESIDENT == 2 ? 216

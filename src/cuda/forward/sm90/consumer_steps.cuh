@@ -159,8 +159,8 @@ static __device__ __forceinline__ void sm90_mask_scores(struct sm90_fragments<sh
  * rescaled. */
 template <class T, bool FIRST, class shape>
 static __device__ __forceinline__ void
-sm90_tma_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                     const struct attention_params &p, float scale) {
+sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                 const struct attention_params &p, float scale) {
     float factor[2];
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
@@ -183,8 +183,8 @@ sm90_tma_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
 
 /* P V of the step before, which overlaps nothing. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_tma_pv_serial(struct sm90_fragments<shape> &w,
-                                                          const sm90_cursor &cursor, bool add) {
+static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shape> &w,
+                                                      const sm90_cursor &cursor, bool add) {
     sm90_step_values<T, shape, true>(w.o, w.probs, cursor, cursor.step - 1, w.keys, add);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
@@ -199,8 +199,8 @@ static __device__ __forceinline__ void sm90_tma_pv_serial(struct sm90_fragments<
  */
 template <class T, bool FIRST, bool MASKED, class shape>
 static __device__ __forceinline__ void
-sm90_tma_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
-                    const struct attention_params &p, float scale) {
+sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
+                const struct attention_params &p, float scale) {
     float factor[2];
     uint64_t keys[shape::GRANULES];
 #pragma unroll
@@ -231,27 +231,27 @@ sm90_tma_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor
         sm90_rescale(w.o, factor);
 }
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void
-sm90_tma_step(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
-              const struct attention_params &p, float scale) {
+static __device__ __forceinline__ void sm90_step(struct sm90_fragments<shape> &w, bool add,
+                                                 const sm90_cursor &cursor,
+                                                 const struct attention_params &p, float scale) {
     wgmma_fence_operand(w.o);
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
-    sm90_tma_step_begun<T, FIRST, MASKED>(w, add, cursor, p, scale);
+    sm90_step_begun<T, FIRST, MASKED>(w, add, cursor, p, scale);
 }
 
 /* The second step of an item, with the epilogue of the item before under its Q K^T. Where the step may
  * have masks: that epilogue alone. */
 template <class T, class shape>
 static __device__ __forceinline__ void
-sm90_tma_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
-                      const struct attention_params &p, float scale) {
+sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                  const struct attention_params &p, float scale) {
     if (cursor.at < cursor.whole) {
         sm90_pingpong_wait<shape>(cursor);
         sm90_step_scores<T, shape>(w.s, cursor);
         sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - 1, w.o, w.done);
         wgmma_fence_operand(w.o);
-        sm90_tma_step_begun<T, false, false>(w, false, cursor, p, scale);
+        sm90_step_begun<T, false, false>(w, false, cursor, p, scale);
         cursor.at++, cursor.step++;
     } else {
         sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - 1, w.o, w.done);
@@ -262,8 +262,8 @@ sm90_tma_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
  * step after into `next`, run under its softmax. MORE: there is a step after. */
 template <class T, bool MORE, class shape>
 static __device__ __forceinline__ void
-sm90_tma_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
-                        float (&next)[shape::SCORES], bool add, sm90_cursor &cursor, float scale) {
+sm90_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
+                    float (&next)[shape::SCORES], bool add, sm90_cursor &cursor, float scale) {
     float factor[2];
     sm90_step_values<T, shape, false>(w.o, w.probs, cursor, cursor.step - 1, w.keys, add);
     cursor.at++, cursor.step++;
@@ -284,8 +284,8 @@ sm90_tma_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORE
 
 /* Unmasked steps of an item from the one at `cursor` on, with two score tiles. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_tma_steps_two_tiles(struct sm90_fragments<shape> &w,
-                                                                sm90_cursor &cursor, float scale) {
+static __device__ __forceinline__ void sm90_steps_two_tiles(struct sm90_fragments<shape> &w,
+                                                            sm90_cursor &cursor, float scale) {
     float t[shape::SCORES];
     if (cursor.at >= cursor.whole)
         return;
@@ -293,38 +293,38 @@ static __device__ __forceinline__ void sm90_tma_steps_two_tiles(struct sm90_frag
     sm90_step_scores<T, shape>(w.s, cursor);
 #pragma unroll 1
     while (cursor.at + 2 < cursor.whole) {
-        sm90_tma_step_two_tiles<T, true>(w, w.s, t, cursor.at > 1, cursor, scale);
-        sm90_tma_step_two_tiles<T, true>(w, t, w.s, true, cursor, scale);
+        sm90_step_two_tiles<T, true>(w, w.s, t, cursor.at > 1, cursor, scale);
+        sm90_step_two_tiles<T, true>(w, t, w.s, true, cursor, scale);
     }
     if (cursor.at + 1 < cursor.whole) {
-        sm90_tma_step_two_tiles<T, true>(w, w.s, t, cursor.at > 1, cursor, scale);
-        sm90_tma_step_two_tiles<T, false>(w, t, w.s, true, cursor, scale);
+        sm90_step_two_tiles<T, true>(w, w.s, t, cursor.at > 1, cursor, scale);
+        sm90_step_two_tiles<T, false>(w, t, w.s, true, cursor, scale);
     } else {
-        sm90_tma_step_two_tiles<T, false>(w, w.s, t, cursor.at > 1, cursor, scale);
+        sm90_step_two_tiles<T, false>(w, w.s, t, cursor.at > 1, cursor, scale);
     }
 }
 
 /* The steps of an item from `cursor` on, but its first: unmasked steps, then masked ones. Where dims
  * are divided, WGMMAs overlap nothing. P V of the last step is left to the caller. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_tma_steps(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
-               const struct attention_params &p, float scale) {
+static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &w,
+                                                  sm90_cursor &cursor,
+                                                  const struct attention_params &p, float scale) {
     if constexpr (shape::DIM_SPLIT > 1) {
 #pragma unroll 1
         for (; cursor.at < cursor.steps; cursor.at++, cursor.step++) {
-            sm90_tma_pv_serial<T>(w, cursor, cursor.at > 1);
-            sm90_tma_step_serial<T, false>(w, cursor, p, scale);
+            sm90_pv_serial<T>(w, cursor, cursor.at > 1);
+            sm90_step_serial<T, false>(w, cursor, p, scale);
         }
     } else {
         if (shape::TWO_SCORE_TILES && shape::SOURCE == SM90_TMA && cursor.whole >= SM90_LONG)
-            sm90_tma_steps_two_tiles<T>(w, cursor, scale);
+            sm90_steps_two_tiles<T>(w, cursor, scale);
 #pragma unroll 1
         for (; cursor.at < cursor.whole; cursor.at++, cursor.step++)
-            sm90_tma_step<T, false, false>(w, cursor.at > 1, cursor, p, scale);
+            sm90_step<T, false, false>(w, cursor.at > 1, cursor, p, scale);
 #pragma unroll 1
         for (; cursor.at < cursor.steps; cursor.at++, cursor.step++)
-            sm90_tma_step<T, false, true>(w, cursor.at > 1, cursor, p, scale);
+            sm90_step<T, false, true>(w, cursor.at > 1, cursor, p, scale);
     }
 }
 
@@ -371,7 +371,7 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
         named_barrier_arrive(1 + shape::CONSUMERS, 256); /* so that consumer 0 is first */
     for (bool overlapped = false;;) {
         if (!overlapped)
-            sm90_tma_step_serial<T, true>(w, cursor, p, scale);
+            sm90_step_serial<T, true>(w, cursor, p, scale);
         /* Declared uniform again for each item: ptxas would otherwise keep copies for each lane.
          * The address too, where many WGMMA descriptors follow from it and each would have its own
          * register. */
@@ -381,17 +381,17 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
             cursor.shared = (uint32_t)sm90_uniform((int)cursor.shared);
         cursor.at = 1;
         if (overlapped)
-            sm90_tma_step_storing<T>(w, cursor, p, scale);
-        sm90_tma_steps<T>(w, cursor, p, scale);
+            sm90_step_storing<T>(w, cursor, p, scale);
+        sm90_steps<T>(w, cursor, p, scale);
         sm90_release<shape::Q_STAGES>(cursor, shared + shape::Q_EMPTY, cursor.job);
         const bool add = cursor.steps > 1;
         bool more = shape::Q_STAGES > 1 && sm90_begin_item(w, cursor, p);
         overlapped = more && shape::DIM_SPLIT == 1;
         if (overlapped) {
-            sm90_tma_step<T, true, true>(w, add, cursor, p, scale);
+            sm90_step<T, true, true>(w, add, cursor, p, scale);
             continue;
         }
-        sm90_tma_pv_serial<T>(w, cursor, add);
+        sm90_pv_serial<T>(w, cursor, add);
         sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - (shape::Q_STAGES > 1), w.o,
                                             w.state);
         if (shape::Q_STAGES == 1)

@@ -10,7 +10,7 @@
  * end list none. */
 static __device__ __forceinline__ struct granule_group
 sm90_group_of(const struct attention_params &p, const struct granule_item &item, int32_t number) {
-    struct granule_group group = {~UINT64_C(0), -(1 << GROUP_SHIFT)};
+    struct granule_group group = {~UINT64_C(0), GROUP_NO_WORDS};
     const int32_t whole = (int32_t)(((int64_t)item.whole << p.granule_bits) / GRANULE_GROUP);
     if (number >= whole) {
         group.keys = 0;
