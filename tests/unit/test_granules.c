@@ -49,13 +49,13 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
                      TESS_OK);
     const struct granules *g = &c->granules;
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
-    assert_int_equal(granules_memory(g),
-                     (g->n_items + g->n_merges) * (int64_t)sizeof *g->items +
-                         g->n * (int64_t)sizeof *g->keys + g->n_masks * (int64_t)sizeof *g->masks +
-                         g->n_groups * (int64_t)sizeof *g->groups +
-                         g->n_bits * (int64_t)sizeof *g->mask_bits +
-                         (groups ? 2 * (tiles + 1) * (int64_t)sizeof(int64_t) : 0) +
-                         (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
+    assert_int_equal(
+        granules_memory(g),
+        (g->n_items + g->n_merges) * (int64_t)sizeof *g->items + g->n * (int64_t)sizeof *g->keys +
+            g->n_masks * (int64_t)sizeof *g->masks + g->n_groups * (int64_t)sizeof *g->group_keys +
+            g->n_records * (int64_t)sizeof *g->records + g->n_bits * (int64_t)sizeof *g->mask_bits +
+            (groups ? 2 * (tiles + 1) * (int64_t)sizeof(int64_t) : 0) +
+            (2 * (tiles + 1) + workers + 1) * (int64_t)sizeof(int64_t));
 }
 
 static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
@@ -82,20 +82,20 @@ static int listed(const struct lists *l, const struct granule_mask *mask, int64_
     return (int)(l->words_of_rows[word + r / 64] >> (r % 64) & 1);
 }
 
-/* Whether row r lists a place of a mask group, as lanes read its words (mask_groups.h). */
-static int group_lists(const struct cut *c, const struct granule_group *group, int64_t r,
-                       int64_t place) {
+/* Whether row r lists a place of mask group i, as lanes read its words (mask_groups.h). */
+static int group_lists(const struct cut *c, int64_t i, int64_t r, int64_t place) {
     const struct granules *g = &c->granules;
-    const int64_t words = (c->lists.tile_rows + 15) / 16, at = group->at >> GROUP_SHIFT;
-    const int coarse = group->at & GROUP_COARSE ? 1 : 0;
-    if (group->at < 0)
-        return (int)(group->keys >> place & 1);
-    assert_true(at + words * (coarse ? 1 : 32) <= g->n_bits);
-    if (coarse)
-        return (int)(g->mask_bits[at + r / 16] >> (r / 8 % 2 * 8 + place / 8) & 1);
-    const int64_t lane = r % 8 * 4 + place % 8 / 2;
-    const int64_t bit = r / 8 % 2 * 16 + place / 8 * 2 + place % 2;
-    return (int)(g->mask_bits[at + r / 16 * 32 + lane] >> bit & 1);
+    const uint32_t record = g->records[r / GRANULE_SLICE * g->n_groups + i];
+    const int64_t mask = record & ~MASK_SHORT, slices = (c->lists.tile_rows + 15) / 16;
+    assert_true((mask + 1) << MASK_WORDS_BITS <= g->n_bits);
+    assert_int_equal(record & MASK_SHORT, g->records[slices * g->n_groups + i]);
+    const uint32_t *words = g->mask_bits + (mask << MASK_WORDS_BITS) + r % 8 * 4 + place % 8 / 2;
+    const int64_t bit = place / 8 * 4 + r / 8 % 2 * 2 + place % 2;
+    if (c->lists.tile_rows == 8) /* of both heads of a pair */
+        assert_int_equal(*words >> bit & 1, *words >> (bit ^ 2) & 1);
+    if (mask == MASK_NONE || mask == MASK_ALL)
+        assert_int_equal(*words, mask == MASK_ALL ? UINT32_MAX : 0);
+    return (int)(*words >> bit & 1);
 }
 
 /* Whether row r lists the key at a place of an item. *holds: whether the place holds a key. */
@@ -106,7 +106,7 @@ static int lists_place(const struct cut *c, const struct granule_item *item, int
     *holds = i < item->count;
     if (i >= item->count)
         return 0;
-    if (!g->groups) {
+    if (!g->records) {
         const struct granule_mask *mask = &g->masks[item->mask + i - item->whole];
         *holds = i < item->whole || k < mask->count;
         return i < item->whole || (*holds && listed(&c->lists, mask, r, k));
@@ -114,11 +114,11 @@ static int lists_place(const struct cut *c, const struct granule_item *item, int
     const int64_t whole = item->whole * g->size / GRANULE_GROUP, number = place / GRANULE_GROUP;
     if (number < whole)
         return 1;
-    const struct granule_group *group = &g->groups[item->mask + number - whole];
-    assert_true(item->mask + number - whole < g->n_groups);
-    *holds = (int)(group->keys >> place % GRANULE_GROUP & 1);
+    const int64_t group = item->mask + number - whole;
+    assert_true(group < g->n_groups);
+    *holds = (int)(g->group_keys[group] >> place % GRANULE_GROUP & 1);
     if (!*holds && k > 0) /* the granule has fewer keys than its size */
-        assert_true(group->at & GROUP_SHORT);
+        assert_true(g->records[group] & MASK_SHORT);
     const int lists = group_lists(c, group, r, place % GRANULE_GROUP);
     assert_true(*holds || !lists);
     return lists;
@@ -199,7 +199,7 @@ static void items_list_the_pattern(void **state) {
             for (int even = 4; even <= 6; even += 2) { /* mask groups, of granules of 64 and 32 */
                 cut_make(&c, patterns[p].spec, 300, 305, patterns[p].block_q, patterns[p].block_kv,
                          rows[r], even, 1 + p % 2);
-                assert_non_null(c.granules.groups);
+                assert_non_null(c.granules.records);
                 check(&c);
                 cut_free(&c);
             }
@@ -279,21 +279,54 @@ static void steps_are_balanced(void **state) {
     }
 }
 
-/* Groups of equal bands share words: the edges of a window are two bands in all tiles but the first
- * and last. Unions of blocks of 8 have coarse masks: one word for each 16 rows. */
+/* Equal bands are one mask: the edges of a window are two bands in all tiles but the first and
+ * last. So are equal masks of 8 x 8 bits, of unions of blocks of 8, and of rows with all 64
+ * places. */
 static void equal_masks_share_words(void **state) {
     (void)state;
     static const struct {
         const char *spec;
-        int64_t block, words; /* of all groups at most; -1: of coarse masks */
-    } cases[] = {
-        {"window(512,0)", 64, 40 * 128}, {"causal", 64, 8 * 128}, {"random(0.3,1)", 8, -1}};
+        int64_t block_q, block_kv, masks; /* at most */
+    } cases[] = {{"window(512,0)", 64, 64, 40},
+                 {"causal", 64, 64, 16},
+                 {"random(0.3,1)", 8, 8, 2 + (1 << 16)},
+                 {"random(0.05,1)", 16, 16, 2 + (1 << 8)},
+                 {"random(0.01,1)", 4, 64, 2 + (1 << 4)}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cut c;
-        cut_make(&c, cases[i].spec, 8192, 8192, cases[i].block, cases[i].block, 64, 2, 1);
+        cut_make(&c, cases[i].spec, 8192, 8192, cases[i].block_q, cases[i].block_kv, 64, 2, 1);
         const struct granules *g = &c.granules;
         assert_true(g->n_groups > 100);
-        assert_true(g->n_bits <= (cases[i].words < 0 ? 4 * g->n_groups : cases[i].words));
+        assert_true(g->n_bits >> MASK_WORDS_BITS <= cases[i].masks);
+        cut_free(&c);
+    }
+}
+
+/* Where few rows share a key, warps pass over most groups: those of which they list nothing. */
+static void warps_pass_over_groups(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block_q, block_kv;
+        int32_t rows;
+        double none, all; /* of the records, at least */
+    } cases[] = {{"random(0.02,1)", 4, 4, 64, .65, 0},
+                 {"random(0.01,1)", 1, 64, 64, .65, 0},
+                 {"random(0.5,1)", 16, 16, 64, .45, .45},
+                 {"random(0.5,1)", 32, 32, 64, .45, .45},
+                 {"random(0.3,1)", 64, 64, 192, .5, .4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cut c;
+        cut_make(&c, cases[i].spec, 8192, 8192, cases[i].block_q, cases[i].block_kv, cases[i].rows,
+                 2, 1);
+        const struct granules *g = &c.granules;
+        const int64_t records = cases[i].rows / GRANULE_SLICE * g->n_groups;
+        int64_t number[2] = {0};
+        for (int64_t r = 0; r < records; r++)
+            if ((g->records[r] & ~MASK_SHORT) <= MASK_ALL)
+                number[g->records[r] & 1]++;
+        assert_true((double)number[MASK_NONE] >= cases[i].none * (double)records);
+        assert_true((double)number[MASK_ALL] >= cases[i].all * (double)records);
         cut_free(&c);
     }
 }
@@ -441,6 +474,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(items_list_the_pattern),
         cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(warps_pass_over_groups),
         cmocka_unit_test(tiles_of_fewer_rows_share_words),
         cmocka_unit_test(sizes_follow_the_runs),
         cmocka_unit_test(merges_name_their_parts),

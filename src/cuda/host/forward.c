@@ -12,7 +12,7 @@ static const struct granules *granules_of(const struct kernel_args *args) {
 
 /* Words of row masks in the image: none where the kernel reads mask groups. */
 static int64_t row_masks(const struct kernel_args *args) {
-    return granules_of(args)->groups ? 0 : args->lists->n_words;
+    return granules_of(args)->records ? 0 : args->lists->n_words;
 }
 
 static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
@@ -24,7 +24,9 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
     i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
     i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
-    i.groups = carve_take(c, (size_t)g->n_groups, sizeof *i.groups);
+    i.n_groups = g->n_groups;
+    i.group_keys = carve_take(c, (size_t)g->n_groups, sizeof *i.group_keys);
+    i.records = carve_take(c, (size_t)g->n_records, sizeof *i.records);
     i.mask_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.mask_bits);
     return i;
 }
@@ -46,7 +48,8 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.merges, g->merges, g->n_merges, sizeof *to.merges},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
-        {to.groups, g->groups, g->n_groups, sizeof *to.groups},
+        {to.group_keys, g->group_keys, g->n_groups, sizeof *to.group_keys},
+        {to.records, g->records, g->n_records, sizeof *to.records},
         {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
     return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);

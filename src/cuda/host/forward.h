@@ -14,8 +14,10 @@ struct attention_image {
     uint64_t *words;
     struct granule_item *items, *merges;
     int64_t *worker_ptr;
-    struct granule_group *groups; /* with mask_bits: for kernels that read mask groups */
-    uint32_t *mask_bits;
+    /* For kernels that read mask groups: */
+    int64_t n_groups;
+    uint64_t *group_keys;
+    uint32_t *records, *mask_bits;
 };
 
 /*

@@ -1,6 +1,7 @@
 /*
  * Balanced steps: granules are sorted by the warps that list them, then taken a group of places at
- * a time, each time those that leave the step's warps nearest to an equal share.
+ * a time, each time those that leave the step's warps nearest to an equal share. Or they stay as
+ * they were sorted.
  */
 #include "lists/balance.h"
 
@@ -11,6 +12,7 @@
 #define WARPS 8           /* at most */
 #define SETS (1 << WARPS) /* of warps */
 #define HALF_SETS (1 << WARPS / 2)
+#define ROWS_MAX 256 /* of a tile */
 
 /* The granules of a tile by the set of warps that list them. */
 struct sets {
@@ -32,13 +34,13 @@ struct fill {
 /* The warps, of `rows` rows each, that have rows [first, last] of the tile. */
 static int32_t warps_of(int64_t first, int64_t last, int32_t rows) {
     first = max_i64(first, 0) / rows;
-    last = min_i64(last, WARPS * rows - 1) / rows;
+    last = min_i64(last, ROWS_MAX - 1) / rows;
     return first > last ? 0 : (int32_t)((2u << last) - (1u << first));
 }
 
 static int32_t warps_of_words(const uint64_t *words, int32_t n, int32_t rows) {
     int32_t warps = 0;
-    for (int32_t row = 0; row < 64 * n && row < WARPS * rows; row += rows)
+    for (int32_t row = 0; row < 64 * n; row += rows)
         if (words[row / 64] >> row % 64 & (UINT64_MAX >> (64 - rows)))
             warps |= 1 << row / rows;
     return warps;
@@ -161,6 +163,48 @@ int balance_tile(const struct lists *lists, const struct granule_step *step, int
     free(sets.by);
     free(order);
     free(set);
+    free(masks_were);
+    free(keys_were);
+    return failed ? -1 : 0;
+}
+
+/* The place of a set of `warps` warps in an order where neighbours differ by one warp (Gray code),
+ * counted from warp `first` on. */
+static int32_t set_rank(int32_t set, int32_t warps, int32_t first) {
+    uint32_t rank = (((uint32_t)set << warps | (uint32_t)set) >> first) & ((1u << warps) - 1);
+    for (int step = 1; step < warps; step *= 2)
+        rank ^= rank >> step;
+    return (int32_t)rank;
+}
+
+int balance_sort(const struct lists *lists, int64_t tile, int32_t *keys, struct granule_mask *masks,
+                 int64_t n) {
+    const int32_t warps = (lists->tile_rows + GRANULE_SLICE - 1) / GRANULE_SLICE;
+    const int32_t first =
+        (int32_t)((uint64_t)((uint32_t)tile * UINT32_C(0x9E3779B9)) * warps >> 32);
+    if (warps == 1)
+        return 0;
+    int64_t *end = calloc((size_t)2 << warps, sizeof *end);
+    uint16_t *rank = malloc((size_t)n * sizeof *rank);
+    struct granule_mask *masks_were = malloc((size_t)n * sizeof *masks);
+    int32_t *keys_were = malloc((size_t)n * sizeof *keys);
+    const int failed = !end || !rank || !masks_were || !keys_were;
+    if (!failed) {
+        memcpy(masks_were, masks, (size_t)n * sizeof *masks);
+        memcpy(keys_were, keys, (size_t)n * sizeof *keys);
+        for (int64_t i = 0; i < n; i++) {
+            rank[i] = (uint16_t)set_rank(set_of(lists, &masks[i], GRANULE_SLICE), warps, first);
+            end[rank[i] + 1]++;
+        }
+        for (int32_t s = 0; s < 1 << warps; s++)
+            end[s + 1] += end[s];
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t to = end[rank[i]]++;
+            keys[to] = keys_were[i], masks[to] = masks_were[i];
+        }
+    }
+    free(end);
+    free(rank);
     free(masks_were);
     free(keys_were);
     return failed ? -1 : 0;

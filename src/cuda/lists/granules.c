@@ -115,6 +115,8 @@ static int tiles_fill(struct granules *out, const struct lists *lists,
         if (rules->step.keys && rules->step.rows < lists->tile_rows && masked > 1)
             failed |= balance_tile(lists, &rules->step, out->size, sink.of_whole,
                                    sink.keys + sink.of_whole, sink.masks, masked);
+        else if (rules->groups && masked > 1)
+            failed |= balance_sort(lists, T, sink.keys + sink.of_whole, sink.masks, masked);
     }
     return failed;
 }
@@ -137,9 +139,9 @@ static struct granule_item item_make(const struct granules *g, const struct list
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
     int64_t begin, end;
     part_cut(count, g->size, part, parts, &begin, &end);
-    int64_t mask = g->groups ? g->group_ptr[T] +
-                                   max_i64(begin * g->size / GRANULE_GROUP - g->group_whole[T], 0)
-                             : g->mask_ptr[T] + max_i64(begin - whole, 0);
+    int64_t mask = g->records ? g->group_ptr[T] +
+                                    max_i64(begin * g->size / GRANULE_GROUP - g->group_whole[T], 0)
+                              : g->mask_ptr[T] + max_i64(begin - whole, 0);
     int64_t here = (end < whole ? end : whole) - begin;
     return (struct granule_item){
         .first = g->ptr[T] + begin,
@@ -308,7 +310,8 @@ void granules_free(struct granules *g) {
     free(g->items);
     free(g->group_ptr);
     free(g->group_whole);
-    free(g->groups);
+    free(g->group_keys);
+    free(g->records);
     free(g->mask_bits);
     free(g->merges);
     free(g->worker_ptr);
@@ -318,8 +321,9 @@ void granules_free(struct granules *g) {
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
            (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
-           (size_t)g->n_groups * sizeof *g->groups + (size_t)g->n_bits * sizeof *g->mask_bits +
-           (g->groups ? 2 * (size_t)(g->tiles + 1) * sizeof *g->group_ptr : 0) +
+           (size_t)g->n_groups * sizeof *g->group_keys + (size_t)g->n_records * sizeof *g->records +
+           (size_t)g->n_bits * sizeof *g->mask_bits +
+           (g->records ? 2 * (size_t)(g->tiles + 1) * sizeof *g->group_ptr : 0) +
            (size_t)(g->tiles + 1) * (sizeof *g->ptr + sizeof *g->mask_ptr) +
            ((size_t)g->workers + 1) * sizeof *g->worker_ptr;
 }

@@ -48,16 +48,14 @@ struct granule_item {
     int32_t parts;                /* partial results to combine, where this stands for a combine */
 };
 
-/* A mask group: 64 places of a tile that are not all in whole granules (mask_groups.h). */
+/* A mask group: 64 places of a tile that are not all in whole granules. A slice: 16 of its rows. A
+ * record, of one slice of a group, is the number of a mask, which is 32 words (mask_groups.h). */
 #define GRANULE_GROUP 64
-/* Bits of `at` below the index of the word. COARSE: one word for 16 rows, not 32. SHORT: some granule
- * has fewer keys than its size. NO_WORDS, with or without SHORT: all rows list all keys. */
-enum { GROUP_COARSE = 1, GROUP_SHORT = 2, GROUP_SHIFT = 2, GROUP_NO_WORDS = -(1 << GROUP_SHIFT) };
-struct granule_group {
-    uint64_t keys; /* bit i: place i holds a key */
-    int64_t
-        at; /* index of its first word in mask_bits << GROUP_SHIFT; < 0: all rows list its keys */
-};
+#define GRANULE_SLICE 16
+#define MASK_WORDS_BITS 5
+enum { MASK_NONE, MASK_ALL }; /* masks that all plans have */
+/* Beside the number: some granule of the group has fewer keys than its size. */
+#define MASK_SHORT (UINT32_C(1) << 31)
 
 struct granules {
     int32_t size;
@@ -70,11 +68,12 @@ struct granules {
     struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
     struct granule_item *merges; /* slot: the first of `parts` */
     /* Where the rules ask for mask groups: */
-    int64_t n_groups, n_bits;
+    int64_t n_groups, n_records, n_bits;
     int64_t *group_ptr;   /* [tiles + 1] */
     int64_t *group_whole; /* [tiles] groups without a mask, which come first and have no record */
-    struct granule_group *groups;
-    uint32_t *mask_bits; /* [n_bits] */
+    uint64_t *group_keys; /* [n_groups] bit i: place i holds a key */
+    uint32_t *records;    /* [n_records] of slice s of group i at s n_groups + i */
+    uint32_t *mask_bits;  /* [n_bits] */
     int32_t workers;
     int64_t *worker_ptr; /* [workers + 1] */
 };

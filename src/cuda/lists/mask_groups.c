@@ -1,27 +1,23 @@
-/* Mask groups: each group is classified, then gets its words, then fills them. */
+/* Mask groups: slices are classified, then get their masks, whose words are then filled. */
 #include "lists/mask_groups.h"
 
 #include "base/threads.h"
-#include "lists/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Kinds of groups, in granule_group.at until a group has its words. */
-enum kind { KIND_ALL, KIND_COARSE, KIND_BAND, KIND_FINE };
+/* Records past the last one that kernels may load ahead. */
+#define RECORDS_AHEAD 4
+/* Words for four slices: 64 rows. */
+#define SLICES 4
 
-/* A mask group: granules [begin, end) of tile T, which has `whole` whole granules. */
+/* A mask group: granules [begin, end) of tile T, of which the first of the tile are whole. */
 struct group {
     const struct granules *g;
     const struct lists *lists;
     int64_t T, begin, end, whole;
     int32_t rows; /* of the tile */
 };
-
-/* Words of a fine mask, for all rows of a tile. */
-static int64_t words_fine(const struct lists *lists) {
-    return (int64_t)(lists->tile_rows + 15) / 16 * 32;
-}
 
 static struct group group_at(const struct granules *g, const struct lists *lists, int64_t T,
                              int64_t number) {
@@ -31,7 +27,7 @@ static struct group group_at(const struct granules *g, const struct lists *lists
         .g = g,
         .lists = lists,
         .T = T,
-        .begin = number * each,
+        .begin = min_i64(number * each, count),
         .end = min_i64((number + 1) * each, count),
         .whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]),
         .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
@@ -44,209 +40,224 @@ static struct granule_mask mask_at(const struct group *group, int64_t i) {
     return group->g->masks[group->g->mask_ptr[group->T] + i - group->whole];
 }
 
-/* Bits 8 o ... 8 o + 7 of a row mask. Rows past the tile's end have no bits. */
-static uint32_t rows_eight(const struct group *group, const struct granule_mask *mask, int32_t o) {
-    const int32_t valid = group->rows - 8 * o;
-    const uint64_t word =
-        mask->kind == GRANULE_ALL ? UINT64_MAX : group->lists->words_of_rows[mask->u.word + o / 8];
-    return (uint32_t)(word >> o % 8 * 8) & 255u & (valid < 8 ? (1u << valid) - 1 : 255u);
+/* The first n bits, of 64. */
+static uint64_t bits_first(int64_t n) {
+    return n <= 0 ? 0 : UINT64_MAX >> (64 - min_i64(n, 64));
 }
 
-/* Whether each 8 rows list each 8 places of a group all or not at all. */
-static int is_coarse(const struct group *group) {
-    if (group->g->size % 8)
-        return 0;
-    for (int64_t i = group->begin; i < group->end; i++) {
-        const struct granule_mask mask = mask_at(group, i);
-        if (mask.count % 8 || mask.kind == LIST_BAND || mask.kind == LIST_BITS)
-            return 0;
-        for (int32_t o = 0; 8 * o < group->rows; o++) {
-            const uint32_t eight = rows_eight(group, &mask, o);
-            const int32_t valid = group->rows - 8 * o;
-            if (eight && eight != (valid < 8 ? (1u << valid) - 1 : 255u))
-                return 0;
-        }
-    }
-    return 1;
-}
-
-/* Whether all rows list all keys of a group. */
-static int is_all(const struct group *group) {
-    for (int64_t i = group->begin; i < group->end; i++)
-        if (mask_at(group, i).kind != GRANULE_ALL)
-            return 0;
-    return 1;
-}
-
-static int is_short(const struct group *group) {
-    for (int64_t i = group->begin; i < group->end; i++)
-        if (mask_at(group, i).count < group->g->size)
-            return 1;
-    return 0;
-}
-
-/* ---- equal bands ---- */
-
-#define BAND_SLOTS 4096 /* bands that can share words; further bands have words of their own */
-
-struct bands {
-    uint64_t key[BAND_SLOTS]; /* 0: free */
-    int64_t at[BAND_SLOTS];
-};
-
-/* A number for each different band of up to 64 keys, never 0; 0: the group is no band. */
-static uint64_t band_key(const struct group *group) {
-    if (group->g->size != GRANULE_GROUP || group->begin < group->whole)
-        return 0;
-    const struct granule_mask mask = mask_at(group, group->begin);
-    if (mask.kind != LIST_BAND)
-        return 0;
-    const int64_t lo = max_i64(mask.u.band.lo, -PACK_MAX_ROWS);
-    const int64_t hi = min_i64(mask.u.band.hi, GRANULE_GROUP);
-    return ((uint64_t)(lo + PACK_MAX_ROWS) << 32 | (uint64_t)(hi + PACK_MAX_ROWS) << 8 |
-            (uint64_t)mask.count) +
-           1;
-}
-
-/* The slot of a band, or a free slot for the band; -1: the table is full. */
-static int64_t band_slot(const struct bands *bands, uint64_t key) {
-    const uint64_t first = key * UINT64_C(0x9E3779B97F4A7C15) >> 52;
-    for (uint64_t i = 0; i < BAND_SLOTS; i++) {
-        const uint64_t slot = (first + i) % BAND_SLOTS;
-        if (!bands->key[slot] || bands->key[slot] == key)
-            return (int64_t)slot;
-    }
-    return -1;
-}
-
-/* ---- words ---- */
-
-/* Sets places[r], one bit for each place of a group that row r lists. */
-static void rows_find(uint64_t *places, const struct group *group) {
-    memset(places, 0, (size_t)group->lists->tile_rows * sizeof *places);
-    for (int64_t i = group->begin; i < group->end; i++) {
-        const struct granule_mask mask = mask_at(group, i);
-        const int64_t at = (i - group->begin) * group->g->size;
-        const uint64_t all = (mask.count < 64 ? (UINT64_C(1) << mask.count) - 1 : UINT64_MAX) << at;
-        for (int32_t r = 0; r < group->rows; r++) {
-            if (mask.kind == GRANULE_ALL) {
-                places[r] |= all;
-            } else if (mask.kind == LIST_BAND) {
-                const int64_t first = max_i64(r + (int64_t)mask.u.band.lo, 0);
-                const int64_t last = min_i64(r + (int64_t)mask.u.band.hi, mask.count - 1);
-                if (first <= last)
-                    places[r] |= (UINT64_MAX >> (63 - (last - first))) << (at + first);
-            } else {
-                const int bits = mask.kind == LIST_BITS;
-                for (int64_t k = 0; k < (bits ? mask.count : 1); k++) {
-                    const uint64_t *rows = group->lists->words_of_rows + mask.u.word +
-                                           (bits ? k * group->lists->words : 0);
-                    if (rows[r / 64] >> r % 64 & 1)
-                        places[r] |= bits ? UINT64_C(1) << (at + k) : all;
-                }
-            }
-        }
-    }
-}
-
-static void fill_fine(uint32_t *words, const uint64_t *places, int32_t tile_rows) {
-    for (int32_t r = 0; r < tile_rows; r++) {
-        uint32_t *of = words + r / 16 * 32 + r % 8 * 4;
-        for (int j = 0; j < 8; j++)
-            for (int t = 0; t < 4; t++)
-                of[t] |= (uint32_t)(places[r] >> (8 * j + 2 * t) & 3) << (r / 8 % 2 * 16 + 2 * j);
-    }
-}
-
-static void fill_coarse(uint32_t *words, const struct group *group) {
-    for (int64_t i = group->begin; i < group->end; i++) {
-        const struct granule_mask mask = mask_at(group, i);
-        const int64_t j = (i - group->begin) * group->g->size / 8;
-        const uint32_t eights = (1u << mask.count / 8) - 1;
-        for (int32_t o = 0; 8 * o < group->rows; o++)
-            if (rows_eight(group, &mask, o))
-                words[o / 2] |= eights << (o % 2 * 8 + j);
-    }
-}
-
-/* Bits of the places of a group that hold a key. */
-static uint64_t keys_of(const struct group *group) {
+/* Bits of the places of a group that hold a key; *is_short: a granule has fewer than its size. */
+static uint64_t keys_of(const struct group *group, int *is_short) {
     uint64_t keys = 0;
+    *is_short = 0;
     for (int64_t i = group->begin; i < group->end; i++) {
         const int32_t count = mask_at(group, i).count;
-        keys |= (count < 64 ? (UINT64_C(1) << count) - 1 : UINT64_MAX)
-                << (i - group->begin) * group->g->size;
+        keys |= bits_first(count) << (i - group->begin) * group->g->size;
+        *is_short |= count < group->g->size;
     }
     return keys;
 }
 
+/* ---- columns: which rows list a place ---- */
+
+/* Rows w, w + 1 ... w + 63 of a tile that exist, as slices have them. */
+static uint64_t rows_valid(const struct group *group, int32_t w) {
+    const uint64_t valid = bits_first(group->rows - w);
+    return group->lists->tile_rows == 8 ? valid | valid << 8 : valid;
+}
+
+/* Sets column[k], the rows from row w on that list place k of a group. */
+static void columns_find(uint64_t *column, const struct group *group, int32_t w) {
+    const uint64_t valid = bits_first(group->rows - w);
+    const uint64_t *words = group->lists->words_of_rows + w / 64;
+    memset(column, 0, GRANULE_GROUP * sizeof *column);
+    for (int64_t i = group->begin; i < group->end; i++) {
+        const struct granule_mask mask = mask_at(group, i);
+        uint64_t *of = column + (i - group->begin) * group->g->size;
+        for (int32_t k = 0; k < mask.count; k++)
+            of[k] = valid &
+                    (mask.kind == GRANULE_ALL ? UINT64_MAX
+                     : mask.kind == LIST_BAND ? bits_first((int64_t)k - mask.u.band.lo - w + 1) &
+                                                    ~bits_first((int64_t)k - mask.u.band.hi - w)
+                     : mask.kind == LIST_MEMBERS ? words[mask.u.word]
+                                                 : words[mask.u.word + k * group->lists->words]);
+    }
+    if (group->lists->tile_rows == 8)
+        for (int k = 0; k < GRANULE_GROUP; k++)
+            column[k] |= column[k] << 8;
+}
+
+/* ---- classes ---- */
+
+/* Classes of masks. Those from CLASS_ROWS on have one mask each. */
+enum {
+    CLASS_OWN = MASK_ALL + 1,
+    CLASS_ROWS,                            /* + the rows */
+    CLASS_COARSE = CLASS_ROWS + (1 << 16), /* + bits of rows 0 ... 7, then of rows 8 ... 15 */
+    CLASS_BAND = CLASS_COARSE + (1 << 16), /* + band_class */
+    CLASSES = CLASS_BAND + (1 << 20)
+};
+
+/* The class of a slice from row `row` on of a group that is one granule, a band; 0: it is not. */
+static uint32_t band_class(const struct group *group, int32_t row) {
+    if (group->g->size != GRANULE_GROUP || group->begin == group->end)
+        return 0;
+    const struct granule_mask mask = mask_at(group, group->begin);
+    const int64_t least = -GRANULE_SLICE, most = GRANULE_GROUP;
+    int64_t lo = least, hi = most;
+    if (mask.kind == LIST_BAND) {
+        lo = max_i64(least, min_i64(mask.u.band.lo + (int64_t)row, most));
+        hi = max_i64(least, min_i64(mask.u.band.hi + (int64_t)row, most));
+    } else if (mask.kind != GRANULE_ALL) {
+        return 0;
+    }
+    return (uint32_t)(CLASS_BAND +
+                      (((lo - least) << 7 | (hi - least)) << 6 | (int64_t)(mask.count - 1)));
+}
+
+/* Whether a slice's bytes, of 8 rows each, are all ones or all zeros; *bits: which are. */
+static int bytes_whole(uint32_t slice, uint32_t *bits) {
+    *bits = (slice & 1) | (slice >> 8 & 1) << 8;
+    return slice == *bits * 255;
+}
+
+/* Classes of the slices from row w on, of which `n` exist. */
+static void slices_classify(uint32_t *class, const struct group *group, int32_t w, int32_t n) {
+    uint64_t column[GRANULE_GROUP], any[8], all[8], some = 0, every = UINT64_MAX;
+    const uint64_t valid = rows_valid(group, w);
+    columns_find(column, group, w);
+    for (int j = 0; j < 8; j++) {
+        any[j] = 0, all[j] = UINT64_MAX;
+        for (int k = 8 * j; k < 8 * j + 8; k++)
+            any[j] |= column[k], all[j] &= column[k];
+        some |= any[j], every &= all[j];
+    }
+    for (int32_t s = 0; s < n; s++) {
+        const int at = GRANULE_SLICE * s;
+        const uint32_t of_some = some >> at & 0xffff, of_every = every >> at & 0xffff;
+        const uint32_t of_valid = valid >> at & 0xffff;
+        uint32_t coarse = 0, bits;
+        int is_coarse = 1;
+        for (int j = 0; j < 8; j++) {
+            const uint32_t of_any = any[j] >> at & 0xffff;
+            is_coarse &= of_any == (all[j] >> at & 0xffff) && bytes_whole(of_any, &bits);
+            coarse |= is_coarse ? bits << j : 0;
+        }
+        /* Tiles of fewer rows share no masks: bits of their other rows are clear. */
+        const uint32_t band = of_valid == 0xffff ? band_class(group, w + at) : 0;
+        class[s] = !of_some               ? MASK_NONE
+                   : of_every == of_valid ? MASK_ALL
+                   : of_valid != 0xffff   ? CLASS_OWN
+                   : of_some == of_every  ? CLASS_ROWS + of_some
+                   : is_coarse            ? CLASS_COARSE + coarse
+                   : band                 ? band
+                                          : CLASS_OWN;
+    }
+}
+
+/* ---- words ---- */
+
+/* Transposes 8 x 8 bits: bit 8 y + x becomes bit 8 x + y. */
+static uint64_t transposed(uint64_t x) {
+    uint64_t t = (x ^ x >> 7) & UINT64_C(0x00aa00aa00aa00aa);
+    x ^= t ^ t << 7;
+    t = (x ^ x >> 14) & UINT64_C(0x0000cccc0000cccc);
+    x ^= t ^ t << 14;
+    t = (x ^ x >> 28) & UINT64_C(0x00000000f0f0f0f0);
+    return x ^ t ^ t << 28;
+}
+
+/* Rows g and g + 8 of two places next to one another, in the order of a lane's bits. */
+static uint64_t pair_of(const uint64_t *column, int at) {
+    const uint64_t a = column[0] >> at, b = column[1] >> at;
+    return (a & 255) | (b & 255) << 8 | (a >> 8 & 255) << 16 | (b >> 8 & 255) << 24;
+}
+
+/* Fills the words of the slice from row `at` of its columns on. */
+static void words_fill(uint32_t *words, const uint64_t *column, int at) {
+    memset(words, 0, 32 * sizeof *words);
+    for (int t = 0; t < 4; t++)
+        for (int j = 0; j < 8; j += 2) {
+            const uint64_t bits = transposed(pair_of(column + 8 * j + 2 * t, at) |
+                                             pair_of(column + 8 * j + 8 + 2 * t, at) << 32);
+            for (int g = 0; g < 8; g++)
+                words[4 * g + t] |= (uint32_t)(bits >> 8 * g & 255) << 4 * j;
+        }
+}
+
 /* ---- all tiles ---- */
 
-static enum kind kind_of(const struct group *group) {
-    return is_all(group)      ? KIND_ALL
-           : is_coarse(group) ? KIND_COARSE
-           : band_key(group)  ? KIND_BAND
-                              : KIND_FINE;
+/* Marks masks whose words are to be filled, in records that have their mask. */
+#define MASK_NEW (UINT32_C(1) << 30)
+/* Masks that words can be addressed of: lanes have 32-bit offsets. */
+#define MASKS (UINT32_C(1) << (32 - MASK_WORDS_BITS))
+
+static int32_t slices_of(const struct lists *lists) {
+    return (lists->tile_rows + GRANULE_SLICE - 1) / GRANULE_SLICE;
 }
 
-/* Gives each group its words. Marks groups in `filled` that have no words, or share those of an earlier
- * group. */
-static int groups_place(struct granules *g, const struct lists *lists, unsigned char *filled) {
-    const int64_t fine = words_fine(lists), coarse = fine / 32;
-    struct bands *bands = calloc(1, sizeof *bands);
-    for (int64_t T = 0, i = 0; T < g->tiles && bands; T++) {
-        const int64_t first = i - g->group_whole[T];
-        for (; i < g->group_ptr[T + 1]; i++) {
-            struct granule_group *record = &g->groups[i];
-            const enum kind kind = (enum kind)record->at;
-            const struct group group = group_at(g, lists, T, i - first);
-            const uint64_t key = kind == KIND_BAND ? band_key(&group) : 0;
-            const int64_t slot = kind == KIND_BAND ? band_slot(bands, key) : -1;
-            const int again = slot >= 0 && bands->key[slot] != 0;
-            const int64_t word = kind == KIND_ALL ? -1 : again ? bands->at[slot] : g->n_bits;
-            record->at = word * (1 << GROUP_SHIFT) + (kind == KIND_COARSE ? GROUP_COARSE : 0) +
-                         (is_short(&group) ? GROUP_SHORT : 0);
-            filled[i] = again || kind == KIND_ALL;
-            if (filled[i])
-                continue;
-            g->n_bits += kind == KIND_COARSE ? coarse : fine;
-            if (slot >= 0)
-                bands->key[slot] = key, bands->at[slot] = word;
-        }
-    }
-    free(bands);
-    return bands ? 0 : -1;
-}
-
-/* Sets keys and kind of each group. */
+/* Sets keys and classes of each group. */
 static void groups_classify(struct granules *g, const struct lists *lists) {
+    const int32_t slices = slices_of(lists);
 #pragma omp parallel for schedule(dynamic, 16) if (threads_pay(1e-6 * (double)g->n_groups))
     for (int64_t T = 0; T < g->tiles; T++)
         for (int64_t i = g->group_ptr[T]; i < g->group_ptr[T + 1]; i++) {
             const struct group group =
                 group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
-            g->groups[i] = (struct granule_group){keys_of(&group), kind_of(&group)};
+            uint32_t class[SLICES];
+            int is_short;
+            g->group_keys[i] = keys_of(&group, &is_short);
+            for (int32_t s = 0; s < slices; s++) {
+                if (s % SLICES == 0)
+                    slices_classify(class, &group, GRANULE_SLICE * s,
+                                    (int32_t)min_i64(slices - s, SLICES));
+                g->records[s * g->n_groups + i] = class[s % SLICES] | (is_short ? MASK_SHORT : 0);
+            }
+            g->records[slices * g->n_groups + i] = MASK_NONE | (is_short ? MASK_SHORT : 0);
         }
 }
 
-/* Fills the words of the other groups. */
-static void groups_fill(struct granules *g, const struct lists *lists,
-                        const unsigned char *filled) {
+/* Gives each slice its mask. */
+static int masks_number(struct granules *g, const struct lists *lists) {
+    const int32_t slices = slices_of(lists);
+    uint32_t *mask_of = calloc(CLASSES, sizeof *mask_of), masks = MASK_ALL + 1;
+    for (int64_t i = 0; i < g->n_groups && mask_of && masks < MASKS - 16; i++)
+        for (int32_t s = 0; s < slices; s++) {
+            uint32_t *record = &g->records[s * g->n_groups + i];
+            const uint32_t class = *record & ~MASK_SHORT;
+            if (class < CLASS_OWN)
+                continue;
+            const int is_new = class == CLASS_OWN || !mask_of[class];
+            if (is_new)
+                mask_of[class] = masks++;
+            *record = mask_of[class] | (*record & MASK_SHORT) | (is_new ? MASK_NEW : 0);
+        }
+    g->n_bits = (int64_t)masks << MASK_WORDS_BITS;
+    const int failed = !mask_of || masks >= MASKS - 16;
+    free(mask_of);
+    return failed ? -1 : 0;
+}
+
+/* Fills the words of new masks. */
+static void groups_fill(struct granules *g, const struct lists *lists) {
+    const int32_t slices = slices_of(lists);
+    memset(g->mask_bits + (MASK_ALL << MASK_WORDS_BITS), 255, 32 * sizeof *g->mask_bits);
 #pragma omp parallel for schedule(dynamic, 16) if (threads_pay(1e-6 * (double)g->n_groups))
     for (int64_t T = 0; T < g->tiles; T++)
         for (int64_t i = g->group_ptr[T]; i < g->group_ptr[T + 1]; i++) {
-            struct group group = group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
-            uint64_t places[PACK_MAX_ROWS];
-            if (filled[i])
-                continue;
-            uint32_t *words = g->mask_bits + (g->groups[i].at >> GROUP_SHIFT);
-            if (band_key(&group)) /* tiles of more rows may share the words */
-                group.rows = lists->tile_rows;
-            if (g->groups[i].at & GROUP_COARSE) {
-                fill_coarse(words, &group);
-            } else {
-                rows_find(places, &group);
-                fill_fine(words, places, lists->tile_rows);
+            const struct group group =
+                group_at(g, lists, T, g->group_whole[T] + i - g->group_ptr[T]);
+            uint64_t column[GRANULE_GROUP];
+            int32_t found = -1; /* columns of these 64 rows */
+            for (int32_t s = 0; s < slices; s++) {
+                uint32_t *record = &g->records[s * g->n_groups + i];
+                if (!(*record & MASK_NEW))
+                    continue;
+                *record &= ~MASK_NEW;
+                if (found != s / SLICES)
+                    columns_find(column, &group, GRANULE_SLICE * SLICES * (s / SLICES));
+                found = s / SLICES;
+                words_fill(g->mask_bits + ((int64_t)(*record & ~MASK_SHORT) << MASK_WORDS_BITS),
+                           column, s % SLICES * GRANULE_SLICE);
             }
         }
 }
@@ -257,26 +268,24 @@ int mask_groups_make(struct granules *g, const struct lists *lists) {
     if (!g->group_ptr || !g->group_whole)
         return -1;
     for (int64_t T = 0; T < g->tiles; T++) {
-        const int64_t count = g->ptr[T + 1] - g->ptr[T];
+        const int64_t count = g->ptr[T + 1] - g->ptr[T], two = 2 * GRANULE_GROUP;
         const int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
         g->group_whole[T] = mask_groups_whole(whole, g->size);
-        g->group_ptr[T + 1] = g->group_ptr[T] - g->group_whole[T] +
-                              (count * g->size + GRANULE_GROUP - 1) / GRANULE_GROUP;
+        g->group_ptr[T + 1] =
+            g->group_ptr[T] - g->group_whole[T] + (count * g->size + two - 1) / two * 2;
     }
     g->n_groups = g->group_ptr[g->tiles];
-    g->groups = calloc((size_t)g->n_groups + 1, sizeof *g->groups);
-    unsigned char *filled = calloc((size_t)g->n_groups + 1, 1);
-    int failed = !g->groups || !filled;
-    if (!failed) {
-        groups_classify(g, lists);
-        failed = groups_place(g, lists, filled);
-    }
-    if (!failed) {
-        g->mask_bits = calloc((size_t)g->n_bits + 1, sizeof *g->mask_bits);
-        failed = !g->mask_bits;
-    }
-    if (!failed)
-        groups_fill(g, lists, filled);
-    free(filled);
-    return failed ? -1 : 0;
+    g->n_records = (slices_of(lists) + 1) * g->n_groups + RECORDS_AHEAD;
+    g->group_keys = malloc((size_t)(g->n_groups + 1) * sizeof *g->group_keys);
+    g->records = calloc((size_t)g->n_records, sizeof *g->records);
+    if (!g->group_keys || !g->records)
+        return -1;
+    groups_classify(g, lists);
+    if (masks_number(g, lists))
+        return -1;
+    g->mask_bits = calloc((size_t)g->n_bits, sizeof *g->mask_bits);
+    if (!g->mask_bits)
+        return -1;
+    groups_fill(g, lists);
+    return 0;
 }

@@ -1,17 +1,25 @@
 /*
  * Mask groups: row masks in accumulator-fragment layout, as threads hold scores of a WGMMA. A group
- * is 64 places of a tile. A group that is not all whole granules has a record (granule_group), and
- * 1 or 32 words for each 16 rows of the tile:
+ * is 64 places of a tile, a slice 16 of its rows: those of a warp. Each slice of a group that is
+ * not all whole granules has a record: the number of its mask, which is 32 words, one a lane. With
+ * lane 4 g + t:
  *
- *   fine     word 4 g + t of 32     bit 2 j + e          row g lists place 8 j + 2 t + e
- *                                   bit 16 + 2 j + e     row g + 8 lists place 8 j + 2 t + e
- *   coarse   one word               bit j                rows 0 ... 7 list places 8 j ... 8 j + 7
- *                                   bit 8 + j            rows 8 ... 15 list the same places
+ *   bit 4 j + e         row g lists place 8 j + 2 t + e      j = 0 ... 7, e = 0, 1
+ *   bit 4 j + 2 + e     row g + 8 lists the same place
  *
- * Word 4 g + t has the bits of the scores of lane 4 g + t (PTX ISA, fragments of wgmma and mma). A
- * mask is coarse where 8 rows list 8 places all or not at all, as in unions of small blocks. Groups
- * that are one band share the words of equal bands: windows have few different bands. Places
- * without keys have no bits. A group has no words where all rows list all of its keys.
+ * Bit i is thus score i of that lane's fragment (PTX ISA, fragments of wgmma and mma). Tiles of 8
+ * rows have them twice in their slice: heads packed in pairs share a warp. Places without keys have
+ * no bits.
+ *
+ * A record is MASK_NONE where none of the slice's rows lists a key, and MASK_ALL where all rows
+ * list all places. Equal masks of common kinds are one:
+ *
+ *   band       the slice of a granule of a window, of causal lists, or of fewer keys
+ *   rows       each row lists all 64 places or none
+ *   coarse     each 8 rows list each 8 places all or not at all, as in unions of small blocks
+ *
+ * A tile has records for an even number of groups: steps of 128 places. Behind those of the slices
+ * stand as many of no rows, for warps that have none.
  */
 #ifndef TESSERA_MASK_GROUPS_H
 #define TESSERA_MASK_GROUPS_H

@@ -236,14 +236,14 @@ static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor, int g
     return cursor.steps > 0;
 }
 
-/* Registers of a consumer thread: scores of a step, O of the item, P of the last step, and masks.
- * listed: mask bits of the scores; keys: bits of the places that hold a key, for P V. */
+/* Registers of a consumer thread: scores of a step, O of the item, P of the last step, masks. */
 template <class shape> struct sm90_fragments {
     float s[shape::SCORES], o[shape::OUTPUTS];
-    uint32_t probs[shape::SCORES / 2], listed[shape::GRANULES];
-    uint64_t keys[shape::GRANULES];
-    uint32_t words[shape::GRANULES]; /* of the next masked step */
-    struct granule_group record; /* one a lane: the groups of up to 32 / GRANULES masked steps */
+    uint32_t probs[shape::SCORES / 2];
+    struct sm90_records records;      /* of the item */
+    uint32_t listed[shape::GRANULES]; /* mask bits of the scores of a masked step */
+    uint32_t record;                  /* of that step: MASK_SHORT where a group of it has that */
+    uint32_t next[shape::GRANULES];   /* records of the masked step after it */
     /* of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
 };

@@ -33,28 +33,23 @@ static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES
         s, cursor, [&] { sm90_wait<shape::STAGES>(cursor.shared + shape::K_FULL, cursor.step); });
 }
 
-/* Whether V has rows past the keys of a granule. Rows of absent granules are zeros. */
+/* Overwrites rows of V past the keys of a granule with zeros: P is 0 there, and 0 times Inf or NaN
+ * is NaN. Rows of absent granules are zeros. Each warp has every fourth piece of 8 columns of this
+ * consumer's panels. */
 template <class shape>
-static __device__ __forceinline__ bool sm90_has_dead_rows(const uint64_t (&keys)[shape::GRANULES]) {
-    bool dead = false;
-#pragma unroll
-    for (int i = 0; i < shape::GRANULES; i++)
-        dead |= keys[i] != ~UINT64_C(0);
-    return dead;
-}
-
-/* Overwrites those rows of a step's V with zeros: P is 0 there, and 0 times Inf or NaN is NaN. Each
- * warp has every fourth piece of 8 columns of this consumer's panels. */
-template <class shape>
-static __device__ __forceinline__ void
-sm90_zero_dead_rows(const sm90_cursor &cursor, uint32_t step,
-                    const uint64_t (&keys)[shape::GRANULES]) {
+static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cursor,
+                                                           const struct attention_params &p,
+                                                           const struct sm90_records &records) {
     const uint32_t v =
-        sm90_v_address<shape>(cursor, step) + (uint32_t)(sm90_thread_here() / 32 * 16);
+        sm90_v_address<shape>(cursor, cursor.step) + (uint32_t)(sm90_thread_here() / 32 * 16);
+    const int64_t mask = sm90_item<shape>(cursor.memory, cursor.job).mask - records.whole;
+    sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, cursor.step);
 #pragma unroll
     for (int i = 0; i < shape::KEYS / 32; i++) {
-        const uint64_t of = keys[i / 2];
-        if (of && !(of >> (i % 2 * 32 + warp_lane_here()) & 1))
+        const int32_t group = cursor.at * shape::GRANULES + i / 2;
+        const uint64_t keys =
+            group < records.whole ? ~UINT64_C(0) : __ldg(p.image.group_keys + mask + group);
+        if (keys && !(keys >> (i % 2 * 32 + warp_lane_here()) & 1))
 #pragma unroll
             for (int j = 0; j < 2 * shape::V_PANELS / shape::DIM_SPLIT; j++)
                 shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
@@ -65,94 +60,100 @@ sm90_zero_dead_rows(const sm90_cursor &cursor, uint32_t step,
     warpgroup_sync(1 + cursor.consumer);
 }
 
-/* sm90_pv of a step. `keys`: which rows of V count, of groups with rows past their keys. */
-template <class T, class shape, bool MASKED>
+/* sm90_pv of a step. */
+template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
-                 const sm90_cursor &cursor, uint32_t step, const uint64_t (&keys)[shape::GRANULES],
-                 int add) {
-    sm90_pv<T, shape>(o, probs, cursor, step, add, [&] {
-        sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, step);
-        if (MASKED && shape::SOURCE == SM90_TMA && sm90_has_dead_rows<shape>(keys))
-            sm90_zero_dead_rows<shape>(cursor, step, keys);
-    });
+                 const sm90_cursor &cursor, uint32_t step, int add) {
+    sm90_pv<T, shape>(o, probs, cursor, step, add,
+                      [&] { sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, step); });
 }
 
 /* ---- steps ---- */
 
-/* Whether masks are loaded a step ahead. Where dims are divided, registers are short. */
+/* Whether masks are loaded ahead. Where dims are divided, registers are short. */
 template <class shape> static __device__ __forceinline__ constexpr bool sm90_masks_ahead(void) {
-    return shape::DIM_SPLIT == 1 && shape::CONSUMERS < 3;
+    return shape::DIM_SPLIT == 1;
 }
 
-/* Lane of w.record that has the first group of masked step `at`. */
+/* Loads the records of step `at` of the item. */
 template <class shape>
-static __device__ __forceinline__ int sm90_record_lane(const sm90_cursor &cursor, int32_t at) {
-    return sm90_masks_ahead<shape>() ? (at - cursor.whole) * shape::GRANULES % 32 : 0;
-}
-
-/* Loads the records of masked step `at` of the item and of those after it. */
-template <class shape>
-static __device__ __forceinline__ void
-sm90_load_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                  const struct attention_params &p, int32_t at) {
-    w.record = sm90_group_of(p, sm90_item<shape>(cursor.memory, cursor.job),
-                             at * shape::GRANULES + warp_lane_here());
-}
-
-/* Loads the words of masked step `at`. A tile has no words for rows past its own. */
-template <class shape>
-static __device__ __forceinline__ void
-sm90_load_words(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                const struct attention_params &p, int32_t at) {
-    const int lane = sm90_record_lane<shape>(cursor, at);
-#pragma unroll
-    for (int i = 0; i < shape::GRANULES; i++) {
-        const int64_t words = __shfl_sync(WARP_ALL, w.record.at, lane + i);
-        if (shape::CONSUMERS > 1 || !cursor.idle)
-            w.words[i] = sm90_load_word(p, words, sm90_warp_row<shape>(p, cursor));
-    }
-}
-
-/* Which scores of the step at `cursor` count, while its Q K^T is in flight. */
-template <class shape>
-static __device__ __forceinline__ void sm90_read_mask(struct sm90_fragments<shape> &w,
-                                                      const sm90_cursor &cursor,
-                                                      const struct attention_params &p) {
-    if (cursor.at < cursor.whole) {
-#pragma unroll
-        for (int i = 0; i < shape::GRANULES; i++)
-            w.keys[i] = ~UINT64_C(0), w.listed[i] = ~0u;
-        return;
-    }
-    if (!sm90_masks_ahead<shape>())
-        sm90_load_records(w, cursor, p, cursor.at);
-    if (!sm90_masks_ahead<shape>() || cursor.at == cursor.whole)
-        sm90_load_words(w, cursor, p, cursor.at);
-    const int lane = sm90_record_lane<shape>(cursor, cursor.at);
-#pragma unroll
-    for (int i = 0; i < shape::GRANULES; i++) {
-        const struct granule_group group = {__shfl_sync(WARP_ALL, w.record.keys, lane + i),
-                                            __shfl_sync(WARP_ALL, w.record.at, lane + i)};
-        w.keys[i] = group.at & GROUP_SHORT ? group.keys : ~UINT64_C(0);
-        w.listed[i] = sm90_listed(group, w.words[i], p.tile_rows);
-    }
-    if (!sm90_masks_ahead<shape>() || cursor.at + 1 >= cursor.steps)
-        return;
-    if (lane + shape::GRANULES == 32)
-        sm90_load_records(w, cursor, p, cursor.at + 1);
-    sm90_load_words(w, cursor, p, cursor.at + 1);
-}
-
-template <class shape>
-static __device__ __forceinline__ void sm90_mask_scores(struct sm90_fragments<shape> &w,
-                                                        const sm90_cursor &cursor) {
-    if (cursor.at < cursor.whole)
-        return;
+static __device__ __forceinline__ void sm90_load_records(struct sm90_fragments<shape> &w,
+                                                         int32_t at) {
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++)
-        if (__any_sync(WARP_ALL, ~w.listed[i]))
-            sm90_mask_group(w.s + 32 * i, w.listed[i]);
+        w.next[i] = sm90_load_record(w.records, at * shape::GRANULES + i);
+}
+
+/* Finds the records of the item at `cursor`, and loads those of its step `at`. */
+template <class shape>
+static __device__ __forceinline__ void
+sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                  const struct attention_params &p, int32_t at) {
+    const bool idle = shape::CONSUMERS == 1 && cursor.idle;
+    const int row = idle ? p.tile_rows + GRANULE_SLICE - 1 : sm90_warp_row<shape>(p, cursor);
+    w.records =
+        sm90_records_of(p, sm90_item<shape>(cursor.memory, cursor.job), row / GRANULE_SLICE);
+    sm90_load_records(w, at);
+}
+
+/* Loads the masks of step `at`, whose records have been loaded, and the records of the step after,
+ * of which some are there even past the item's end. */
+template <class shape>
+static __device__ __forceinline__ void
+sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &p, int32_t at) {
+    w.record = 0;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++) {
+        w.record |= w.next[i];
+        w.listed[i] = sm90_load_word(p, w.next[i]);
+    }
+    sm90_load_records(w, at + 1);
+}
+
+/* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. */
+template <bool FIRST, class shape>
+static __device__ __forceinline__ void sm90_begin_mask(struct sm90_fragments<shape> &w,
+                                                       const sm90_cursor &cursor,
+                                                       const struct attention_params &p) {
+    if (cursor.at < cursor.whole)
+        return;
+    if (!sm90_masks_ahead<shape>())
+        sm90_find_records(w, cursor, p, cursor.at);
+    if (FIRST || !sm90_masks_ahead<shape>())
+        sm90_load_masks(w, p, cursor.at);
+    if (shape::SOURCE == SM90_TMA && __any_sync(WARP_ALL, w.record & MASK_SHORT))
+        sm90_zero_dead_rows<shape>(cursor, p, w.records);
+}
+
+/* Scores that do not count become -Inf. Answers whether any of this warp counts. */
+template <class shape>
+static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<shape> &w,
+                                                        const sm90_cursor &cursor,
+                                                        const struct attention_params &p) {
+    if (cursor.at < cursor.whole)
+        return shape::CONSUMERS > 1 || !cursor.idle;
+    uint32_t any = 0;
+#pragma unroll
+    for (int i = 0; i < shape::GRANULES; i++)
+        any |= w.listed[i];
+    const bool some = __any_sync(WARP_ALL, any);
+    if (some)
+#pragma unroll
+        for (int i = 0; i < shape::GRANULES; i++)
+            if (__any_sync(WARP_ALL, ~w.listed[i]))
+                sm90_mask_group(w.s + 32 * i, w.listed[i]);
+    if (sm90_masks_ahead<shape>())
+        sm90_load_masks(w, p, cursor.at + 1);
+    return some;
+}
+
+/* P of a warp none of whose scores count. */
+template <class shape>
+static __device__ __forceinline__ void sm90_clear_probs(uint32_t (&probs)[shape::SCORES / 2]) {
+#pragma unroll
+    for (int i = 0; i < shape::SCORES / 2; i++)
+        probs[i] = 0;
 }
 
 /* A step that overlaps nothing: Q K^T, softmax. FIRST: first step of its item; else O is
@@ -165,16 +166,17 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
     sm90_pingpong_pass<shape>(cursor);
-    sm90_read_mask(w, cursor, p);
+    sm90_begin_mask<FIRST>(w, cursor, p);
     wgmma_wait<0>();
     wgmma_fence_operand(w.s);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::K_EMPTY, cursor.step);
     sm90_reduce_scores<shape>(w.s, cursor);
     if (FIRST)
         sm90_clear(w.state);
-    if (shape::CONSUMERS == 1 && cursor.idle)
+    if (!sm90_mask_scores(w, cursor, p)) {
+        sm90_clear_probs<shape>(w.probs);
         return;
-    sm90_mask_scores(w, cursor);
+    }
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
@@ -185,7 +187,7 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shape> &w,
                                                       const sm90_cursor &cursor, bool add) {
-    sm90_step_values<T, shape, true>(w.o, w.probs, cursor, cursor.step - 1, w.keys, add);
+    sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
     wgmma_fence_operand(w.probs);
@@ -195,20 +197,16 @@ static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shap
 /*
  * The step at `cursor`, whose Q K^T has been issued: softmax, with P V of the step before in flight,
  * which adds to `o` if `add`. FIRST: first step of its item; the item before is done, and its O is
- * stored before the next P V. MASKED: this step or the one before may have masks.
+ * stored before the next P V. MASKED: the step may have masks.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
 static __device__ __forceinline__ void
 sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
                 const struct attention_params &p, float scale) {
     float factor[2];
-    uint64_t keys[shape::GRANULES];
-#pragma unroll
-    for (int i = 0; i < shape::GRANULES; i++)
-        keys[i] = MASKED ? w.keys[i] : 0;
     if (MASKED) /* before P V, whose first product waits for all of the scores' */
-        sm90_read_mask(w, cursor, p);
-    sm90_step_values<T, shape, MASKED>(w.o, w.probs, cursor, cursor.step - 1, keys, add);
+        sm90_begin_mask<FIRST>(w, cursor, p);
+    sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     sm90_pingpong_pass<shape>(cursor);
     wgmma_wait<1>();
     wgmma_fence_operand(w.s);
@@ -217,16 +215,17 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
         w.done = w.state;
         sm90_clear(w.state);
     }
-    const bool idle = shape::CONSUMERS == 1 && cursor.idle;
-    if (MASKED && !idle)
-        sm90_mask_scores(w, cursor);
-    const bool moved = !idle && sm90_softmax<T>(w.s, w.state, factor, scale);
+    const bool some =
+        MASKED ? sm90_mask_scores(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
+    const bool moved = some && sm90_softmax<T>(w.s, w.state, factor, scale);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
     wgmma_fence_operand(w.probs);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.step - 1);
-    if (!idle)
+    if (some)
         sm90_round<T>(w.probs, w.s);
+    else if (MASKED)
+        sm90_clear_probs<shape>(w.probs);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
 }
@@ -265,7 +264,7 @@ static __device__ __forceinline__ void
 sm90_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
                     float (&next)[shape::SCORES], bool add, sm90_cursor &cursor, float scale) {
     float factor[2];
-    sm90_step_values<T, shape, false>(w.o, w.probs, cursor, cursor.step - 1, w.keys, add);
+    sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     cursor.at++, cursor.step++;
     if (MORE)
         sm90_step_scores<T, shape>(next, cursor);
@@ -310,6 +309,8 @@ template <class T, class shape>
 static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &w,
                                                   sm90_cursor &cursor,
                                                   const struct attention_params &p, float scale) {
+    if (sm90_masks_ahead<shape>() && cursor.whole > 0 && cursor.whole < cursor.steps)
+        sm90_load_masks(w, p, cursor.whole);
     if constexpr (shape::DIM_SPLIT > 1) {
 #pragma unroll 1
         for (; cursor.at < cursor.steps; cursor.at++, cursor.step++) {
@@ -323,8 +324,10 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
         for (; cursor.at < cursor.whole; cursor.at++, cursor.step++)
             sm90_step<T, false, false>(w, cursor.at > 1, cursor, p, scale);
 #pragma unroll 1
-        for (; cursor.at < cursor.steps; cursor.at++, cursor.step++)
+        for (; cursor.at < cursor.steps; cursor.at++, cursor.step++) {
+            __builtin_assume(cursor.at >= cursor.whole);
             sm90_step<T, false, true>(w, cursor.at > 1, cursor, p, scale);
+        }
     }
 }
 
@@ -335,7 +338,7 @@ static __device__ __forceinline__ bool sm90_begin_item(struct sm90_fragments<sha
                                                        const struct attention_params &p) {
     const bool more = sm90_next_item<shape>(cursor, p.granule_bits);
     if (sm90_masks_ahead<shape>() && more && cursor.whole < cursor.steps)
-        sm90_load_records(w, cursor, p, cursor.whole);
+        sm90_find_records(w, cursor, p, cursor.whole);
     return more;
 }
 
@@ -346,9 +349,7 @@ static __device__ __forceinline__ void sm90_clear_idle(struct sm90_fragments<sha
                                                        const struct attention_params &p) {
     const int rows = p.stack * p.tile_rows, thread = sm90_thread_here();
     cursor.idle = sm90_uniform(thread / 32 * 16) >= rows;
-#pragma unroll
-    for (int i = 0; i < shape::SCORES / 2; i++)
-        w.probs[i] = 0;
+    sm90_clear_probs<shape>(w.probs);
     for (int i = rows * 8 + thread; i < shape::ROWS * 8; i += 128)
         for (int panel = 0; panel < shape::Q_STAGES * shape::QK_PANELS; panel++)
             shared_store_16(cursor.shared + shape::Q + (uint32_t)(panel * shape::Q_PANEL + i * 16),

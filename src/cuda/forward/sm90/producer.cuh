@@ -304,8 +304,7 @@ struct sm90_list {
 };
 static __device__ __forceinline__ struct sm90_list sm90_list_of(const struct attention_params &p,
                                                                 int32_t record) {
-    const int32_t whole =
-        (int32_t)(((int64_t)SM90_ITEM_WORD(record, whole) << p.granule_bits) / GRANULE_GROUP);
+    const int32_t whole = sm90_groups_whole(p, SM90_ITEM_WORD(record, whole));
     return {SM90_ITEM_LONG(record, first), SM90_ITEM_LONG(record, mask) - whole,
             SM90_ITEM_WORD(record, count), whole};
 }
@@ -324,7 +323,7 @@ static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
                      ? __ldg(p.image.keys + list.first + g) + ((int32_t)place & (size - 1))
                      : -1;
         if (p.granule_bits > 0 && group >= list.whole && g < list.count &&
-            !(__ldg(&p.image.groups[list.group + group].keys) >> place % GRANULE_GROUP & 1))
+            !(__ldg(p.image.group_keys + list.group + group) >> place % GRANULE_GROUP & 1))
             key[i] = -1;
     }
 }
