@@ -472,14 +472,10 @@ static void items_are_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern),
-        cmocka_unit_test(equal_masks_share_words),
-        cmocka_unit_test(warps_pass_over_groups),
-        cmocka_unit_test(tiles_of_fewer_rows_share_words),
-        cmocka_unit_test(sizes_follow_the_runs),
-        cmocka_unit_test(merges_name_their_parts),
-        cmocka_unit_test(work_is_dealt_evenly),
-        cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(items_list_the_pattern), cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(warps_pass_over_groups), cmocka_unit_test(tiles_of_fewer_rows_share_words),
+        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),   cmocka_unit_test(items_are_dealt_evenly),
         cmocka_unit_test(steps_are_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
