@@ -111,12 +111,19 @@ sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &
     sm90_load_records(w, at + 1);
 }
 
+/* Whether a step that runs as masked has no mask: the first of an item, or any where WGMMAs overlap
+ * nothing. */
+template <bool FIRST, class shape>
+static __device__ __forceinline__ bool sm90_unmasked(const sm90_cursor &cursor) {
+    return (FIRST || shape::DIM_SPLIT > 1) && cursor.at < cursor.whole;
+}
+
 /* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. */
 template <bool FIRST, class shape>
 static __device__ __forceinline__ void sm90_begin_mask(struct sm90_fragments<shape> &w,
                                                        const sm90_cursor &cursor,
                                                        const struct attention_params &p) {
-    if (cursor.at < cursor.whole)
+    if (sm90_unmasked<FIRST, shape>(cursor))
         return;
     if (!sm90_masks_ahead<shape>())
         sm90_find_records(w, cursor, p, cursor.at);
@@ -127,11 +134,11 @@ static __device__ __forceinline__ void sm90_begin_mask(struct sm90_fragments<sha
 }
 
 /* Scores that do not count become -Inf. Answers whether any of this warp counts. */
-template <class shape>
+template <bool FIRST, class shape>
 static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<shape> &w,
                                                         const sm90_cursor &cursor,
                                                         const struct attention_params &p) {
-    if (cursor.at < cursor.whole)
+    if (sm90_unmasked<FIRST, shape>(cursor))
         return shape::CONSUMERS > 1 || !cursor.idle;
     uint32_t any = 0;
 #pragma unroll
@@ -173,7 +180,7 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_reduce_scores<shape>(w.s, cursor);
     if (FIRST)
         sm90_clear(w.state);
-    if (!sm90_mask_scores(w, cursor, p)) {
+    if (!sm90_mask_scores<FIRST>(w, cursor, p)) {
         sm90_clear_probs<shape>(w.probs);
         return;
     }
@@ -216,7 +223,7 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
         sm90_clear(w.state);
     }
     const bool some =
-        MASKED ? sm90_mask_scores(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
+        MASKED ? sm90_mask_scores<FIRST>(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
     const bool moved = some && sm90_softmax<T>(w.s, w.state, factor, scale);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
@@ -324,10 +331,8 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
         for (; cursor.at < cursor.whole; cursor.at++, cursor.step++)
             sm90_step<T, false, false>(w, cursor.at > 1, cursor, p, scale);
 #pragma unroll 1
-        for (; cursor.at < cursor.steps; cursor.at++, cursor.step++) {
-            __builtin_assume(cursor.at >= cursor.whole);
+        for (; cursor.at < cursor.steps; cursor.at++, cursor.step++)
             sm90_step<T, false, true>(w, cursor.at > 1, cursor, p, scale);
-        }
     }
 }
 
