@@ -56,7 +56,8 @@ tessera_test(unit plan INCLUDES src src/cuda)
 tessera_test(unit one_call INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit select INCLUDES src src/cuda)
-foreach(name granules plan select)
+tessera_test(unit staged_variants INCLUDES src src/cuda)
+foreach(name granules plan select staged_variants)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
@@ -98,6 +99,14 @@ foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
+
+# Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
+# another can stand in its place.
+add_executable(outputs tests/promises/outputs.c)
+target_include_directories(outputs PRIVATE ${PROJECT_SOURCE_DIR})
+add_dependencies(outputs lab)
+target_link_libraries(outputs PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
+    $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.

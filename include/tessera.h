@@ -489,7 +489,8 @@ enum {
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
  *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v, o and their gradients, data
  *              pointers, and all strides but the last times the element size, are multiples of it; a
- *              run refuses views that are not. lse and scores need no more than their type's
+ *              run refuses views that are not. lse needs no more than its type's; scores too, but on CUDA
+ *              as much as this, 16 at most
  *   threads    the most CPU threads that planning and a run use, 0 ... 65536; 0 means as many as
  *              OpenMP offers while planning. Never more than the machine's processors (or 16, if
  *              those are fewer), which also bounds the workspace. Results do not depend on it
@@ -671,7 +672,8 @@ TESS_DEFINE_INIT(tess_arguments)
  * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a
  * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
- * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (staged on CUDA, by
+ * kernels whose names end in _tma: neighbouring rows of q, k or v with a stride of 0).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
@@ -693,7 +695,7 @@ typedef struct tess_plan_info {
     int64_t query_tiles;   /* over all lists */
     int64_t packed_keys;   /* keys listed by the tiles, each once a tile */
     int64_t pairs;         /* attended pairs over all batches and query heads */
-    int64_t stacked_heads; /* fused: query heads that stand in a tile together, as they share all */
+    int64_t tile_heads; /* fused: query heads packed in a tile (GQA packing) */
     int64_t work_items;    /* over all batches and heads, these once, splits counted */
     int64_t split_tiles;   /* query tiles that are split and merged */
     int64_t memory_size;   /* bytes that the plan occupies */

@@ -54,6 +54,29 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     return TESS_OK;
 }
 
+/* Sums saturate: scores that many do not fit, which works_make tells. */
+static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr *m) {
+    const int64_t heads = plan->problem.batch * plan->problem.heads_q;
+    struct block_rows of = {.count = heads * m->rows,
+                            .block_q = m->block_q,
+                            .block_kv = m->block_kv,
+                            .bands = m->n_bands,
+                            .bitmasks = m->n_bitmasks};
+    int64_t tiles = 0, most = 0;
+    for (int64_t bh = 0; bh < heads; bh++)
+        tiles +=
+            bcsr_row_begin(m, plan->list_of[bh], m->rows) - bcsr_row_begin(m, plan->list_of[bh], 0);
+    for (int64_t l = 0; l < plan->n_lists; l++)
+        for (int64_t i = 0; i < m->rows; i++) {
+            const int64_t n = bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i);
+            most = n > most ? n : most;
+        }
+    of.widest = most * m->block_kv;
+    if (__builtin_mul_overflow(tiles, m->block_kv, &of.columns))
+        of.columns = INT64_MAX;
+    return of;
+}
+
 tess_status plan_make(tess_plan **out, const struct problem *problem, const char *kernel,
                       const tess_pattern *pattern, const tess_target *target,
                       const struct backend *backend, tess_error *error) {
@@ -69,7 +92,6 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     plan->block_kv = m->block_kv;
     plan->n_lists = m->batch * m->heads;
     plan->n_tiles = m->n_tiles;
-    passes_begin(plan);
     plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
 
     tess_status status = plan->list_of ? TESS_OK : no_memory(error, "the list of each head");
@@ -81,8 +103,11 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
             status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
-    if (!status)
+    if (!status) {
+        plan->problem.block_rows = block_rows_of(plan, m);
+        passes_begin(plan);
         status = select_kernels(plan, kernel, error);
+    }
     if (!status)
         status = works_make(plan, m, kernel, error);
     if (!status)

@@ -22,7 +22,7 @@ struct work {
     int64_t *entries;                         /* staged, transposed: their places in the pattern */
     struct lists lists;                       /* fused: query tiles; transposed: key tiles */
     struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
-    int32_t stack;                            /* fused: query heads that make up a tile */
+    int32_t tile_heads;                       /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };

@@ -251,7 +251,7 @@ static void cuda_plans_need_no_device(void **state) {
         {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_low_d512"},
         {TESS_FUSED, TESS_F16, 768, TESS_STAGE_ATTENTION, "cuda_attention_f16_low_d768"},
         {TESS_FUSED, TESS_BF16, 1025, TESS_STAGE_ATTENTION, NULL},
-        {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32"},
+        {TESS_STAGED, TESS_F32, 16, TESS_STAGE_SOFTMAX, "cuda_softmax_f32_rows"},
     };
     tess_pattern *pattern = pattern_make("causal", 64, 16, 1, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -45,7 +45,8 @@ static __device__ __forceinline__ float attention_base(float m) {
 template <class T>
 static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_params p) {
-    for (int64_t i = blockIdx.x; i < p.n_merges; i += gridDim.x) {
+    const int64_t merges = p.header->array[ATTENTION_IMAGE_MERGES].count;
+    for (int64_t i = blockIdx.x; i < merges; i += gridDim.x) {
         const struct granule_item merge = p.image.merges[i];
         const int32_t b = merge.batch, h = merge.head;
         T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];

@@ -18,6 +18,7 @@ static int64_t row_masks(const struct kernel_args *args) {
 static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
     const struct granules *g = granules_of(args);
     struct attention_image i;
+    carve_take(c, 1, sizeof(struct image_header));
     i.keys = carve_take(c, (size_t)g->n, sizeof *i.keys);
     i.masks = carve_take(c, (size_t)g->n_masks, sizeof *i.masks);
     i.words = carve_take(c, (size_t)row_masks(args), sizeof *i.words);
@@ -49,7 +50,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.groups, g->groups, g->n_groups, sizeof *to.groups},
         {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
-    return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
+    return image_copy(image, parts, sizeof parts / sizeof *parts, args->stream, error);
 }
 
 /* ---- runs ---- */
@@ -65,7 +66,7 @@ static int64_t slot_floats(const struct kernel_args *args) {
 
 size_t attention_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
-    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->stack),
+    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->tile_heads),
                      (size_t)slot_floats(args), sizeof(float));
     return carve.overflow ? SIZE_MAX : carve.used;
 }
@@ -98,7 +99,7 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
-        .stack = (int32_t)args->stack,
+        .stack = (int32_t)args->tile_heads,
         .slot_floats = slot_floats(args),
         .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
         .workers = granules_of(args)->workers,
@@ -113,5 +114,6 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .copied = rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
+        .header = args->image,
     };
 }

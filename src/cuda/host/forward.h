@@ -2,12 +2,14 @@
 #ifndef TESSERA_CUDA_ATTENTION_H
 #define TESSERA_CUDA_ATTENTION_H
 
+#include "host/image.h"
 #include "host/rows.h"
 #include "lists/prepare.h"
 
 #include <stdbool.h>
 
-/* The image: arrays of struct granules, and the row masks of struct lists. */
+/* The image: arrays of struct granules, and the row masks of struct lists. Kernels read how many items
+ * each worker has in worker_ptr, and how many merges there are in the header. */
 struct attention_image {
     int32_t *keys;
     struct granule_mask *masks;
@@ -17,6 +19,7 @@ struct attention_image {
     struct granule_group *groups; /* with mask_bits: for kernels that read mask groups */
     uint32_t *mask_bits;
 };
+#define ATTENTION_IMAGE_MERGES 4 /* the array's number in the header */
 
 /*
  * Slots of the workspace, one for each part of a split tile:
@@ -27,8 +30,8 @@ struct attention_params {
     struct attention_image image;
     struct rows_view q, k, v, o, lse;
     float *slots;
-    int64_t n_items, n_merges;
-    int32_t granule_bits; /* log2 of the granule's size */
+    int64_t n_items, n_merges; /* at most: what grids are sized by */
+    int32_t granule_bits;      /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
     int32_t stack;       /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */
@@ -41,6 +44,7 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
+    const struct image_header *header; /* of the image */
 };
 
 /* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and

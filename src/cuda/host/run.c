@@ -1,9 +1,14 @@
 /* Launches of the table's kernels, in its order. */
+#include "base/status.h"
 #include "host/launch.h"
 #include "host/table.h"
 
 #define CUDA_FORWARD(...)
-#define CUDA_STAGED(name, ...) cuda_##name,
+#define CUDA_STAGED_LAUNCHES_any(stem, variant) cuda_##stem##_f32_##variant,
+#define CUDA_STAGED_LAUNCHES_f32(stem, variant) cuda_##stem##_f32_##variant,
+#define CUDA_STAGED_LAUNCHES_16bit(stem, variant)                                                  \
+    cuda_##stem##_bf16_##variant, cuda_##stem##_f16_##variant,
+#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_LAUNCHES_##types(stem, variant)
 static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t) = {
 #include "instances.def"
 };
@@ -28,7 +33,13 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
-    return answer(args, staged[args->kernel - cuda_table](&p, args->stream), error);
+    const cudaError_t code = staged[args->kernel - cuda_table](&p, args->stream);
+    if (code == cudaErrorNotSupported)
+        return error_set(error, TESS_UNSUPPORTED, args->function, NULL,
+                         "kernel %s copies by TMA, which cannot address these tensors (rows of "
+                         "stride 0, say): the problem can name another kernel",
+                         args->kernel->name);
+    return answer(args, code, error);
 }
 
 tess_status forward_run(const struct kernel_args *args, tess_error *error) {

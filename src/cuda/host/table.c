@@ -31,12 +31,14 @@ static const char *refused(const struct problem *problem, const tess_target *tar
     return architecture_refused(target);
 }
 
-/* Kernels of the stages take every shape: own is their type, NULL for any. */
 static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
                                   const tess_target *target) {
-    const tess_type *takes = kernel->own;
+    const struct staged_kernel *own = kernel->own;
+    const struct staged_params sizes = staged_sizes(problem, target);
     const char *why = refused(problem, target);
-    return why || !takes ? why : type_refused(*takes, problem->type);
+    if (!why && own->type)
+        why = type_refused(*own->type, problem->type);
+    return why ? why : own->refuses(problem, &sizes);
 }
 
 static int has_height(const struct tiling *tiling, int32_t height) {
@@ -179,7 +181,7 @@ static const struct family family_small_m_16bit = {
 #define PACKED_small_m 0
 #define PACKED_small_m_16bit 0
 
-/* Whether a packed tile has exactly so many rows (stacked_whole), not at most. */
+/* Whether a packed tile has exactly so many rows (gqa_exact), not at most. */
 #define WHOLE_sm90 1
 #define WHOLE_sm90_r192 1
 #define WHOLE_sm90_r64 0
@@ -204,10 +206,6 @@ static const struct family family_small_m_16bit = {
 /* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
-#define TYPE_any NULL
-#define TYPE_f32 &type_f32
-#define TYPE_f16 &type_f16
-#define TYPE_bf16 &type_bf16
 
 static size_t workspace_none(const struct kernel_args *args) {
     (void)args;
@@ -220,8 +218,8 @@ static size_t workspace_none(const struct kernel_args *args) {
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
         .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},               \
                                          .shared = (const int64_t[]){LIST bytes},                  \
-                                         .stacked_rows = PACKED_##its_family,                      \
-                                         .stacked_whole = WHOLE_##its_family,                      \
+                                         .gqa_rows = PACKED_##its_family,                          \
+                                         .gqa_exact = WHOLE_##its_family,                          \
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
@@ -240,15 +238,20 @@ static size_t workspace_none(const struct kernel_args *args) {
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
-#define CUDA_STAGED(its_name, its_stage, type, header, launch, hopper, ...)                        \
-    {.name = "cuda_" #its_name,                                                                    \
-     .stage = TESS_STAGE_##its_stage,                                                              \
-     .cost = {__VA_ARGS__},                                                                        \
-     .own = TYPE_##type,                                                                           \
-     .unusable = cuda_unusable,                                                                    \
-     .refuses = staged_refuses,                                                                    \
-     .workspace = workspace_none,                                                                  \
-     .run = staged_run},
+#define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
+    {                                                                                              \
+        .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
+        .cost = {__VA_ARGS__},                                                                     \
+        .own =                                                                                     \
+            &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
+        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = workspace_none,         \
+        .run = staged_run                                                                          \
+    }
+#define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
+#define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)
+#define CUDA_STAGED_16bit(...)                                                                     \
+    STAGED_ROW(&type_bf16, "bf16", __VA_ARGS__), STAGED_ROW(&type_f16, "f16", __VA_ARGS__)
+#define CUDA_STAGED(types, ...) CUDA_STAGED_##types(__VA_ARGS__),
 
 const struct kernel cuda_table[CUDA_ROWS] = {
 #include "instances.def"

@@ -6,11 +6,12 @@
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
-/* Rows: one for each kernel of the stages, then one for each fused kernel and type. */
-#define CUDA_FORWARD_ROWS_16bit 2
-#define CUDA_FORWARD_ROWS_f32 1
-#define CUDA_STAGED(...) +1
-#define CUDA_FORWARD(types, ...) +CUDA_FORWARD_ROWS_##types
+/* Rows: one for each kernel and type, those of the stages first. */
+#define CUDA_ROWS_16bit 2
+#define CUDA_ROWS_f32 1
+#define CUDA_ROWS_any 1
+#define CUDA_STAGED(types, ...) +CUDA_ROWS_##types
+#define CUDA_FORWARD(types, ...) +CUDA_ROWS_##types
 enum {
     CUDA_ROWS = 0
 #include "instances.def"
