@@ -119,7 +119,7 @@ struct kernel_args {
     const int64_t *scores_offset; /* [batch * heads_q]: staged, first score of each head */
     double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
-    const void *image;            /* CUDA: what image_upload has filled */
+    const void *image;            /* CUDA: the pass's part, which image_upload has filled */
     tess_stream stream;
 };
 
@@ -213,8 +213,9 @@ struct backend {
     size_t (*prepared_memory)(const struct prepared *prepared);
     /* The largest load of a worker over the mean load, 1 at least. */
     double (*unevenness)(const struct prepared *prepared);
-    /* The plan's image on the device: its size, and filling it from what the plan knows (the
-     * arguments hold no tensors). NULL where kernels read the plan itself. */
+    /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and
+     * filling it from what the plan knows (the arguments hold no tensors). NULL where kernels read
+     * the plan itself. */
     size_t (*image_size)(const struct kernel_args *args);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);

@@ -33,13 +33,32 @@ void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *ro
     room->of_pass = carve_take(carve, largest, 1);
 }
 
+/* Where each fused pass over tiles finds its part of the image. Passes of the stages share one, which
+ * the first fills. Zero, or -1 where the sum does not fit. */
+static int images_place(tess_plan *plan) {
+    const struct kernel_args of_plan = plan_args(plan);
+    const int staged = plan->problem.pipeline == TESS_STAGED;
+    if (!plan->backend->image_size)
+        return 0;
+    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
+        const struct kernel_args args = pass_args(&of_plan, pass);
+        if (staged ? pass != plan->passes : !pass->kernel->tiling)
+            continue;
+        pass->image = plan->backend->image_size(&args);
+        pass->image_at = plan->image;
+        if (pass->image == SIZE_MAX ||
+            __builtin_add_overflow(plan->image, pass->image, &plan->image))
+            return -1;
+    }
+    return 0;
+}
+
 static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     const struct kernel_args of_plan = plan_args(plan);
-    struct kernel_args args = of_plan;
     struct carve whole = {0};
     struct plan_room room;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
-        args = pass_args(&of_plan, pass);
+        const struct kernel_args args = pass_args(&of_plan, pass);
         pass->workspace = pass->kernel->workspace(&args);
     }
     plan_carve(plan, &whole, &room);
@@ -47,8 +66,7 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");
     plan->workspace = whole.used;
-    plan->image = plan->backend->image_size ? plan->backend->image_size(&args) : 0;
-    if (plan->image == SIZE_MAX)
+    if (images_place(plan))
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                          "the image of this plan does not fit the address space");
     return TESS_OK;

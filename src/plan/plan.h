@@ -42,7 +42,8 @@ struct pass {
     struct work *work; /* of the plan, and of every other pass over the same tiles */
     int over_keys;     /* whose tiles are those of the transposed pattern */
     size_t workspace;  /* bytes that the kernel needs while it runs */
-    double seconds;    /* predicted */
+    size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
+    double seconds;         /* predicted */
 };
 
 struct reserved; /* reserve.h */
