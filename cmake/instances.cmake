@@ -84,12 +84,29 @@ foreach(row ${forward})
     endforeach()
 endforeach()
 
+# Backward.
+string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9]+, [a-z]+, [0-9]+," backward "${rows}")
+foreach(row ${backward})
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9]+), ([a-z]+), ([0-9]+)," row "${row}")
+    set(name gradient_${CMAKE_MATCH_3}_${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
+    set(over_keys false)
+    if(CMAKE_MATCH_3 STREQUAL "keys")
+        set(over_keys true)
+    endif()
+    set(arguments "${type_${CMAKE_MATCH_1}}, ${CMAKE_MATCH_4}, ${over_keys}")
+    unit(units ${name} backward/kernel.cuh
+        "cudaError_t cuda_${name}(const struct gradient_params *p, cudaStream_t stream) {\n    return gradient_launch<${arguments}>(p, stream);\n}\n\nint64_t cuda_${name}_shared(int32_t rows) {\n    return gradient_shared<${arguments}>(rows);\n}")
+endforeach()
+unit(units delta backward/delta.cuh
+    "cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream) {\n    return delta_launch(p, stream);\n}")
+
 unit(units image staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
 unit(units merge forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)
-if(forward_rows EQUAL 0 OR staged_rows EQUAL 0)
+list(LENGTH backward backward_rows)
+if(forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
     message(FATAL_ERROR "no rows were read from ${table}")
 endif()

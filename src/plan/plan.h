@@ -39,9 +39,9 @@ struct pass {
     struct problem problem; /* the plan's, with the dims of the operands */
     struct operands operands;
     const struct kernel *kernel;
-    struct work *work; /* of the plan, and of every other pass over the same tiles */
-    int over_keys;     /* whose tiles are those of the transposed pattern */
-    size_t workspace;  /* bytes that the kernel needs while it runs */
+    struct work *work;      /* of the plan, and of every other pass over the same tiles */
+    int over_keys;          /* whose tiles are those of the transposed pattern */
+    size_t workspace;       /* bytes that the kernel needs while it runs */
     size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
     double seconds;         /* predicted */
 };

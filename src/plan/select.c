@@ -183,16 +183,16 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
 
 double select_dims(const struct pass *pass, const struct kernel *kernel) {
     const struct problem *p = &pass->problem;
-    const int64_t products = p->d_qk + p->d_v; /* scores and outputs, or dP */
-    const int64_t d_k = p->gradients & TESS_GRADIENT_K ? p->d_qk : 0;
-    const int64_t d_v = p->gradients & TESS_GRADIENT_V ? p->d_v : 0;
-    if (kernel->tiling->padded_head)
-        return 2 * kernel->tiling->padded_head;
+    const int32_t padded = kernel->tiling->padded_head;
+    const int64_t d_qk = padded ? padded : p->d_qk, d_v = padded ? padded : p->d_v;
+    const int64_t products = d_qk + d_v; /* scores and outputs, or dP */
+    const int64_t of_k = p->gradients & TESS_GRADIENT_K ? d_qk : 0;
+    const int64_t of_v = p->gradients & TESS_GRADIENT_V ? d_v : 0;
     switch (kernel->stage) {
     case TESS_STAGE_GRADIENT_ROWS:
-        return (double)(products + p->d_qk);
+        return (double)(products + d_qk);
     case TESS_STAGE_GRADIENT_KEYS:
-        return (double)((d_k ? products : p->d_qk) + d_k + d_v);
+        return (double)((of_k ? products : d_qk) + of_k + of_v);
     default:
         return (double)products;
     }

@@ -29,6 +29,11 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     return i;
 }
 
+struct attention_image attention_image_of(const struct kernel_args *args) {
+    struct carve carve = {.base = (char *)(uintptr_t)args->image};
+    return image_take(&carve, args);
+}
+
 size_t attention_image_size(const struct kernel_args *args) {
     struct carve carve = {0};
     image_take(&carve, args);

@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
-#include "host/forward.h"
+#include "host/backward.h"
 #include "host/staged.h"
 
 #include <cuda_runtime_api.h>
@@ -25,9 +25,16 @@ extern "C" {
 #define CUDA_STAGED(name, ...)                                                                     \
     cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                   \
     cudaError_t cuda_##name##_sm90(const struct staged_params *p, cudaStream_t stream);
+#define CUDA_BACKWARD(type, name, pass, ...)                                                       \
+    cudaError_t cuda_gradient_##pass##_##type##_##name(const struct gradient_params *p,            \
+                                                       cudaStream_t stream);                       \
+    int64_t cuda_gradient_##pass##_##type##_##name##_shared(int32_t rows);
+#define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
 #undef CUDA_STAGED
+#undef CUDA_BACKWARD
+#undef CUDA_DELTA
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);

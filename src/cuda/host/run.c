@@ -3,6 +3,8 @@
 #include "host/table.h"
 
 #define CUDA_FORWARD(...)
+#define CUDA_BACKWARD(...)
+#define CUDA_DELTA(...)
 #define CUDA_STAGED(name, ...) cuda_##name,
 static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t) = {
 #include "instances.def"
@@ -15,6 +17,14 @@ static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t)
 #define CUDA_FORWARD_LAUNCHES_16bit(name) cuda_attention_bf16_##name, cuda_attention_f16_##name,
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_LAUNCHES_##types(name)
 static cudaError_t (*const forward[])(const struct attention_params *, cudaStream_t) = {
+#include "instances.def"
+};
+#undef CUDA_FORWARD
+#undef CUDA_BACKWARD
+
+#define CUDA_FORWARD(...)
+#define CUDA_BACKWARD(type, name, pass, ...) cuda_gradient_##pass##_##type##_##name,
+static cudaError_t (*const backward[])(const struct gradient_params *, cudaStream_t) = {
 #include "instances.def"
 };
 
@@ -38,4 +48,21 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     const struct attention_params p = attention_params_of(args);
     return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
                   error);
+}
+
+tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
+    const struct gradient_params p = gradient_params_of(args);
+    return answer(
+        args, backward[args->kernel - cuda_table - CUDA_BEFORE_BACKWARD](&p, args->stream), error);
+}
+
+tess_status delta_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
+    const struct delta_params p = delta_params_of(args);
+    return answer(args, cuda_delta(&p, args->stream), error);
 }
