@@ -424,7 +424,7 @@ int main(void) {
         return SKIPPED;
     }
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-        const char *lacks = lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline);
+        const char *lacks = lab_device_lacks(TESS_CUDA, TESS_ATTENTION, (tess_pipeline)pipeline);
         if (lacks) {
             printf("cuda: a device, but %s\n", lacks);
             return EXIT_FAILURE;

@@ -125,6 +125,11 @@ static void shrink(struct lab_case *c, double budget) {
             break;
 }
 
+/* Whether CUDA has kernels for the case's modifiers: of a backward for sinks. */
+static int cuda_modifies(const struct lab_case *c) {
+    return c->softcap <= 0 && c->dropout <= 0 && !c->alibi && (lab_case_backward(c) || !c->sink);
+}
+
 /* Score modifiers of a third of the cases. */
 static void draw_modifiers(struct lab_case *c, struct draw *r) {
     if (!chance(r, 0.33))
@@ -135,8 +140,8 @@ static void draw_modifiers(struct lab_case *c, struct draw *r) {
     c->sink = chance(r, 0.4);
     if (chance(r, 0.4))
         c->dropout = chance(r, 0.5) ? 0.1 : 0.75;
-    if (lab_case_modifies(c))
-        c->backend = TESS_CPU; /* which alone has kernels for it */
+    if (!cuda_modifies(c))
+        c->backend = TESS_CPU;
 }
 
 /* One case in four is a backward. */
@@ -144,7 +149,7 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     if (!chance(r, 0.25))
         return;
     c->operation = TESS_ATTENTION_BACKWARD;
-    c->backend = TESS_CPU; /* which alone has kernels for it */
+    c->backend = cuda_modifies(c) ? LAB_ANY : TESS_CPU;
     if (c->fill == LAB_FILL_EXTREME)
         c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
     if (chance(r, 0.6))
@@ -161,10 +166,9 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
 
 void sweep_plain(struct lab_case *c) {
     c->softcap = c->dropout = 0;
-    c->alibi = c->sink = 0;
-    c->operation = TESS_ATTENTION;
-    c->gradients = c->d_lse = c->o_rest = c->out32 = 0;
-    c->given = LAB_GIVEN_O;
+    c->alibi = 0;
+    c->sink = c->sink && lab_case_backward(c);
+    c->gradients &= ~(int64_t)TESS_GRADIENT_ALIBI;
 }
 
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
