@@ -514,8 +514,9 @@ enum {
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * CUDA refuses modifiers in this version. Positions (ALiBi) and draws (dropout) are numbered over the
- * whole problem, of which this problem may be a slice. Sizes of 0 mean this problem's own:
+ * CUDA refuses modifiers in this version, but for sinks in the backward. Positions (ALiBi) and draws
+ * (dropout) are numbered over the whole problem, of which this problem may be a slice. Sizes of 0 mean
+ * this problem's own:
  *
  *   batch_offset, head_offset, query_offset, key_offset
  *              whole-problem numbers of the first batch, query head, query and key
@@ -540,7 +541,7 @@ enum {
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
- * CUDA refuses the backward in this version.
+ * CUDA computes the fused backward alone in this version, of up to 256 dims.
  */
 typedef struct tess_problem {
     size_t struct_size;

@@ -79,6 +79,48 @@ static void ties_of_maxima(void **state) {
     }
 }
 
+/* ---- the backward ---- */
+
+static void backward(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/cuda_backward.txt", TESS_CUDA);
+}
+
+/* Runs of one plan, with parts and heads that share, have the same bits. */
+static void gradients_repeat(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=4,hkv=2,n=500,d=64,dtype=bf16,pattern=window(90,9),block=16x16,op=backward",
+        "h=8,hkv=1,n=40,nkv=1900,d=128,dtype=f16,block=16x64,part=128,op=backward,sink=1,grads="
+        "qkvs",
+        "h=2,n=300,d=64,pattern=random(0.2,1),block=8x8,op=backward",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct lab_work w;
+        struct lab_planned p;
+        char why[LAB_WHY] = "";
+        const struct lab_case c = case_of(texts[i]);
+        work_make(&w, &c);
+        planned_make(&p, &w, TESS_FUSED);
+        struct lab_run run = {.planned = &p,
+                              .q = &w.s.q,
+                              .k = &w.s.k,
+                              .v = &w.s.v,
+                              .o = &w.s.o,
+                              .lse = &w.s.lse,
+                              .modifiers = &w.s.modifiers,
+                              .given = &w.s.given,
+                              .wanted = &w.s.wanted};
+        assert_int_equal(lab_run_whole(&run, why), 0);
+        run.wanted = &w.wanted2;
+        for (int r = 0; r < REPEATS; r++)
+            if (lab_run_whole(&run, why) || lab_wanted_same(&w.s.wanted, &w.wanted2, why))
+                case_fails(&c, TESS_CUDA, TESS_FUSED, why);
+        lab_planned_free(&p);
+        lab_work_free(&w);
+    }
+}
+
 /* ---- tensors of more than 2^31 elements ---- */
 
 #define ROW_ELEMENTS ((int64_t)1 << 19 | 64) /* from row to row */
@@ -416,6 +458,8 @@ int main(void) {
         cmocka_unit_test(ties_of_maxima),
         cmocka_unit_test(shared_inputs),
         cmocka_unit_test(tensors_past_2_31),
+        cmocka_unit_test(backward),
+        cmocka_unit_test(gradients_repeat),
         cmocka_unit_test(repeats_have_the_same_bits),
         cmocka_unit_test(ten_thousand_runs_have_the_same_bits),
     };
