@@ -56,7 +56,9 @@ tessera_test(unit plan INCLUDES src src/cuda)
 tessera_test(unit one_call INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit select INCLUDES src src/cuda)
-foreach(name granules plan select)
+tessera_test(unit staged_variants INCLUDES src src/cuda)
+tessera_test(unit cuda_backward INCLUDES src src/cuda)
+foreach(name granules plan select staged_variants cuda_backward)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
@@ -69,7 +71,7 @@ set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligne
 tessera_test(unit lab)
 tessera_test(unit oracle)
 tessera_test(unit gradients TEAMS SOURCES tests/support/support.c)
-tessera_test(unit modifiers TEAMS SOURCES tests/support/support.c)
+tessera_test(unit modifiers TEAMS SOURCES tests/support/modified.c tests/support/support.c)
 tessera_test(unit output SOURCES tools/cli/attention_output.c LINK tool_files -Wl,--wrap=rename)
 if(TESSERA_OPENMP)
     tessera_test(unit threads)
@@ -87,7 +89,8 @@ tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c t
     tests/support/alloc.c LINK ${wrap_allocation})
 
 # Needs a device, and says so where there is none.
-tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/support.c)
+tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
+    tests/support/support.c)
 set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
@@ -98,6 +101,14 @@ foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
+
+# Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
+# another can stand in its place.
+add_executable(outputs tests/promises/outputs.c)
+target_include_directories(outputs PRIVATE ${PROJECT_SOURCE_DIR})
+add_dependencies(outputs lab)
+target_link_libraries(outputs PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
+    $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.

@@ -489,7 +489,8 @@ enum {
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
  *   alignment  bytes, a power of two up to 4096, 0 means 16: for q, k, v, o and their gradients, data
  *              pointers, and all strides but the last times the element size, are multiples of it; a
- *              run refuses views that are not. lse and scores need no more than their type's
+ *              run refuses views that are not. lse needs no more than its type's; scores too, but on CUDA
+ *              as much as this, 16 at most
  *   threads    the most CPU threads that planning and a run use, 0 ... 65536; 0 means as many as
  *              OpenMP offers while planning. Never more than the machine's processors (or 16, if
  *              those are fewer), which also bounds the workspace. Results do not depend on it
@@ -514,8 +515,9 @@ enum {
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * CUDA refuses modifiers in this version. Positions (ALiBi) and draws (dropout) are numbered over the
- * whole problem, of which this problem may be a slice. Sizes of 0 mean this problem's own:
+ * CUDA's backward refuses modifiers in this version, but for sinks. Positions (ALiBi) and draws
+ * (dropout) are numbered over the whole problem, of which this problem may be a slice. Sizes of 0 mean
+ * this problem's own:
  *
  *   batch_offset, head_offset, query_offset, key_offset
  *              whole-problem numbers of the first batch, query head, query and key
@@ -540,7 +542,7 @@ enum {
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
- * CUDA refuses the backward in this version.
+ * CUDA computes the fused backward alone in this version, of up to 256 dims.
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -671,7 +673,8 @@ TESS_DEFINE_INIT(tess_arguments)
  * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a
  * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
- * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR.
+ * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (staged on CUDA, by
+ * kernels whose names end in _tma: neighbouring rows of q, k or v with a stride of 0).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
@@ -689,14 +692,14 @@ TESS_API tess_status tess_delta(const tess_plan *plan, const tess_arguments *arg
 /* A plan in numbers. */
 typedef struct tess_plan_info {
     size_t struct_size;
-    int64_t tile_rows;     /* rows of a query tile */
-    int64_t query_tiles;   /* over all lists */
-    int64_t packed_keys;   /* keys listed by the tiles, each once a tile */
-    int64_t pairs;         /* attended pairs over all batches and query heads */
-    int64_t stacked_heads; /* fused: query heads that stand in a tile together, as they share all */
-    int64_t work_items;    /* over all batches and heads, these once, splits counted */
-    int64_t split_tiles;   /* query tiles that are split and merged */
-    int64_t memory_size;   /* bytes that the plan occupies */
+    int64_t tile_rows;        /* rows of a query tile */
+    int64_t query_tiles;      /* over all lists */
+    int64_t packed_keys;      /* keys listed by the tiles, each once a tile */
+    int64_t pairs;            /* attended pairs over all batches and query heads */
+    int64_t tile_heads;       /* fused: query heads packed in a tile (GQA packing) */
+    int64_t work_items;       /* over all batches and heads, these once, splits counted */
+    int64_t split_tiles;      /* query tiles that are split and merged */
+    int64_t memory_size;      /* bytes that the plan occupies */
     double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
     /* Of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */

@@ -129,14 +129,32 @@ static int has_kernel(tess_backend backend, tess_stage stage) {
     return 0;
 }
 
-const char *lab_device_lacks(tess_backend backend, tess_pipeline pipeline) {
+const char *lab_device_lacks(tess_backend backend, tess_operation operation,
+                             tess_pipeline pipeline) {
+    enum { MOST = 5 };
+    static const struct {
+        const char *words;
+        int n;
+        tess_stage stages[MOST];
+    } of[2][2] = {
+        [TESS_ATTENTION] = {{"no fused kernel", 1, {TESS_STAGE_ATTENTION}},
+                            {"no staged kernel",
+                             3,
+                             {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM}}},
+        [TESS_ATTENTION_BACKWARD] =
+            {{"no fused backward",
+              3,
+              {TESS_STAGE_DELTA, TESS_STAGE_GRADIENT_KEYS, TESS_STAGE_GRADIENT_ROWS}},
+             {"no staged backward",
+              MOST,
+              {TESS_STAGE_DELTA, TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX_BACKWARD, TESS_STAGE_SPMM,
+               TESS_STAGE_SPMM_TRANSPOSED}}},
+    };
     if (!lab_device_available(backend))
         return no_device;
-    if (pipeline == TESS_FUSED)
-        return has_kernel(backend, TESS_STAGE_ATTENTION) ? NULL : "no fused kernel";
-    for (int s = TESS_STAGE_SDDMM; s <= TESS_STAGE_SPMM; s++)
-        if (!has_kernel(backend, (tess_stage)s))
-            return "no staged kernel";
+    for (int s = 0; s < of[operation][pipeline].n; s++)
+        if (!has_kernel(backend, of[operation][pipeline].stages[s]))
+            return of[operation][pipeline].words;
     return NULL;
 }
 
@@ -146,7 +164,8 @@ int lab_device_case(const struct lab_case *c, char why[LAB_WHY]) {
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
             if (!lab_case_asks(c, backend, pipeline))
                 continue;
-            const char *lacks = lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline);
+            const char *lacks =
+                lab_device_lacks((tess_backend)backend, c->operation, (tess_pipeline)pipeline);
             if (!lacks)
                 return 0;
             if (!*why)

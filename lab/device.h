@@ -14,9 +14,11 @@
 /* Whether a backend has a device here. One that is there and broken counts: using it then fails. */
 int lab_device_available(tess_backend backend);
 
-/* Why a pipeline cannot run on a backend here: "no device", "no fused kernel", "no staged kernel";
- * NULL when the library has kernels for all of its stages, usable or not. */
-const char *lab_device_lacks(tess_backend backend, tess_pipeline pipeline);
+/* Why an operation's pipeline cannot run on a backend here: "no device", "no fused kernel", "no staged
+ * kernel", of a backward "no fused backward", "no staged backward"; NULL when the library has kernels
+ * for all of its stages, usable or not. */
+const char *lab_device_lacks(tess_backend backend, tess_operation operation,
+                             tess_pipeline pipeline);
 
 /* 0 when something that a case asks for is here; else -1 and the first that is lacking. */
 int lab_device_case(const struct lab_case *c, char why[LAB_WHY]);

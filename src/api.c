@@ -80,9 +80,14 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
     if (status || !plan->image)
         return status;
     const struct kernel_args of_plan = plan_args(plan);
-    struct kernel_args args = pass_args(&of_plan, plan->passes); /* whose work is that of all */
-    args.stream = stream;
-    return plan->backend->image_upload(&args, image, error);
+    for (int i = 0; i < plan->n_passes && !status; i++) {
+        const struct pass *pass = &plan->passes[i];
+        struct kernel_args args = pass_args(&of_plan, pass);
+        args.stream = stream;
+        if (pass->image)
+            status = plan->backend->image_upload(&args, (char *)image + pass->image_at, error);
+    }
+    return status;
 }
 
 /* ---- running ---- */

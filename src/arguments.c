@@ -203,6 +203,13 @@ static const char *outputs_shared(struct kernel_args *args, const struct call *c
     return NULL;
 }
 
+/* Bytes. On CUDA as the problem's tensors, up to 16: planning chooses kernels by it. */
+static size_t scores_alignment(const tess_plan *plan) {
+    const int64_t declared = plan->problem.alignment < 16 ? plan->problem.alignment : 16;
+    const int copied = plan->target.backend == TESS_CUDA && declared > (int64_t)sizeof(float);
+    return copied ? (size_t)declared : sizeof(float);
+}
+
 tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
                            const tess_arguments *given, const struct call *call,
                            size_t workspace_size, tess_error *error) {
@@ -222,9 +229,9 @@ tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
     if (status)
         return status;
     if ((call->reads | call->writes) & USES_SCORES) {
-        if (!a.scores || (uintptr_t)a.scores % sizeof(float))
+        if (!a.scores || (uintptr_t)a.scores % scores_alignment(plan))
             return error_set(error, TESS_INVALID_ARGUMENT, function, "scores",
-                             "scores is NULL or not aligned");
+                             "scores is NULL or not aligned to %zu bytes", scores_alignment(plan));
         out->scores = a.scores;
     }
     const char *both = outputs_shared(out, call);

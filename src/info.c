@@ -127,7 +127,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
         staged ? plan->n_lists * rows->bcsr.rows : rows->lists.n_lists * rows->lists.tiles;
     known.packed_keys = staged ? plan->n_tiles * plan->block_kv : listed_keys(&rows->lists);
     known.pairs = plan->pairs;
-    known.stacked_heads = rows->stack > 0 ? rows->stack : 1;
+    known.tile_heads = rows->tile_heads > 0 ? rows->tile_heads : 1;
     known.work_items = rows->schedule.n_items + keys->schedule.n_items;
     known.split_tiles = rows->schedule.n_merges + keys->schedule.n_merges;
     known.memory_size =

@@ -231,7 +231,7 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
         .scores = tess_plan_scores_count(m->plan),
         .keys = m->pipeline == TESS_STAGED
                     ? 0
-                    : plan->packed_keys * (problem.batch * problem.heads_q / plan->stacked_heads) /
+                    : plan->packed_keys * (problem.batch * problem.heads_q / plan->tile_heads) /
                           (info.batch * info.heads),
     };
     const struct bench_limits limits = cuda ? *device : cpu_limits(m, &problem, &amounts);

@@ -50,7 +50,7 @@ class Problem(Struct):
 
 class PlanInfo(Struct):
     _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "stacked_heads",
+        (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "tile_heads",
                                      "work_items", "split_tiles", "memory_size")] + [
         ("predicted_seconds", c_double)]
 

@@ -114,7 +114,7 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
     for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED && status == BENCH_DONE; pipeline++)
             if (lab_case_asks(&one->c, backend, pipeline) &&
-                !lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline))
+                !lab_device_lacks((tess_backend)backend, one->c.operation, (tess_pipeline)pipeline))
                 status = measure(b, &s, &one->manner, (tess_backend)backend,
                                  (tess_pipeline)pipeline, &last, refusal);
     if (status == BENCH_DONE && json_array_size(b->rows.array) == before)

@@ -34,6 +34,15 @@ static inline int modifiers_any(const struct modifiers *m) {
     return m->softcap != 0 || m->alibi || m->sink || m->dropped;
 }
 
+/* The shape of the pattern's block rows, over all heads. */
+struct block_rows {
+    int64_t count; /* 0: not known */
+    int64_t block_q, block_kv;
+    int64_t columns;         /* keys that they list, whole blocks */
+    int64_t widest;          /* columns of one at most */
+    int64_t bands, bitmasks; /* tiles with masks, of all lists */
+};
+
 /* A tess_problem with every default resolved and every rule checked. */
 struct problem {
     tess_operation operation;
@@ -51,6 +60,7 @@ struct problem {
     int64_t part_keys;
     int32_t parts_asked; /* the caller has named part_keys */
     struct modifiers modifiers;
+    struct block_rows block_rows; /* what planning adds, for kernels of the stages */
 };
 
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
@@ -113,13 +123,14 @@ struct kernel_args {
     const struct lists *lists;
     const struct prepared *prepared; /* fused, of backends that prepare their lists */
     const struct schedule *schedule;
-    int64_t stack;                /* heads to a tile; `batch_head`s of the schedule count these */
+    int64_t
+        tile_heads; /* query heads packed in a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
     const int32_t *lengths;       /* [batch]: keys there are today, of filled lists; NULL: n_kv */
     const int64_t *scores_offset; /* [batch * heads_q]: staged, first score of each head */
     double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
-    const void *image;            /* CUDA: what image_upload has filled */
+    const void *image;            /* CUDA: the pass's part, which image_upload has filled */
     tess_stream stream;
 };
 
@@ -155,10 +166,10 @@ struct tiling {
     /* On a device: bytes of shared memory that a block takes for each height; NULL: none. */
     const int64_t *shared;
     /* Minimum height M. A shorter tile packs rows of 2, 4 ... query heads that share their list, keys
-     * and values (GQA packing). stacked_whole: the packed tile has exactly M rows, or the kernel does
+     * and values (GQA packing). gqa_exact: the packed tile has exactly M rows, or the kernel does
      * not take that height. 0: tiles have rows of one head. */
-    int32_t stacked_rows;
-    int stacked_whole;
+    int32_t gqa_rows;
+    int gqa_exact;
     int32_t padded_head; /* (d_qk + d_v) / 2 as it is computed; 0: as the problem has it */
     /* 1: the plan compares the kernel's predicted cost with those of the rows after it, up to and
      * including the first unmarked one that does not refuse. 0: the plan takes it. */
@@ -213,8 +224,9 @@ struct backend {
     size_t (*prepared_memory)(const struct prepared *prepared);
     /* The largest load of a worker over the mean load, 1 at least. */
     double (*unevenness)(const struct prepared *prepared);
-    /* The plan's image on the device: its size, and filling it from what the plan knows (the
-     * arguments hold no tensors). NULL where kernels read the plan itself. */
+    /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and
+     * filling it from what the plan knows (the arguments hold no tensors). NULL where kernels read
+     * the plan itself. */
     size_t (*image_size)(const struct kernel_args *args);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);

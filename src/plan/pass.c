@@ -119,7 +119,8 @@ struct kernel_args pass_args(const struct kernel_args *run, const struct pass *p
     args.lists = &pass->work->lists;
     args.prepared = pass->work->prepared;
     args.schedule = &pass->work->schedule;
-    args.stack = pass->work->stack;
+    args.tile_heads = pass->work->tile_heads;
+    args.image = run->image ? (const char *)run->image + pass->image_at : NULL;
     args.q = view_at(run, pass->operands.q);
     args.k = view_at(run, pass->operands.k);
     args.v = view_at(run, pass->operands.v);

@@ -33,13 +33,32 @@ void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *ro
     room->of_pass = carve_take(carve, largest, 1);
 }
 
+/* Where each fused pass over tiles finds its part of the image. Passes of the stages share one, which
+ * the first fills. Zero, or -1 where the sum does not fit. */
+static int images_place(tess_plan *plan) {
+    const struct kernel_args of_plan = plan_args(plan);
+    const int staged = plan->problem.pipeline == TESS_STAGED;
+    if (!plan->backend->image_size)
+        return 0;
+    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
+        const struct kernel_args args = pass_args(&of_plan, pass);
+        if (staged ? pass != plan->passes : !pass->kernel->tiling)
+            continue;
+        pass->image = plan->backend->image_size(&args);
+        pass->image_at = plan->image;
+        if (pass->image == SIZE_MAX ||
+            __builtin_add_overflow(plan->image, pass->image, &plan->image))
+            return -1;
+    }
+    return 0;
+}
+
 static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     const struct kernel_args of_plan = plan_args(plan);
-    struct kernel_args args = of_plan;
     struct carve whole = {0};
     struct plan_room room;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
-        args = pass_args(&of_plan, pass);
+        const struct kernel_args args = pass_args(&of_plan, pass);
         pass->workspace = pass->kernel->workspace(&args);
     }
     plan_carve(plan, &whole, &room);
@@ -47,11 +66,33 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");
     plan->workspace = whole.used;
-    plan->image = plan->backend->image_size ? plan->backend->image_size(&args) : 0;
-    if (plan->image == SIZE_MAX)
+    if (images_place(plan))
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                          "the image of this plan does not fit the address space");
     return TESS_OK;
+}
+
+/* Sums saturate: scores that many do not fit, which works_make tells. */
+static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr *m) {
+    const int64_t heads = plan->problem.batch * plan->problem.heads_q;
+    struct block_rows of = {.count = heads * m->rows,
+                            .block_q = m->block_q,
+                            .block_kv = m->block_kv,
+                            .bands = m->n_bands,
+                            .bitmasks = m->n_bitmasks};
+    int64_t tiles = 0, most = 0;
+    for (int64_t bh = 0; bh < heads; bh++)
+        tiles +=
+            bcsr_row_begin(m, plan->list_of[bh], m->rows) - bcsr_row_begin(m, plan->list_of[bh], 0);
+    for (int64_t l = 0; l < plan->n_lists; l++)
+        for (int64_t i = 0; i < m->rows; i++) {
+            const int64_t n = bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i);
+            most = n > most ? n : most;
+        }
+    of.widest = most * m->block_kv;
+    if (__builtin_mul_overflow(tiles, m->block_kv, &of.columns))
+        of.columns = INT64_MAX;
+    return of;
 }
 
 tess_status plan_make(tess_plan **out, const struct problem *problem, const char *kernel,
@@ -69,7 +110,6 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     plan->block_kv = m->block_kv;
     plan->n_lists = m->batch * m->heads;
     plan->n_tiles = m->n_tiles;
-    passes_begin(plan);
     plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
 
     tess_status status = plan->list_of ? TESS_OK : no_memory(error, "the list of each head");
@@ -81,8 +121,11 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
             status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
-    if (!status)
+    if (!status) {
+        plan->problem.block_rows = block_rows_of(plan, m);
+        passes_begin(plan);
         status = select_kernels(plan, kernel, error);
+    }
     if (!status)
         status = works_make(plan, m, kernel, error);
     if (!status)

@@ -22,7 +22,7 @@ struct work {
     int64_t *entries;                         /* staged, transposed: their places in the pattern */
     struct lists lists;                       /* fused: query tiles; transposed: key tiles */
     struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
-    int32_t stack;                            /* fused: query heads that make up a tile */
+    int32_t tile_heads;                       /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };
@@ -39,10 +39,11 @@ struct pass {
     struct problem problem; /* the plan's, with the dims of the operands */
     struct operands operands;
     const struct kernel *kernel;
-    struct work *work; /* of the plan, and of every other pass over the same tiles */
-    int over_keys;     /* whose tiles are those of the transposed pattern */
-    size_t workspace;  /* bytes that the kernel needs while it runs */
-    double seconds;    /* predicted */
+    struct work *work;      /* of the plan, and of every other pass over the same tiles */
+    int over_keys;          /* whose tiles are those of the transposed pattern */
+    size_t workspace;       /* bytes that the kernel needs while it runs */
+    size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
+    double seconds;         /* predicted */
 };
 
 struct reserved; /* reserve.h */

@@ -115,8 +115,8 @@ static void say_lists(struct text *t, const tess_plan *plan, const struct work *
     const struct lists *l = &work->lists;
     struct lists_sums sums;
     say(t, "  %-9s %d %s", sides->tile, (int)l->tile_rows, sides->rows);
-    if (work->stack > 1)
-        say(t, " of each of %d heads", (int)work->stack);
+    if (work->tile_heads > 1)
+        say(t, " of each of %d heads", (int)work->tile_heads);
     for (int i = 0; work->heights[i].rows; i++)
         say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)work->heights[i].rows,
             work->heights[i].seconds * 1e3);
@@ -145,8 +145,8 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
     if (s->cut)
         say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
     say(t, "  tile      %d rows", (int)s->tile_rows);
-    if (plan->work.stack > 1)
-        say(t, " of each of %d heads", (int)plan->work.stack);
+    if (plan->work.tile_heads > 1)
+        say(t, " of each of %d heads", (int)plan->work.tile_heads);
     say(t, "\n  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
         plural(r->items), (long long)r->merges, plural(r->merges));
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,

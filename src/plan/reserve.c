@@ -14,7 +14,7 @@ struct image_header {
     uint64_t magic, layout;
     int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
     int64_t merges, slots;
-    int64_t unit_keys; /* keys of the tiles of all heads, those of a stack once */
+    int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
 };
 _Static_assert(sizeof(struct image_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
 
@@ -70,7 +70,7 @@ static void reserved_bounds(struct reserved *r) {
 }
 
 /* A number of the shape and all else that places depend on (FNV-1a). */
-static uint64_t layout_number(const struct reserved *r, int64_t stack) {
+static uint64_t layout_number(const struct reserved *r, int64_t tile_heads) {
     const struct fill_shape *s = &r->shape;
     const int64_t words[] = {s->form,          s->n_q,
                              s->n_kv,          s->block_q,
@@ -81,7 +81,7 @@ static uint64_t layout_number(const struct reserved *r, int64_t stack) {
                              s->tiles,         r->units,
                              r->items,         r->merges,
                              r->slots,         s->cut_lo,
-                             s->cut_hi,        stack,
+                             s->cut_hi,        tile_heads,
                              r->splits.item,   r->splits.part_keys,
                              r->splits.workers};
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -94,16 +94,16 @@ static uint64_t layout_number(const struct reserved *r, int64_t stack) {
 static void reserved_make(struct reserved *r, const tess_plan *plan) {
     const struct kernel *kernel = plan->passes->kernel;
     const struct work *work = &plan->work;
-    const double rows = (double)(r->shape.tile_rows * work->stack);
+    const double rows = (double)(r->shape.tile_rows * work->tile_heads);
     r->item_seconds = kernel->cost.item;
     r->key_seconds =
         select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
                                      .part_keys = plan->problem.part_keys,
                                      .workers = PLAN_CPU_WORKERS};
-    r->units = plan->problem.batch * plan->problem.heads_q / work->stack * r->shape.tiles;
+    r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
-    r->layout = layout_number(r, work->stack);
+    r->layout = layout_number(r, work->tile_heads);
 }
 
 /* Lists and schedule as kernels size their workspace by: of the capacity, and nothing in them. */
@@ -172,8 +172,8 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     tess_status status = select_kernels(plan, kernel, error);
     if (!status) {
         shape_tiles(&plan->reserved->shape, plan->passes->kernel, problem->tile_rows);
-        plan->work.stack =
-            select_stack(plan, plan->passes, plan->passes->kernel, plan->reserved->shape.tile_rows);
+        plan->work.tile_heads = select_tile_heads(plan, plan->passes, plan->passes->kernel,
+                                                  plan->reserved->shape.tile_rows);
         reserved_make(plan->reserved, plan);
         status = work_reserve(plan, error);
     }
@@ -189,10 +189,10 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
 
 /* ---- filling ---- */
 
-/* Keys of unit u: query tile u % tiles of stack u / tiles. */
+/* Keys of unit u: query tile u % tiles of packed heads u / tiles. */
 static int64_t unit_keys(const tess_plan *plan, const struct fill_arrays *a, int64_t u) {
     const int64_t tiles = plan->reserved->shape.tiles;
-    return a->keys[plan->list_of[u / tiles * plan->work.stack] * tiles + u % tiles];
+    return a->keys[plan->list_of[u / tiles * plan->work.tile_heads] * tiles + u % tiles];
 }
 
 /* Items in the order of their units, so that places follow from sums of parts alone. */
@@ -205,12 +205,12 @@ static void items_fill(const tess_plan *plan, const struct image *image) {
     const int64_t share = fill_share(&r->splits, total + r->units * r->splits.item);
     for (int64_t u = 0; u < r->units; u++) {
         const int32_t parts = fill_parts(&r->splits, unit_keys(plan, &image->arrays, u), share);
-        const int32_t stack = (int32_t)(u / tiles), tile = (int32_t)(u % tiles);
+        const int32_t packed = (int32_t)(u / tiles), tile = (int32_t)(u % tiles);
         for (int32_t part = 0; part < parts; part++)
             image->items[items++] =
-                (struct work_item){stack, tile, part, parts, parts > 1 ? slots + part : -1};
+                (struct work_item){packed, tile, part, parts, parts > 1 ? slots + part : -1};
         if (parts > 1) {
-            image->merges[merges++] = (struct merge_item){stack, tile, parts, slots};
+            image->merges[merges++] = (struct merge_item){packed, tile, parts, slots};
             slots += parts;
         }
     }

@@ -14,7 +14,7 @@
 #define SCHEDULE_CHUNK 128
 
 struct work_item {
-    int32_t batch_head; /* b * heads_q + h, over the heads that are stacked in a tile */
+    int32_t batch_head; /* b * heads_q + h, over the heads packed in a tile */
     int32_t tile;       /* query tile within its list (staged: block row) */
     int32_t part, parts;
     int64_t slot; /* place of the partial result, -1 when parts is 1 */

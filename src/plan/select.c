@@ -33,28 +33,28 @@ static int height_fits(const tess_plan *plan, const struct kernel *kernel, int32
            height_shared(kernel, rows) <= plan->target.shared_memory_per_block;
 }
 
-/* Whether query heads, `stack` at a time, share their list, keys and values. */
-static int heads_share(const tess_plan *plan, int32_t stack) {
+/* Whether query heads, `tile_heads` at a time, share their list, keys and values. */
+static int heads_share(const tess_plan *plan, int32_t tile_heads) {
     const struct problem *p = &plan->problem;
-    if (p->heads_q / p->heads_kv % stack)
+    if (p->heads_q / p->heads_kv % tile_heads)
         return 0;
     for (int64_t bh = 0; bh < p->batch * p->heads_q; bh++)
-        if (plan->list_of[bh] != plan->list_of[bh / stack * stack])
+        if (plan->list_of[bh] != plan->list_of[bh / tile_heads * tile_heads])
             return 0;
     return 1;
 }
 
-int32_t select_stack(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
-                     int32_t rows) {
+int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
+                          const struct kernel *kernel, int32_t rows) {
     const struct tiling *tiling = kernel->tiling;
-    if (rows >= tiling->stacked_rows || pass->over_keys)
+    if (rows >= tiling->gqa_rows || pass->over_keys)
         return 1;
-    int32_t stack = tiling->stacked_rows / rows;
-    if (tiling->stacked_whole)
-        return plan->block_q % tiling->stacked_rows && heads_share(plan, stack) ? stack : 0;
-    while (!heads_share(plan, stack))
-        stack /= 2;
-    return stack;
+    int32_t tile_heads = tiling->gqa_rows / rows;
+    if (tiling->gqa_exact)
+        return plan->block_q % tiling->gqa_rows && heads_share(plan, tile_heads) ? tile_heads : 0;
+    while (!heads_share(plan, tile_heads))
+        tile_heads /= 2;
+    return tile_heads;
 }
 
 const char *select_refuses(const tess_plan *plan, const struct pass *pass,
@@ -69,6 +69,7 @@ const char *select_refuses(const tess_plan *plan, const struct pass *pass,
 int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
     struct problem easiest = pass->problem;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
+    easiest.block_rows = (struct block_rows){0};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
@@ -183,16 +184,16 @@ static double rows_skipped(const struct kernel *kernel, const struct lists_sums 
 
 double select_dims(const struct pass *pass, const struct kernel *kernel) {
     const struct problem *p = &pass->problem;
-    const int64_t products = p->d_qk + p->d_v; /* scores and outputs, or dP */
-    const int64_t d_k = p->gradients & TESS_GRADIENT_K ? p->d_qk : 0;
-    const int64_t d_v = p->gradients & TESS_GRADIENT_V ? p->d_v : 0;
-    if (kernel->tiling->padded_head)
-        return 2 * kernel->tiling->padded_head;
+    const int32_t padded = kernel->tiling->padded_head;
+    const int64_t d_qk = padded ? padded : p->d_qk, d_v = padded ? padded : p->d_v;
+    const int64_t products = d_qk + d_v; /* scores and outputs, or dP */
+    const int64_t of_k = p->gradients & TESS_GRADIENT_K ? d_qk : 0;
+    const int64_t of_v = p->gradients & TESS_GRADIENT_V ? d_v : 0;
     switch (kernel->stage) {
     case TESS_STAGE_GRADIENT_ROWS:
-        return (double)(products + p->d_qk);
+        return (double)(products + d_qk);
     case TESS_STAGE_GRADIENT_KEYS:
-        return (double)((d_k ? products : p->d_qk) + d_k + d_v);
+        return (double)((of_k ? products : d_qk) + of_k + of_v);
     default:
         return (double)products;
     }
@@ -222,16 +223,16 @@ static double masked_cost(const tess_plan *plan, const struct pass *pass,
 
 double select_fused_cost(const tess_plan *plan, const struct pass *pass,
                          const struct kernel *kernel, const struct lists_sums *sums, double heads,
-                         int32_t height, int32_t stack) {
+                         int32_t height, int32_t tile_heads) {
     const struct kernel_cost *cost = &kernel->cost;
-    const double dims = select_dims(pass, kernel), rows = (double)height * stack;
-    const double stacks = heads / stack;
-    return stacks *
+    const double dims = select_dims(pass, kernel), rows = (double)height * tile_heads;
+    const double packed = heads / tile_heads;
+    return packed *
            (sums->tiles * cost->item +
             (sums->full_keys + sums->masked_keys) *
                 select_key_cost(plan, pass, kernel, dims, rows) +
             masked_cost(plan, pass, cost, sums, rows) -
-            listed_saves(plan, pass, kernel, sums, (double)plan->pairs / stacks, dims, rows) -
+            listed_saves(plan, pass, kernel, sums, (double)plan->pairs / packed, dims, rows) -
             dims * cost->key_row_dim * rows_skipped(kernel, sums, rows));
 }
 
@@ -295,15 +296,15 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
     struct plan_height weighed[PLAN_HEIGHTS] = {{0}};
     int n = 0, best = 0;
     for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
-        const int32_t stack = select_stack(plan, pass, kernel, *r);
-        if (!stack || !height_fits(plan, kernel, *r) ||
+        const int32_t tile_heads = select_tile_heads(plan, pass, kernel, *r);
+        if (!tile_heads || !height_fits(plan, kernel, *r) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
         const struct lists_sums *sums = estimate(e, *r, error);
         if (!sums)
             return TESS_OUT_OF_MEMORY;
-        weighed[n] =
-            (struct plan_height){*r, select_fused_cost(plan, pass, kernel, sums, heads, *r, stack)};
+        weighed[n] = (struct plan_height){
+            *r, select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads)};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;

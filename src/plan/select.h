@@ -9,8 +9,8 @@
 const char *select_refuses(const tess_plan *plan, const struct pass *pass,
                            const struct kernel *kernel);
 
-/* Whether the kernel refuses the problem whatever its alignment, scale and tile rows are: it is of
- * another type, of other head sizes or for another machine. */
+/* Whether the kernel refuses the problem whatever its alignment, scale, tile rows and block rows are:
+ * it is of another type, of other head sizes or for another machine. */
 int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel);
 
 /* For each pass of the plan the first kernel of its stage that does not refuse its problem; a name
@@ -25,8 +25,8 @@ tess_status select_height(const tess_plan *plan, struct pass *pass, const struct
 
 /* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
  * do not share their list, or need not be. Key tiles are of one K/V head: 1. */
-int32_t select_stack(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
-                     int32_t rows);
+int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
+                          const struct kernel *kernel, int32_t rows);
 
 /* Dims of a key that the kernel multiplies by a row's, over all products. */
 double select_dims(const struct pass *pass, const struct kernel *kernel);
@@ -36,11 +36,11 @@ double select_key_cost(const tess_plan *plan, const struct pass *pass, const str
                        double dims, double rows);
 
 /* A fused pass over lists with these sums, each list read by `heads` heads, in tiles of `height`
- * rows of each of `stack` heads: what kernels and heights are weighed by, without launch, merges and
+ * rows of each of `tile_heads` heads: what kernels and heights are weighed by, without launch, merges and
  * workers that have more to do than others, which the plan's prediction counts. */
 double select_fused_cost(const tess_plan *plan, const struct pass *pass,
                          const struct kernel *kernel, const struct lists_sums *sums, double heads,
-                         int32_t height, int32_t stack);
+                         int32_t height, int32_t tile_heads);
 
 /* A pass over the pattern's tiles m, or over the rows of tensors alone. */
 double select_stage_cost(const tess_plan *plan, const struct pass *pass, const struct bcsr *m,

@@ -14,7 +14,7 @@ static tess_status no_memory(tess_error *error, const char *what) {
 
 /* ---- what is scheduled ---- */
 
-/* Tiles of the heads that a schedule counts: stacks of query heads; over keys, K/V heads. */
+/* Tiles of the heads that a schedule counts: packed query heads; over keys, K/V heads. */
 struct tiles {
     const int64_t *keys; /* [list][tile] that a tile lists */
     int64_t *sums;       /* over keys: these, of each head's group; else NULL */
@@ -51,20 +51,20 @@ static int tiles_make(struct tiles *out, const tess_plan *plan, const struct pas
                       const int64_t *keys, int64_t n) {
     const struct problem *p = &plan->problem;
     const int64_t query_heads = p->batch * p->heads_q;
-    const int64_t stack = pass->over_keys ? p->heads_q / p->heads_kv : pass->work->stack;
-    const int64_t heads = query_heads / stack;
-    *out = (struct tiles){.keys = keys,
-                          .list_of = malloc((size_t)heads * sizeof *out->list_of),
-                          .heads = heads,
-                          .heads_per_group = pass->over_keys
-                                                 ? heads_that_fit(plan, pass, heads)
-                                                 : heads_that_fit(plan, pass, query_heads) / stack};
+    const int64_t tile_heads = pass->over_keys ? p->heads_q / p->heads_kv : pass->work->tile_heads;
+    const int64_t heads = query_heads / tile_heads;
+    *out = (struct tiles){
+        .keys = keys,
+        .list_of = malloc((size_t)heads * sizeof *out->list_of),
+        .heads = heads,
+        .heads_per_group = pass->over_keys ? heads_that_fit(plan, pass, heads)
+                                           : heads_that_fit(plan, pass, query_heads) / tile_heads};
     if (pass->over_keys)
         out->keys = out->sums = group_sums(plan, keys, n);
     if (!out->list_of || !out->keys)
         return -1;
     for (int64_t i = 0; i < heads; i++)
-        out->list_of[i] = pass->over_keys ? i : plan->list_of[i * stack];
+        out->list_of[i] = pass->over_keys ? i : plan->list_of[i * tile_heads];
     return 0;
 }
 
@@ -73,7 +73,7 @@ static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass
                                   tess_error *error) {
     struct tiles tiles;
     tess_status status = tiles_make(&tiles, plan, pass, keys, n)
-                             ? no_memory(error, "the list of each stack of heads")
+                             ? no_memory(error, "the list of packed heads")
                              : TESS_OK;
     rules->heads_per_group = tiles.heads_per_group;
     if (!status)
@@ -94,13 +94,14 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     const int32_t rows = work->lists.tile_rows;
     const int32_t assigned =
         kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
-    const int64_t hands =
+    const int64_t workers =
         plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     struct schedule_rules rules = {
         .item_cost = kernel->cost.item,
         .key_cost = select_key_cost(plan, pass, kernel, select_dims(pass, kernel),
-                                    (double)(rows * work->stack)),
-        .workers = assigned > 1 && assigned < hands ? assigned : hands, /* two may share an item */
+                                    (double)(rows * work->tile_heads)),
+        .workers =
+            assigned > 1 && assigned < workers ? assigned : workers, /* two may share an item */
         .min_part_keys = plan->problem.part_keys,
         .merge_cost = kernel->cost.merge,
         .may_stay_whole = !plan->problem.parts_asked};
@@ -128,7 +129,7 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct b
     if (status)
         return status;
     lists_sum(&sums, &work->lists);
-    work->stack = select_stack(plan, pass, pass->kernel, rows);
+    work->tile_heads = select_tile_heads(plan, pass, pass->kernel, rows);
     status = fused_schedule(plan, pass, error);
     if (status)
         return status;
@@ -136,7 +137,7 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct b
     const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
     pass->seconds =
         cost->launch + (work->schedule.n_merges ? cost->merge : 0) +
-        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->stack) * uneven;
+        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven;
     return TESS_OK;
 }
 
@@ -192,7 +193,7 @@ static tess_status staged_schedule(const tess_plan *plan, const struct pass *pas
             keys[l * m->rows + i] = (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
     struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 1, .min_part_keys = INT64_MAX};
-    pass->work->stack = 1;
+    pass->work->tile_heads = 1;
     tess_status status = schedule_tiles(plan, pass, keys, m->rows, &rules, error);
     free(keys);
     return status;

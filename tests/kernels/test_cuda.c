@@ -12,6 +12,7 @@
 #include "lab/half.h"
 #include "lab/run.h"
 #include "support/merging.h"
+#include "support/modified.h"
 
 enum { SKIPPED = 77, REPEATS = 500, MANY_REPEATS = 1250 };
 
@@ -75,6 +76,48 @@ static void ties_of_maxima(void **state) {
         lab_check(&outcome, &w, TESS_CUDA, pipeline, NULL);
         if (outcome.verdict != LAB_PASSED)
             fail_msg("%s: %s", tess_type_name(types[i / 2]), outcome.message);
+        lab_work_free(&w);
+    }
+}
+
+/* ---- the backward ---- */
+
+static void backward(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/cuda_backward.txt", TESS_CUDA);
+}
+
+/* Runs of one plan, with parts and heads that share, have the same bits. */
+static void gradients_repeat(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "h=4,hkv=2,n=500,d=64,dtype=bf16,pattern=window(90,9),block=16x16,op=backward",
+        "h=8,hkv=1,n=40,nkv=1900,d=128,dtype=f16,block=16x64,part=128,op=backward,sink=1,grads="
+        "qkvs",
+        "h=2,n=300,d=64,pattern=random(0.2,1),block=8x8,op=backward",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct lab_work w;
+        struct lab_planned p;
+        char why[LAB_WHY] = "";
+        const struct lab_case c = case_of(texts[i]);
+        work_make(&w, &c);
+        planned_make(&p, &w, TESS_FUSED);
+        struct lab_run run = {.planned = &p,
+                              .q = &w.s.q,
+                              .k = &w.s.k,
+                              .v = &w.s.v,
+                              .o = &w.s.o,
+                              .lse = &w.s.lse,
+                              .modifiers = &w.s.modifiers,
+                              .given = &w.s.given,
+                              .wanted = &w.s.wanted};
+        assert_int_equal(lab_run_whole(&run, why), 0);
+        run.wanted = &w.wanted2;
+        for (int r = 0; r < REPEATS; r++)
+            if (lab_run_whole(&run, why) || lab_wanted_same(&w.s.wanted, &w.wanted2, why))
+                case_fails(&c, TESS_CUDA, TESS_FUSED, why);
+        lab_planned_free(&p);
         lab_work_free(&w);
     }
 }
@@ -369,6 +412,26 @@ static void another_device(void **state) {
     lab_work_free(&w);
 }
 
+/* ---- score modifiers ---- */
+
+static void modifiers(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/modifiers.txt", TESS_CUDA);
+    cases_are_right("tests/cases/cuda_modifiers.txt", TESS_CUDA);
+}
+
+static void words_of_dropout(void **state) {
+    (void)state;
+    every_way_drops_the_same(TESS_CUDA);
+}
+
+static void places_of_modifiers(void **state) {
+    (void)state;
+    slices_are_of_the_whole(TESS_CUDA);
+    positions_may_be_given(TESS_CUDA);
+    sinks_stand_at_their_ends(TESS_CUDA);
+}
+
 /* ---- merges ---- */
 
 static void merged_parts(void **state) {
@@ -412,10 +475,15 @@ int main(void) {
         cmocka_unit_test(merges_of_too_many_parts),
         cmocka_unit_test(checks),
         cmocka_unit_test(own_lists),
+        cmocka_unit_test(modifiers),
+        cmocka_unit_test(words_of_dropout),
+        cmocka_unit_test(places_of_modifiers),
         cmocka_unit_test(extreme_scales),
         cmocka_unit_test(ties_of_maxima),
         cmocka_unit_test(shared_inputs),
         cmocka_unit_test(tensors_past_2_31),
+        cmocka_unit_test(backward),
+        cmocka_unit_test(gradients_repeat),
         cmocka_unit_test(repeats_have_the_same_bits),
         cmocka_unit_test(ten_thousand_runs_have_the_same_bits),
     };
@@ -424,7 +492,7 @@ int main(void) {
         return SKIPPED;
     }
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-        const char *lacks = lab_device_lacks(TESS_CUDA, (tess_pipeline)pipeline);
+        const char *lacks = lab_device_lacks(TESS_CUDA, TESS_ATTENTION, (tess_pipeline)pipeline);
         if (lacks) {
             printf("cuda: a device, but %s\n", lacks);
             return EXIT_FAILURE;

@@ -33,7 +33,7 @@ struct setting {
     int alibi, sink, positions;
     int32_t dropped;
     int32_t tile_rows, tile_keys;
-    int64_t stack, part_keys;
+    int64_t tile_heads, part_keys;
     double size, size_k; /* of Q and K; 0: 1 */
     int poison;          /* NaN in whatever nobody lists */
 };
@@ -106,7 +106,7 @@ static struct view view_of(const struct tensor *t) {
 /* ---- the problem ---- */
 
 static void defaults(struct setting *s) {
-    int64_t *const ones[] = {&s->batch, &s->heads_q, &s->lists, &s->stack};
+    int64_t *const ones[] = {&s->batch, &s->heads_q, &s->lists, &s->tile_heads};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         *ones[i] = *ones[i] ? *ones[i] : 1;
     s->spec = s->spec ? s->spec : "dense";
@@ -162,7 +162,7 @@ static void lists_make(struct run *r) {
     assert_int_equal(TESS_OK, lists_pack(&r->rows_lists, m, s->tile_rows, &error));
     assert_int_equal(TESS_OK,
                      lists_pack(&r->keys_lists, &r->transposed->lists, s->tile_keys, &error));
-    schedule_of(&r->rows, r, &r->rows_lists, s->heads_q, s->stack);
+    schedule_of(&r->rows, r, &r->rows_lists, s->heads_q, s->tile_heads);
     schedule_of(&r->keys, r, &r->keys_lists, s->heads_q, s->heads_q / s->heads_kv);
 }
 
@@ -382,10 +382,10 @@ static void run_passes(struct run *r, int32_t threads, int wanted) {
     if (wanted & TESS_GRADIENT_V)
         args.d_v = view_of(&r->d_v);
     pass_run(&args, TESS_STAGE_DELTA);
-    args.lists = &r->keys_lists, args.schedule = &r->keys, args.stack = 1;
+    args.lists = &r->keys_lists, args.schedule = &r->keys, args.tile_heads = 1;
     if (wanted & (TESS_GRADIENT_K | TESS_GRADIENT_V))
         pass_run(&args, TESS_STAGE_GRADIENT_KEYS);
-    args.lists = &r->rows_lists, args.schedule = &r->rows, args.stack = s->stack;
+    args.lists = &r->rows_lists, args.schedule = &r->rows, args.tile_heads = s->tile_heads;
     pass_run(&args, TESS_STAGE_GRADIENT_ROWS);
 }
 
@@ -508,7 +508,7 @@ static void heads_and_tiles(void **state) {
                                                    .heads_q = heads[h][0],
                                                    .heads_kv = heads[h][1],
                                                    .lists = heads[h][2],
-                                                   .stack = heads[h][3],
+                                                   .tile_heads = heads[h][3],
                                                    .n_q = 60,
                                                    .n_kv = 45,
                                                    .d_qk = apart ? 20 : 32,
@@ -544,7 +544,7 @@ static void modifiers(void **state) {
         for (int wide = 0; wide < 2; wide++)
             for (tess_type type = TESS_F32; type <= TESS_BF16; type++) {
                 struct setting s = of[i];
-                s.batch = 2, s.heads_q = 4, s.heads_kv = 2, s.stack = 2, s.tile_rows = 16;
+                s.batch = 2, s.heads_q = 4, s.heads_kv = 2, s.tile_heads = 2, s.tile_rows = 16;
                 s.n_q = 90, s.n_kv = 120, s.d_qk = 32, s.d_v = 20, s.type = type;
                 s.spec = wide ? "causal" : "random(0.3,5)";
                 s.block_q = wide ? 32 : 2;

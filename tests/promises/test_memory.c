@@ -170,6 +170,7 @@ struct cuda_plan {
     const char *kernel;
     tess_type type;
     int32_t rows;
+    tess_operation operation;
 };
 static tess_status try_cuda_plan(const void *argument, tess_error *error) {
     const struct cuda_plan *asked = argument;
@@ -178,6 +179,7 @@ static tess_status try_cuda_plan(const void *argument, tess_error *error) {
     tess_plan *plan = NULL;
     target.backend = TESS_CUDA, target.architecture = 90, target.multiprocessors = 132;
     problem.kernel = asked->kernel, problem.type = asked->type, problem.tile_rows = asked->rows;
+    problem.operation = asked->operation;
     tess_status status = tess_plan_create(&plan, &problem, setting.pattern, &target, error);
     if (status != TESS_OK)
         assert_null(plan);
@@ -285,11 +287,15 @@ static void every_allocation(void **state) {
 
 static void every_allocation_of_cuda_plans(void **state) {
     (void)state;
-    static const struct cuda_plan balanced = {"cuda_attention_f32_d64", TESS_F32, 64};
-    static const struct cuda_plan grouped = {"cuda_attention_bf16_sm90_d64", TESS_BF16, 128};
+    static const struct cuda_plan balanced = {"cuda_attention_f32_d64", TESS_F32, 64,
+                                              TESS_ATTENTION};
+    static const struct cuda_plan grouped = {"cuda_attention_bf16_sm90_d64", TESS_BF16, 128,
+                                             TESS_ATTENTION};
+    static const struct cuda_plan backward = {NULL, TESS_BF16, 0, TESS_ATTENTION_BACKWARD};
     const struct attempt attempts[] = {
         {"plan, balanced steps", try_cuda_plan, &balanced},
         {"plan, mask groups", try_cuda_plan, &grouped},
+        {"plan, CUDA backward", try_cuda_plan, &backward},
     };
     if (!build_has_cuda()) {
         print_message("skipped: this build has no table of CUDA's kernels\n");

@@ -22,9 +22,17 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
-tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
-                        tess_error *error) {
-    (void)parts, (void)count, (void)stream, (void)error;
+tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
+tess_status delta_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
+tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
+                       tess_stream stream, tess_error *error) {
+    (void)image, (void)parts, (void)count, (void)stream, (void)error;
     return TESS_NO_CUDA;
 }
 

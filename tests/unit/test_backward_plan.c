@@ -49,8 +49,7 @@ static tess_status run(const struct kernel_args *args, tess_error *error) {
     return TESS_OK;
 }
 
-static const struct tiling row_tiles = {.rows = (const int32_t[]){16, 32, 64, 0},
-                                        .stacked_rows = 64};
+static const struct tiling row_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}, .gqa_rows = 64};
 static const struct tiling key_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}};
 
 #define STAND_IN(its_stage, its_name, its_tiling)                                                  \
@@ -236,7 +235,7 @@ static void every_key_tile_has_its_items(void **state) {
         tess_plan_info info = tess_plan_info_init();
         assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
         assert_int_equal(info.tile_keys, 16);
-        assert_int_equal(plan->key_work.stack, 1);
+        assert_int_equal(plan->key_work.tile_heads, 1);
         for (int64_t list = 0; list < l->n_lists; list++)
             for (int64_t t = 0; t < tiles; t++)
                 for (int64_t i = 0; i < 100; i++)

@@ -310,7 +310,7 @@ static void warps_pass_over_groups(void **state) {
         int64_t block_q, block_kv;
         int32_t rows;
         double none, all; /* of the records, at least */
-    } cases[] = {{"random(0.02,1)", 4, 4, 64, .65, 0},
+    } cases[] = {{"random(0.02,1)", 8, 8, 64, .65, 0},
                  {"random(0.01,1)", 1, 64, 64, .65, 0},
                  {"random(0.5,1)", 16, 16, 64, .45, .45},
                  {"random(0.5,1)", 32, 32, 64, .45, .45},

@@ -328,9 +328,12 @@ static void device(void **state) {
     if (!lab_device_available(TESS_CUDA)) {
         assert_null(lab_device_alloc(TESS_CUDA, 8));
         assert_string_equal(lab_device_synchronize(TESS_CUDA), "no device");
-        assert_string_equal(lab_device_lacks(TESS_CUDA, TESS_STAGED), "no device");
+        assert_string_equal(lab_device_lacks(TESS_CUDA, TESS_ATTENTION, TESS_STAGED), "no device");
     }
-    assert_null(lab_device_lacks(TESS_CPU, TESS_STAGED));
+    for (int operation = TESS_ATTENTION; operation <= TESS_ATTENTION_BACKWARD; operation++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            assert_null(
+                lab_device_lacks(TESS_CPU, (tess_operation)operation, (tess_pipeline)pipeline));
 }
 
 /* Seconds by the system's clock, which the timers must agree with. */

@@ -177,11 +177,11 @@ static void power_law_rows_are_balanced(void **state) {
     schedule_free(&s);
 }
 
-/* The makespan of items that are dealt as kernels have them, and what it would be at best. */
-static int64_t dealt(const struct schedule *s, const int64_t *keys, int64_t item, int32_t workers,
-                     int64_t *share) {
+/* The makespan of items that are assigned as kernels have them, and what it would be at best. */
+static int64_t makespan(const struct schedule *s, const int64_t *keys, int64_t item,
+                        int32_t workers, int64_t *share) {
     struct assign_item *order = calloc((size_t)s->n_items, sizeof *order);
-    struct assignment deal;
+    struct assignment assigned;
     *share = 0;
     for (int64_t i = 0; i < s->n_items; i++) {
         int64_t begin, end;
@@ -190,12 +190,12 @@ static int64_t dealt(const struct schedule *s, const int64_t *keys, int64_t item
         *share += order[i].cost;
     }
     *share /= workers;
-    assert_int_equal(assign_begin(&deal, workers), 0);
+    assert_int_equal(assign_begin(&assigned, workers), 0);
     assign_sort(order, s->n_items, workers);
     for (int64_t i = 0; i < s->n_items; i++)
-        assign_next(&deal, order[i].cost);
-    const int64_t most = assign_most(&deal);
-    assign_free(&deal);
+        assign_next(&assigned, order[i].cost);
+    const int64_t most = assign_most(&assigned);
+    assign_free(&assigned);
     free(order);
     return most;
 }
@@ -218,13 +218,13 @@ static void last_waves_are_split(void **state) {
         keys[t] = 16384;
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
     assert_int_equal(s.n_merges, 0);
-    whole = dealt(&s, keys, 128, WORKERS, &share);
+    whole = makespan(&s, keys, 128, WORKERS, &share);
     assert_int_equal(whole, 16 * (16384 + 128));
     schedule_free(&s);
 
     r.merge_cost = WORKERS * 1000.0;
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
-    const int64_t split = dealt(&s, keys, 128, WORKERS, &share);
+    const int64_t split = makespan(&s, keys, 128, WORKERS, &share);
     assert_in_range(s.n_merges, 1, TILES_HERE * HEADS_HERE % WORKERS);
     assert_true(split <= share + 1024 + 128);
     assert_true(split + 1000 < whole);

@@ -178,15 +178,15 @@ static void cuda_pairs_are_workers(void **state) {
     }
 }
 
-/* Heads that share their list and keys are stacked to whole tiles where that saves pairs that no
+/* Heads that share their list and keys are packed to whole tiles where that saves pairs that no
  * one lists. */
-static void cuda_heads_are_stacked(void **state) {
+static void cuda_heads_are_packed(void **state) {
     (void)state;
     cuda_table_or_skip();
     static const struct {
         const char *spec;
         int64_t block, lists, heads_kv;
-        int32_t stack;
+        int32_t tile_heads;
     } cases[] = {{"random(0.1,1)", 64, 1, 2, 2},  {"random(0.1,1)", 64, 2, 2, 2},
                  {"random(0.1,1)", 64, 4, 2, 1},  {"random(0.1,1)", 64, 1, 4, 1},
                  {"random(0.1,1)", 128, 1, 2, 1}, {"random(0.1,1)", 32, 1, 1, 4},
@@ -201,11 +201,11 @@ static void cuda_heads_are_stacked(void **state) {
         problem.heads_kv = cases[i].heads_kv;
         problem.kernel = "cuda_attention_bf16_sm90_d128";
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-        assert_int_equal(plan->work.stack, cases[i].stack);
+        assert_int_equal(plan->work.tile_heads, cases[i].tile_heads);
         tess_plan_info info = tess_plan_info_init();
         assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
-        assert_int_equal(info.stacked_heads, cases[i].stack);
-        assert_int_equal(plan->work.lists.tile_rows * plan->work.stack, 128);
+        assert_int_equal(info.tile_heads, cases[i].tile_heads);
+        assert_int_equal(plan->work.lists.tile_rows * plan->work.tile_heads, 128);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
     }
@@ -354,8 +354,8 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     }
 }
 
-/* Heights that stack heads are refused where they have nothing to share. */
-static void cuda_heights_of_stacked_heads(void **state) {
+/* Heights that pack heads are refused where they have nothing to share. */
+static void cuda_heights_of_packed_heads(void **state) {
     (void)state;
     cuda_table_or_skip();
     static const struct {
@@ -377,7 +377,7 @@ static void cuda_heights_of_stacked_heads(void **state) {
         problem.tile_rows = cases[i].rows, problem.kernel = cases[i].kernel;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          shared ? TESS_OK : TESS_UNSUPPORTED);
-        assert_true(shared ? plan->work.stack == 2
+        assert_true(shared ? plan->work.tile_heads == 2
                            : strstr(error.message, "that share a list") != NULL);
         tess_plan_free(plan);
         tess_pattern_free(pattern);
@@ -409,12 +409,12 @@ int main(void) {
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_low_tiles_are_weighed),
         cmocka_unit_test(cuda_pairs_are_workers),
-        cmocka_unit_test(cuda_heads_are_stacked),
+        cmocka_unit_test(cuda_heads_are_packed),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
         cmocka_unit_test(cuda_refusals_are_of_near_kernels),
         cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
-        cmocka_unit_test(cuda_heights_of_stacked_heads),
+        cmocka_unit_test(cuda_heights_of_packed_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

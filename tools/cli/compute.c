@@ -221,7 +221,7 @@ static bool run_kernels(const struct compute_options *options, const struct atte
     tess_plan *plan = NULL;
     tess_backend backend = options->backend == TESS_CUDA ? TESS_CUDA : TESS_CPU;
     if (options->backend == BACKEND_AUTO &&
-        !lab_device_lacks(TESS_CUDA, (tess_pipeline)options->pipeline) &&
+        !lab_device_lacks(TESS_CUDA, options->operation, (tess_pipeline)options->pipeline) &&
         make_plan(&plan, options, TESS_CUDA, input, pattern, output, reason))
         backend = TESS_CUDA;
     if (!plan && !make_plan(&plan, options, backend, input, pattern, output, reason))

@@ -135,8 +135,6 @@ static void draw_modifiers(struct lab_case *c, struct draw *r) {
     c->sink = chance(r, 0.4);
     if (chance(r, 0.4))
         c->dropout = chance(r, 0.5) ? 0.1 : 0.75;
-    if (lab_case_modifies(c))
-        c->backend = TESS_CPU; /* which alone has kernels for it */
 }
 
 /* One case in four is a backward. */
@@ -144,7 +142,8 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     if (!chance(r, 0.25))
         return;
     c->operation = TESS_ATTENTION_BACKWARD;
-    c->backend = TESS_CPU; /* which alone has kernels for it */
+    if (c->softcap > 0 || c->alibi || c->dropout > 0)
+        c->backend = TESS_CPU; /* which alone has gradients through them */
     if (c->fill == LAB_FILL_EXTREME)
         c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
     if (chance(r, 0.6))
@@ -161,10 +160,9 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
 
 void sweep_plain(struct lab_case *c) {
     c->softcap = c->dropout = 0;
-    c->alibi = c->sink = 0;
-    c->operation = TESS_ATTENTION;
-    c->gradients = c->d_lse = c->o_rest = c->out32 = 0;
-    c->given = LAB_GIVEN_O;
+    c->alibi = 0;
+    c->sink = c->sink && lab_case_backward(c);
+    c->gradients &= ~(int64_t)TESS_GRADIENT_ALIBI;
 }
 
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */

@@ -18,8 +18,9 @@
 #include "lab/timer.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
-enum { QUIET_SECONDS = 15 }; /* a log gets a line after so many, and what runs then */
-enum { LEVEL_DRAW = 6 };     /* seed of the draws of a kernel for each case */
+enum { QUIET_SECONDS = 15 };    /* a log gets a line after so many, and what runs then */
+enum { LEVEL_DRAW = 6 };        /* seed of the draws of a kernel for each case */
+enum { BACKWARD_WIDEST = 256 }; /* dims of heads that CUDA's fused backward takes at most */
 
 struct options {
     char **words; /* cases on the command line */
@@ -107,15 +108,16 @@ struct verify {
     struct tally kernels[MAX_KERNELS];
     int64_t n_kernels;
     int64_t passed, failed, runs, refused;
-    unsigned asked[2];       /* [backend]: stages of some case that is not skipped, a bit each */
-    char refusal[LAB_WHY];   /* the last one */
-    const char *lacks[2][2]; /* [backend][pipeline]: why it is skipped; NULL: it is not */
-    int64_t widest_f32;      /* dims of f32 heads that CUDA's fused kernels take here at most */
-    int64_t too_wide;        /* cases of the sweep that were skipped for it */
-    int64_t cases;           /* how many there are to do */
-    bool terminal;           /* stderr is one */
-    double told;             /* when the last line of progress was written */
-    double worst;            /* error over bound of all */
+    unsigned asked[2];     /* [backend]: stages of some case that is not skipped, a bit each */
+    char refusal[LAB_WHY]; /* the last one */
+    const char
+        *lacks[2][2][2]; /* [operation][backend][pipeline]: why it is skipped; NULL: it is not */
+    int64_t widest_f32;  /* dims of f32 heads that CUDA's fused kernels take here at most */
+    int64_t too_wide;    /* cases of the sweep that were skipped for it */
+    int64_t cases;       /* how many there are to do */
+    bool terminal;       /* stderr is one */
+    double told;         /* when the last line of progress was written */
+    double worst;        /* error over bound of all */
     struct lab_case nearest; /* whose it is */
 };
 
@@ -126,10 +128,11 @@ static void find_kernels(struct verify *v) {
         if (tess_kernel_describe(k, &t->info, NULL) == TESS_OK)
             v->n_kernels++;
     }
-    for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
-        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            v->lacks[backend][pipeline] =
-                lab_device_lacks((tess_backend)backend, (tess_pipeline)pipeline);
+    for (int op = TESS_ATTENTION; op <= TESS_ATTENTION_BACKWARD; op++)
+        for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
+            for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+                v->lacks[op][backend][pipeline] = lab_device_lacks(
+                    (tess_backend)backend, (tess_operation)op, (tess_pipeline)pipeline);
 }
 
 /* Past 512 dims it is a device's shared memory that decides. */
@@ -159,8 +162,10 @@ static int64_t widest_f32(void) {
 /* Whether a case of the sweep has no fused kernel on this machine's GPU. */
 static bool is_too_wide(const struct verify *v, const struct lab_case *c, tess_backend backend,
                         tess_pipeline pipeline) {
-    return backend == TESS_CUDA && pipeline == TESS_FUSED && c->type == TESS_F32 &&
-           (c->d > v->widest_f32 || c->dv > v->widest_f32);
+    const int64_t d = c->d > c->dv ? c->d : c->dv;
+    if (backend != TESS_CUDA || pipeline != TESS_FUSED)
+        return false;
+    return lab_case_backward(c) ? d > BACKWARD_WIDEST : c->type == TESS_F32 && d > v->widest_f32;
 }
 
 static void show_failure(const struct verify *v, const struct lab_case *c, const char *why) {
@@ -275,7 +280,7 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
     }
     for (int backend = TESS_CPU; backend <= TESS_CUDA && ok; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
-            if (lab_case_asks(c, backend, pipeline) && !v->lacks[backend][pipeline]) {
+            if (lab_case_asks(c, backend, pipeline) && !v->lacks[c->operation][backend][pipeline]) {
                 if (number >= 0 &&
                     is_too_wide(v, c, (tess_backend)backend, (tess_pipeline)pipeline))
                     v->too_wide++;
@@ -295,7 +300,7 @@ static struct lab_case case_at(const struct options *o, int64_t number) {
         o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
-    if (o->backend == TESS_CUDA && !o->cases.count) /* which has kernels for neither */
+    if (o->backend == TESS_CUDA && !o->cases.count) /* which has kernels for few of them */
         sweep_plain(&c);
     if (o->backend != LAB_ANY)
         c.backend = o->backend;
@@ -358,17 +363,18 @@ static void summary(const struct verify *v, const struct options *o) {
     summary_of_kernels(v);
     for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-            const char *lacks = v->lacks[backend][pipeline];
-            int told = pipeline > TESS_FUSED && lacks && v->lacks[backend][TESS_FUSED] &&
-                       strcmp(lacks, v->lacks[backend][TESS_FUSED]) == 0;
+            const char *lacks = v->lacks[TESS_ATTENTION][backend][pipeline];
+            int told = pipeline > TESS_FUSED && lacks &&
+                       v->lacks[TESS_ATTENTION][backend][TESS_FUSED] &&
+                       strcmp(lacks, v->lacks[TESS_ATTENTION][backend][TESS_FUSED]) == 0;
             if (lacks && !told)
                 printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
         }
     if (v->too_wide)
-        printf("  cuda fused: %lld f32 cases of more than %lld dims, which take more shared memory "
-               "than "
-               "this GPU has, skipped\n",
-               (long long)v->too_wide, (long long)v->widest_f32);
+        printf("  cuda fused: %lld cases skipped, of backwards past %d dims and of f32 heads past "
+               "%lld, which "
+               "take more shared memory than this GPU has\n",
+               (long long)v->too_wide, BACKWARD_WIDEST, (long long)v->widest_f32);
     if (v->worst > 0) {
         char text[LAB_CASE_TEXT];
         lab_case_print(&v->nearest, text);

@@ -10,8 +10,8 @@ build=${1:-build/release}
 stage=${2:-.stage}
 
 programs=("$build/tessera")
-for test in cuda api plan large; do
-    [ -x "$build/test_$test" ] && programs+=("$build/test_$test")
+for program in test_cuda test_api test_plan test_large outputs; do
+    [ -x "$build/$program" ] && programs+=("$build/$program")
 done
 [ -x "$build/tessera" ] || { echo "gpu_stage: there is no $build/tessera: build first" >&2; exit 2; }
 

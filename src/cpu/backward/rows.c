@@ -33,7 +33,7 @@ struct job {
 
 /* Rows of a tile, of all its heads. */
 static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->stack * args->lists->tile_rows);
+    return (size_t)cpu_lanes(args->tile_heads * args->lists->tile_rows);
 }
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
@@ -70,7 +70,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
     job->d_alibi =
         carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
-                         (size_t)args->stack, sizeof *job->d_alibi);
+                         (size_t)args->tile_heads, sizeof *job->d_alibi);
 }
 
 size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
@@ -101,19 +101,19 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                            int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const int64_t head = batch_head * args->stack, *row = &args->lists->tile_row[tile];
+    const int64_t head = batch_head * args->tile_heads, *row = &args->lists->tile_row[tile];
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
     struct item it = {.args = args,
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->stack,
+                      .heads = args->tile_heads,
                       .first = row[0],
-                      .rows = (row[1] - row[0]) * args->stack};
+                      .rows = (row[1] - row[0]) * args->tile_heads};
     scratch_take(&c, args, &it.s);
     sums_begin(&it.s.d_q, cpu_lanes(it.rows));
     it.list = args->list_of[head] * args->lists->tiles + tile;
     it.listed = cpu_gradients_listed_fit(p) &&
-                listed_pays(p, args->lists, it.list, row[1] - row[0], args->stack);
+                listed_pays(p, args->lists, it.list, row[1] - row[0], args->tile_heads);
     return it;
 }
 
@@ -339,8 +339,8 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
                      it.rows, LOG2_E))
         it.modify = &modify;
     if (p->gradients & TESS_GRADIENT_ALIBI) {
-        it.d_alibi = job->d_alibi + number * args->stack;
-        for (int64_t h = 0; h < args->stack; h++)
+        it.d_alibi = job->d_alibi + number * args->tile_heads;
+        for (int64_t h = 0; h < args->tile_heads; h++)
             it.d_alibi[h] = 0;
     }
     struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
@@ -374,9 +374,9 @@ static void slopes_gather(const struct job *job) {
     for (int64_t h = 0; h < heads; h++) {
         double sum = 0;
         for (int64_t i = 0; i < args->schedule->n_items; i++) {
-            const int64_t first = args->schedule->items[i].batch_head * args->stack % heads;
-            if (first == h / args->stack * args->stack)
-                sum += job->d_alibi[i * args->stack + (h - first)];
+            const int64_t first = args->schedule->items[i].batch_head * args->tile_heads % heads;
+            if (first == h / args->tile_heads * args->tile_heads)
+                sum += job->d_alibi[i * args->tile_heads + (h - first)];
         }
         args->d_alibi[h] = (float)sum;
     }

@@ -6,144 +6,13 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
-#if defined(__AMX_BF16__)
-#include "isa/amx.h"
-#elif defined(__AVX512BF16__)
-#include "isa/dpbf16.h"
-#endif
-#include "forward/group.h"
-#include "forward/listed.h"
-#include "tile/modify.h"
-#include "tile/parallel.h"
-#include "forward/prefetch.h"
-
-/* One thread's scratch. */
-struct scratch {
-    struct near near;
-    struct state state;
-    float *low;
-    float *qt, *factor, *st;
-    float *k, *v; /* rows converted to f32 */
-    float *row;   /* CPU_LANES rows of max(d_qk, d_v) floats */
-    struct listed listed;
-#if defined(__AVX512BF16__)
-    struct pairs pairs;
-#endif
-};
-
-struct job {
-    const struct kernel_args *args;
-    char *slots, *scratch;
-    size_t slot_size, scratch_size;
-#if defined(__AVX512BF16__)
-    struct pairs_store store;
-#endif
-};
-
-/* ---- workspace:  | slot 0 | slot 1 | ... | scratch of thread 0 | of thread 1 | ... | ---- */
-
-/* Rows of a tile, of all its heads. */
-static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->stack * args->lists->tile_rows);
-}
-
-static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
-    const size_t lanes = tile_lanes(args);
-    s->m = carve_take(c, lanes, sizeof *s->m);
-    s->l = carve_take(c, lanes, sizeof *s->l);
-    s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
-}
-
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
-    const struct problem *p = args->problem;
-    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
-    state_take(c, args, &s->state);
-    s->near.m = carve_take(c, lanes, sizeof(float));
-    s->near.l = carve_take(c, lanes, sizeof(float));
-    s->near.ot = carve_take_panel(c, lanes, d_v, sizeof(float));
-    s->low = carve_take_panel(c, lanes, d_v, sizeof(float));
-    s->qt = carve_take_panel(c, lanes, d_qk, sizeof(float));
-    s->st = carve_take(c, CPU_ST_KEYS * CPU_GROUP, sizeof(float));
-    listed_take(c, p, &s->listed);
-    const int32_t some = cpu_listed_fits(p) ? listed_keys(p) : 0;
-    const int32_t keys = some > CPU_KEYS ? some : CPU_KEYS;
-    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
-    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
-    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
-    s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
-#if defined(__AVX512BF16__)
-    pairs_take(c, p, lanes, &s->pairs);
-#endif
-}
-
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
-    struct carve slot = {0}, one = {0};
-    struct scratch scratch;
-    struct state state;
-    job->args = args;
-    state_take(&slot, args, &state);
-    scratch_take(&one, args, &scratch);
-    c->overflow |= slot.overflow | one.overflow;
-    job->slot_size = slot.used;
-    job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
-    job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-#if defined(__AVX512BF16__)
-    pairs_store_take(c, args, &job->store);
-#endif
-}
+#include "forward/item.h"
 
 size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
     struct job job;
     job_take(&c, args, &job);
     return c.overflow ? SIZE_MAX : c.used;
-}
-
-static struct state slot_state(const struct job *job, int64_t slot) {
-    struct carve c = {.base = job->slots + (size_t)slot * job->slot_size};
-    struct state s;
-    state_take(&c, job->args, &s);
-    return s;
-}
-
-static struct scratch thread_scratch(const struct job *job, int32_t thread) {
-    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct scratch s;
-    scratch_take(&c, job->args, &s);
-    return s;
-}
-
-/* An item under way. */
-struct item {
-    const struct kernel_args *args;
-    struct scratch s;
-    struct state out;      /* what its rows have seen, at last */
-    int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
-    int64_t tile;          /* number T, see lists.h */
-    int64_t first, rows;   /* the first query; rows of all heads together */
-    int listed;            /* only listed pairs are computed */
-    struct modify *modify; /* NULL where the problem modifies nothing */
-    int64_t left;          /* superblocks after this one, if all that may are whole */
-    struct cpu_soon *soon;
-    int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
-#if defined(__AVX512BF16__)
-    int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
-    struct pairs_store store;
-    struct pairs_batch batch;
-#endif
-};
-
-/* Adds what near has still to be given, before anything else is done to it. */
-static void item_flush(struct item *it) {
-#if defined(__AVX512BF16__)
-    if (it->batch.n)
-        unit_add_values(&it->s.pairs, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
-                        it->args->problem->d_v, it->s.near.ot);
-    it->batch.n = 0;
-#else
-    (void)it;
-#endif
 }
 
 /* ---- one superblock ---- */
@@ -282,7 +151,7 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
-    cpu_soon_put(it->soon, it->left, v_row + keys->n);
+    cpu_prefetch_take(it->queue, it->left, v_row + keys->n);
     if (type != p->type) { /* for all groups at once */
         cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
         cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
@@ -362,12 +231,12 @@ static void item_load_rows(const struct item *it, const struct cpu_head *q) {
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const int64_t head = work->batch_head * args->stack;
+    const int64_t head = work->batch_head * args->tile_heads;
     struct item it = {.args = args,
                       .s = thread_scratch(job, thread),
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->stack,
+                      .heads = args->tile_heads,
                       .tile = args->list_of[head] * args->lists->tiles + work->tile,
                       .first = args->lists->tile_row[work->tile]};
     const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
@@ -476,9 +345,9 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         return;
     }
     const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
-    struct cpu_soon soon;
-    it.soon = &soon;
-    cpu_soon_find(&soon, args, number, &o, it.first, it.rows);
+    struct cpu_prefetch queue;
+    it.queue = &queue;
+    cpu_prefetch_fill(&queue, args, number, &o, it.first, it.rows);
     if (w.left >= CPU_NEAR && cpu_near(p->d_v) == CPU_NEAR)
         w.most = CPU_KEYS;
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
@@ -528,12 +397,12 @@ static void merge_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct merge_item *merge = &args->schedule->merges[number];
-    const int64_t head = merge->batch_head * args->stack;
+    const int64_t head = merge->batch_head * args->tile_heads;
     struct scratch s = thread_scratch(job, thread);
     struct item it = {.args = args,
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->stack,
+                      .heads = args->tile_heads,
                       .first = args->lists->tile_row[merge->tile]};
     it.rows = (args->lists->tile_row[merge->tile + 1] - it.first) * it.heads;
     const struct state sum = slot_state(job, merge->first_slot);

@@ -15,7 +15,7 @@ struct cpu_outputs {
     const struct cpu_stage_scratch *s;
     int64_t rows, d; /* of the chunk; dims of an output */
     float *near, *total, *low;
-    uint64_t weighty; /* rows that have met a weight that is not 0 */
+    uint64_t nonzero; /* rows that have met a weight that is not 0 */
     int64_t done;     /* superblocks */
 };
 
@@ -30,21 +30,21 @@ static inline struct cpu_outputs cpu_outputs_begin(const struct cpu_stage_scratc
 }
 
 /* Which rows, from bit `row` on, have a weight that is not 0 among those of n keys. */
-static inline uint64_t cpu_weighty(const float *pt, int64_t width, int32_t n, int64_t row) {
-    uint64_t weighty = 0;
+static inline uint64_t cpu_nonzero(const float *pt, int64_t width, int32_t n, int64_t row) {
+    uint64_t nonzero = 0;
     for (int64_t lane = 0; lane < width; lane += CPU_LANES) {
         vi any = {0};
         for (int32_t j = 0; j < n; j++)
             any |= (vi)(v_load(pt + j * width + lane) != (vf){0});
-        weighty |= (uint64_t)v_bits(any) << (row + lane);
+        nonzero |= (uint64_t)v_bits(any) << (row + lane);
     }
-    return weighty;
+    return nonzero;
 }
 
 /* Adds n rows `value` times the weights pt of the group of lanes that begins at `lane`. */
 static inline void cpu_outputs_add(struct cpu_outputs *out, int64_t lane, int64_t width,
                                    const float *pt, const float *const *value, int32_t n) {
-    out->weighty |= cpu_weighty(pt, width, n, lane);
+    out->nonzero |= cpu_nonzero(pt, width, n, lane);
     cpu_values(pt, (int)(width / CPU_LANES), value, n, out->d, NULL, out->near + lane * out->d);
 }
 
@@ -77,7 +77,7 @@ static inline void cpu_outputs_end(struct cpu_outputs *out, const struct cpu_hea
     for (int64_t r = 0; r < out->rows; r++) {
         int64_t width;
         float *column = cpu_column(out->total, lanes, r, out->d, &width);
-        for (int64_t i = 0; i < out->d && !(out->weighty >> r & 1); i++)
+        for (int64_t i = 0; i < out->d && !(out->nonzero >> r & 1); i++)
             column[i * width] = 0;
     }
     cpu_store_outputs(o, first, out->rows, out->d, out->total, out->s->row);

@@ -14,12 +14,12 @@
 #ifndef TESSERA_CPU_MICRO_H
 #define TESSERA_CPU_MICRO_H
 
-#include "isa/vector.h"
+#include "isa/lanes.h"
 
 #include <stddef.h>
 
 #define CPU_KEYS 256       /* of a superblock, at most */
-#define CPU_KEYS_SHORT 128 /* the same in a short list: more of them, for rows of soon.h */
+#define CPU_KEYS_SHORT 128 /* in a short list: more of them, for forward/prefetch.h */
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
 #define CPU_SPAN 128                          /* dims that chunks are added up over */

@@ -1,5 +1,5 @@
 /* Launches with one thread block for each unit of work, where a loop over units would cost
- * registers. Also the table that picks an instance by the height of block rows. */
+ * registers. */
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
@@ -23,20 +23,6 @@ static inline cudaError_t blocks_launch(void (*kernel)(const struct staged_param
                     (units + BLOCKS_ACROSS - 1) / BLOCKS_ACROSS);
     void *arguments[] = {(void *)p};
     return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), arguments, 0, stream);
-}
-
-/* An instance, and the largest height of block rows (queries) that it takes. Tables end with
- * INT64_MAX. */
-struct blocks_mapping {
-    int64_t height;
-    cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
-};
-
-static inline cudaError_t blocks_launch_of(const struct blocks_mapping *mapping,
-                                           const struct staged_params *p, cudaStream_t stream) {
-    while (p->height > mapping->height)
-        mapping++;
-    return mapping->launch(p, stream);
 }
 
 #endif

@@ -9,7 +9,6 @@
 
 #include <cuda_runtime.h>
 
-#define CLUSTER_ARCHITECTURE 90
 #define CLUSTER_MAX 8
 
 /* Thread blocks in the cluster, and the rank of this one. */

@@ -23,24 +23,25 @@ static inline cudaError_t grid_launch(void (*kernel)(const struct staged_params)
                             dim3(threads), arguments, 0, stream);
 }
 
-/* A kernel for block rows of up to `height` queries; `shared`: bytes of shared memory of a thread
- * block. */
-struct grid_tile {
-    int64_t height;
+/* An instance of a kernel: its tiles' size, in what the kernel's table counts, and bytes of shared
+ * memory of a thread block. */
+struct grid_instance {
+    int64_t size;
     size_t shared;
     cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
 };
 
-/* Launches the first of n tiles that is high enough, or the last. A lower tile is taken where the
- * device has too little shared memory. */
-static inline cudaError_t grid_launch_tile(const struct grid_tile *tiles, int n,
-                                           const struct staged_params *p, cudaStream_t stream) {
+/* Launches the first of n instances, ascending, of `size` at least, or the last. A smaller one is
+ * taken where the device has too little shared memory. */
+static inline cudaError_t grid_launch_instance(const struct grid_instance *instances, int n,
+                                               int64_t size, const struct staged_params *p,
+                                               cudaStream_t stream) {
     int i = 0;
-    while (i < n - 1 && tiles[i].height < p->height)
+    while (i < n - 1 && instances[i].size < size)
         i++;
-    while (i > 0 && (int64_t)tiles[i].shared > p->shared)
+    while (i > 0 && (int64_t)instances[i].shared > p->shared)
         i--;
-    return tiles[i].launch(p, stream);
+    return instances[i].launch(p, stream);
 }
 
 /* Launches one thread block for each unit, with `shared` bytes of dynamic shared memory. More units

@@ -4,6 +4,7 @@
 
 #include "host/forward.h"
 #include "device/convert.cuh"
+#include "device/modify.cuh"
 #include "device/warp.cuh"
 
 #include <cuda_runtime.h>
@@ -45,7 +46,8 @@ static __device__ __forceinline__ float attention_base(float m) {
 template <class T>
 static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_params p) {
-    for (int64_t i = blockIdx.x; i < p.n_merges; i += gridDim.x) {
+    const int64_t merges = p.header->array[ATTENTION_IMAGE_MERGES].count;
+    for (int64_t i = blockIdx.x; i < merges; i += gridDim.x) {
         const struct granule_item merge = p.image.merges[i];
         const int32_t b = merge.batch, h = merge.head;
         T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];
@@ -59,6 +61,7 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
                 const struct attention_slot s = attention_slot_of(p, merge.slot + part);
                 l += exp2f(s.m[row] - base) * s.l[row];
             }
+            const float below = modify_denominator(p.modify, h, m, l);
             for (int d = warp_lane(); d < p.d_v; d += 32) {
                 float sum = 0;
                 for (int part = 0; part < merge.parts; part++) {
@@ -66,7 +69,7 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
                     sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
                 }
                 from_f32(&o[(merge.row + row) * p.o.stride[2] + d],
-                         l == 0 ? 0.0f : mean_in_range(sum / l, T()));
+                         l == 0 ? 0.0f : mean_in_range(sum * p.modify.kept / below, T()));
             }
             if (warp_lane() == 0)
                 attention_store_lse(p, b, h, merge.row + row, m, l);

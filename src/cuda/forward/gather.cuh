@@ -176,8 +176,7 @@ template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
-    const char *k[ATTENTION_JOBS],
-        *v[ATTENTION_JOBS]; /* heads of K and V, of the items that are looked up */
+    const char *heads[ATTENTION_JOBS][2]; /* of K and V, of the items that are looked up */
     int32_t keys[2][KEYS];
 };
 

@@ -115,17 +115,33 @@ static tess_status cuda_synchronize(tess_stream stream, tess_error *error) {
 
 /* ---- images ---- */
 
-tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
-                        tess_error *error) {
-    for (size_t i = 0; i < count; i++) {
-        cudaError_t code = parts[i].count ? cudaMemcpyAsync(parts[i].to, parts[i].from,
-                                                            (size_t)parts[i].count * parts[i].size,
-                                                            cudaMemcpyHostToDevice, stream)
-                                          : cudaSuccess;
-        if (code != cudaSuccess)
-            return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
+static tess_status part_copy(const struct device_part *part, tess_stream stream,
+                             tess_error *error) {
+    const cudaError_t code =
+        part->from && part->count
+            ? cudaMemcpyAsync(part->to, part->from, (size_t)part->count * part->size,
+                              cudaMemcpyHostToDevice, stream)
+            : cudaSuccess;
+    return code == cudaSuccess
+               ? TESS_OK
+               : cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
+}
+
+/* The header is copied from memory that is not pinned, so it is read before the call returns. */
+tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
+                       tess_stream stream, tess_error *error) {
+    struct image_header header = {.magic = IMAGE_MAGIC, .arrays = (int64_t)count};
+    const struct device_part whole = {image, &header, 1, sizeof header};
+    tess_status status = TESS_OK;
+    for (size_t i = 0; i < count && !status; i++) {
+        header.array[i] = (struct image_array){
+            .offset = parts[i].to ? (char *)parts[i].to - (char *)image : 0,
+            .capacity = parts[i].count,
+            .count = parts[i].count,
+        };
+        status = part_copy(&parts[i], stream, error);
     }
-    return TESS_OK;
+    return status ? status : part_copy(&whole, stream, error);
 }
 
 tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#define LOG2_E 1.4426950408889634
+
 static const struct granules *granules_of(const struct kernel_args *args) {
     return &args->prepared->granules;
 }
@@ -18,6 +20,7 @@ static int64_t row_masks(const struct kernel_args *args) {
 static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
     const struct granules *g = granules_of(args);
     struct attention_image i;
+    carve_take(c, 1, sizeof(struct image_header));
     i.keys = carve_take(c, (size_t)g->n, sizeof *i.keys);
     i.masks = carve_take(c, (size_t)g->n_masks, sizeof *i.masks);
     i.words = carve_take(c, (size_t)row_masks(args), sizeof *i.words);
@@ -29,6 +32,11 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.records = carve_take(c, (size_t)g->n_records, sizeof *i.records);
     i.mask_bits = carve_take(c, (size_t)g->n_bits, sizeof *i.mask_bits);
     return i;
+}
+
+struct attention_image attention_image_of(const struct kernel_args *args) {
+    struct carve carve = {.base = (char *)(uintptr_t)args->image};
+    return image_take(&carve, args);
 }
 
 size_t attention_image_size(const struct kernel_args *args) {
@@ -52,7 +60,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.records, g->records, g->n_records, sizeof *to.records},
         {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
-    return device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
+    return image_copy(image, parts, sizeof parts / sizeof *parts, args->stream, error);
 }
 
 /* ---- runs ---- */
@@ -68,7 +76,7 @@ static int64_t slot_floats(const struct kernel_args *args) {
 
 size_t attention_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
-    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->stack),
+    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->tile_heads),
                      (size_t)slot_floats(args), sizeof(float));
     return carve.overflow ? SIZE_MAX : carve.used;
 }
@@ -86,10 +94,9 @@ static bool rows_copied(const struct kernel_args *args) {
 
 struct attention_params attention_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
-    struct carve carve = {.base = (char *)(uintptr_t)args->image};
     const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
-        .image = image_take(&carve, args),
+        .image = attention_image_of(args),
         .q = rows_view_of(&args->q),
         .k = rows_view_of(&args->k),
         .v = rows_view_of(&args->v),
@@ -101,7 +108,7 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
-        .stack = (int32_t)args->stack,
+        .stack = (int32_t)args->tile_heads,
         .slot_floats = slot_floats(args),
         .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
         .workers = granules_of(args)->workers,
@@ -115,6 +122,8 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
         .copied = rows_copied(args),
         .q_scale = (float)q_scale,
-        .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
+        .score_scale = (float)(p->scale / q_scale * LOG2_E),
+        .modify = modify_params_of(args, LOG2_E),
+        .header = args->image,
     };
 }

@@ -2,12 +2,15 @@
 #ifndef TESSERA_CUDA_ATTENTION_H
 #define TESSERA_CUDA_ATTENTION_H
 
+#include "host/image.h"
+#include "host/modify.h"
 #include "host/rows.h"
 #include "lists/prepare.h"
 
 #include <stdbool.h>
 
-/* The image: arrays of struct granules, and the row masks of struct lists. */
+/* The image: arrays of struct granules, and the row masks of struct lists. Kernels read how many items
+ * each worker has in worker_ptr, and those of the forward how many merges there are in the header. */
 struct attention_image {
     int32_t *keys;
     struct granule_mask *masks;
@@ -19,6 +22,7 @@ struct attention_image {
     uint64_t *group_keys;
     uint32_t *records, *mask_bits;
 };
+#define ATTENTION_IMAGE_MERGES 4 /* the array's number in the header */
 
 /*
  * Slots of the workspace, one for each part of a split tile:
@@ -29,8 +33,8 @@ struct attention_params {
     struct attention_image image;
     struct rows_view q, k, v, o, lse;
     float *slots;
-    int64_t n_items, n_merges;
-    int32_t granule_bits; /* log2 of the granule's size */
+    int64_t n_items, n_merges; /* at most: what grids are sized by */
+    int32_t granule_bits;      /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
     int32_t stack;       /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */
@@ -43,6 +47,8 @@ struct attention_params {
     /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
+    struct modify_params modify;
+    const struct image_header *header; /* of the image */
 };
 
 /* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and
@@ -102,6 +108,7 @@ struct attention_params {
 
 /* What the table asks of every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);
+struct attention_image attention_image_of(const struct kernel_args *args);
 tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);

@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
-#include "host/forward.h"
+#include "host/backward.h"
 #include "host/staged.h"
 
 #include <cuda_runtime_api.h>
@@ -12,25 +12,38 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; for kernels of the stages that are faster on Hopper where TMA can fetch keys also
- * cuda_NAME_sm90, which answers cudaErrorNotSupported where it cannot, and launches nothing. Fused
- * ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
- * planning. */
+/* cuda_NAME; of the stages by TMA they answer cudaErrorNotSupported, and launch nothing, where tensors
+ * have no tensor map. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
+ * the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);
 #define CUDA_FORWARD_UNITS_f32(name) CUDA_FORWARD_UNIT(f32_##name)
 #define CUDA_FORWARD_UNITS_16bit(name) CUDA_FORWARD_UNIT(bf16_##name) CUDA_FORWARD_UNIT(f16_##name)
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
-#define CUDA_STAGED(name, ...)                                                                     \
-    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                   \
-    cudaError_t cuda_##name##_sm90(const struct staged_params *p, cudaStream_t stream);
+#define CUDA_STAGED_UNIT(name)                                                                     \
+    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);
+#define CUDA_STAGED_UNITS_any(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
+#define CUDA_STAGED_UNITS_f32(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
+#define CUDA_STAGED_UNITS_16bit(stem, variant)                                                     \
+    CUDA_STAGED_UNIT(stem##_bf16_##variant) CUDA_STAGED_UNIT(stem##_f16_##variant)
+#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_UNITS_##types(stem, variant)
+#define CUDA_BACKWARD(type, name, pass, ...)                                                       \
+    cudaError_t cuda_gradient_##pass##_##type##_##name(const struct gradient_params *p,            \
+                                                       cudaStream_t stream);                       \
+    int64_t cuda_gradient_##pass##_##type##_##name##_shared(int32_t rows);
+#define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
 #undef CUDA_STAGED
+#undef CUDA_BACKWARD
+#undef CUDA_DELTA
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
+
+/* Softcap and ALiBi on the scores that SDDMM has written. */
+cudaError_t cuda_sddmm_modify(const struct staged_params *p, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

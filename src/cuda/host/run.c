@@ -1,9 +1,16 @@
 /* Launches of the table's kernels, in its order. */
+#include "base/status.h"
 #include "host/launch.h"
 #include "host/table.h"
 
 #define CUDA_FORWARD(...)
-#define CUDA_STAGED(name, ...) cuda_##name,
+#define CUDA_BACKWARD(...)
+#define CUDA_DELTA(...)
+#define CUDA_STAGED_LAUNCHES_any(stem, variant) cuda_##stem##_f32_##variant,
+#define CUDA_STAGED_LAUNCHES_f32(stem, variant) cuda_##stem##_f32_##variant,
+#define CUDA_STAGED_LAUNCHES_16bit(stem, variant)                                                  \
+    cuda_##stem##_bf16_##variant, cuda_##stem##_f16_##variant,
+#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_LAUNCHES_##types(stem, variant)
 static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t) = {
 #include "instances.def"
 };
@@ -17,6 +24,14 @@ static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t)
 static cudaError_t (*const forward[])(const struct attention_params *, cudaStream_t) = {
 #include "instances.def"
 };
+#undef CUDA_FORWARD
+#undef CUDA_BACKWARD
+
+#define CUDA_FORWARD(...)
+#define CUDA_BACKWARD(type, name, pass, ...) cuda_gradient_##pass##_##type##_##name,
+static cudaError_t (*const backward[])(const struct gradient_params *, cudaStream_t) = {
+#include "instances.def"
+};
 
 static tess_status answer(const struct kernel_args *args, cudaError_t code, tess_error *error) {
     return code == cudaSuccess ? TESS_OK
@@ -28,7 +43,15 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
-    return answer(args, staged[args->kernel - cuda_table](&p, args->stream), error);
+    cudaError_t code = staged[args->kernel - cuda_table](&p, args->stream);
+    if (code == cudaErrorNotSupported)
+        return error_set(error, TESS_UNSUPPORTED, args->function, NULL,
+                         "kernel %s copies by TMA, which cannot address these tensors (rows of "
+                         "stride 0, say): the problem can name another kernel",
+                         args->kernel->name);
+    if (!code && args->kernel->stage == TESS_STAGE_SDDMM && p.modify.scores)
+        code = cuda_sddmm_modify(&p, args->stream);
+    return answer(args, code, error);
 }
 
 tess_status forward_run(const struct kernel_args *args, tess_error *error) {
@@ -38,4 +61,21 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     const struct attention_params p = attention_params_of(args);
     return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
                   error);
+}
+
+tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
+    const struct gradient_params p = gradient_params_of(args);
+    return answer(
+        args, backward[args->kernel - cuda_table - CUDA_BEFORE_BACKWARD](&p, args->stream), error);
+}
+
+tess_status delta_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
+    const struct delta_params p = delta_params_of(args);
+    return answer(args, cuda_delta(&p, args->stream), error);
 }

@@ -5,36 +5,6 @@
 
 /* ---- what kernels are handed ---- */
 
-/* Columns of all block rows: the scores of each head fill block_q rows of them. */
-static int64_t columns_of(const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t last = args->problem->batch * args->problem->heads_q - 1;
-    const int64_t list = args->list_of[last];
-    const int64_t tiles = bcsr_row_begin(m, list, m->rows) - bcsr_row_begin(m, list, 0);
-    return args->scores_offset[last] / m->block_q + tiles * m->block_kv;
-}
-
-static int64_t mean_width_of(const struct kernel_args *args) {
-    return columns_of(args) / (args->schedule->n_items > 0 ? args->schedule->n_items : 1);
-}
-
-/* Chunks of a block row of mean width. */
-static int32_t chunks_of_block_row(const struct kernel_args *args) {
-    const int64_t chunks = (mean_width_of(args) + CUDA_CHUNK - 1) / CUDA_CHUNK;
-    return chunks > 0 ? (int32_t)chunks : 1;
-}
-
-/* Columns of the first item's block row: items stand longest first within a group of heads. */
-static int64_t widest_of(const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr;
-    if (args->schedule->n_items == 0)
-        return 0;
-    const struct work_item *first = args->schedule->items;
-    const int64_t list = args->list_of[first->batch_head];
-    return (bcsr_row_end(m, list, first->tile) - bcsr_row_begin(m, list, first->tile)) *
-           m->block_kv;
-}
-
 /* Block rows are narrower than 2^32 columns, so for wider blocks any wider number does. */
 static struct cuda_divisor divisor_of(int64_t number) {
     const uint32_t n = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
@@ -48,50 +18,57 @@ static struct cuda_divisor divisor_of(int64_t number) {
     };
 }
 
-struct staged_params staged_params_of(const struct kernel_args *args, void *image) {
-    const struct problem *p = args->problem;
-    const struct bcsr *m = args->bcsr;
-    struct carve carve = {.base = image};
+struct staged_params staged_sizes(const struct problem *p, const tess_target *target) {
+    const struct block_rows *of = &p->block_rows;
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
-    const int64_t widest = widest_of(args);
-    const int even = widest <= 2 * mean_width_of(args) + 32; /* as widths drawn for each are */
+    const int64_t mean = of->count ? of->columns / of->count : 0;
+    const int64_t chunks = (mean + CUDA_CHUNK - 1) / CUDA_CHUNK;
+    const int even = of->widest <= 2 * mean + 32; /* as widths drawn for each are */
     return (struct staged_params){
-        .image = staged_image(&carve, args),
-        .q = rows_view_of(&args->q),
-        .k = rows_view_of(&args->k),
-        .v = rows_view_of(&args->v),
-        .o = rows_view_of(&args->o),
-        .lse = rows_view_of(&args->lse),
-        .scores = args->scores,
-        .n_items = args->schedule->n_items,
-        .n_bands = m->n_bands,
-        .n_bitmasks = m->n_bitmasks,
+        .n_items = of->count,
+        .n_bands = of->bands,
+        .n_bitmasks = of->bitmasks,
         .n_q = p->n_q,
         .n_kv = p->n_kv,
-        .block_q = m->block_q,
-        .block_kv = m->block_kv,
-        .by_block_kv = divisor_of(m->block_kv),
-        .by_heads_q = divisor_of(p->heads_q),
-        .by_heads_per_kv = divisor_of(p->heads_q / p->heads_kv),
-        .rows = m->rows,
-        .height = m->block_q < p->n_q ? m->block_q : p->n_q,
-        .columns = columns_of(args),
+        .block_q = of->block_q,
+        .block_kv = of->block_kv,
+        .height = of->block_q < p->n_q ? of->block_q : p->n_q,
+        .columns = of->columns,
         .batch = p->batch,
         .heads_q = (int32_t)p->heads_q,
         .heads_per_kv = (int32_t)(p->heads_q / p->heads_kv),
         .d_qk = (int32_t)p->d_qk,
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .shared = args->target->shared_memory_per_block,
-        .multiprocessors = args->target->multiprocessors,
-        .architecture = args->target->architecture,
+        .shared = target->shared_memory_per_block,
+        .multiprocessors = target->multiprocessors,
+        .architecture = target->architecture,
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
-        .block_row_chunks = chunks_of_block_row(args),
+        .block_row_chunks = chunks > 0 ? (int32_t)chunks : 1,
         .even = even,
-        .in_order = even && m->block_kv % 8 != 0,
-        .widest = widest,
+        .in_order = even && of->block_kv % 8 != 0,
+        .widest = of->widest,
     };
+}
+
+struct staged_params staged_params_of(const struct kernel_args *args, void *image) {
+    const struct problem *problem = args->problem;
+    struct carve carve = {.base = image};
+    struct staged_params p = staged_sizes(problem, args->target);
+    p.image = staged_image(&carve, args);
+    p.q = rows_view_of(&args->q);
+    p.k = rows_view_of(&args->k);
+    p.v = rows_view_of(&args->v);
+    p.o = rows_view_of(&args->o);
+    p.lse = rows_view_of(&args->lse);
+    p.scores = args->scores;
+    p.modify = modify_params_of(args, 1);
+    p.rows = args->bcsr->rows;
+    p.by_block_kv = divisor_of(p.block_kv);
+    p.by_heads_q = divisor_of(problem->heads_q);
+    p.by_heads_per_kv = divisor_of(p.heads_per_kv);
+    return p;
 }
 
 /* ---- the image ---- */
@@ -114,10 +91,15 @@ tess_status staged_image_upload(const struct kernel_args *args, void *image, tes
         {to->band, m->band, m->n_bands, 2 * sizeof *to->band},
         {to->bitmask_entry, m->bitmask_entry, m->n_bitmasks, sizeof *to->bitmask_entry},
         {to->bits, m->bits, staged_image_words(m), sizeof *to->bits},
-        {to->items, args->schedule->items, args->schedule->n_items, sizeof *to->items},
+        {to->partial, NULL, to->partial ? m->n_tiles : 0, sizeof *to->partial},
+        {to->items, args->schedule->items, p.n_items, sizeof *to->items},
+        {to->block_rows, NULL, p.n_items, sizeof *to->block_rows},
+        {to->rows, NULL, p.n_items, sizeof *to->rows},
+        {to->chunks, NULL, p.n_items + 1, sizeof *to->chunks},
         {to->list_of, args->list_of, heads, sizeof *to->list_of},
         {to->scores_offset, args->scores_offset, heads, sizeof *to->scores_offset},
     };
-    tess_status status = device_copy(parts, sizeof parts / sizeof *parts, args->stream, error);
+    tess_status status =
+        image_copy(image, parts, sizeof parts / sizeof *parts, args->stream, error);
     return status ? status : staged_derive(&p, (size_t)m->n_tiles, args->stream, error);
 }

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_LAUNCH_H
 #define TESSERA_CUDA_LAUNCH_H
 
+#include "host/modify.h"
 #include "host/rows.h"
 #include "host/staged_image.h"
 
@@ -15,7 +16,7 @@ struct staged_params {
     struct staged_image image;
     struct rows_view q, k, v, o, lse;
     float *scores;
-    int64_t n_items;
+    int64_t n_items; /* block rows of all heads */
     int64_t n_bands, n_bitmasks;
     int64_t n_q, n_kv;
     int64_t block_q, block_kv;
@@ -32,24 +33,75 @@ struct staged_params {
     int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
+    struct modify_params modify;
     int32_t block_row_chunks; /* chunks of CUDA_CHUNK columns of a mean block row, at least 1 */
     int32_t even;             /* block rows have about the same width */
     int32_t in_order;         /* ... and rows share sectors with their neighbours */
-    int64_t
-        widest; /* columns of the widest block row of the first heads, which stand for the others */
+    int64_t widest;           /* columns of the widest block row */
 };
 
-/* An array of an image and where it comes from. */
-struct device_part {
-    void *to;
-    const void *from;
-    int64_t count;
-    size_t size;
+/* ---- what variants of a stage take: planning refuses by it, launches have tiles by it ---- */
+
+/* What CUDA has to know of a kernel of the stages beside its row of the table (host/table.c). */
+struct staged_kernel {
+    const tess_type *type; /* NULL: any */
+    /* NULL, or why it does not take these heads and block rows. p->n_items 0: block rows are not
+     * known. */
+    const char *(*refuses)(const struct problem *problem, const struct staged_params *p);
 };
 
-/* Copies parts of an image to the device, in the order of the stream. */
-tess_status device_copy(const struct device_part *parts, size_t count, tess_stream stream,
-                        tess_error *error);
+#define CUDA_FORWARD(...)
+#define CUDA_BACKWARD(...)
+#define CUDA_DELTA(...)
+#define CUDA_STAGED(types, stem, variant, ...)                                                     \
+    const char *stem##_##variant##_refuses(const struct problem *problem,                          \
+                                           const struct staged_params *p);
+#include "instances.def"
+#undef CUDA_FORWARD
+#undef CUDA_BACKWARD
+#undef CUDA_DELTA
+#undef CUDA_STAGED
+
+/* What planning knows of a launch: sizes, and the shape of block rows. */
+struct staged_params staged_sizes(const struct problem *problem, const tess_target *target);
+
+#define CLUSTER_ARCHITECTURE 90 /* the first that has clusters */
+
+#define STAGED_TMA_KEYS 32    /* keys of a TMA tile */
+#define STAGED_TMA_DIMS 128   /* of a head at most */
+#define STAGED_GATHER_ROWS 8  /* of a tile without staging: higher block rows fill others */
+#define STAGED_TMA_ROWS 16    /* that tiles of TMA kernels have more than */
+#define SDDMM_NARROW_WIDTH 32 /* columns of the widest block row at most */
+#define SPMM_SHORT_WIDTH 64   /* columns of a mean block row at most ... */
+#define SPMM_SHORT_DIMS 256   /* ... and dims of a head at least: half of the threads suffice */
+#define SOFTMAX_BULK_WARPS 16 /* of a CTA, of which a multiprocessor has one */
+#define SOFTMAX_BULK_HELD 32  /* most elements of a lane */
+#define SOFTMAX_BULK_LANES 4  /* most lanes of a row */
+#define SOFTMAX_BULK_TIMES 2  /* fewest tiles of a warp */
+#define STAGED_SPMM_CLUSTER 4 /* CTAs that share a block row's keys at most */
+#define STAGED_SPMM_TMA_BLOCKS(rows) ((rows) > 64 ? 1 : 2) /* CTAs of a multiprocessor */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CTAs that share the keys of a unit of SpMM, where units are too few for the device, which holds
+ * `blocks` on each multiprocessor. One head in blocks of 128 took 61, 54 and 92 us by clusters of 1, 2
+ * and 4; in blocks of 64, 62, 58 and 92 us (H200, n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
+int staged_spmm_cluster(const struct staged_params *p, int64_t units, int blocks);
+
+/* Rows of SpMM's tiles by TMA: as many as block rows fill, or fewer where block rows are so few that
+ * CTAs would share them. V is then loaded again, but no sums are combined. 0: CTAs would share them
+ * whatever the tiles. */
+int staged_spmm_tma_rows(const struct staged_params *p);
+
+/* Lanes of a row of softmax by bulk copies; 0 where the widest is too wide. */
+int softmax_bulk_lanes(const struct staged_params *p);
+
+#ifdef __cplusplus
+}
+#endif
+
 /* Fills what an image of the stages derives of its other parts on the device. */
 tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
                           tess_error *error);

@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_IMAGE_H
 #define TESSERA_CUDA_IMAGE_H
 
-#include "plan/kernels.h"
+#include "host/image.h"
 
 /* Columns of a block row of scores that one unit of SDDMM computes. */
 #define CUDA_CHUNK 128
@@ -51,6 +51,7 @@ static inline struct staged_image staged_image(struct carve *c, const struct ker
     const size_t heads = (size_t)(args->problem->batch * args->problem->heads_q);
     const int64_t n_partial = m->n_bands + m->n_bitmasks;
     struct staged_image i;
+    carve_take(c, 1, sizeof(struct image_header));
     i.row_ptr = (int64_t *)carve_take(c, lists * (size_t)(m->rows + 1), sizeof(int64_t));
     i.col_idx = (int32_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int32_t));
     i.band_entry = (int64_t *)carve_take(c, (size_t)m->n_bands, sizeof(int64_t));

@@ -2,7 +2,7 @@
  * have in common. */
 #include "host/table.h"
 
-#include "host/forward.h"
+#include "host/backward.h"
 #include "host/staged.h"
 
 #include <math.h>
@@ -24,19 +24,19 @@ static const char *architecture_refused(const tess_target *target) {
 
 /* What no kernel computes. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
-    if (modifiers_any(&problem->modifiers))
-        return "it has no score modifiers (softcap, ALiBi, sinks, dropout): the CPU's kernels do";
     if (problem->o_rest)
         return "it does not write o_rest";
     return architecture_refused(target);
 }
 
-/* Kernels of the stages take every shape: own is their type, NULL for any. */
 static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
                                   const tess_target *target) {
-    const tess_type *takes = kernel->own;
+    const struct staged_kernel *own = kernel->own;
+    const struct staged_params sizes = staged_sizes(problem, target);
     const char *why = refused(problem, target);
-    return why || !takes ? why : type_refused(*takes, problem->type);
+    if (!why && own->type)
+        why = type_refused(*own->type, problem->type);
+    return why ? why : own->refuses(problem, &sizes);
 }
 
 static int has_height(const struct tiling *tiling, int32_t height) {
@@ -64,6 +64,28 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
     if (!why && own->family->refuses)
         why = own->family->refuses(problem, target);
     return why;
+}
+
+/* Of the backward, which knows sinks. */
+static const char *gradient_refuses(const struct kernel *kernel, const struct problem *problem,
+                                    const tess_target *target) {
+    const struct forward_kernel *own = kernel->own;
+    const struct modifiers *m = &problem->modifiers;
+    const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
+    if (m->softcap != 0 || m->alibi || m->dropped)
+        return "it has no softcap, ALiBi or dropout: the CPU's kernels do";
+    if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
+        return "it computes scales of up to 2^127";
+    if (d > own->d_qk)
+        return own->too_wide;
+    const char *why = type_refused(own->type, problem->type);
+    return why ? why : architecture_refused(target);
+}
+
+static const char *delta_refuses(const struct kernel *kernel, const struct problem *problem,
+                                 const tess_target *target) {
+    (void)kernel, (void)problem;
+    return architecture_refused(target);
 }
 
 static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
@@ -125,7 +147,31 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
     return (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)};
 }
 
-/* ---- families ---- */
+/* Of the backward: a multiprocessor has registers for eight warps. */
+static int32_t gradient_resident(int32_t warp, int32_t rows) {
+    return 8 * warp / (rows < warp ? warp : rows);
+}
+#define GRADIENT_FAMILY(pass, type, keys, bf16, size, its_granule)                                 \
+    static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
+        (void)head;                                                                                \
+        return gradient_resident(GRADIENT_WARP(keys, head, bf16, rows), rows);                     \
+    }                                                                                              \
+    static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
+        (void)rows;                                                                                \
+        return (struct granule_step){GRADIENT_STEP(head, size), 16};                               \
+    }                                                                                              \
+    static const struct family family_##pass##_##type = {.granule = its_granule,                   \
+                                                         .step = step_##pass##_##type,             \
+                                                         .resident = resident_##pass##_##type,     \
+                                                         .cluster = 1};
+GRADIENT_FAMILY(keys, bf16, 1, 1, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, f16, 1, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, f32, 1, 0, 4, GRADIENT_GRANULE_F32)
+GRADIENT_FAMILY(rows, bf16, 0, 1, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, f16, 0, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
+
+/* ---- families of attention ---- */
 
 #define HOPPER                                                                                     \
     .granule = GRANULE_MAX, .groups = 1, .resident = resident_one, .refuses = sm90_refuses
@@ -179,7 +225,7 @@ static const struct family family_small_m_16bit = {
 #define PACKED_small_m 0
 #define PACKED_small_m_16bit 0
 
-/* Whether a packed tile has exactly so many rows (stacked_whole), not at most. */
+/* Whether a packed tile has exactly so many rows (gqa_exact), not at most. */
 #define WHOLE_sm90 1
 #define WHOLE_sm90_r192 1
 #define WHOLE_sm90_r64 0
@@ -204,10 +250,6 @@ static const struct family family_small_m_16bit = {
 /* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
-#define TYPE_any NULL
-#define TYPE_f32 &type_f32
-#define TYPE_f16 &type_f16
-#define TYPE_bf16 &type_bf16
 
 static size_t workspace_none(const struct kernel_args *args) {
     (void)args;
@@ -220,8 +262,8 @@ static size_t workspace_none(const struct kernel_args *args) {
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
         .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},               \
                                          .shared = (const int64_t[]){LIST bytes},                  \
-                                         .stacked_rows = PACKED_##its_family,                      \
-                                         .stacked_whole = WHOLE_##its_family,                      \
+                                         .gqa_rows = PACKED_##its_family,                          \
+                                         .gqa_exact = WHOLE_##its_family,                          \
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
@@ -240,15 +282,52 @@ static size_t workspace_none(const struct kernel_args *args) {
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
-#define CUDA_STAGED(its_name, its_stage, type, header, launch, hopper, ...)                        \
-    {.name = "cuda_" #its_name,                                                                    \
-     .stage = TESS_STAGE_##its_stage,                                                              \
+#define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
+    {                                                                                              \
+        .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
+        .cost = {__VA_ARGS__},                                                                     \
+        .own =                                                                                     \
+            &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
+        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = workspace_none,         \
+        .run = staged_run                                                                          \
+    }
+#define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
+#define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)
+#define CUDA_STAGED_16bit(...)                                                                     \
+    STAGED_ROW(&type_bf16, "bf16", __VA_ARGS__), STAGED_ROW(&type_f16, "f16", __VA_ARGS__)
+#define CUDA_STAGED(types, ...) CUDA_STAGED_##types(__VA_ARGS__),
+
+#define TYPE_OF_f32 TESS_F32
+#define TYPE_OF_f16 TESS_F16
+#define TYPE_OF_bf16 TESS_BF16
+#define STAGE_keys TESS_STAGE_GRADIENT_KEYS
+#define STAGE_rows TESS_STAGE_GRADIENT_ROWS
+#define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes, ...)                         \
+    {.name = "cuda_gradient_" #pass "_" #its_type "_" #its_name,                                   \
+     .stage = STAGE_##pass,                                                                        \
      .cost = {__VA_ARGS__},                                                                        \
-     .own = TYPE_##type,                                                                           \
+     .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},                  \
+                                      .shared = (const int64_t[]){LIST bytes},                     \
+                                      .gqa_exact = 1,                                              \
+                                      .padded_head = head,                                         \
+                                      .workers = forward_workers},                                 \
+     .own = &(const struct forward_kernel){.type = TYPE_OF_##its_type,                             \
+                                           .d_qk = head,                                           \
+                                           .d_v = head,                                            \
+                                           .too_wide = "its heads have at most " #head " dims",    \
+                                           .family = &family_##pass##_##its_type},                 \
      .unusable = cuda_unusable,                                                                    \
-     .refuses = staged_refuses,                                                                    \
-     .workspace = workspace_none,                                                                  \
-     .run = staged_run},
+     .refuses = gradient_refuses,                                                                  \
+     .workspace = gradient_workspace,                                                              \
+     .run = gradient_run},
+#define CUDA_DELTA(...)                                                                            \
+    {.name = "cuda_delta",                                                                         \
+     .stage = TESS_STAGE_DELTA,                                                                    \
+     .cost = {__VA_ARGS__},                                                                        \
+     .unusable = cuda_unusable,                                                                    \
+     .refuses = delta_refuses,                                                                     \
+     .workspace = delta_workspace,                                                                 \
+     .run = delta_run},
 
 const struct kernel cuda_table[CUDA_ROWS] = {
 #include "instances.def"

@@ -6,13 +6,24 @@
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
-/* Rows: one for each kernel of the stages, then one for each fused kernel and type. */
-#define CUDA_FORWARD_ROWS_16bit 2
-#define CUDA_FORWARD_ROWS_f32 1
-#define CUDA_STAGED(...) +1
-#define CUDA_FORWARD(types, ...) +CUDA_FORWARD_ROWS_##types
+/* Rows: one for each kernel and type, those of the stages first, those of the backward last. */
+#define CUDA_ROWS_16bit 2
+#define CUDA_ROWS_f32 1
+#define CUDA_ROWS_any 1
+#define CUDA_STAGED(types, ...) +CUDA_ROWS_##types
+#define CUDA_FORWARD(types, ...) +CUDA_ROWS_##types
+#define CUDA_BACKWARD(...) +1
+#define CUDA_DELTA(...) +1
 enum {
     CUDA_ROWS = 0
+#include "instances.def"
+};
+#undef CUDA_BACKWARD
+#undef CUDA_DELTA
+#define CUDA_BACKWARD(...)
+#define CUDA_DELTA(...)
+enum {
+    CUDA_BEFORE_BACKWARD = 0
 #include "instances.def"
 };
 #undef CUDA_FORWARD
@@ -23,6 +34,8 @@ enum {
 };
 #undef CUDA_STAGED
 #undef CUDA_FORWARD
+#undef CUDA_BACKWARD
+#undef CUDA_DELTA
 extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
@@ -37,6 +50,8 @@ size_t cuda_image_size(const struct kernel_args *args);
 /* Launches of the table's kernels. */
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
+tess_status gradient_run(const struct kernel_args *args, tess_error *error);
+tess_status delta_run(const struct kernel_args *args, tess_error *error);
 
 /* NULL, or why no kernel runs on this machine. */
 const char *cuda_unusable(void);

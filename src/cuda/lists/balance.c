@@ -181,7 +181,7 @@ int balance_sort(const struct lists *lists, int64_t tile, int32_t *keys, struct 
                  int64_t n) {
     const int32_t warps = (lists->tile_rows + GRANULE_SLICE - 1) / GRANULE_SLICE;
     const int32_t first =
-        (int32_t)((uint64_t)((uint32_t)tile * UINT32_C(0x9E3779B9)) * warps >> 32);
+        (int32_t)((uint64_t)((uint32_t)tile * UINT32_C(0x9E3779B9)) * (uint64_t)warps >> 32);
     if (warps == 1)
         return 0;
     int64_t *end = calloc((size_t)2 << warps, sizeof *end);

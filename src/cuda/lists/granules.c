@@ -115,7 +115,7 @@ static int tiles_fill(struct granules *out, const struct lists *lists,
         if (rules->step.keys && rules->step.rows < lists->tile_rows && masked > 1)
             failed |= balance_tile(lists, &rules->step, out->size, sink.of_whole,
                                    sink.keys + sink.of_whole, sink.masks, masked);
-        else if (rules->groups && masked > 1)
+        else if (rules->groups && out->size >= BALANCE_SORTED && masked > 1)
             failed |= balance_sort(lists, T, sink.keys + sink.of_whole, sink.masks, masked);
     }
     return failed;
@@ -129,16 +129,13 @@ static void part_cut(int64_t count, int32_t size, int32_t part, int32_t parts, i
     *end /= size;
 }
 
-static struct granule_item item_make(const struct granules *g, const struct lists *lists,
-                                     const struct granule_rules *rules, int32_t batch_head,
-                                     int32_t tile, int32_t part, int32_t parts) {
-    int64_t first = batch_head * rules->stack; /* of packed heads */
-    int64_t T = rules->list_of[first] * lists->tiles + tile;
-    int64_t head = first % rules->heads_q;
+/* Granules [begin, end) of tile T, which is tile number `tile` of the list of query head bh. */
+static struct granule_item piece_make(const struct granules *g, const struct lists *lists,
+                                      const struct granule_rules *rules, int64_t bh, int32_t tile,
+                                      int64_t begin, int64_t end) {
+    int64_t T = rules->list_of[bh] * lists->tiles + tile, head = bh % rules->heads_q;
     int64_t count = g->ptr[T + 1] - g->ptr[T];
     int64_t whole = count - (g->mask_ptr[T + 1] - g->mask_ptr[T]);
-    int64_t begin, end;
-    part_cut(count, g->size, part, parts, &begin, &end);
     int64_t mask = g->records ? g->group_ptr[T] +
                                     max_i64(begin * g->size / GRANULE_GROUP - g->group_whole[T], 0)
                               : g->mask_ptr[T] + max_i64(begin - whole, 0);
@@ -149,13 +146,52 @@ static struct granule_item item_make(const struct granules *g, const struct list
         .slot = -1,
         .count = (int32_t)(end - begin),
         .whole = here > 0 ? (int32_t)here : 0,
-        .batch = (int32_t)(first / rules->heads_q),
+        .batch = (int32_t)(bh / rules->heads_q),
         .head = (int32_t)head,
         .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
         .row = (int32_t)lists->tile_row[tile],
         .rows = (int32_t)(lists->tile_row[tile + 1] - lists->tile_row[tile]),
-        .parts = parts,
     };
+}
+
+/* Query heads of one head of the schedule: packed ones, or over keys those of a group. */
+static int64_t heads_together(const struct granule_rules *rules) {
+    return rules->over_keys ? rules->heads_q / rules->heads_kv : rules->stack;
+}
+
+/* The pieces of an item: one, or over keys one for each head of the group that it has granules of, and
+ * one where there are none. Answers how many; `to` NULL: they are only counted. */
+static int64_t item_pieces(const struct granules *g, const struct lists *lists,
+                           const struct granule_rules *rules, const struct work_item *w,
+                           struct granule_item *to) {
+    const int64_t heads = rules->over_keys ? heads_together(rules) : 1;
+    const int64_t first = w->batch_head * heads_together(rules);
+    int64_t begin, end, all = 0, before = 0, n = 0;
+    for (int64_t h = 0; h < heads; h++) {
+        const int64_t T = rules->list_of[first + h] * lists->tiles + w->tile;
+        all += g->ptr[T + 1] - g->ptr[T];
+    }
+    part_cut(all, g->size, w->part, w->parts, &begin, &end);
+    for (int64_t h = 0; h < heads; h++) {
+        const int64_t T = rules->list_of[first + h] * lists->tiles + w->tile;
+        const int64_t count = g->ptr[T + 1] - g->ptr[T];
+        const int64_t from = min_i64(max_i64(begin - before, 0), count);
+        const int64_t until = max_i64(min_i64(end - before, count), from);
+        before += count;
+        if (from == until && (n > 0 || h < heads - 1))
+            continue;
+        if (to) {
+            to[n] = piece_make(g, lists, rules, first + h, w->tile, from, until);
+            to[n].slot = w->slot < 0 ? -1 : (w->slot - w->part) * rules->stack + w->part;
+            to[n].parts = rules->over_keys ? 0 : w->parts;
+        }
+        n++;
+    }
+    if (to && rules->over_keys) {
+        to[0].parts |= GRANULE_FIRST;
+        to[n - 1].parts |= GRANULE_LAST;
+    }
+    return n;
 }
 
 static int64_t prefix_sum(int64_t *ptr, int64_t n) {
@@ -186,67 +222,84 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
     return failed;
 }
 
+/* Items of the schedule before they are assigned: item i has pieces ptr[i] ... ptr[i + 1] - 1. */
+struct unassigned {
+    int64_t n, *ptr;
+    struct granule_item *pieces;
+    int32_t *worker; /* of each */
+};
+
 /* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do
  * them meanwhile, elsewhere they cost little. */
-static int workers_choose(int32_t *worker, const struct granules *g,
-                          const struct granule_item *items) {
-    struct assign_item *order = array_make(g->n_items, sizeof *order);
-    int64_t n = 0, empty = g->n_items;
-    for (int64_t i = 0; i < g->n_items && order; i++)
-        if (items[i].count)
-            order[n++] = (struct assign_item){item_cost(g, &items[i]), i};
+static int workers_choose(const struct unassigned *items, const struct granules *g) {
+    struct assign_item *order = array_make(items->n, sizeof *order);
+    int64_t n = 0, empty = items->n;
+    for (int64_t i = 0; i < items->n && order; i++) {
+        int64_t cost = 0;
+        for (int64_t k = items->ptr[i]; k < items->ptr[i + 1]; k++)
+            cost += item_cost(g, &items->pieces[k]);
+        if (cost)
+            order[n++] = (struct assign_item){cost, i};
         else
             order[--empty] = (struct assign_item){1, i};
+    }
     int failed = !order;
     if (!failed)
         assign_sort(order, n, g->workers);
-    failed = failed || assign_in_order(worker, order, n, g->workers) ||
-             assign_in_order(worker, order + n, g->n_items - n, g->workers);
+    failed = failed || assign_in_order(items->worker, order, n, g->workers) ||
+             assign_in_order(items->worker, order + n, items->n - n, g->workers);
     free(order);
     return failed;
 }
 
-/* Assigns the items: place[i] is where item i of the schedule goes. */
-static int items_assign(struct granules *out, const struct granule_item *items, int64_t *place) {
-    int32_t *worker = array_make(out->n_items, sizeof *worker);
-    int failed = !worker || workers_choose(worker, out, items);
-    for (int64_t i = 0; i < out->n_items && !failed; i++)
-        out->worker_ptr[worker[i] + 1]++;
-    if (!failed)
-        prefix_sum(out->worker_ptr, out->workers);
-    for (int64_t i = 0; i < out->n_items && !failed; i++)
-        place[i] = out->worker_ptr[worker[i]]++;
-    for (int32_t w = out->workers; w > 0 && !failed; w--)
+/* Puts the pieces of each worker's items side by side. */
+static void items_assign(struct granules *out, const struct unassigned *items) {
+    for (int64_t i = 0; i < items->n; i++)
+        out->worker_ptr[items->worker[i] + 1] += items->ptr[i + 1] - items->ptr[i];
+    prefix_sum(out->worker_ptr, out->workers);
+    for (int64_t i = 0; i < items->n; i++)
+        for (int64_t k = items->ptr[i]; k < items->ptr[i + 1]; k++)
+            out->items[out->worker_ptr[items->worker[i]]++] = items->pieces[k];
+    for (int32_t w = out->workers; w > 0; w--)
         out->worker_ptr[w] = out->worker_ptr[w - 1];
     out->worker_ptr[0] = 0;
-    free(worker);
-    return failed ? -1 : 0;
+}
+
+static void merges_fill(struct granules *out, const struct lists *lists,
+                        const struct schedule *schedule, const struct granule_rules *rules) {
+    for (int64_t i = 0; i < out->n_merges; i++) {
+        const struct merge_item *m = &schedule->merges[i / rules->stack];
+        const int64_t of_stack = i % rules->stack;
+        const int64_t bh = m->batch_head * heads_together(rules) + of_stack;
+        out->merges[i] = piece_make(out, lists, rules, bh, m->tile, 0, 0);
+        out->merges[i].parts = m->parts;
+        out->merges[i].slot = m->first_slot * rules->stack + of_stack * m->parts;
+    }
 }
 
 /* Zero, or -1 when memory ran out. */
 static int items_fill(struct granules *out, const struct lists *lists,
                       const struct schedule *schedule, const struct granule_rules *rules) {
-    struct granule_item *items = array_make(out->n_items, sizeof *items);
-    int64_t *place = array_make(out->n_items, sizeof *place);
-    int failed = !items || !place;
-    for (int64_t i = 0; i < schedule->n_items && !failed; i++) {
-        const struct work_item *w = &schedule->items[i];
-        items[i] = item_make(out, lists, rules, w->batch_head, w->tile, w->part, w->parts);
-        if (w->slot >= 0)
-            items[i].slot = (w->slot - w->part) * rules->stack + w->part;
+    struct unassigned items = {.n = schedule->n_items,
+                               .ptr = array_make(schedule->n_items, sizeof *items.ptr),
+                               .worker = array_make(schedule->n_items, sizeof *items.worker)};
+    int failed = !items.ptr || !items.worker;
+    for (int64_t i = 0; i < items.n && !failed; i++)
+        items.ptr[i + 1] = items.ptr[i] + item_pieces(out, lists, rules, &schedule->items[i], NULL);
+    out->n_items = failed ? 0 : items.ptr[items.n];
+    items.pieces = array_make(out->n_items, sizeof *items.pieces);
+    out->items = array_make(out->n_items, sizeof *out->items);
+    failed = failed || !items.pieces || !out->items;
+    for (int64_t i = 0; i < items.n && !failed; i++)
+        item_pieces(out, lists, rules, &schedule->items[i], items.pieces + items.ptr[i]);
+    failed = failed || workers_choose(&items, out);
+    if (!failed) {
+        items_assign(out, &items);
+        merges_fill(out, lists, schedule, rules);
     }
-    failed = failed || items_assign(out, items, place);
-    for (int64_t i = 0; i < schedule->n_items && !failed; i++)
-        out->items[place[i]] = items[i];
-    for (int64_t i = 0; i < schedule->n_merges * rules->stack; i++) {
-        const struct merge_item *m = &schedule->merges[i / rules->stack];
-        const int64_t of_stack = i % rules->stack;
-        out->merges[i] = item_make(out, lists, rules, m->batch_head, m->tile, 0, m->parts);
-        out->merges[i].head += (int32_t)of_stack;
-        out->merges[i].slot = m->first_slot * rules->stack + of_stack * m->parts;
-    }
-    free(items);
-    free(place);
+    free(items.ptr);
+    free(items.pieces);
+    free(items.worker);
     return failed ? -1 : 0;
 }
 
@@ -254,10 +307,9 @@ static int granules_build(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules) {
     out->ptr = array_make(out->tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(out->tiles, sizeof *out->mask_ptr);
-    out->items = array_make(out->n_items, sizeof *out->items);
     out->merges = array_make(out->n_merges, sizeof *out->merges);
     out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
-    if (!out->ptr || !out->mask_ptr || !out->items || !out->merges || !out->worker_ptr)
+    if (!out->ptr || !out->mask_ptr || !out->merges || !out->worker_ptr)
         return -1;
     tiles_count(out, lists);
     out->n = prefix_sum(out->ptr, out->tiles);
@@ -280,7 +332,6 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                           tess_error *error) {
     *out = (struct granules){.size = size_choose(lists, rules->size),
                              .tiles = lists->n_lists * lists->tiles,
-                             .n_items = schedule->n_items,
                              .n_merges = schedule->n_merges * rules->stack,
                              .workers = rules->workers};
     if (granules_build(out, lists, schedule, rules))

@@ -36,7 +36,9 @@ struct granule_mask {
     } u;
 };
 
-/* One piece of work: a work_item with all that a kernel has to look up for it. */
+/* One piece of work: a work_item with all that a kernel has to look up for it. Over keys an item is
+ * several, one after the other: a piece for each query head whose list it has granules of. */
+enum { GRANULE_FIRST = 1, GRANULE_LAST = 2 };
 struct granule_item {
     int64_t first;                /* its first granule */
     int64_t mask;                 /* mask or mask group of its first granule that has one */
@@ -44,8 +46,10 @@ struct granule_item {
     int32_t count;                /* granules */
     int32_t whole;                /* of these, those without a mask, which come first */
     int32_t batch, head, head_kv; /* head: the first of packed heads (GQA packing) */
-    int32_t row, rows;            /* queries row ... row + rows - 1 */
-    int32_t parts;                /* partial results to combine, where this stands for a combine */
+    int32_t row, rows;            /* queries row ... row + rows - 1; over keys, keys */
+    /* Partial results to combine, where this stands for a combine; of an item over keys, which of its
+     * ends this piece is. */
+    int32_t parts;
 };
 
 /* A mask group: 64 places of a tile that are not all in whole granules. A slice: 16 of its rows. A
@@ -79,7 +83,7 @@ struct granules {
 };
 
 /* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
- * rows lists; keys 0: granules are in the order of the lists. */
+ * rows lists; keys 0: granules are in the order of the lists, or with groups sorted (balance.h). */
 struct granule_step {
     int32_t keys, rows;
 };
@@ -92,6 +96,7 @@ struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
     int64_t stack;
+    int over_keys;            /* lists are those of the transposed pattern: items name K/V heads */
     int32_t workers;          /* 1: all stand in the order of the schedule */
     int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */
     int groups;               /* 1: with mask groups and mask_bits, which replace masks */

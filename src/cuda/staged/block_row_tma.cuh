@@ -10,19 +10,12 @@
 #include "device/sm90/tensor_map.cuh"
 #include "device/sm90/wgmma.cuh"
 
-#define STAGED_TMA_KEYS 32         /* keys of a TMA tile */
 #define STAGED_SHARED (227 * 1024) /* bytes of shared memory that a CTA can have on Hopper */
 #define CHUNK_TMA_TILES (CUDA_CHUNK / STAGED_TMA_KEYS)
 
-/* Whether TMA can load the keys of all block rows. */
-static inline bool block_rows_fit_tma(const struct staged_params *p) {
-    return p->architecture == 90 && p->alignment == 16 && p->block_kv % STAGED_TMA_KEYS == 0 &&
-           p->n_bands + p->n_bitmasks == 0 && (uintptr_t)p->scores % 16 == 0;
-}
-
 /* A tensor map of Q, K or V with `heads` heads of `n` rows of `d` dims, as [b][h][panel][n][64];
- * TMA tiles of `rows` rows and `box_panels` panels. False where TMA cannot address it. Past 64 dims
- * whole panels are needed. */
+ * TMA tiles of `rows` rows and `box_panels` panels. A broadcast dimension (stride 0) has one
+ * element, which map_index finds. False where TMA cannot address it: rows of stride 0. */
 template <class T>
 static bool block_rows_map(CUtensorMap *map, const struct staged_params *p,
                            const struct rows_view &view, int64_t heads, int64_t n, int64_t d,
@@ -30,18 +23,23 @@ static bool block_rows_map(CUtensorMap *map, const struct staged_params *p,
     const sm90_encode encode = sm90_encode_find();
     const cuuint64_t panels = d > 64 ? d / 64 : 1;
     const cuuint64_t size[5] = {d > 64 ? 64 : (cuuint64_t)d, (cuuint64_t)n, panels,
-                                (cuuint64_t)heads, (cuuint64_t)p->batch};
+                                view.stride[1] ? (cuuint64_t)heads : 1,
+                                view.stride[0] ? (cuuint64_t)p->batch : 1};
     const int64_t stride[4] = {view.stride[2], 64, view.stride[1], view.stride[0]};
     const cuuint32_t box[5] = {64, (cuuint32_t)rows, (cuuint32_t)box_panels, 1, 1};
     const cuuint32_t step[5] = {1, 1, 1, 1, 1};
     cuuint64_t bytes[4];
     for (int i = 0; i < 4; i++) /* a dimension of size 1 has stride 0, which maps refuse */
         bytes[i] = size[i + 1] == 1 ? 16 : (cuuint64_t)stride[i] * sizeof(T);
-    return encode && (d <= 64 || d % 64 == 0) &&
-           encode(map, sm90_map_type(T()), 5, view.data, size, bytes, box, step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode && encode(map, sm90_map_type(T()), 5, view.data, size, bytes, box, step,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* Place of a head or batch in a map. */
+static __device__ __forceinline__ int map_index(int index, int64_t stride) {
+    return stride ? index : 0;
 }
 
 /* First key of TMA tile `lane`, of columns [x, end) of the block row whose first tile is `entry`.

@@ -55,7 +55,9 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     char *to = attention_head<T>(p.o, item.batch, item.head) + (item.row + row) * step + byte;
 #pragma unroll
     for (int r = 0; r < R / 8; r++, to += 8 * step) {
-        const float factor = state.l[r] == 0 ? 0.0f : __fdividef(1, state.l[r]);
+        const float below =
+            modify_denominator(p.modify, item.head, state.m[r] - attention_raise(T()), state.l[r]);
+        const float factor = below == 0 ? 0.0f : __fdividef(p.modify.kept, below);
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
             uint32_t word[2];
@@ -188,8 +190,8 @@ attention_fetch_step(struct attention_lists<KEYS, WORDS> &lists, const struct at
         attention_fetch_job(lists.jobs[next], p, p.image.worker_ptr[blockIdx.x] + step.job + 1);
     attention_prefetch_q<T, D, THREADS>(p, item);
     if (threadIdx.x == 0) {
-        lists.k[job] = attention_head<T>(p.k, item.batch, item.head_kv);
-        lists.v[job] = attention_head<T>(p.v, item.batch, item.head_kv);
+        lists.heads[job][0] = attention_head<T>(p.k, item.batch, item.head_kv);
+        lists.heads[job][1] = attention_head<T>(p.v, item.batch, item.head_kv);
     }
 }
 
@@ -231,15 +233,16 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
     const bool masked = attention_masked<KEYS>(p, item, step);
     if (p.copied && ROWS <= size && !masked)
-        return {run, to + attention_lane_to<attention_lanes<T, D>(), shape::ROW>(), &lists.k[job],
-                &lists.v[job]};
+        return {run, to + attention_lane_to<attention_lanes<T, D>(), shape::ROW>(),
+                lists.heads[job]};
     int32_t key[(ROWS + 31) / 32];
     attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
     if (of_k)
-        attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.k[job], of_keys, key);
+        attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.heads[job][0], of_keys, key);
     if (of_v)
-        attention_gather<T, D, ROWS, shape::ROW>(to + shape::V, lists.v[job], of_values, key);
-    return {-1, 0, NULL, NULL};
+        attention_gather<T, D, ROWS, shape::ROW>(to + shape::V, lists.heads[job][1], of_values,
+                                                 key);
+    return {-1, 0, NULL};
 }
 
 /*
@@ -251,7 +254,7 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
  *
  * An item without keys is one step in which nothing is listed.
  */
-template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS>
+template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_mma(const __grid_constant__ struct attention_params p) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
@@ -270,7 +273,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
         cp_async_wait_all();
         __syncthreads();
-        struct attention_deferred deferred = {-1, 0, NULL, NULL};
+        struct attention_deferred deferred = {-1, 0, NULL};
         if ((uint32_t)fill.job < (uint32_t)jobs)
             deferred = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
         if (!shape::INTERLEAVED || compute.job < 0)
@@ -288,10 +291,10 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                 attention_clear(state, shared + shape::FLUSHED);
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
-            attention_step<T, D, R, WARPS, KEYS>(
+            attention_step<T, D, R, WARPS, KEYS, MODIFIED>(
                 state, rows, panel + shape::K, panel + shape::V,
                 attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p, deferred);
+                p, {lists.jobs, compute.job, compute.at}, deferred);
         }
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* copied while O is stored */
@@ -332,8 +335,10 @@ template <int D, int ROWS, bool THIN> static constexpr int attention_warp_of(flo
 template <class T, int D, int R, int WARPS, int KEYS>
 static cudaError_t attention_mma_launch_one(const struct attention_params *p, cudaStream_t stream) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    constexpr int BLOCKS = attention_blocks_of<D, R * WARPS>(T());
     void (*kernel)(const struct attention_params) =
-        attention_mma<T, D, R, WARPS, KEYS, attention_blocks_of<D, R * WARPS>(T())>;
+        p->modify.each ? attention_mma<T, D, R, WARPS, KEYS, BLOCKS, true>
+                       : attention_mma<T, D, R, WARPS, KEYS, BLOCKS, false>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     return code ? code

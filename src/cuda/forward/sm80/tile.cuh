@@ -193,6 +193,20 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
     }
 }
 
+/* Scores of repeated groups become -Inf, in steps without masks. */
+template <int R, int GROUPS>
+static __device__ __forceinline__ void
+attention_mask_repeated(float (&s)[R / 16][GROUPS][4], const struct attention_groups &groups) {
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++)
+        if (j >= groups.n)
+#pragma unroll
+            for (int i = 0; i < R / 16; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[i][j][e] = -INFINITY;
+}
+
 /* Whether a row's maximum `top` exceeds m by more than the lag. */
 template <class T> static __device__ __forceinline__ bool attention_moves(float m, float top) {
     return top - m > attention_lag(T());

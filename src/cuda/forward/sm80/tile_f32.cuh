@@ -298,11 +298,12 @@ static __device__ __forceinline__ void attention_count(struct attention_state<fl
         attention_flush(state);
 }
 
-template <int GROUPS, int ROW, bool ALL, int D, int R>
+template <int GROUPS, int ROW, bool ALL, int D, int R, class drops>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups) {
+              float scale, const struct attention_groups &groups, const drops &drop) {
     attention_softmax<float, D, R, GROUPS, false>(s, state, scale);
+    drop();
     attention_pv<GROUPS, ROW, ALL>(state, s, v, groups);
     attention_count(state, 8 * GROUPS);
 }
@@ -317,7 +318,8 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
         reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head)) + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
-        const float factor = state.l[r] == 0 ? 0.0f : 1 / state.l[r];
+        const float below = modify_denominator(p.modify, item.head, state.m[r], state.l[r]);
+        const float factor = below == 0 ? 0.0f : p.modify.kept / below;
         const int row = first + lane / 4 + 8 * r;
         float *const to = o + (item.row + row) * p.o.stride[2];
         if (row >= item.rows)

@@ -4,6 +4,7 @@
 #ifndef TESSERA_CUDA_ATTENTION_STEP_CUH
 #define TESSERA_CUDA_ATTENTION_STEP_CUH
 
+#include "forward/sm80/modify.cuh"
 #include "forward/sm80/tile_f32.cuh"
 
 /* Groups of 8 keys that a warp computes at a time in masked steps: few, since few may be listed,
@@ -51,13 +52,14 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
 }
 
-/* Softmax and P V of GROUPS groups of 8 keys, from their scores. */
-template <int GROUPS, int ROW, bool ALL, class T, int D, int R>
+/* Softmax and P V of GROUPS groups of 8 keys, from their scores. drop: what dropout does to P. */
+template <int GROUPS, int ROW, bool ALL, class T, int D, int R, class drops>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups) {
+              float scale, const struct attention_groups &groups, const drops &drop) {
     uint32_t probs[R / 16][GROUPS][2];
     const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
+    drop();
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -124,12 +126,12 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
 }
 
 /* A deferred copy: this warp's rows of K and V of the next step, consecutive from key `first` on;
- * -1: none. k, v: where in shared memory the heads' addresses are. to: shared memory address of
+ * -1: none. heads: where in shared memory the addresses of K and V are. to: shared memory address of
  * this lane's pieces, without the panel. */
 struct attention_deferred {
     int32_t first;
     uint32_t to;
-    const char *const *k, *const *v;
+    const char *const *heads;
 };
 
 /* Issues one of the PARTS parts of a deferred copy. A multiprocessor accepts copies one by one, so
@@ -151,7 +153,7 @@ attention_deferred_part(const struct attention_params &p, const struct attention
             attention_copy_mode_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
         attention_copy_run<T, D, 8, shape::ROW>(
             deferred.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
-            *(of_k ? deferred.k : deferred.v) +
+            deferred.heads[!of_k] +
                 attention_lane_from<attention_lanes<T, D>()>(deferred.first + row, mode.step),
             mode, 8);
     }
@@ -166,24 +168,37 @@ attention_deferred_all(const struct attention_params &p,
         attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, part);
 }
 
+/* All groups of a step: the first bit of each is set. */
+template <int KEYS>
+static __device__ __forceinline__ constexpr uint32_t attention_all_groups(void) {
+    uint32_t all = 0;
+    for (int group = 0; group < KEYS / 8; group++)
+        all |= 1u << group * attention_group_bits<KEYS>();
+    return all;
+}
+
 /* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row
- * masks, or 0 for an unmasked step; deferred: the copy to issue meanwhile. */
-template <class T, int D, int R, int WARPS, int KEYS>
+ * masks, or 0 for an unmasked step; place: the item and its first granule of the step, for modifiers;
+ * deferred: the copy to issue meanwhile. MODIFIED: with modifiers; steps without masks are computed as
+ * those with masks are. */
+template <class T, int D, int R, int WARPS, int KEYS, bool MODIFIED>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
                uint32_t masks, const struct attention_params &p,
-               const struct attention_deferred &deferred) {
+               const struct attention_place &place, const struct attention_deferred &deferred) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
-    const float scale = p.score_scale;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
     constexpr bool SKIPS =
         !attention_has_small(T()); /* skip masking of whole groups, where registers allow */
     bool whole = true;
     uint32_t part = 0;
-    uint32_t left = masks ? attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift) : 0;
-    if (whole) {
+    uint32_t left = MODIFIED ? attention_all_groups<KEYS>() : 0;
+    if (masks)
+        left = attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift);
+    const bool masked = !MODIFIED || !whole;
+    if (!MODIFIED && whole) {
         constexpr int GROUPS = shape::GROUPS;
         const struct attention_groups all = {0, GROUPS};
 #pragma unroll 1
@@ -193,7 +208,7 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
             attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
             if (shape::INTERLEAVED && i < shape::PARTS)
                 attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, i);
-            attention_add<GROUPS, ROW, true>(state, s, v + at, scale, all);
+            attention_add<GROUPS, ROW, true>(state, s, v + at, p.score_scale, all, [] {});
         }
         return;
     }
@@ -206,9 +221,17 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
         const uint32_t before = left;
         const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
         attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
-        if (!SKIPS || part & (before ^ left) || groups.n < GROUPS)
+        if (MODIFIED)
+            attention_modify_scores<R, GROUPS>(s, p, place, first, groups);
+        if (masked && (!SKIPS || part & (before ^ left) || groups.n < GROUPS))
             attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
-        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups);
+        if (MODIFIED && KEYS / 8 % GROUPS != 0 && !masked)
+            attention_mask_repeated<R, GROUPS>(s, groups);
+        const float scale = MODIFIED ? modify_scale(p.modify, p.score_scale) : p.score_scale;
+        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups, [&] {
+            if (MODIFIED)
+                attention_drop<R, GROUPS>(s, p, place, first, groups);
+        });
     }
 }
 

@@ -26,7 +26,7 @@
 #ifndef TESSERA_CUDA_SMALL_M_KERNEL_CUH
 #define TESSERA_CUDA_SMALL_M_KERNEL_CUH
 
-#include "forward/sm80_small_m/rows.cuh"
+#include "forward/sm80_small_m/modify.cuh"
 
 /* ---- a step ---- */
 
@@ -181,24 +181,6 @@ static __device__ __forceinline__ float small_m_score(const struct attention_par
     for (int d = 0; d < p.d_qk; d++)
         sum += (double)(q[d] * p.q_scale) * k[d];
     return (float)sum;
-}
-
-/* Scores of rows that do not list the key become -Inf. */
-template <int GROUPS>
-static __device__ __forceinline__ void
-small_m_mask(float (&s)[GROUPS][1][4], const struct attention_params &p,
-             const struct granule_item &item, const struct small_m_step &step) {
-    const int lane = warp_lane_here(), row = lane % 4 * 2;
-    if (!small_m_masked(p, item, step.at))
-        return;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t rows = __shfl_sync(WARP_ALL, step.listed, lane / 4 + 8 * h) >> row;
-#pragma unroll
-        for (int r = 0; r < 2 * GROUPS; r++)
-            if (!(rows & 1u << (r / 2 * SMALL_M_ROWS + r % 2)))
-                s[r / 2][0][r % 2 * 2 + h] = -INFINITY;
-    }
 }
 
 /* Recomputes f32 scores that are NaN, as attention_recompute_nan does. */
@@ -372,7 +354,7 @@ small_m_pv(small_m_state<T, D / WARPS, GROUPS> &state, uint32_t ring,
 
 /* A step is computed while the keys of the next step are looked up and its first batches are
  * copied. */
-template <class T, int D, int GROUPS, int WARPS, int BLOCKS>
+template <class T, int D, int GROUPS, int WARPS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_small_m(const __grid_constant__ struct attention_params p) {
     using shape = small_m_shape<T, D, GROUPS, WARPS>;
@@ -436,8 +418,12 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                 small_m_reduce_scores<GROUPS, WARPS>(s, shared + shape::PARTS_AT);
             small_m_mask<GROUPS>(s, p, item, now);
             small_m_recompute_nan<GROUPS>(s, p, item, now, T());
+            if (MODIFIED)
+                small_m_modify<GROUPS>(s, p, item, now);
             const bool small = attention_softmax<T, shape::DIMS / 2, 16 * GROUPS, 1, true>(
-                s, state, p.score_scale);
+                s, state, MODIFIED ? modify_scale(p.modify, p.score_scale) : p.score_scale);
+            if (MODIFIED)
+                small_m_drop<GROUPS>(s, p, item, now);
             small_m_exchange_p<T, GROUPS, WARPS>(probs, s, shared + shape::P_AT);
             small_m_pv<T, D, GROUPS, WARPS>(state, ring, probs, small, p, rows);
             attention_count(state, SMALL_M_KEYS);
@@ -469,8 +455,10 @@ template <class T, int D, int GROUPS>
 static cudaError_t small_m_launch_rows(const struct attention_params *p, cudaStream_t stream) {
     constexpr int WARPS = small_m_warps<T, D, GROUPS>();
     constexpr int BYTES = small_m_shape<T, D, GROUPS, WARPS>::BYTES;
+    constexpr int BLOCKS = small_m_blocks<T, D, GROUPS>();
     void (*kernel)(const struct attention_params) =
-        attention_small_m<T, D, GROUPS, WARPS, small_m_blocks<T, D, GROUPS>()>;
+        p->modify.each ? attention_small_m<T, D, GROUPS, WARPS, BLOCKS, true>
+                       : attention_small_m<T, D, GROUPS, WARPS, BLOCKS, false>;
     cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (!code)

@@ -213,7 +213,9 @@ small_m_store(const struct attention_params &p, const struct granule_item &item,
         const int row = r / 2 * SMALL_M_ROWS + lane % 4 * 2 + r % 2;
         /* Rows that list nothing are 0: their sums of 0 x V may be NaN. */
         const bool some = state.l[r] != 0;
-        const float factor = some ? 1 / state.l[r] : 0;
+        const float below =
+            modify_denominator(p.modify, item.head, state.m[r] - attention_raise(T()), state.l[r]);
+        const float factor = some ? p.modify.kept / below : 0;
         T *const to = o + (item.row + row) * p.o.stride[2] + dim;
         if (row >= item.rows)
             continue;

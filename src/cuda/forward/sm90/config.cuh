@@ -170,8 +170,16 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static_assert(CTAS <= DIM_SPLIT && DIM_SPLIT <= 2, "dims are divided by two, and again by two");
 };
 
-/* The config of a consumer that takes its steps from one operand path. */
-template <class config, int PATH> struct sm90_path : config { static constexpr int SOURCE = PATH; };
+/* The config of a consumer that takes its steps from one operand path. MODIFIES: scores or weights are
+ * modified one by one (modify.cuh). SERIAL: WGMMAs of a consumer overlap nothing of its own, where
+ * registers are short. */
+template <class config, int PATH, bool MODIFIES> struct sm90_path : config {
+    static constexpr int SOURCE = PATH;
+    static constexpr bool MODIFIED = MODIFIES;
+    static constexpr bool SERIAL = config::DIM_SPLIT > 1 ||
+                                   (MODIFIES && (PATH == SM90_CP_ASYNC || config::D_V > 128 ||
+                                                 config::CONSUMERS == 3 || config::RESIDENT == 3));
+};
 
 /* Tensor maps. K and V: tiles of one granule, and of two neighbouring granules. O: tiles of a
  * consumer's rows. */

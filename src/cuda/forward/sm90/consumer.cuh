@@ -195,6 +195,10 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     sm90_queries_of_warp<shape>(of, p, item, sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    const float below[2] = {modify_denominator(p.modify, min(of[0].head, p.heads_q - 1),
+                                               state.m[0] - sm90_raise(T()), l[0]),
+                            modify_denominator(p.modify, min(of[1].head, p.heads_q - 1),
+                                               state.m[1] - sm90_raise(T()), l[1])};
     /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
     const float2 sums = {(h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]};
     const bool whole = sm90_uniform(item.parts) == 1;
@@ -212,7 +216,7 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, cursor.shared + shape::O + (uint32_t)(cursor.consumer * shape::O_CONSUMER),
-            item.batch, of, o, l, first, dim);
+            item.batch, of, o, below, first, dim);
     if (shape::DIM_SPLIT > 1 && whole) /* all have stored their O */
         warpgroup_sync(1 + cursor.consumer);
     if (sm90_hands_o<shape, SOURCE>()) {
@@ -225,14 +229,18 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
 
 /* Moves to the next item; false at the end. */
 template <class shape>
-static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor, int granule_bits) {
+static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor,
+                                                      const struct attention_params &p) {
     cursor.job++;
     sm90_wait<shape::Q_STAGES>(cursor.shared + shape::Q_FULL, cursor.job);
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
-    const int64_t places = (int64_t)item.count << granule_bits;
+    const int64_t places = (int64_t)item.count << p.granule_bits;
     cursor.at = 0;
     cursor.steps = sm90_uniform((int)((places + shape::KEYS - 1) >> shape::BITS));
-    cursor.whole = sm90_uniform((int)(((int64_t)item.whole << granule_bits) >> shape::BITS));
+    const bool all =
+        shape::MODIFIED && !shape::SERIAL; /* may have masks, as these have modifiers */
+    if (!all)
+        cursor.whole = sm90_uniform((int)(((int64_t)item.whole << p.granule_bits) >> shape::BITS));
     return cursor.steps > 0;
 }
 
@@ -246,6 +254,9 @@ template <class shape> struct sm90_fragments {
     uint32_t next[shape::GRANULES];   /* records of the masked step after it */
     /* of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
+    /* with modifiers, of the step: places of columns lane and lane + 32, and weights that are kept */
+    int32_t place[shape::GRANULES][2];
+    uint32_t kept[shape::GRANULES];
 };
 
 #endif

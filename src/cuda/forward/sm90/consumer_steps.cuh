@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_SM90_CONSUMER_STEPS_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_STEPS_CUH
 
-#include "forward/sm90/consumer.cuh"
+#include "forward/sm90/modify.cuh"
 
 /* ---- ping-pong scheduling ---- */
 
@@ -71,9 +71,9 @@ sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2
 
 /* ---- steps ---- */
 
-/* Whether masks are loaded ahead. Where dims are divided, registers are short. */
+/* Whether masks are loaded ahead. Serial consumers are short of registers. */
 template <class shape> static __device__ __forceinline__ constexpr bool sm90_masks_ahead(void) {
-    return shape::DIM_SPLIT == 1;
+    return !shape::SERIAL;
 }
 
 /* Loads the records of step `at` of the item. */
@@ -115,7 +115,7 @@ sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &
  * nothing. */
 template <bool FIRST, class shape>
 static __device__ __forceinline__ bool sm90_unmasked(const sm90_cursor &cursor) {
-    return (FIRST || shape::DIM_SPLIT > 1) && cursor.at < cursor.whole;
+    return (FIRST || shape::SERIAL) && cursor.at < cursor.whole;
 }
 
 /* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. */
@@ -174,17 +174,23 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_step_scores<T, shape>(w.s, cursor);
     sm90_pingpong_pass<shape>(cursor);
     sm90_begin_mask<FIRST>(w, cursor, p);
+    if (shape::MODIFIED)
+        sm90_begin_modify(w, cursor, p);
     wgmma_wait<0>();
     wgmma_fence_operand(w.s);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::K_EMPTY, cursor.step);
     sm90_reduce_scores<shape>(w.s, cursor);
     if (FIRST)
         sm90_clear(w.state);
+    if (shape::MODIFIED)
+        sm90_modify_scores(w, cursor, p);
     if (!sm90_mask_scores<FIRST>(w, cursor, p)) {
         sm90_clear_probs<shape>(w.probs);
         return;
     }
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
+    if (shape::MODIFIED)
+        sm90_drop(w, p);
     if (!FIRST && moved)
         sm90_rescale(w.o, factor);
     sm90_round<T>(w.probs, w.s);
@@ -215,6 +221,8 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
         sm90_begin_mask<FIRST>(w, cursor, p);
     sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     sm90_pingpong_pass<shape>(cursor);
+    if (MASKED && shape::MODIFIED)
+        sm90_begin_modify(w, cursor, p);
     wgmma_wait<1>();
     wgmma_fence_operand(w.s);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::K_EMPTY, cursor.step);
@@ -222,9 +230,13 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
         w.done = w.state;
         sm90_clear(w.state);
     }
+    if (MASKED && shape::MODIFIED)
+        sm90_modify_scores(w, cursor, p);
     const bool some =
         MASKED ? sm90_mask_scores<FIRST>(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
     const bool moved = some && sm90_softmax<T>(w.s, w.state, factor, scale);
+    if (MASKED && shape::MODIFIED && some)
+        sm90_drop(w, p);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
     wgmma_fence_operand(w.probs);
@@ -318,7 +330,7 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
                                                   const struct attention_params &p, float scale) {
     if (sm90_masks_ahead<shape>() && cursor.whole > 0 && cursor.whole < cursor.steps)
         sm90_load_masks(w, p, cursor.whole);
-    if constexpr (shape::DIM_SPLIT > 1) {
+    if constexpr (shape::SERIAL) {
 #pragma unroll 1
         for (; cursor.at < cursor.steps; cursor.at++, cursor.step++) {
             sm90_pv_serial<T>(w, cursor, cursor.at > 1);
@@ -341,7 +353,7 @@ template <class shape>
 static __device__ __forceinline__ bool sm90_begin_item(struct sm90_fragments<shape> &w,
                                                        sm90_cursor &cursor,
                                                        const struct attention_params &p) {
-    const bool more = sm90_next_item<shape>(cursor, p.granule_bits);
+    const bool more = sm90_next_item<shape>(cursor, p);
     if (sm90_masks_ahead<shape>() && more && cursor.whole < cursor.steps)
         sm90_find_records(w, cursor, p, cursor.whole);
     return more;
@@ -392,7 +404,7 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
         sm90_release<shape::Q_STAGES>(cursor, shared + shape::Q_EMPTY, cursor.job);
         const bool add = cursor.steps > 1;
         bool more = shape::Q_STAGES > 1 && sm90_begin_item(w, cursor, p);
-        overlapped = more && shape::DIM_SPLIT == 1;
+        overlapped = more && !shape::SERIAL && !shape::MODIFIED;
         if (overlapped) {
             sm90_step<T, true, true>(w, add, cursor, p, scale);
             continue;

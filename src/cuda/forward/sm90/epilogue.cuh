@@ -74,7 +74,7 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
-/* Stages O / l of a warp's 16 rows, the consumer's rows first ... first + 15: queries `of`, dims
+/* Stages O kept / l of a warp's 16 rows, the consumer's rows first ... first + 15: queries `of`, dims
  * from `begin` on. Unless producer warps store O, the warp also stores it, O_PANELS panels at a
  * time. Overwrites o. */
 template <class T, class shape, int SOURCE>
@@ -85,8 +85,8 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
     constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     const uint32_t lane = (uint32_t)warp_lane_here();
-    const float factor[2] = {l[0] == 0 ? 0 : __fdividef(1, l[0]),
-                             l[1] == 0 ? 0 : __fdividef(1, l[1])};
+    const float factor[2] = {l[0] == 0 ? 0 : __fdividef(p.modify.kept, l[0]),
+                             l[1] == 0 ? 0 : __fdividef(p.modify.kept, l[1])};
     /* A row that lists nothing has only terms of 0 x V, which may be NaN: 0 instead. */
     if (__any_sync(WARP_ALL, l[0] == 0 || l[1] == 0))
 #pragma unroll

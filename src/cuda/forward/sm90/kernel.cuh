@@ -38,7 +38,7 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
     }
 }
 
-template <class T, class shape, int SOURCE>
+template <class T, class shape, int SOURCE, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
@@ -56,8 +56,9 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
         /* setmaxnreg: consumers take the registers that the producer gives up. */
         registers_claim<shape::CONSUMER_REGISTERS[SOURCE]>();
         grid_dependency_wait();
-        sm90_consume<T, sm90_path<shape, SOURCE>>(memory, shared, role - 1, p,
-                                                  p.q_scale * p.score_scale);
+        const float scale = sm90_scale(p);
+        sm90_consume<T, sm90_path<shape, SOURCE, MODIFIED>>(
+            memory, shared, role - 1, p, MODIFIED ? modify_unit(p.modify, scale) : scale);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SOURCE]>();
         sm90_produce<T, shape, SOURCE>(memory, shared, p, maps);
@@ -66,11 +67,11 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
         cluster_wait();
 }
 
-template <class T, class shape, int SOURCE>
+template <class T, class shape, int SOURCE, bool MODIFIED>
 static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
-        attention_sm90<T, shape, SOURCE>;
+        attention_sm90<T, shape, SOURCE, MODIFIED>;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
@@ -94,9 +95,16 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
     struct sm90_maps maps = {};
     maps.tma_q = sm90_maps_make(&maps, p, T());
     maps.tma_o = sm90_map_make_o(&maps.o, p, T());
+    static cudaError_t (*const launch[2][2])(const struct attention_params *,
+                                             const struct sm90_maps *, cudaStream_t) = {
+        {attention_sm90_launch_from<T, shape, SM90_TMA, false>,
+         attention_sm90_launch_from<T, shape, SM90_TMA, true>},
+        {attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, false>,
+         attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, true>},
+    };
     const bool tma = maps.tma_q && p->granule_bits >= SM90_TMA_GRANULE_BITS;
-    cudaError_t code = tma ? attention_sm90_launch_from<T, shape, SM90_TMA>(p, &maps, stream)
-                           : attention_sm90_launch_from<T, shape, SM90_CP_ASYNC>(p, &maps, stream);
+    cudaError_t code =
+        launch[tma ? SM90_TMA : SM90_CP_ASYNC][p->modify.each != 0](p, &maps, stream);
     return code ? code : attention_combine_launch<T>(p, stream);
 }
 

@@ -21,7 +21,6 @@
 #include "device/fragment.cuh"
 #include "device/grid.cuh"
 #include "device/words.cuh"
-#include "staged/sddmm/narrow.cuh"
 #include "staged/block_row_shared.cuh"
 
 #define SDDMM_THREADS 128
@@ -338,7 +337,7 @@ __launch_bounds__(SDDMM_THREADS, FEW || (TILES == 4 && !WHOLE) || ARCHITECTURE_A
 /* ---- launching ---- */
 
 template <class T, int TILES>
-static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t sddmm_gather_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
     const int64_t row_units = (p->height + 8 * TILES - 1) / (8 * TILES);
     const int64_t places =
         p->n_items + ((p->columns / CUDA_CHUNK + p->n_items) >> sddmm_span_log2(*p));
@@ -352,32 +351,21 @@ static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream
                          places * row_units, 32 * warps, p, stream);
 }
 
-/*
- * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_sddmm by
- * events, median of 3; N, keep): height 1, row 7.4 ms, gather 11.1 ms (16384, .05); height 2,
- * gather 4.3 ms, row 7.5 ms (32768, .01). Above, an instance has the tiles that its rows fill:
- * 5.0 ms at 8, 3.7 ms at 32 (32768, .05).
- */
-
-/* Mappings of low block rows, for every type. */
+/* The tiles that a block row fills: 5.0 ms at 8 rows, 3.7 ms at 32 (H200, one head, N = 32768,
+ * d = 768, f32, random blocks of keep .05, tess_sddmm by events, median of 3). Higher block rows of
+ * 16-bit types are mma.cuh's, but where this kernel is forced. */
 template <class T>
-static cudaError_t sddmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
-    static const struct blocks_mapping mappings[] = {
-        {1, sddmm_single_launch<T>},
-        {INT64_MAX, sddmm_gather_launch<T, 1>},
-    };
-    return blocks_launch_of(mappings, p, stream);
-}
-
-template <class T>
-static cudaError_t sddmm_launch(const struct staged_params *p, cudaStream_t stream) {
-    static const struct blocks_mapping mappings[] = {
-        {1, sddmm_single_launch<T>},
-        {8, sddmm_gather_launch<T, 1>},
-        {16, sddmm_gather_launch<T, 2>},
-        {INT64_MAX, sddmm_gather_launch<T, 4>},
-    };
-    return blocks_launch_of(mappings, p, stream);
+static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
+    if constexpr (sizeof(T) == 4) {
+        static const struct grid_instance instances[] = {
+            {8, 0, sddmm_gather_launch_tiles<T, 1>},
+            {16, 0, sddmm_gather_launch_tiles<T, 2>},
+            {INT64_MAX, 0, sddmm_gather_launch_tiles<T, 4>},
+        };
+        return grid_launch_instance(instances, sizeof instances / sizeof *instances, p->height, p,
+                                    stream);
+    }
+    return sddmm_gather_launch_tiles<T, 1>(p, stream);
 }
 
 #endif

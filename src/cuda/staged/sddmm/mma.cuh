@@ -266,14 +266,14 @@ static cudaError_t sddmm_mma_launch_tile(const struct staged_params *p, cudaStre
  * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
 template <class T>
 static cudaError_t sddmm_mma_launch(const struct staged_params *p, cudaStream_t stream) {
-    static const struct grid_tile tiles[] = {
-        {8, 0, sddmm_launch_small_m<T>},
+    static const struct grid_instance instances[] = {
         {16, sizeof(struct sddmm_mma_shared<T, 16>), sddmm_mma_launch_tile<T, 16>},
         {32, sizeof(struct sddmm_mma_shared<T, 32>), sddmm_mma_launch_tile<T, 32>},
         {64, sizeof(struct sddmm_mma_shared<T, 64>), sddmm_mma_launch_tile<T, 64>},
         {128, sizeof(struct sddmm_mma_shared<T, 128>), sddmm_mma_launch_tile<T, 128>},
     };
-    return grid_launch_tile(tiles, sizeof tiles / sizeof *tiles, p, stream);
+    return grid_launch_instance(instances, sizeof instances / sizeof *instances, p->height, p,
+                                stream);
 }
 
 #endif

@@ -21,7 +21,6 @@
 
 #include "staged/sddmm/row.cuh"
 
-#define SDDMM_NARROW_WIDTH 32 /* columns of the widest block row at most */
 #define SDDMM_NARROW_WARPS 32 /* warps of a multiprocessor */
 #define SDDMM_NARROW_FEW 16   /* FEW: the same, each with more registers */
 #define SDDMM_NARROW_LEAST 4  /* warps of a thread block at least */
@@ -73,13 +72,6 @@ static cudaError_t sddmm_narrow_launch(const struct staged_params *p, cudaStream
     const int64_t warps = wave ? share : SDDMM_NARROW_LEAST;
     return blocks_launch(few ? sddmm_narrow<T, true> : sddmm_narrow<T, false>,
                          (units + warps - 1) / warps, 32 * (int)warps, p, stream);
-}
-
-/* Block rows of one query, by row.cuh or narrow.cuh. */
-template <class T>
-static cudaError_t sddmm_single_launch(const struct staged_params *p, cudaStream_t stream) {
-    const bool narrow = p->widest <= SDDMM_NARROW_WIDTH && words_whole<T>(p->alignment, p->d_qk);
-    return narrow ? sddmm_narrow_launch<T>(p, stream) : sddmm_row_launch<T>(p, stream);
 }
 
 #endif

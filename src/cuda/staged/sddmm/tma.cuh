@@ -27,6 +27,7 @@
 #ifndef TESSERA_CUDA_SDDMM_TMA_CUH
 #define TESSERA_CUDA_SDDMM_TMA_CUH
 
+#include "device/grid.cuh"
 #include "staged/sddmm/gather.cuh"
 #include "staged/block_row_tma.cuh"
 
@@ -43,7 +44,8 @@ struct sddmm_tma_entry {
     int32_t rows, columns;
     int32_t block_row; /* number of the block row, counted by the producer */
     int64_t item;
-    int32_t batch, head, head_kv, query;
+    int32_t batch, head, batch_kv, head_kv; /* in the maps of Q and of K */
+    int32_t query;
     int32_t key[CHUNK_TMA_TILES];
 };
 
@@ -101,9 +103,10 @@ sddmm_tma_describe(unsigned char *memory, uint32_t shared, const struct staged_p
             entry.rows = (int32_t)(block_row.rows - row);
             entry.columns = (int32_t)min(block_row.width - x, (int64_t)CUDA_CHUNK);
             entry.item = item;
-            entry.batch = block_row.b;
-            entry.head = block_row.h;
-            entry.head_kv = head_kv_of(p, block_row);
+            entry.batch = map_index(block_row.b, p.q.stride[0]);
+            entry.head = map_index(block_row.h, p.q.stride[1]);
+            entry.batch_kv = map_index(block_row.b, p.k.stride[0]);
+            entry.head_kv = map_index(head_kv_of(p, block_row), p.k.stride[1]);
             entry.query = (int32_t)(block_row.first + row);
 #pragma unroll
             for (int j = 0; j < CHUNK_TMA_TILES; j++)
@@ -173,7 +176,7 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
             reinterpret_cast<struct sddmm_tma_entry *>(memory + shape::ENTRIES)[at];
         barrier_wait(shared + shape::ENTRY_FULL + 8 * at, staged_parity<SDDMM_TMA_ENTRIES>(number));
         barrier_wait(shared + shape::K_EMPTY + 8 * stage, staged_parity<shape::STAGES>(number) ^ 1);
-        const int h = entry.head_kv, b = entry.batch;
+        const int h = entry.head_kv, b = entry.batch_kv;
         if (producer == 0 && entry.item != item) {
             item = entry.item;
             block_row++;
@@ -186,7 +189,7 @@ sddmm_tma_produce(unsigned char *memory, uint32_t shared, const CUtensorMap *map
             const uint32_t full = shared + shape::Q_FULL + 8 * (block_row & 1);
             barrier_arrive_expect_tx(full, shape::Q_TILE);
             tma_load_panels(shared + shape::Q + (block_row & 1) * shape::Q_TILE, map_q, full, 0,
-                            entry.query, entry.head, b, TMA_EVICT_FIRST);
+                            entry.query, entry.head, entry.batch, TMA_EVICT_FIRST);
         }
         const int tiles = entry.columns / STAGED_TMA_KEYS;
         const uint32_t full = shared + shape::K_FULL + 8 * stage;
@@ -364,18 +367,17 @@ static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStre
                                    dim3(shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, since TMA cannot load these tensors. */
 template <class T>
 static cudaError_t sddmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
-    static cudaError_t (*const launch[2][3])(const struct staged_params *, cudaStream_t) = {
-        {sddmm_tma_launch_tile<T, 32, 1>, sddmm_tma_launch_tile<T, 64, 1>,
-         sddmm_tma_launch_tile<T, 128, 1>},
-        {sddmm_tma_launch_tile<T, 32, 2>, sddmm_tma_launch_tile<T, 64, 2>,
-         sddmm_tma_launch_tile<T, 128, 2>},
+    static const struct grid_instance instances[2][3] = {
+        {{32, 0, sddmm_tma_launch_tile<T, 32, 1>},
+         {64, 0, sddmm_tma_launch_tile<T, 64, 1>},
+         {128, 0, sddmm_tma_launch_tile<T, 128, 1>}},
+        {{32, 0, sddmm_tma_launch_tile<T, 32, 2>},
+         {64, 0, sddmm_tma_launch_tile<T, 64, 2>},
+         {128, 0, sddmm_tma_launch_tile<T, 128, 2>}},
     };
-    if (!block_rows_fit_tma(p) || p->height <= 16 || p->d_qk > 128 || p->q_scale != 1)
-        return cudaErrorNotSupported;
-    return launch[p->d_qk > 64][p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2](p, stream);
+    return grid_launch_instance(instances[p->d_qk > 64], 3, p->height, p, stream);
 }
 
 #endif

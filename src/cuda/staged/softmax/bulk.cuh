@@ -20,12 +20,9 @@
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 
-#define SOFTMAX_BULK_WARPS 16
 #define SOFTMAX_BULK_STAGES 3
 #define SOFTMAX_BULK_AHEAD 2
-#define SOFTMAX_BULK_HELD 32   /* most elements of a lane */
 #define SOFTMAX_BULK_TILE 1024 /* most elements of a tile */
-#define SOFTMAX_BULK_TIMES 2   /* fewest tiles of a warp */
 
 /* The ring of a warp. A tile has the same offset from a multiple of 16 bytes as in global
  * memory. */
@@ -261,23 +258,17 @@ template <int LANES>
 static cudaError_t softmax_bulk_launch_lanes(const struct staged_params *p, cudaStream_t stream) {
     constexpr int BYTES = SOFTMAX_BULK_WARPS * (int)sizeof(struct softmax_bulk_ring);
     static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
-    const int64_t least = (int64_t)SOFTMAX_BULK_TIMES * SOFTMAX_BULK_WARPS * 32 / LANES;
-    if (p->n_items * p->height < least * p->multiprocessors)
-        return cudaErrorNotSupported;
     return grid_launch_units(softmax_bulk<LANES>, p->multiprocessors, 32 * SOFTMAX_BULK_WARPS,
                              BYTES, p, stream);
 }
 
-/* cudaErrorNotSupported: nothing is launched, since rows are too wide or too few. */
 static inline cudaError_t softmax_bulk_launch(const struct staged_params *p, cudaStream_t stream) {
-    static cudaError_t (*const launch[])(const struct staged_params *, cudaStream_t) = {
-        softmax_bulk_launch_lanes<1>, softmax_bulk_launch_lanes<2>, softmax_bulk_launch_lanes<4>};
-    int log2 = 0;
-    while (log2 < 3 && p->widest > (int64_t)SOFTMAX_BULK_HELD << log2)
-        log2++;
-    if (p->architecture != 90 || !p->even || log2 == 3 || p->n_q % p->block_q != 0)
-        return cudaErrorNotSupported;
-    return launch[log2](p, stream);
+    static const struct grid_instance instances[] = {
+        {1, 0, softmax_bulk_launch_lanes<1>},
+        {2, 0, softmax_bulk_launch_lanes<2>},
+        {4, 0, softmax_bulk_launch_lanes<4>},
+    };
+    return grid_launch_instance(instances, 3, softmax_bulk_lanes(p), p, stream);
 }
 
 #endif

@@ -24,6 +24,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
 
+#include "device/grid.cuh"
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 
@@ -274,34 +275,28 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS,
 
 /* ---- launching ---- */
 
-template <int HELD, int LANES, int BLOCKS>
-static cudaError_t softmax_launch_held(const struct staged_params *p, int cluster,
-                                       cudaStream_t stream) {
+/* CLUSTER: thread blocks of a group. */
+template <int HELD, int LANES, int BLOCKS, int CLUSTER>
+static cudaError_t softmax_rows_launch_held(const struct staged_params *p, cudaStream_t stream) {
     const int64_t of_block = SOFTMAX_THREADS / LANES, rows = p->n_items * p->height;
     const int64_t wanted = (rows + of_block - 1) / of_block;
     const int64_t held = (int64_t)p->multiprocessors *
                          softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
-    return cluster > 1
-               ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, cluster,
+    return CLUSTER > 1
+               ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, CLUSTER,
                                      SOFTMAX_THREADS, 0, p, stream)
                : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>, wanted < held ? wanted : held, 1,
                                 SOFTMAX_THREADS, 0, p, stream);
 }
 
-/* An instance for rows of up to `width` elements; cluster: thread blocks of a group. */
-struct softmax_mapping {
-    int64_t width;
-    int cluster;
-    cudaError_t (*launch)(const struct staged_params *p, int cluster, cudaStream_t stream);
-};
-
 /* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several
  * thread blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes 1.13
  * to 1.17 times the floor at blocks of 1 to 128. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
-    { 4 * (held) * (lanes) * (cluster), cluster, softmax_launch_held<held, lanes, blocks> }
-static inline cudaError_t softmax_launch(const struct staged_params *p, cudaStream_t stream) {
-    static const struct softmax_mapping mappings[] = {
+    { 4 * (held) * (lanes) * (cluster), 0, softmax_rows_launch_held<held, lanes, blocks, cluster> }
+#define SOFTMAX_CLUSTERS 3 /* the last instances, of several thread blocks */
+static inline cudaError_t softmax_rows_launch(const struct staged_params *p, cudaStream_t stream) {
+    static const struct grid_instance instances[] = {
         SOFTMAX_HOLDS(4, 2, 3, 1),    SOFTMAX_HOLDS(6, 2, 3, 1),    SOFTMAX_HOLDS(4, 4, 4, 1),
         SOFTMAX_HOLDS(4, 8, 4, 1),    SOFTMAX_HOLDS(4, 16, 4, 1),   SOFTMAX_HOLDS(4, 32, 4, 1),
         SOFTMAX_HOLDS(8, 32, 3, 1),   SOFTMAX_HOLDS(16, 32, 2, 1),  SOFTMAX_HOLDS(16, 64, 2, 1),
@@ -310,14 +305,9 @@ static inline cudaError_t softmax_launch(const struct staged_params *p, cudaStre
     };
     if (p->n_items == 0)
         return cudaSuccess;
-    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? CLUSTER_MAX : 1;
-    const int64_t width = softmax_width(*p);
-    int last = sizeof mappings / sizeof *mappings - 1, i = 0;
-    while (mappings[last].cluster > most)
-        last--;
-    while (i < last && mappings[i].width < width)
-        i++;
-    return mappings[i].launch(p, mappings[i].cluster, stream);
+    const int all = sizeof instances / sizeof *instances;
+    const int n = p->architecture >= CLUSTER_ARCHITECTURE ? all : all - SOFTMAX_CLUSTERS;
+    return grid_launch_instance(instances, n, softmax_width(*p), p, stream);
 }
 
 #endif

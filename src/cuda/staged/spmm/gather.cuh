@@ -24,7 +24,6 @@
 #include "device/words.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
-#include "staged/spmm/short.cuh"
 #include "staged/block_row_shared.cuh"
 
 #define SPMM_THREADS 128
@@ -346,7 +345,7 @@ static __global__ void __launch_bounds__(SPMM_THREADS,
 /* ---- launching ---- */
 
 template <class T, int TILES>
-static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
+static cudaError_t spmm_gather_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
     if (p->n_items == 0)
         return cudaSuccess;
     const int64_t units = p->n_items * spmm_row_units<TILES>(*p) * spmm_slices<T, TILES>(*p);
@@ -367,38 +366,21 @@ static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_
                          32 * warps, p, stream);
 }
 
-/*
- * The tables below are filled from an H200 (one head, d = 768, f32, random blocks, tess_spmm by
- * events, median of 3; N, keep): height 1, row 7.6 ms, gather 9.6 ms (16384, .05); height 2, gather
- * 3.6 ms, row 7.2 ms (32768, .01). Above, an instance has the tiles that its rows fill: 3.8 ms at
- * 8, 2.7 ms at 32 (32768, .05).
- */
-
-/* Mappings of low block rows, for every type. */
+/* The tiles that a block row fills: 3.8 ms at 8 rows, 2.7 ms at 32 (H200, one head, N = 32768,
+ * d = 768, f32, random blocks of keep .05, tess_spmm by events, median of 3). Higher block rows of
+ * 16-bit types are mma.cuh's, but where this kernel is forced. */
 template <class T>
-static cudaError_t spmm_launch_small_m(const struct staged_params *p, cudaStream_t stream) {
-    static const struct blocks_mapping mappings[] = {
-        {1, spmm_row_launch<T>},
-        {INT64_MAX, spmm_gather_launch<T, 1>},
-    };
-    return blocks_launch_of(mappings, p, stream);
-}
-
-/* f32 of more rows: short.cuh where block rows have few keys. */
-template <int TILES>
-static cudaError_t spmm_launch_large_m(const struct staged_params *p, cudaStream_t stream) {
-    return spmm_short_takes(p) ? spmm_short_launch(p, stream)
-                               : spmm_gather_launch<float, TILES>(p, stream);
-}
-
-static inline cudaError_t spmm_launch_f32(const struct staged_params *p, cudaStream_t stream) {
-    static const struct blocks_mapping mappings[] = {
-        {1, spmm_row_launch<float>},
-        {8, spmm_gather_launch<float, 1>},
-        {16, spmm_launch_large_m<2>},
-        {INT64_MAX, spmm_launch_large_m<4>},
-    };
-    return blocks_launch_of(mappings, p, stream);
+static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
+    if constexpr (sizeof(T) == 4) {
+        static const struct grid_instance instances[] = {
+            {8, 0, spmm_gather_launch_tiles<T, 1>},
+            {16, 0, spmm_gather_launch_tiles<T, 2>},
+            {INT64_MAX, 0, spmm_gather_launch_tiles<T, 4>},
+        };
+        return grid_launch_instance(instances, sizeof instances / sizeof *instances, p->height, p,
+                                    stream);
+    }
+    return spmm_gather_launch_tiles<T, 1>(p, stream);
 }
 
 #endif

@@ -302,7 +302,7 @@ static __global__ void __launch_bounds__(spmm_mma_shape<M, N>::THREADS,
 template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    const int cluster = spmm_mma_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
+    const int cluster = staged_spmm_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
     return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
                           spmm_mma_shape<M, N>::THREADS, sizeof(struct spmm_mma_shared<T, M, N>), p,
                           stream);
@@ -313,14 +313,14 @@ static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStrea
  * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
-    static const struct grid_tile tiles[] = {
-        {8, 0, spmm_launch_small_m<T>},
+    static const struct grid_instance instances[] = {
         {16, sizeof(struct spmm_mma_shared<T, 16, N>), spmm_mma_launch_tile<T, 16, N>},
         {32, sizeof(struct spmm_mma_shared<T, 32, N>), spmm_mma_launch_tile<T, 32, N>},
         {64, sizeof(struct spmm_mma_shared<T, 64, N>), spmm_mma_launch_tile<T, 64, N>},
         {128, sizeof(struct spmm_mma_shared<T, 128, N>), spmm_mma_launch_tile<T, 128, N>},
     };
-    return grid_launch_tile(tiles, sizeof tiles / sizeof *tiles, p, stream);
+    return grid_launch_instance(instances, sizeof instances / sizeof *instances, p->height, p,
+                                stream);
 }
 
 template <class T>

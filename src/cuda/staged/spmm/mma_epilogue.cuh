@@ -8,20 +8,6 @@
 #include "staged/panel_16bit.cuh"
 #include "staged/spmm/scale.cuh"
 
-#define SPMM_MMA_CLUSTER 4 /* thread blocks that share a block row's keys at most */
-
-/* Thread blocks that share a unit's keys, where units are too few for the device, which holds
- * `blocks` on each multiprocessor. With one head of spmm_mma_launch_tiles's case, clusters of 1, 2
- * and 4 took 61, 54 and 92 us at blocks of 128. At blocks of 64 they took 62, 58 and 92 us. */
-static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
-    const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
-    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
-    int cluster = 1;
-    while (cluster < most && 2 * cluster * units < 3 * held && chunks >= 4 * cluster * p->n_items)
-        cluster *= 2;
-    return cluster;
-}
-
 /* Stores two neighbouring outputs. */
 template <class T>
 static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x,

@@ -23,9 +23,6 @@
 #define SPMM_SHORT_ROWS 16
 #define SPMM_SHORT_KEYS 32
 #define SPMM_SHORT_AHEAD 8
-#define SPMM_SHORT_WIDTH 64 /* columns of a mean block row at most ... */
-#define SPMM_SHORT_DIMS                                                                            \
-    256 /* ... and dims of a head at least, for which half of the threads suffice */
 
 struct spmm_short_shared {
     struct block_row block_row[SPMM_SHORT_THREADS / 32]; /* each warp's */
@@ -177,13 +174,10 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
 
 /* ---- launching ---- */
 
-/* Whether block rows have few keys and heads many dims. */
-static inline bool spmm_short_takes(const struct staged_params *p) {
-    return p->d_v >= SPMM_SHORT_DIMS && p->columns <= SPMM_SHORT_WIDTH * p->n_items;
-}
-
-static inline cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
-    const bool whole = words_whole<float>(p->alignment, p->d_v);
+template <class T>
+static cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
+    static_assert(sizeof(T) == 4, "it computes f32 only");
+    const bool whole = words_whole<T>(p->alignment, p->d_v);
     return grid_launch_units(whole ? spmm_short<true> : spmm_short<false>,
                              p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
                              SPMM_SHORT_THREADS, 0, p, stream);

@@ -16,6 +16,7 @@
 #ifndef TESSERA_CUDA_SPMM_TMA_CUH
 #define TESSERA_CUDA_SPMM_TMA_CUH
 
+#include "device/grid.cuh"
 #include "staged/block_row_tma.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
@@ -82,15 +83,15 @@ spmm_tma_load_v(uint32_t shared, const CUtensorMap *map, const struct staged_par
                 const struct block_row &block_row, int stage, int32_t key, int first) {
     const uint32_t full = shared + shape::FULL + 8 * stage;
     const uint32_t v = shared + shape::V + stage * shape::V_TILE;
-    const int h = head_kv_of(p, block_row);
+    const int h = map_index(head_kv_of(p, block_row), p.v.stride[1]);
+    const int b = map_index(block_row.b, p.v.stride[0]);
     if (warp_lane() == 0)
         barrier_arrive_expect_tx(full, shape::V_TILE);
 #pragma unroll
     for (int j = 0; j < shape::TMA_TILES; j++) {
         const int32_t of = __shfl_sync(WARP_ALL, key, first + j);
         if (warp_lane() == 0)
-            tma_load_panels(v + j * shape::V_TMA_TILE, map, full, 0, of, h, block_row.b,
-                            TMA_EVICT_LAST);
+            tma_load_panels(v + j * shape::V_TMA_TILE, map, full, 0, of, h, b, TMA_EVICT_LAST);
     }
     __syncwarp();
 }
@@ -261,6 +262,7 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
 template <class T, int M, int N>
 static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef spmm_tma_shape<M, N> shape;
+    static_assert(shape::BLOCKS == STAGED_SPMM_TMA_BLOCKS(M), "what tiles are chosen by");
     CUtensorMap map;
     const int64_t units = spmm_tma_units(*p, M);
     const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
@@ -281,32 +283,18 @@ static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStrea
                                    dim3(128 + shape::THREADS), arguments, shape::BYTES, stream);
 }
 
-/* A tile of M rows, and its CTAs on a multiprocessor. */
-struct spmm_tma_tile {
-    int64_t height;
-    int blocks;
-    cudaError_t (*launch)(const struct staged_params *p, cudaStream_t stream);
-};
-
-#define SPMM_TMA_TILE(m, n)                                                                        \
-    { m, spmm_tma_shape<m, n>::BLOCKS, spmm_tma_launch_tile<T, m, n> }
-
-/* As high a tile as block rows fill. A lower one where block rows are so few that CTAs would share
- * them: V is then loaded again, but no sums are combined. cudaErrorNotSupported: nothing is
- * launched, since TMA cannot load these tensors. */
+/* As high a tile as block rows fill, or a lower one (staged_spmm_tma_rows). */
 template <class T>
 static cudaError_t spmm_tma_launch(const struct staged_params *p, cudaStream_t stream) {
-    static const struct spmm_tma_tile tiles[2][3] = {
-        {SPMM_TMA_TILE(32, 64), SPMM_TMA_TILE(64, 64), SPMM_TMA_TILE(128, 64)},
-        {SPMM_TMA_TILE(32, 128), SPMM_TMA_TILE(64, 128), SPMM_TMA_TILE(128, 128)},
+    static const struct grid_instance instances[2][3] = {
+        {{32, 0, spmm_tma_launch_tile<T, 32, 64>},
+         {64, 0, spmm_tma_launch_tile<T, 64, 64>},
+         {128, 0, spmm_tma_launch_tile<T, 128, 64>}},
+        {{32, 0, spmm_tma_launch_tile<T, 32, 128>},
+         {64, 0, spmm_tma_launch_tile<T, 64, 128>},
+         {128, 0, spmm_tma_launch_tile<T, 128, 128>}},
     };
-    if (!block_rows_fit_tma(p) || p->height <= 16 || p->d_v > 128)
-        return cudaErrorNotSupported;
-    const struct spmm_tma_tile *of = tiles[p->d_v > 64];
-    int i = p->height <= 32 ? 0 : p->height <= 64 ? 1 : 2;
-    while (i >= 0 && spmm_mma_cluster(p, spmm_tma_units(*p, of[i].height), of[i].blocks) > 1)
-        i--;
-    return i < 0 ? cudaErrorNotSupported : of[i].launch(p, stream);
+    return grid_launch_instance(instances[p->d_v > 64], 3, staged_spmm_tma_rows(p), p, stream);
 }
 
 #endif

@@ -1,0 +1,239 @@
+/* A key tile of the backward under way: its thread's scratch, slots for parts of split tiles, and the
+ * queries that it meets. */
+#ifndef TESSERA_CPU_KEY_TILE_H
+#define TESSERA_CPU_KEY_TILE_H
+
+#include "backward/listed.h"
+#include "tile/parallel.h"
+#include "tile/walk.h"
+
+/* Queries of a superblock, or those that a group of lanes meets. */
+struct queries {
+    int32_t n;
+    int masked, shifted;                      /* some factor is not 1 */
+    const float *q[CPU_ROWS], *d_o[CPU_ROWS]; /* scaled, and as they are; f32 */
+    float base[CPU_KEYS], left[CPU_KEYS], delta[CPU_KEYS];
+    float factor[CPU_KEYS];                  /* what scores have still to be multiplied by */
+    float back[CPU_KEYS];                    /* from the superblock's first query */
+    uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
+};
+
+/* What is known of the queries of a superblock whose listed pairs alone are computed; and of
+ * those of a set, in the order of its scores (tile/micro_dims.h). */
+enum { BASE, LEFT, DELTA, FACTOR, KNOWN };
+struct side {
+    float *of[KNOWN], *spread[KNOWN];
+    int32_t *number; /* of each query */
+    int32_t *list;   /* those of a set */
+    int shifted;     /* some factor is not 1 */
+};
+
+/* One thread's scratch. */
+struct scratch {
+    struct sums d_k, d_v;
+    float *kt, *vt; /* panels of keys and values */
+    float *st, *dp,
+        *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
+    float *q, *d_o; /* rows scaled, rows converted to f32 */
+    struct pairs pairs;
+    struct side side;
+    float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
+    struct queries *queries, *met;
+};
+
+struct job {
+    const struct kernel_args *args;
+    char *slots, *scratch;
+    size_t slot_size, scratch_size;
+};
+
+static size_t tile_lanes(const struct kernel_args *args) {
+    return (size_t)cpu_lanes(args->lists->tile_rows);
+}
+
+static void side_take(struct carve *c, size_t queries, struct side *s) {
+    s->number = carve_take(c, queries, sizeof *s->number);
+    s->list = carve_take(c, queries + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
+    for (int i = 0; i < KNOWN; i++) {
+        s->of[i] = carve_take(c, queries + CPU_FEW_STEP, sizeof *s->of[i]);
+        s->spread[i] = carve_take_panel(c, CPU_FEW_SET, queries + CPU_FEW_STEP, sizeof(float));
+    }
+}
+
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+    const struct problem *p = args->problem;
+    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
+    const size_t scores = CPU_ST_KEYS * CPU_GROUP;
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_K ? p->d_qk : 0, &s->d_k);
+    sums_take(c, lanes, p->gradients & TESS_GRADIENT_V ? p->d_v : 0, &s->d_v);
+    s->kt = carve_take_panel(c, lanes, d_qk, sizeof *s->kt);
+    s->vt = carve_take_panel(c, lanes, d_v, sizeof *s->vt);
+    s->st = carve_take(c, scores, sizeof *s->st);
+    s->dp = carve_take(c, scores, sizeof *s->dp);
+    s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
+    const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
+    const int32_t most = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
+    pairs_take(c, p, &s->pairs);
+    side_take(c, (size_t)some, &s->side);
+    s->q = carve_take_panel(c, (size_t)most, d_qk, sizeof *s->q);
+    s->d_o = carve_take(c, cpu_gather_size(p->type, most, p->d_v), sizeof *s->d_o);
+    s->queries = carve_take(c, 1, sizeof *s->queries);
+    s->met = carve_take(c, 1, sizeof *s->met);
+    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
+}
+
+/* A slot:  | dK panel | dV panel | */
+static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+    const struct problem *p = args->problem;
+    struct carve one = {0};
+    struct scratch scratch;
+    job->args = args;
+    scratch_take(&one, args, &scratch);
+    c->overflow |= one.overflow;
+    job->slot_size = tile_lanes(args) * (size_t)(scratch.d_k.d + scratch.d_v.d) * sizeof(float);
+    job->scratch_size = one.used;
+    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
+    job->scratch = carve_take(c, (size_t)p->threads, one.used);
+}
+
+static float *slot_of(const struct job *job, int64_t slot) {
+    return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
+}
+
+/* A tile under way. */
+struct item {
+    const struct kernel_args *args;
+    struct scratch s;
+    int64_t b, hk, tile;
+    int64_t first, rows;   /* the first key; keys */
+    int64_t h;             /* the query head that is met now */
+    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
+    struct modify *modify; /* its score modifiers; NULL: none */
+    int keys, values;      /* dK is wanted, dV is */
+    float distance[CPU_TILE_ROWS]; /* j - p of each key and the superblock's first query */
+};
+
+/* Whether a tile is computed so, by all lists of the group: see listed_pays. */
+static int item_listed(const struct item *it, const int64_t *list_of) {
+    const struct problem *p = it->args->problem;
+    const struct lists *lists = it->args->lists;
+    const int64_t lanes = cpu_lanes(it->rows);
+    int64_t met = 0, all = 0;
+    if (!cpu_gradients_listed_fit(p) || 2 * it->rows <= lanes)
+        return cpu_gradients_listed_fit(p);
+    for (int64_t h = 0; h < p->heads_q / p->heads_kv; h++) {
+        const int64_t tile = list_of[h] * lists->tiles + it->tile;
+        met += listed_pairs(lists, tile, it->rows);
+        all += lists->keys[tile];
+    }
+    return 2 * met <= lanes * all;
+}
+
+static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
+                           int32_t thread) {
+    const struct kernel_args *args = job->args;
+    const int64_t *row = &args->lists->tile_row[tile];
+    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
+    struct item it = {.args = args,
+                      .b = batch_head / args->problem->heads_kv,
+                      .hk = batch_head % args->problem->heads_kv,
+                      .tile = tile,
+                      .first = row[0],
+                      .rows = row[1] - row[0]};
+    scratch_take(&c, args, &it.s);
+    sums_begin(&it.s.d_k, cpu_lanes(it.rows));
+    sums_begin(&it.s.d_v, cpu_lanes(it.rows));
+    const int64_t group = args->problem->heads_q / args->problem->heads_kv;
+    it.listed = item_listed(&it, args->list_of + batch_head * group);
+    return it;
+}
+
+/* ---- queries of a superblock ---- */
+
+/* out = a query row times scale; answers what its scores then lack. As cpu_load_query, and as
+ * cpu_load_queries by vectors where no element is extreme. */
+static float query_scale(float *out, const char *row, tess_type type, int64_t d, double scale) {
+    const double size = fabs(scale);
+    const float least = (float)(CPU_ROW_LEAST / size), end = (float)(CPU_ROW_END / size);
+    const float *from = (const float *)(const void *)row;
+    vi outside = {0}, some = {0}, enough = {0};
+    int64_t i = 0;
+    if (type != TESS_F32) {
+        cpu_load_halves(out, row, type, d);
+        from = out;
+    }
+    for (; i + CPU_LANES <= d; i += CPU_LANES) {
+        const vf x = v_abs(v_load_any(from + i));
+        outside |= (vi)(x >= v_set(end));
+        enough |= (vi)(x >= v_set(least));
+        some |= (vi)(x > (vf){0});
+    }
+    for (; i < d; i++) {
+        const float x = fabsf(from[i]);
+        outside[0] |= -(x >= end);
+        enough[0] |= -(x >= least);
+        some[0] |= -(x > 0);
+    }
+    if (!(size > 0x1p-20 && size < 0x1p20) || v_bits(outside) || (v_bits(some) && !v_bits(enough)))
+        return (float)cpu_load_query(out, row, type, d, scale);
+    for (i = 0; i + CPU_LANES <= d; i += CPU_LANES)
+        v_store_any(out + i, v_multiply(v_load_any(from + i), scale));
+    for (; i < d; i++)
+        out[i] = (float)(scale * (double)from[i]);
+    return 1;
+}
+
+/* The queries of `keys` that are not empty. */
+static void queries_load(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    const float kept = gradient_kept(p);
+    int32_t number[CPU_KEYS + CPU_KEYS_SLACK], n = 0;
+    to->masked = keys->masked;
+    to->shifted = 0;
+    for (int32_t j = 0; j < keys->n; j++) {
+        const int64_t at = stats_at(p, it->b, it->h, keys->key[j]);
+        number[n] = keys->key[j];
+        to->mask[n] = keys->masked ? keys->mask[j] : UINT64_MAX;
+        to->base[n] = args->stats.base[at];
+        to->left[n] = args->stats.left[at] * kept;
+        to->delta[n] = args->stats.delta[at];
+        n += to->base[n] != INFINITY;
+    }
+    for (int32_t j = 0; j < n; j++) {
+        to->q[j] = it->s.q + j * p->d_qk;
+        to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, number[j]), p->type,
+                                    p->d_qk, p->scale * LOG2_E);
+        to->shifted |= to->factor[j] != 1;
+        to->back[j] = (float)(number[j] - number[0]);
+    }
+    to->n = n;
+    cpu_rows_end(to->q, n);
+    cpu_gather(to->d_o, &d_o, number, n, p->d_v, it->s.d_o);
+    if (it->modify && it->modify->drops)
+        draw_queries(it->modify, it->first, it->rows, number, n, to->keep);
+    if (it->modify)
+        it->modify->first = n ? number[0] : 0;
+}
+
+/* Those that a group of lanes lists, with its own masks. */
+static void queries_met(const struct queries *of, int64_t lane, struct queries *to) {
+    const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
+    int32_t n = 0;
+    to->shifted = of->shifted;
+    to->masked = 1;
+    for (int32_t j = 0; j < of->n; j++) {
+        to->mask[n] = of->mask[j] >> lane & lanes;
+        to->q[n] = of->q[j], to->d_o[n] = of->d_o[j];
+        to->base[n] = of->base[j], to->left[n] = of->left[j], to->delta[n] = of->delta[j];
+        to->factor[n] = of->factor[j], to->back[n] = of->back[j], to->keep[n] = of->keep[j];
+        n += to->mask[n] != 0;
+    }
+    to->n = n;
+    cpu_rows_end(to->q, n);
+    cpu_rows_end(to->d_o, n);
+}
+
+#endif

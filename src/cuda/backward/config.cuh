@@ -1,0 +1,81 @@
+/*
+ * The fused backward with mma.sync, sm_80 and later: shapes, and a thread block's shared memory. Both
+ * passes over tiles are one kernel. Rows stay in shared memory, the other side is streamed
+ * (host/backward.h):
+ *
+ *   S [R, STEP] = X0 Y0^T    dP = X1 Y1^T    P = exp2(S - base)    dS = P (left dP - delta)
+ *   dX0 [R, D] += dS Y0      over keys also dX1 += (left P) Y1
+ *
+ *   | Y0 [2][STEP][D] | Y1 [2][STEP][D] | granules of coming steps, what is known of queries |
+ *   | X0 [M][D] | X1 [M][D] |
+ *
+ * A warp owns R rows, from X to their gradients, so that no two warps write one sum. M = R times the
+ * number of warps, which the launch decides: one kernel serves all heights of tiles.
+ */
+#ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
+#define TESSERA_CUDA_GRADIENT_CONFIG_CUH
+
+#include "host/backward.h"
+#include "forward/sm80/warp_step.cuh"
+
+static constexpr bool type_is_bf16(__nv_bfloat16) {
+    return true;
+}
+template <class T> static constexpr bool type_is_bf16(T) {
+    return false;
+}
+
+/* Which gradients a kernel over keys computes: both, or one where registers hold no more sums. */
+enum { GRADIENT_FIRST = 1, GRADIENT_SECOND = 2, GRADIENT_BOTH = 3 };
+
+#define GRADIENT_ROWS_MAX 128 /* of a tile */
+#define GRADIENT_WORDS 2      /* 64-bit words of a row mask in shared memory */
+
+/* What is known of a query: one piece of 16 bytes. */
+struct alignas(16) gradient_known {
+    float base, delta, left, unused;
+};
+
+/* A step of a thread block's work: of its job-th piece, from granule `at` on. */
+struct gradient_cursor {
+    uint32_t at;
+    int32_t job;
+};
+
+/* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
+ * row masks of a stage's places. known: of a stage's queries, or of the tile's rows. */
+template <int STEP, bool OVER_KEYS> struct gradient_lists {
+    struct granule_mask masks[2][STEP];
+    struct gradient_known known[OVER_KEYS ? 2 * STEP : GRADIENT_ROWS_MAX];
+    uint64_t words[2][STEP][GRADIENT_WORDS];
+    struct granule_item jobs[ATTENTION_JOBS];
+    int32_t keys[2][STEP];
+    struct gradient_cursor steps[4]; /* step n is number n % 4 */
+    int32_t n_jobs;
+};
+
+/* D dims of type T, R rows of each warp, and which gradients; SUMS dims of them at a time. */
+template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_> struct gradient_shape {
+    using T = T_;
+    static constexpr int D = D_, R = R_, WANTED = WANTED_;
+    static constexpr int SUMS = sizeof(T) == 4 && D > 128 ? 128 : D;
+    static constexpr bool OVER_KEYS = OVER_KEYS_;
+    static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T));
+    static constexpr int ROW = (int)sizeof(T) * D; /* bytes */
+    static constexpr int PANEL = STEP * ROW;
+    /* Groups of 8 columns whose scores a warp holds at a time. */
+    static constexpr int GROUPS = STEP < 32 || (sizeof(T) == 4 && D > 64) ? 2 : 4;
+    static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R; /* at most */
+    using lists = gradient_lists<STEP, OVER_KEYS>;
+    static constexpr int LISTS = 4 * PANEL;
+    static constexpr int X = LISTS + ((int)sizeof(lists) + 127) / 128 * 128;
+    static_assert(ROW % 128 == 0, "rows are whole lines of the swizzle");
+    static_assert(STEP % (sizeof(T) == 4 ? GRADIENT_GRANULE_F32 : GRADIENT_GRANULE) == 0,
+                  "steps are whole granules");
+    /* Of a thread block for tiles of `rows` rows. */
+    static constexpr int bytes(int rows) {
+        return X + 2 * (rows < R ? R : rows) * ROW;
+    }
+};
+
+#endif

@@ -1,0 +1,220 @@
+/* The fused backward: cp.async gather of what tiles list, and of the tiles' own rows. */
+#ifndef TESSERA_CUDA_GRADIENT_GATHER_CUH
+#define TESSERA_CUDA_GRADIENT_GATHER_CUH
+
+#include "backward/config.cuh"
+
+/* How rows of tensor i of a side are copied into a panel. */
+template <class T>
+static __device__ __forceinline__ struct attention_copy_mode
+gradient_copy_mode_of(const struct gradient_params &p, const struct rows_view &view, int i,
+                      float scale) {
+    return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
+            p.d[i] * (int32_t)sizeof(T), p.copied && scale == 1, scale};
+}
+
+/* Copies what is known of query i of head h, by one lane; not wanted: zeros. */
+static __device__ __forceinline__ void gradient_copy_known(struct gradient_known &to,
+                                                           const struct gradient_params &p,
+                                                           const struct granule_item &item,
+                                                           int32_t i, bool wanted) {
+    const int64_t at = ((int64_t)item.batch * p.heads_q + item.head) * p.n_q + (wanted ? i : 0);
+    cp_async_4(shared_address(&to.base), p.stats.base + at, wanted);
+    cp_async_4(shared_address(&to.delta), p.stats.delta + at, wanted);
+    cp_async_4(shared_address(&to.left), p.stats.left + at, wanted);
+}
+
+/* ---- coming steps ---- */
+
+static __device__ __forceinline__ void
+gradient_fetch_job(struct granule_item &job, const struct gradient_params &p, int64_t item) {
+    const int at = (int)threadIdx.x;
+    if (at < (int)sizeof(struct granule_item) / 8)
+        cp_async_8(shared_address(&job) + 8 * at,
+                   reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+}
+
+/* Copies the granules of a step to shared memory, from granule `first` of the piece on. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_fetch_granules(typename C::lists &lists, const struct gradient_params &p, int slot,
+                        const struct granule_item &item, uint32_t first) {
+    for (uint32_t at = threadIdx.x; at < C::STEP >> p.granule_bits; at += blockDim.x) {
+        if (first + at >= (uint32_t)item.count) {
+            lists.keys[slot][at] = -1;
+            continue;
+        }
+        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
+                   true);
+        if (first + at >= (uint32_t)item.whole)
+            cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
+                               p.image.masks + item.mask + (first + at - (uint32_t)item.whole),
+                               true);
+    }
+}
+
+/* Looks up the granules of a step, one round before they are gathered. At a piece's first step also
+ * copies the next piece. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, int slot,
+                    const struct gradient_cursor &step, int32_t jobs) {
+    gradient_fetch_granules<C>(lists, p, slot, lists.jobs[step.job & (ATTENTION_JOBS - 1)],
+                               step.at);
+    if (step.at == 0 && step.job + 1 < jobs)
+        gradient_fetch_job(lists.jobs[(step.job + 1) & (ATTENTION_JOBS - 1)], p,
+                           p.image.worker_ptr[blockIdx.x] + step.job + 1);
+}
+
+/* Whether a granule of a step has a mask. */
+template <class C>
+static __device__ __forceinline__ bool gradient_masked(const struct gradient_params &p,
+                                                       const struct granule_item &item,
+                                                       const struct gradient_cursor &step) {
+    return step.at + (C::STEP >> p.granule_bits) > (uint32_t)item.whole;
+}
+
+/* ---- the streamed side ---- */
+
+/* Writes the row mask of a place: of key `offset` of a granule. */
+static __device__ __forceinline__ void gradient_put_words(uint64_t (&words)[GRADIENT_WORDS],
+                                                          const struct gradient_params &p,
+                                                          const struct granule_mask &mask,
+                                                          int offset, bool none, bool whole) {
+    for (int w = 0; w < p.words; w++) {
+        if (none || whole || mask.kind == GRANULE_ALL)
+            words[w] = none ? 0 : ~(uint64_t)0;
+        else if (mask.kind == LIST_BAND)
+            words[w] = attention_band(mask, offset, w);
+        else
+            cp_async_8(shared_address(&words[w]),
+                       p.image.words + mask.u.word +
+                           (mask.kind == LIST_BITS ? offset * p.words : 0) + w);
+    }
+}
+
+/* The key or query at place `row` of a step; -1: none. In a masked step with `keep`, also writes the
+ * place's row mask to the stage. */
+template <class C>
+static __device__ __forceinline__ int32_t gradient_place(typename C::lists &lists,
+                                                         const struct gradient_params &p, int slot,
+                                                         const struct granule_item &item,
+                                                         uint32_t begin, int row, bool masked,
+                                                         bool keep) {
+    const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
+    const int32_t first = lists.keys[slot][at];
+    if (!masked)
+        return first + offset;
+    const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
+    const struct granule_mask &mask = lists.masks[slot][at];
+    const bool none = first < 0 || (!whole && offset >= mask.count);
+    if (keep)
+        gradient_put_words(lists.words[slot][row], p, mask, offset, none, whole);
+    return none ? -1 : first + offset;
+}
+
+/* Gathers a step into a stage: warps take eight rows of Y0 or of Y1 in turns. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typename C::lists &lists,
+              const struct gradient_cursor &step) {
+    using T = typename C::T;
+    constexpr int EIGHTS = C::STEP / 8;
+    const struct granule_item &item = lists.jobs[step.job & (ATTENTION_JOBS - 1)];
+    const int32_t head = C::OVER_KEYS ? item.head : item.head_kv;
+    const char *const y0 = attention_head<T>(p.y[0], item.batch, head);
+    const char *const y1 = attention_head<T>(p.y[1], item.batch, head);
+    const bool masked = gradient_masked<C>(p, item, step);
+    const int lane = warp_lane_here();
+#pragma unroll 1
+    for (int eight = (int)threadIdx.x / 32; eight < 2 * EIGHTS; eight += (int)blockDim.x / 32) {
+        const bool second = eight >= EIGHTS;
+        const int first = 8 * (eight % EIGHTS);
+        const struct attention_copy_mode mode =
+            gradient_copy_mode_of<T>(p, p.y[second], second, second ? 1.0f : p.y_scale);
+        int32_t key[1] = {-1};
+        if (lane < 8)
+            key[0] =
+                gradient_place<C>(lists, p, stage, item, step.at, first + lane, masked, !second);
+        if (C::OVER_KEYS && !second && lane < 8)
+            gradient_copy_known(lists.known[stage * C::STEP + first + lane], p, item, key[0],
+                                key[0] >= 0);
+        __syncwarp();
+        attention_gather<T, C::D, 8, C::ROW>(
+            shared + (uint32_t)((2 * second + stage) * C::PANEL + first * C::ROW), second ? y1 : y0,
+            mode, key);
+    }
+}
+
+/* Whether a query of this lane's places of a stage is empty: known when its own copies are done. */
+template <class C>
+static __device__ __forceinline__ bool gradient_empty(const typename C::lists &lists, int stage,
+                                                      int eight) {
+    const int at = stage * C::STEP + 8 * eight + warp_lane_here();
+    return warp_lane_here() < 8 && lists.known[at].base == INFINITY;
+}
+template <class C>
+static __device__ __forceinline__ bool gradient_some_empty(const typename C::lists &lists,
+                                                           int stage) {
+    bool some = false;
+    for (int eight = (int)threadIdx.x / 32; eight < C::STEP / 8; eight += (int)blockDim.x / 32)
+        some |= gradient_empty<C>(lists, stage, eight);
+    return some;
+}
+
+/* Replaces what empty queries of a stage hold by zeros: whatever it is, nobody gets anything of it. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_clear_empty(uint32_t shared, const typename C::lists &lists, int stage) {
+#pragma unroll 1
+    for (int eight = (int)threadIdx.x / 32; eight < C::STEP / 8; eight += (int)blockDim.x / 32) {
+        unsigned rows = __ballot_sync(WARP_ALL, gradient_empty<C>(lists, stage, eight));
+        for (; rows; rows &= rows - 1) {
+            const int row = 8 * eight + __ffs((int)rows) - 1;
+            for (int at = 16 * warp_lane_here(); at < 2 * C::ROW; at += 16 * 32)
+                shared_store_16(shared + (uint32_t)((2 * (at / C::ROW) + stage) * C::PANEL +
+                                                    row * C::ROW + at % C::ROW),
+                                {0, 0, 0, 0});
+        }
+    }
+}
+
+/* ---- the tile's rows ---- */
+
+/* Copies this warp's rows of tensor i of the tile. */
+template <class C>
+static __device__ __forceinline__ void gradient_load_x(uint32_t to, const struct gradient_params &p,
+                                                       const struct granule_item &item, int i,
+                                                       int first) {
+    using T = typename C::T;
+    constexpr int LANES = attention_lanes<T, C::D>();
+    const int32_t head = C::OVER_KEYS ? item.head_kv : item.head;
+    const char *x = attention_head<T>(p.x[i], item.batch, head);
+    const struct attention_copy_mode mode =
+        gradient_copy_mode_of<T>(p, p.x[i], i, i ? 1.0f : p.x_scale);
+    const int row = first + warp_lane_here();
+    if (mode.copied)
+        attention_copy_run<T, C::D, C::R, C::ROW>(
+            to + attention_lane_to<LANES, C::ROW>(),
+            x + attention_lane_from<LANES>(item.row + first, mode.step), mode, item.rows - first);
+    else
+        attention_copy_elements<T, C::R, C::ROW>(to, x, mode,
+                                                 {row < item.rows ? item.row + row : -1});
+}
+
+/* The same of both, and what is known of them where rows are queries. */
+template <class C>
+static __device__ __forceinline__ void gradient_load_rows(uint32_t shared, typename C::lists &lists,
+                                                          const struct gradient_params &p,
+                                                          const struct granule_item &item) {
+    const int first = (int)threadIdx.x / 32 * C::R, row = first + warp_lane_here();
+    const uint32_t x = shared + (uint32_t)(C::X + first * C::ROW);
+    __syncwarp(); /* all lanes have read the rows before */
+    gradient_load_x<C>(x, p, item, 0, first);
+    if (C::WANTED & GRADIENT_FIRST)
+        gradient_load_x<C>(x + blockDim.x / 32 * (C::R * C::ROW), p, item, 1, first);
+    if (!C::OVER_KEYS && warp_lane_here() < C::R)
+        gradient_copy_known(lists.known[row], p, item, item.row + row, row < item.rows);
+}
+
+#endif

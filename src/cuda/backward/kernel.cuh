@@ -1,0 +1,166 @@
+/*
+ * The fused backward with mma.sync: one tile by one thread block, over the granules that it lists; and
+ * its launch. Over keys an item is several pieces, one for each query head that reads its keys: sums
+ * run on from the first to the last.
+ *
+ * Three steps are in flight, and run on from piece to piece:
+ *
+ *   round        n               n + 1           n + 2
+ *   step i       looked up       gathered        computed
+ *   step i + 1                   looked up       gathered      ...
+ *
+ * An item without keys is one step in which nothing is listed: it writes zeros.
+ */
+#ifndef TESSERA_CUDA_GRADIENT_KERNEL_CUH
+#define TESSERA_CUDA_GRADIENT_KERNEL_CUH
+
+#include "backward/gather.cuh"
+#include "backward/store.cuh"
+
+/* Waits for a stage. Empty queries become zeros there. */
+template <class C>
+static __device__ __forceinline__ void gradient_wait(uint32_t shared,
+                                                     const typename C::lists &lists, int stage) {
+    cp_async_wait_all();
+    if (!C::OVER_KEYS) {
+        __syncthreads();
+    } else if (__syncthreads_or(gradient_some_empty<C>(lists, stage))) {
+        gradient_clear_empty<C>(shared, lists, stage);
+        __syncthreads();
+    }
+}
+
+/* Whether a piece is the end of its item: GRANULE_FIRST or GRANULE_LAST. */
+template <class C>
+static __device__ __forceinline__ bool gradient_end(const struct granule_item &item, int which) {
+    return !C::OVER_KEYS || (item.parts & which);
+}
+
+/* The step after `look`, whose piece has `count` granules. */
+template <class C>
+static __device__ __forceinline__ struct gradient_cursor
+gradient_next(const struct gradient_params &p, const struct gradient_cursor &look, uint32_t count,
+              int32_t jobs) {
+    const uint32_t at = look.at + (C::STEP >> p.granule_bits);
+    return at < count ? gradient_cursor{at, look.job} : gradient_cursor{0, min(look.job + 1, jobs)};
+}
+
+/* Round n before its computation: gathers a step, looks another up. Answers whether there is more. */
+template <class C>
+static __device__ __forceinline__ bool gradient_round(uint32_t shared, typename C::lists &lists,
+                                                      const struct gradient_params &p, int n) {
+    gradient_wait<C>(shared, lists, n & 1);
+    const struct gradient_cursor look = lists.steps[n & 3], fill = lists.steps[(n + 3) & 3];
+    const int32_t jobs = lists.n_jobs;
+    if (lists.steps[(n + 2) & 3].job >= jobs)
+        return false;
+    if ((uint32_t)fill.job < (uint32_t)jobs)
+        gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
+    uint32_t count = 0;
+    if (look.job < jobs) {
+        count = (uint32_t)lists.jobs[look.job & (ATTENTION_JOBS - 1)].count;
+        gradient_fetch_step<C>(lists, p, n & 1, look, jobs);
+    }
+    if (threadIdx.x == 0)
+        lists.steps[(n + 1) & 3] = gradient_next<C>(p, look, count, jobs);
+    return true;
+}
+
+/* Where the pieces are in shared memory stands there too: registers are for sums. */
+template <class C>
+static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
+    gradient_tiles(const __grid_constant__ struct gradient_params p) {
+    extern __shared__ __align__(128) char memory[];
+    const uint32_t shared = shared_address(memory);
+    auto &lists = *reinterpret_cast<typename C::lists *>(memory + C::LISTS);
+    const int64_t job = p.image.worker_ptr[blockIdx.x];
+    const int32_t jobs = (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - job);
+    struct gradient_sums<C> sums;
+    if (threadIdx.x < 4)
+        lists.steps[threadIdx.x] = {0, threadIdx.x == 0 ? 0 : -1};
+    if (threadIdx.x == 0)
+        lists.n_jobs = jobs;
+    if (jobs)
+        gradient_fetch_job(lists.jobs[0], p, job);
+#pragma unroll 1
+    for (int n = 0; gradient_round<C>(shared, lists, p, n); n++) {
+        const struct gradient_cursor compute = lists.steps[(n + 2) & 3];
+        if (compute.job >= 0) {
+            const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
+            if (compute.at == 0 && gradient_end<C>(item, GRANULE_FIRST))
+                sums = {};
+            gradient_step<C>(sums, shared, n & 1, gradient_masked<C>(p, item, compute), p);
+        }
+        const int32_t done = lists.steps[(n + 2) & 3].job, coming = lists.steps[(n + 3) & 3].job;
+        if (coming != done) {
+            const struct granule_item &item = lists.jobs[done & (ATTENTION_JOBS - 1)];
+            const struct granule_item &next = lists.jobs[coming & (ATTENTION_JOBS - 1)];
+            if (done >= 0 && gradient_end<C>(item, GRANULE_LAST))
+                gradient_finish<C>(p, lists, item, sums);
+            if (coming < lists.n_jobs && gradient_end<C>(next, GRANULE_FIRST))
+                gradient_load_rows<C>(shared, lists, p, next);
+        }
+    }
+}
+
+/* ---- launches ---- */
+
+template <class C>
+static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaStream_t stream) {
+    void (*kernel)(const struct gradient_params) = gradient_tiles<C>;
+    const int rows = p->tile_rows < C::R ? C::R : p->tile_rows, bytes = C::bytes(p->tile_rows);
+    struct gradient_params part = *p;
+    void *arguments[] = {&part};
+    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    for (part.first_dim = 0; part.first_dim < C::D && !code; part.first_dim += C::SUMS)
+        code =
+            cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
+                             dim3((unsigned)(rows / C::R * 32)), arguments, (size_t)bytes, stream);
+    return code;
+}
+
+template <class T, int D, bool OVER_KEYS> static constexpr int gradient_warp_rows(int32_t rows) {
+    return GRADIENT_WARP(OVER_KEYS, D, type_is_bf16(T()), rows);
+}
+
+/* Of two gradients of the widest heads each has a kernel: registers hold one. */
+template <class T, int D, int R, bool OVER_KEYS>
+static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStream_t stream) {
+    if constexpr (!OVER_KEYS)
+        return gradient_launch_tiles<gradient_shape<T, D, R, false, GRADIENT_FIRST>>(p, stream);
+    else if constexpr (D <= 128)
+        return gradient_launch_tiles<gradient_shape<T, D, R, true, GRADIENT_BOTH>>(p, stream);
+    else {
+        using first = gradient_shape<T, D, R, true, GRADIENT_FIRST>;
+        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND>;
+        cudaError_t code = p->out[0].data ? gradient_launch_tiles<first>(p, stream) : cudaSuccess;
+        return code || !p->out[1].data ? code : gradient_launch_tiles<second>(p, stream);
+    }
+}
+
+template <class T, int D, bool OVER_KEYS>
+static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
+    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
+    const int warp = gradient_warp_rows<T, D, OVER_KEYS>(p->tile_rows);
+    cudaError_t code = warp == HIGH ? gradient_launch_rows<T, D, HIGH, OVER_KEYS>(p, stream)
+                                    : gradient_launch_rows<T, D, 16, OVER_KEYS>(p, stream);
+    if (code || p->n_merges == 0)
+        return code;
+    const unsigned high =
+        (unsigned)(p->tile_rows + ATTENTION_COMBINE_ROWS - 1) / ATTENTION_COMBINE_ROWS;
+    void *arguments[] = {(void *)p};
+    return cudaLaunchKernel((const void *)gradient_merge<T, OVER_KEYS>,
+                            dim3(attention_blocks(p->n_merges), high),
+                            dim3(ATTENTION_COMBINE_THREADS), arguments, 0, stream);
+}
+
+/* Bytes of shared memory of a thread block for tiles of `rows` rows. */
+template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
+    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
+    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST>;
+    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST>;
+    return gradient_warp_rows<T, D, OVER_KEYS>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
+}
+
+#endif

@@ -1,0 +1,82 @@
+/*
+ * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D], where W is P or dS as a warp holds
+ * scores (forward/sm80/tile.cuh).
+ *
+ *   bf16   W is rounded to bf16, whose exponents are those of f32
+ *   f16    W is rounded to TF32, which has the digits of f16 and the exponents of f32: weights of a key
+ *          may all be far below what f16 holds, and what dS is, nobody knows before
+ *   f32    three TF32 products for one
+ *
+ * Fragments of TF32 with g = lane / 4, t = lane % 4: column t of A is column 2t of W, column t + 4 is
+ * 2t + 1, as tile_f32.cuh has it. A transposed ldmatrix gives these two rows of Y as one word.
+ */
+#ifndef TESSERA_CUDA_GRADIENT_PRODUCTS_CUH
+#define TESSERA_CUDA_GRADIENT_PRODUCTS_CUH
+
+#include "backward/config.cuh"
+
+template <int GROUPS, int ROW, int D, int R>
+static __device__ __forceinline__ void
+gradient_add(struct attention_state<__nv_bfloat16, D, R> &sums, const float (&w)[R / 16][GROUPS][4],
+             uint32_t y, const struct attention_groups &groups) {
+    uint32_t pairs[R / 16][GROUPS][2];
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                pairs[i][j][e] = mma_pack(w[i][j][2 * e], w[i][j][2 * e + 1], __nv_bfloat16());
+    attention_pv<__nv_bfloat16, D, R, GROUPS, ROW, false>(sums, pairs, y, groups);
+}
+
+/* Rounded to nearest. */
+static __device__ __forceinline__ uint32_t gradient_tf32(float x) {
+    uint32_t y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+
+template <int GROUPS, int ROW, int D, int R>
+static __device__ __forceinline__ void gradient_add(struct attention_state<__half, D, R> &sums,
+                                                    const float (&w)[R / 16][GROUPS][4], uint32_t y,
+                                                    const struct attention_groups &groups) {
+    const int lane = warp_lane_here();
+    y += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j += 2) {
+        const int first = attention_group<false>(groups, j);
+        const int second = attention_group<false>(groups, j + 1);
+        const uint32_t from = y + (uint32_t)(8 * ROW * (lane / 8 % 2 ? second : first));
+        uint32_t a[R / 16][2][4];
+#pragma unroll
+        for (int i = 0; i < R / 16; i++)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    a[i][n][e] = gradient_tf32(w[i][j + n][e % 2 * 2 + e / 2]);
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            ldmatrix_transposed(b, swizzle_piece_after(from, d));
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const float2 two = mma_unpack(b[n], __half());
+                const uint32_t parts[2] = {__float_as_uint(two.x), __float_as_uint(two.y)};
+#pragma unroll
+                for (int i = 0; i < R / 16; i++)
+                    fragment_mma_tf32(sums.o[i][2 * d + n / 2], a[i][n % 2], parts);
+            }
+        }
+    }
+}
+
+template <int GROUPS, int ROW, int D, int R>
+static __device__ __forceinline__ void gradient_add(struct attention_state<float, D, R> &sums,
+                                                    const float (&w)[R / 16][GROUPS][4], uint32_t y,
+                                                    const struct attention_groups &groups) {
+    attention_pv<GROUPS, ROW, false>(sums, w, y, groups);
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* The fused backward: a step of one warp, over what a stage holds. In steps with masks, the warp skips
+ * groups of 8 columns that none of its rows lists, and packs the remaining groups together. */
+#ifndef TESSERA_CUDA_GRADIENT_STEP_CUH
+#define TESSERA_CUDA_GRADIENT_STEP_CUH
+
+#include "backward/products.cuh"
+
+#include <stddef.h>
+
+/* Sums of a warp's rows: first is of X0, second of X1. */
+template <class C> struct gradient_sums {
+    struct attention_state<typename C::T, C::SUMS, C::R> first, second;
+};
+
+/* The first bit of each group of a step (attention_listed). */
+template <int STEP> static __device__ __forceinline__ constexpr uint32_t gradient_all_groups(void) {
+    return STEP == 64 ? 0x11111111u : STEP == 32 ? 0x01010101u : 0x0101u;
+}
+
+static __device__ __forceinline__ struct gradient_known gradient_known_at(uint32_t at) {
+    const uint4 x = shared_load_16(at);
+    return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), 0};
+}
+
+/* One pair: s from a score to left P, dp to dS. s - base is cut off at 0: a large base is rounded by
+ * more than 1. NaN stays. */
+static __device__ __forceinline__ void gradient_pair(float &s, float &dp, float scale,
+                                                     const struct gradient_known &of) {
+    const float x = fmaf(s, scale, -of.base);
+    const float weight = attention_exp2(x > 0 ? 0.0f : x);
+    dp = weight * (of.left * dp - of.delta);
+    s = weight * of.left;
+}
+
+/* Scores to weights, dP to dS. known: of the stage's queries, or of this warp's rows. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
+                 uint32_t known, float scale, const struct attention_groups &groups) {
+    constexpr int BYTES = (int)sizeof(struct gradient_known);
+    const int g = warp_lane_here() / 4, t = warp_lane_here() % 4;
+    if (C::OVER_KEYS) {
+#pragma unroll
+        for (int j = 0; j < C::GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const struct gradient_known of = gradient_known_at(
+                    known +
+                    (uint32_t)(BYTES * (8 * attention_group<false>(groups, j) + 2 * t + e)));
+#pragma unroll
+                for (int i = 0; i < C::R / 16; i++)
+#pragma unroll
+                    for (int r = 0; r < 2; r++)
+                        gradient_pair(s[i][j][2 * r + e], dp[i][j][2 * r + e], scale, of);
+            }
+    } else {
+#pragma unroll
+        for (int r = 0; r < C::R / 8; r++) {
+            const struct gradient_known of =
+                gradient_known_at(known + (uint32_t)(BYTES * (8 * r + g)));
+#pragma unroll
+            for (int j = 0; j < C::GROUPS; j++)
+#pragma unroll
+                for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
+                    gradient_pair(s[r / 2][j][e], dp[r / 2][j][e], scale, of);
+        }
+    }
+}
+
+/* Weights and dS of pairs that are not listed become 0, whatever they are (attention_mask_scores). */
+template <class C>
+static __device__ __forceinline__ void
+gradient_mask(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
+              uint32_t masks, int shift, const struct attention_groups &groups) {
+    constexpr int STRIDE = 8 * GRADIENT_WORDS;
+    const int row = shift + warp_lane_here() / 4, column = warp_lane_here() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < C::GROUPS; j++) {
+        const uint32_t at =
+            masks + (uint32_t)((8 * attention_group<false>(groups, j) + column) * STRIDE);
+        uint32_t word[2] = {shared_load_4(at) >> row, shared_load_4(at + STRIDE) >> row};
+        if (j >= groups.n) /* a repeated group */
+            word[0] = word[1] = 0;
+#pragma unroll
+        for (int i = 0; i < C::R / 16; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const bool listed = word[e % 2] & 1u << (16 * i + 8 * (e / 2));
+                s[i][j][e] = listed ? s[i][j][e] : 0.0f;
+                dp[i][j][e] = listed ? dp[i][j][e] : 0.0f;
+            }
+    }
+}
+
+/* Addresses in shared memory: this warp's rows of X0 and X1, the panels of a stage, and what is known
+ * of the queries that scores are of. Found anew in each round: registers are for sums. */
+struct gradient_places {
+    uint32_t x0, x1, y0, y1, known, words;
+    int shift; /* bit of the warp's first row in its words */
+};
+
+template <class C>
+static __device__ __forceinline__ struct gradient_places gradient_places_of(uint32_t shared,
+                                                                            int stage) {
+    using lists = typename C::lists;
+    asm volatile("" : "+r"(stage));
+    const int warp = (int)threadIdx.x / 32, first = warp * C::R;
+    const uint32_t x0 = shared + (uint32_t)(C::X + first * C::ROW);
+    const uint32_t y0 = shared + (uint32_t)(stage * C::PANEL), of_lists = shared + C::LISTS;
+    return {
+        .x0 = x0,
+        .x1 = x0 + blockDim.x / 32 * (C::R * C::ROW),
+        .y0 = y0,
+        .y1 = y0 + 2 * C::PANEL,
+        .known = of_lists + (uint32_t)offsetof(lists, known) +
+                 (uint32_t)((C::OVER_KEYS ? stage * C::STEP : first) *
+                            (int)sizeof(struct gradient_known)),
+        .words = of_lists + (uint32_t)offsetof(lists, words) +
+                 (uint32_t)(stage * C::STEP * GRADIENT_WORDS * 8 + first / 32 * 4),
+        .shift = first % 32,
+    };
+}
+
+/* One stage, by one warp. masked: some granule of it has a mask. */
+template <class C>
+static __device__ __forceinline__ void gradient_step(struct gradient_sums<C> &sums, uint32_t shared,
+                                                     int stage, bool masked,
+                                                     const struct gradient_params &p) {
+    using T = typename C::T;
+    constexpr int STRIDE = 8 * GRADIENT_WORDS, BITS = attention_group_bits<C::STEP>();
+    constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
+    /* Where it is known, the branch still keeps addresses of one product out of the others. */
+    const bool of_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
+    uint32_t left = gradient_all_groups<C::STEP>(), part = 0;
+    if (masked) {
+        const struct gradient_places at = gradient_places_of<C>(shared, stage);
+        bool whole;
+        left = attention_listed<C::R, C::STEP, STRIDE, true>(whole, part, at.words, at.shift);
+    }
+#pragma unroll 1
+    while (left) {
+        float s[C::R / 16][C::GROUPS][4], dp[C::R / 16][C::GROUPS][4] = {};
+        const struct gradient_places at = gradient_places_of<C>(shared, stage);
+        const uint32_t before = left;
+        const struct attention_groups groups = attention_groups_next<C::GROUPS, BITS>(left);
+        const uint32_t of_sums = C::SUMS < C::D ? (uint32_t)p.first_dim * (uint32_t)sizeof(T) : 0;
+        const bool cut = part & (before ^ left) || groups.n < C::GROUPS;
+        attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, groups, T());
+        if (of_first)
+            attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, groups, T());
+        gradient_weights<C>(s, dp, at.known, p.score_scale, groups);
+        if (cut)
+            gradient_mask<C>(s, dp, at.words, at.shift, groups);
+        if (of_second)
+            gradient_add<C::GROUPS, C::ROW>(sums.second, s, at.y1 + of_sums, groups);
+        if (of_first)
+            gradient_add<C::GROUPS, C::ROW>(sums.first, dp, at.y0 + of_sums, groups);
+    }
+}
+
+#endif

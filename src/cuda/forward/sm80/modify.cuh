@@ -1,0 +1,103 @@
+/* Fused attention with mma.sync: score modifiers of a warp's scores, in the fragments of tile.cuh. */
+#ifndef TESSERA_CUDA_SM80_MODIFY_CUH
+#define TESSERA_CUDA_SM80_MODIFY_CUH
+
+#include "device/modify.cuh"
+#include "forward/sm80/tile.cuh"
+
+/* A step: its item, by its place in shared memory, and its first granule of that. */
+struct attention_place {
+    const struct granule_item *jobs;
+    int job;
+    uint32_t granule;
+};
+
+static __device__ __forceinline__ const struct granule_item &
+attention_item(const struct attention_place &place) {
+    int job = place.job;
+    asm volatile("" : "+r"(job)); /* looked up when it is needed: registers are short */
+    return place.jobs[job & (ATTENTION_JOBS - 1)];
+}
+
+/* Loads the places of this thread's two columns of the j-th group (modify_place). */
+static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],
+                                                             const struct attention_params &p,
+                                                             const struct attention_place &place,
+                                                             const struct attention_groups &groups,
+                                                             int j) {
+    const struct granule_item &item = attention_item(place);
+    const int bits = p.granule_bits;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int column = 8 * attention_group<false>(groups, j) + warp_lane() % 4 * 2 + e;
+        const int32_t granule = min((int32_t)place.granule + (column >> bits), item.count - 1);
+        const int32_t key =
+            __ldg(p.image.keys + item.first + granule) + (column & ((1 << bits) - 1));
+        to[e] = modify_place(p.modify, key, p.n_kv);
+    }
+}
+
+/* Softcap, then ALiBi, on the scores of groups of keys and of rows `first` ... of the tile. */
+template <int R, int GROUPS>
+static __device__ __forceinline__ void
+attention_modify_scores(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
+                        const struct attention_place &place, int first,
+                        const struct attention_groups &groups) {
+    if (!p.modify.scores)
+        return;
+    if (p.modify.cap != 0)
+        modify_cap(reinterpret_cast<float(&)[R / 4 * GROUPS]>(s), p.score_scale / p.modify.cap);
+    if (!p.modify.alibi)
+        return;
+    const struct granule_item &item = attention_item(place);
+    const float unit = modify_unit(p.modify, p.score_scale);
+    const float slope = __ldg(p.modify.alibi + item.head) * p.modify.unit;
+    const float back = (float)(first + warp_lane() / 4);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        int32_t at[2];
+        attention_load_places(at, p, place, groups, j);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float far = modify_distance(p.modify, at[e % 2], item.row) - back;
+#pragma unroll
+            for (int i = 0; i < R / 16; i++) {
+                float &x = s[i][j][e];
+                x = fmaf(slope, far - (float)(16 * i + e / 2 * 8), x * unit);
+            }
+        }
+    }
+}
+
+/* Dropout, on P. */
+template <int R, int GROUPS>
+static __device__ __forceinline__ void
+attention_drop(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
+               const struct attention_place &place, int first,
+               const struct attention_groups &groups) {
+    if (!p.modify.seed)
+        return;
+    const uint64_t seed = __ldg(p.modify.seed);
+    const struct granule_item &item = attention_item(place);
+    const int row = item.row + first + warp_lane() / 4;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        int32_t at[2];
+        attention_load_places(at, p, place, groups, j);
+        const uint32_t key[2] = {(uint32_t)at[0] + p.modify.first_key,
+                                 (uint32_t)at[1] + p.modify.first_key};
+#pragma unroll
+        for (int i = 0; i < R / 16; i++) {
+            const struct modify_query q[2] = {
+                modify_query_of(p.modify, item.batch, item.head, row + 16 * i),
+                modify_query_of(p.modify, item.batch, item.head, row + 16 * i + 8)};
+            const uint32_t kept = modify_kept(q, key, p.modify.dropped, seed);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!(kept >> e & 1))
+                    s[i][j][e] = 0;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* What the host hands to the fused backward on CUDA. */
+#ifndef TESSERA_CUDA_BACKWARD_H
+#define TESSERA_CUDA_BACKWARD_H
+
+#include "host/forward.h"
+
+/*
+ * Both passes over tiles have rows, which stay, and the other side, which is streamed:
+ *
+ *                     rows x[0], x[1]    streamed y[0], y[1]    out[0], out[1]
+ *   GRADIENT_ROWS     q, dO              k, v                   dQ
+ *   GRADIENT_KEYS     k, v               q, dO                  dK, dV
+ *
+ * Slots of the workspace, one for each part of a split tile, hold sums in f32:
+ *
+ *   | slot 0: out[0] [tile_rows][slot_dims[0]], out[1] [tile_rows][slot_dims[1]] | slot 1 | ...
+ */
+struct gradient_params {
+    struct attention_image image;
+    struct rows_view x[2], y[2], out[2]; /* out: data NULL where it is not wanted */
+    bool wide[2];                        /* out is f32, whatever the problem's type */
+    float factor[2];                     /* what sums are multiplied by */
+    float x_scale,
+        y_scale;       /* of x[0], y[0]: q is multiplied by a power of two (cuda_scale_power) */
+    float score_scale; /* what scores lack to be in base 2 */
+    struct query_stats stats;
+    float *slots;
+    int64_t slot_floats, n_merges;
+    int32_t slot_dims[2];
+    int32_t d[2];                           /* of both tensors of a side, and of their gradients */
+    int32_t granule_bits, tile_rows, words; /* words: 64-bit ones of a row mask */
+    int32_t workers;
+    int32_t heads_q, n_q;
+    int32_t first_dim; /* of those that a launch computes the gradients of */
+    int32_t alignment; /* bytes, of rows of all tensors */
+    bool copied;       /* rows of x and y can be copied 16 bytes at a time */
+};
+
+/* Rows of a warp: high tiles have 32 where the registers hold their sums, which halves the shared
+ * memory traffic of an MMA. */
+#define GRADIENT_WARP(keys, head, bf16, rows)                                                      \
+    ((rows) > 32 && (bf16) && (head) <= ((keys) ? 64 : 128) ? 32 : 16)
+
+/* Keys or queries of a step. */
+#define GRADIENT_STEP(head, size) ((head) * (size) > 256 ? ((head) * (size) > 512 ? 16 : 32) : 64)
+
+/* Keys or queries of a granule at most: a step of the widest heads. */
+#define GRADIENT_GRANULE 32
+#define GRADIENT_GRANULE_F32 16
+
+/* The pass over delta: o and its rest, or a delta that is given. Views without data are absent. */
+struct delta_params {
+    struct rows_view d_o, o, o_rest, lse, d_lse, delta;
+    struct query_stats stats; /* NULLs: delta is written, and nothing else */
+    const float *sink;        /* [heads_q], or NULL */
+    double *sums;             /* [batch * heads_q][chunks]: shares of d_sink, or NULL */
+    float *d_sink;
+    int64_t heads, heads_q, n_q, chunks; /* heads: of all batches */
+    int32_t d_v;
+    tess_type type, o_type;
+    bool vector, o_vector; /* four elements can be loaded at once */
+};
+
+/* Queries of a chunk. */
+#define DELTA_ROWS 64
+
+size_t gradient_workspace(const struct kernel_args *args);
+struct gradient_params gradient_params_of(const struct kernel_args *args);
+size_t delta_workspace(const struct kernel_args *args);
+struct delta_params delta_params_of(const struct kernel_args *args);
+
+#endif

@@ -1,0 +1,69 @@
+/* Stage 2, softmax with sinks and dropout: a warp for each row, which is loaded three times. */
+#ifndef TESSERA_CUDA_SOFTMAX_MODIFIED_CUH
+#define TESSERA_CUDA_SOFTMAX_MODIFIED_CUH
+
+#include "device/blocks.cuh"
+#include "device/modify.cuh"
+#include "staged/softmax/place.cuh"
+
+#define SOFTMAX_MODIFIED_WARPS 8 /* rows of a thread block */
+
+/* Whether the weight of a column is kept. */
+static __device__ __forceinline__ bool softmax_keeps(const struct staged_params &p,
+                                                     const struct block_row &s, int64_t x,
+                                                     const struct modify_query &q, uint64_t seed) {
+    const int32_t key = modify_place(p.modify, column_of(p, s, x).key, (int32_t)p.n_kv);
+    const uint32_t j = (uint32_t)key + p.modify.first_key;
+    const uint32_t words =
+        modify_kept_words(modify_words<MODIFY_ROUNDS>(q, j, seed), p.modify.dropped);
+    return words >> modify_word(q, j) & 1;
+}
+
+/* NaN stays where its weight is dropped, so that its row has one. */
+static __global__ void __launch_bounds__(32 * SOFTMAX_MODIFIED_WARPS)
+    softmax_modified(const __grid_constant__ struct staged_params p) {
+    const int64_t unit = blocks_unit() * SOFTMAX_MODIFIED_WARPS + threadIdx.x / 32;
+    const int64_t item = unit / p.height, r = unit % p.height;
+    if (item >= p.n_items)
+        return;
+    const struct block_row s = block_row_of(p, item);
+    if (r >= s.rows)
+        return;
+    const int32_t query = (int32_t)(s.first + r);
+    const uint64_t seed = p.modify.seed ? __ldg(p.modify.seed) : 0;
+    const struct modify_query q = modify_query_of(p.modify, s.b, s.h, query);
+    float *row = s.scores + r * s.width, top = -INFINITY;
+    double sum = 0;
+    for (int64_t x = warp_lane(); x < s.width; x += 32)
+        top = fmaxf(top, row[x]);
+    top = warp_max(top);
+    const float base = softmax_base(top);
+    for (int64_t x = warp_lane(); x < s.width; x += 32)
+        sum += softmax_exp(row[x], base);
+    sum = warp_sum(sum);
+    double below = sum;
+    if (p.modify.sink && sum > 0)
+        below += exp((double)__ldg(p.modify.sink + s.h) - top);
+    const float factor = sum == 0 ? 0.0f : (float)(p.modify.kept / below);
+    for (int64_t x = warp_lane(); x < s.width; x += 32) {
+        const float prob = softmax_exp(row[x], base);
+        float weight = isnan(factor) ? softmax_nan(prob) : prob * factor;
+        if (p.modify.seed && weight > 0 && !softmax_keeps(p, s, x, q, seed))
+            weight = 0;
+        row[x] = weight;
+    }
+    if (warp_lane() == 0 && p.lse.data)
+        *softmax_lse_at(p, s.b * p.heads_q + s.h, query) = softmax_lse(top, sum);
+}
+
+static inline cudaError_t softmax_modified_launch(const struct staged_params *p,
+                                                  cudaStream_t stream) {
+    const int64_t rows = p->n_items * p->height;
+    if (rows == 0)
+        return cudaSuccess;
+    return blocks_launch(softmax_modified,
+                         (rows + SOFTMAX_MODIFIED_WARPS - 1) / SOFTMAX_MODIFIED_WARPS,
+                         32 * SOFTMAX_MODIFIED_WARPS, p, stream);
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* Plans of the fused backward on CUDA, which need no device: kernels, images, refusals, and the pieces
+ * that items over keys are cut into. */
+#include "support/plans.h"
+
+#include "lists/prepare.h"
+
+enum { BATCH = 2, HEADS_Q = 6, HEADS_KV = 2, N = 700 };
+
+static tess_problem backward_of(tess_type type, int64_t d) {
+    tess_problem p = problem_make(N);
+    p.operation = TESS_ATTENTION_BACKWARD;
+    p.type = type;
+    p.batch = BATCH, p.heads_q = HEADS_Q, p.heads_kv = HEADS_KV;
+    p.d_qk = p.d_v = d;
+    return p;
+}
+
+static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t block) {
+    const tess_target target = cuda_target(90, 232448);
+    tess_pattern *pattern = pattern_make(spec, N, block, BATCH, HEADS_Q);
+    tess_error error = tess_error_init();
+    tess_plan *plan = NULL;
+    if (tess_plan_create(&plan, problem, pattern, &target, &error) != TESS_OK)
+        fail_msg("%s", error.message);
+    tess_pattern_free(pattern);
+    return plan;
+}
+
+/* Each pass over tiles finds its own part of the image. */
+static void kernels_and_images(void **state) {
+    (void)state;
+    static const struct {
+        tess_type type;
+        int64_t d;
+        const char *keys, *rows;
+    } cases[] = {
+        {TESS_BF16, 64, "cuda_gradient_keys_bf16_d64", "cuda_gradient_rows_bf16_d64"},
+        {TESS_F16, 65, "cuda_gradient_keys_f16_d128", "cuda_gradient_rows_f16_d128"},
+        {TESS_F32, 256, "cuda_gradient_keys_f32_d256", "cuda_gradient_rows_f32_d256"},
+    };
+    cuda_table_or_skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_problem problem = backward_of(cases[i].type, cases[i].d);
+        tess_plan *plan = plan_of(&problem, "window(90,9)", 16);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_DELTA), "cuda_delta");
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_KEYS), cases[i].keys);
+        assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS), cases[i].rows);
+        size_t sum = 0;
+        for (int p = 0; p < plan->n_passes; p++) {
+            assert_int_equal(plan->passes[p].image > 0, plan->passes[p].kernel->tiling != NULL);
+            if (plan->passes[p].image)
+                assert_int_equal(plan->passes[p].image_at, sum);
+            sum += plan->passes[p].image;
+        }
+        assert_int_equal(tess_plan_image_size(plan), sum);
+        tess_plan_free(plan);
+    }
+}
+
+/* A gradient that is not wanted has no pass, no lists and no slots. */
+static void gradients_alone(void **state) {
+    (void)state;
+    cuda_table_or_skip();
+    tess_problem problem = backward_of(TESS_BF16, 128);
+    problem.gradients = TESS_GRADIENT_Q;
+    tess_plan *plan = plan_of(&problem, "causal", 64);
+    assert_null(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS));
+    assert_non_null(plan_pass(plan, TESS_STAGE_GRADIENT_ROWS));
+    tess_plan_free(plan);
+    problem.gradients = TESS_GRADIENT_V;
+    plan = plan_of(&problem, "causal", 64);
+    assert_null(plan_pass(plan, TESS_STAGE_GRADIENT_ROWS));
+    assert_non_null(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS));
+    tess_plan_free(plan);
+}
+
+static void refused_by_name(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d;
+        double softcap;
+        tess_pipeline pipeline;
+        const char *words;
+    } cases[] = {
+        {257, 0, TESS_FUSED, "its heads have at most 256 dims"},
+        {64, 3, TESS_FUSED, "it has no softcap, ALiBi or dropout"},
+        {64, 0, TESS_STAGED,
+         "no softmax_backward kernel of the cuda backend computes this: this backend has no "
+         "backward"},
+    };
+    cuda_table_or_skip();
+    tess_pattern *pattern = pattern_make("causal", N, 16, BATCH, HEADS_Q);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(90, 232448);
+        tess_problem problem = backward_of(TESS_BF16, cases[i].d);
+        tess_error error = tess_error_init();
+        tess_plan *plan = NULL;
+        problem.softcap = cases[i].softcap;
+        problem.pipeline = cases[i].pipeline;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
+                         TESS_UNSUPPORTED);
+        if (!strstr(error.message, cases[i].words))
+            fail_msg("%s", error.message);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* ---- pieces ---- */
+
+/* Marks the granules of a piece as met; each belongs to one piece of its head. */
+static void piece_met(unsigned char *met, const struct granules *g,
+                      const struct granule_item *piece) {
+    unsigned char *of_head = met + (piece->batch * HEADS_Q + piece->head) * g->n;
+    for (int64_t i = piece->first; i < piece->first + piece->count; i++) {
+        assert_true(i < g->n);
+        assert_false(of_head[i]);
+        of_head[i] = 1;
+    }
+    assert_true(piece->whole <= piece->count);
+    assert_int_equal(piece->head_kv, piece->head / (HEADS_Q / HEADS_KV));
+}
+
+/* The pieces of a worker: items one after the other, heads of a group ascending in each. */
+static int64_t worker_walk(unsigned char *met, const struct granules *g, int32_t worker) {
+    int64_t items = 0;
+    for (int64_t i = g->worker_ptr[worker]; i < g->worker_ptr[worker + 1]; i++) {
+        const struct granule_item *piece = &g->items[i];
+        const int begins = i == g->worker_ptr[worker] || g->items[i - 1].parts & GRANULE_LAST;
+        assert_int_equal((piece->parts & GRANULE_FIRST) != 0, begins);
+        if (!begins) {
+            const struct granule_item *before = piece - 1;
+            assert_true(before->head < piece->head && before->count > 0 && piece->count > 0);
+            assert_int_equal(before->head_kv, piece->head_kv);
+            assert_int_equal(before->batch, piece->batch);
+            assert_int_equal(before->row, piece->row);
+            assert_int_equal(before->slot, piece->slot);
+        }
+        items += begins;
+        piece_met(met, g, piece);
+    }
+    const int64_t end = g->worker_ptr[worker + 1];
+    assert_true(end == g->worker_ptr[worker] || g->items[end - 1].parts & GRANULE_LAST);
+    return items;
+}
+
+static void pieces_are_the_groups_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int64_t block, part_keys;
+    } cases[] = {{"window(90,9)", 16, 0}, {"random(0.1,1)", 1, 128},
+                 {"causal", 64, 128},     {"random(0.02,2)&causal", 8, 0},
+                 {"random(0,1)", 32, 0},  {"global(40)+window(9,9)", 5, 128}};
+    cuda_table_or_skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = backward_of(i % 2 ? TESS_F32 : TESS_BF16, 64);
+        problem.part_keys = cases[i].part_keys;
+        tess_plan *plan = plan_of(&problem, cases[i].spec, cases[i].block);
+        const struct work *work = plan_pass(plan, TESS_STAGE_GRADIENT_KEYS)->work;
+        const struct granules *g = &work->prepared->granules;
+        unsigned char *met = calloc((size_t)(BATCH * HEADS_Q * g->n) + 1, 1);
+        int64_t items = 0, all = 0;
+        for (int32_t w = 0; w < g->workers; w++)
+            items += worker_walk(met, g, w);
+        assert_int_equal(items, work->schedule.n_items);
+        assert_int_equal(g->n_items, g->worker_ptr[g->workers]);
+        for (int64_t bh = 0; bh < BATCH * HEADS_Q; bh++) {
+            const int64_t T = plan->list_of[bh] * work->lists.tiles;
+            for (int64_t k = g->ptr[T]; k < g->ptr[T + work->lists.tiles]; k++, all++)
+                assert_true(met[bh * g->n + k]);
+        }
+        for (int64_t k = 0; k < BATCH * HEADS_Q * g->n; k++)
+            all -= met[k];
+        assert_int_equal(all, 0);
+        free(met);
+        tess_plan_free(plan);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_and_images),
+        cmocka_unit_test(gradients_alone),
+        cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(pieces_are_the_groups_lists),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
