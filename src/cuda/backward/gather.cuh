@@ -26,14 +26,6 @@ static __device__ __forceinline__ void gradient_copy_known(struct gradient_known
 
 /* ---- coming steps ---- */
 
-static __device__ __forceinline__ void
-gradient_fetch_job(struct granule_item &job, const struct gradient_params &p, int64_t item) {
-    const int at = (int)threadIdx.x;
-    if (at < (int)sizeof(struct granule_item) / 8)
-        cp_async_8(shared_address(&job) + 8 * at,
-                   reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
-}
-
 /* Copies the granules of a step to shared memory, from granule `first` of the piece on. */
 template <class C>
 static __device__ __forceinline__ void
@@ -62,8 +54,8 @@ gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, i
     gradient_fetch_granules<C>(lists, p, slot, lists.jobs[step.job & (ATTENTION_JOBS - 1)],
                                step.at);
     if (step.at == 0 && step.job + 1 < jobs)
-        gradient_fetch_job(lists.jobs[(step.job + 1) & (ATTENTION_JOBS - 1)], p,
-                           p.image.worker_ptr[blockIdx.x] + step.job + 1);
+        attention_fetch_job(lists.jobs[(step.job + 1) & (ATTENTION_JOBS - 1)], p,
+                            p.image.worker_ptr[blockIdx.x] + step.job + 1);
 }
 
 /* Whether a granule of a step has a mask. */

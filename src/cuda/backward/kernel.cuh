@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     if (threadIdx.x == 0)
         lists.n_jobs = jobs;
     if (jobs)
-        gradient_fetch_job(lists.jobs[0], p, job);
+        attention_fetch_job(lists.jobs[0], p, job);
 #pragma unroll 1
     for (int n = 0; gradient_round<C>(shared, lists, p, n); n++) {
         const struct gradient_cursor compute = lists.steps[(n + 2) & 3];

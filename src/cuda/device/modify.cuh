@@ -49,7 +49,7 @@ template <int N> static __device__ __forceinline__ void modify_cap(float (&s)[N]
 static __device__ __forceinline__ float modify_unit(const struct modify_params &m, float scale) {
     return m.cap != 0 ? m.cap : scale;
 }
-/* The same after ALiBi. */
+/* The same after ALiBi, in kernels whose scale may be too small to divide slopes by. */
 static __device__ __forceinline__ float modify_scale(const struct modify_params &m, float scale) {
     return m.alibi ? 1 : modify_unit(m, scale);
 }

@@ -181,8 +181,9 @@ template <int KEYS, int WORDS> struct attention_lists {
 };
 
 /* Copies an item of the schedule to shared memory. */
-static __device__ __forceinline__ void
-attention_fetch_job(struct granule_item &job, const struct attention_params &p, int64_t item) {
+template <class params>
+static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
+                                                           const params &p, int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
         cp_async_8(shared_address(&job) + 8 * at,

@@ -33,18 +33,6 @@ size_t gradient_workspace(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. */
-static bool rows_copied(const struct kernel_args *args) {
-    const struct problem *p = args->problem;
-    const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
-    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2],
-                             args->d_o.stride[2]};
-    bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
-    for (int i = 0; i < 4; i++)
-        copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
-    return copied;
-}
-
 struct gradient_params gradient_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct granules *g = &args->prepared->granules;
@@ -60,7 +48,7 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .factor = {(float)(keys ? p->scale / q_scale : p->scale), 1},
         .x_scale = keys ? 1 : (float)q_scale,
         .y_scale = keys ? (float)q_scale : 1,
-        .score_scale = (float)(p->scale / q_scale * 1.4426950408889634),
+        .score_scale = (float)(p->scale / q_scale * LOG2_E),
         .stats = args->stats,
         .slots = args->workspace,
         .slot_floats = slot_floats(args),
@@ -73,7 +61,7 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .heads_q = (int32_t)p->heads_q,
         .n_q = (int32_t)p->n_q,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .copied = rows_copied(args),
+        .copied = attention_rows_copied(args),
     };
     for (int i = 0; i < 2; i++) {
         params.out[i] = rows_view_of(slot.dims[i] ? out[i] : &none);

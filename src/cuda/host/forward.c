@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-#define LOG2_E 1.4426950408889634
-
 static const struct granules *granules_of(const struct kernel_args *args) {
     return &args->prepared->granules;
 }
@@ -81,13 +79,13 @@ size_t attention_workspace(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. */
-static bool rows_copied(const struct kernel_args *args) {
+bool attention_rows_copied(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
-    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2]};
+    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2],
+                             args->d_o.stride[2]};
     bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
     return copied;
 }
@@ -120,7 +118,7 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .d_qk = (int32_t)p->d_qk,
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .copied = rows_copied(args),
+        .copied = attention_rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
         .modify = modify_params_of(args, LOG2_E),

@@ -113,4 +113,10 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
 
+#define LOG2_E 1.4426950408889634
+
+/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. A forward
+ * has no d_o, whose steps are 0. */
+bool attention_rows_copied(const struct kernel_args *args);
+
 #endif
