@@ -71,6 +71,12 @@ GROUPS = {
                  (64, 16384, "32x32", "random(0.1,1)"), (64, 16384, "16x16", "random(0.05,1)"),
                  (64, 16384, "8x8", "random(0.05,1)"), (128, 8192, "64x64", "random(0.1,1)"),
                  (128, 8192, "16x16", "random(0.1,1)"), (64, 4096, "64x64", "random(1,1)")),
+    "stages": lines("h={1},n={2},d={0},dtype={3},block={4},pattern=random({5},1)",
+                    *((d, h, n, "bf16", b, .1) for d, h, n in ((128, 16, 16384), (64, 8, 32768))
+                      for b in ("32x32", "64x64", "128x128")),
+                    *((d, 8, 4096, "f32", b, .1) for d in (64, 256) for b in ("8x8", "64x64")),
+                    (64, 8, 32768, "bf16", "8x8", .05), (64, 8, 32768, "bf16", "1x1", .01),
+                    (64, 8, 4096, "f32", "1x1", .05)),
     "wide": lines("h=8,n=4096,d={0},dtype={1},block={2},pattern={3}",
                   *((d, t, b, p) for d in (512, 1024) for t in ("bf16", "f32") for b, p in (
                       ("128x128", "dense"), ("128x128", "random(0.1,1)"), ("16x16", "random(0.1,1)"))),
@@ -281,6 +287,7 @@ def main():
     p.add_argument("--old", help="path of one libtessera.so")
     p.add_argument("--new", help="path of another; either may be left out")
     p.add_argument("--group", default="", help="which, by commas, of " + ", ".join((*GROUPS, "fuzz")))
+    p.add_argument("--pipeline", choices=("fused", "staged"), default="fused", help="of both builds")
     p.add_argument("--peers", default=",".join(PEERS), help="which, by commas")
     p.add_argument("--rounds", type=int, default=9, help="rounds of each case")
     p.add_argument("--seconds", type=float, default=100, help="after which no case of a group is begun")
@@ -302,7 +309,7 @@ def main():
     if a.tuned and pathlib.Path(a.tuned).is_file():
         tuned = {line: tuple(config) for line, config in json.load(open(a.tuned)).items()}
     everybody = dict(field.PEERS, triton=field.triton(tuned, a.wider))
-    makers = {who: field.ours("fused", library) for who, library in libraries.items()}
+    makers = {who: field.ours(a.pipeline, library) for who, library in libraries.items()}
     for who in a.peers.split(","):
         needed = {"triton": "triton", "vsa": "fastvideo_kernel.block_sparse_attn",
                   "flash4": "flash_attn.cute.interface"}.get(who)

@@ -264,6 +264,7 @@ static void repeats(const struct lab_case *c, tess_pipeline pipeline, int times)
     work_make(&w, c);
     planned_make(&p, &w, pipeline);
     first.q = &w.s.q, first.k = &w.s.k, first.v = &w.s.v, first.o = &w.s.o, first.lse = &w.s.lse;
+    first.modifiers = &w.s.modifiers;
     assert_int_equal(lab_run_whole(&first, why), 0);
     size_t size = w.s.o.buffer.size;
     unsigned char *wanted = malloc(size);
@@ -274,6 +275,7 @@ static void repeats(const struct lab_case *c, tess_pipeline pipeline, int times)
     assert_int_equal(lab_mirror_tensor(&inputs, &w.s.q, &q), 0);
     assert_int_equal(lab_mirror_tensor(&inputs, &w.s.k, &k), 0);
     assert_int_equal(lab_mirror_tensor(&inputs, &w.s.v, &v), 0);
+    assert_int_equal(lab_modifiers_place(&w.s.modifiers, &inputs, &a), 0);
     a.q = &q, a.k = &k, a.v = &v;
     a.image = p.place, a.image_size = p.image.size;
     lane_make(&lanes[0], &p, &w.s.o, &w.s.lse, &a, NULL);
