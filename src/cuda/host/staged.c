@@ -18,6 +18,14 @@ static struct cuda_divisor divisor_of(int64_t number) {
     };
 }
 
+/* The greatest weight, 65536 / (65536 - dropped), becomes 2^14 ... 2^15, within f16's range. */
+static int32_t weight_power(const struct modifiers *m) {
+    int32_t power = 15;
+    while (m->dropped && (int64_t)(65536 - m->dropped) << (15 - power) < 65536)
+        power--;
+    return power;
+}
+
 struct staged_params staged_sizes(const struct problem *p, const tess_target *target) {
     const struct block_rows *of = &p->block_rows;
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
@@ -45,6 +53,7 @@ struct staged_params staged_sizes(const struct problem *p, const tess_target *ta
         .architecture = target->architecture,
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale),
+        .weight_power = weight_power(&p->modifiers),
         .block_row_chunks = chunks > 0 ? (int32_t)chunks : 1,
         .even = even,
         .in_order = even && of->block_kv % 8 != 0,

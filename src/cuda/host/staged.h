@@ -33,6 +33,7 @@ struct staged_params {
     int32_t multiprocessors, architecture; /* of the target */
     /* The scale is their product. q_scale is a power of two (cuda_scale_power). */
     float q_scale, score_scale;
+    int32_t weight_power; /* of two: what SpMM scales weights of f16 by before they are rounded */
     struct modify_params modify;
     int32_t block_row_chunks; /* chunks of CUDA_CHUNK columns of a mean block row, at least 1 */
     int32_t even;             /* block rows have about the same width */

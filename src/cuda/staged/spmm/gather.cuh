@@ -82,19 +82,21 @@ static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t le
 }
 
 /* P as B operands: keys 4 t ... 4 t + 3, for two MMAs of f32 or one of 16 bits. */
-static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w) {
+static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w,
+                                                     float) {
     b[0] = fragment_of({__float_as_uint(w.x), __float_as_uint(w.y)}, 0.0f);
     b[1] = fragment_of({__float_as_uint(w.z), __float_as_uint(w.w)}, 0.0f);
 }
 template <class T>
-static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w) {
+static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w,
+                                                     float scale) {
     struct {
         T x, y;
     } low, high;
-    from_f32(&low.x, w.x * spmm_scale(T()));
-    from_f32(&low.y, w.y * spmm_scale(T()));
-    from_f32(&high.x, w.z * spmm_scale(T()));
-    from_f32(&high.y, w.w * spmm_scale(T()));
+    from_f32(&low.x, w.x * scale);
+    from_f32(&low.y, w.y * scale);
+    from_f32(&high.x, w.z * scale);
+    from_f32(&high.y, w.w * scale);
     b[0].word[0] = *reinterpret_cast<const uint32_t *>(&low);
     b[0].word[1] = *reinterpret_cast<const uint32_t *>(&high);
 }
@@ -140,12 +142,12 @@ static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
 template <class T, int TILES>
 static __device__ __forceinline__ void
 spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
-              const float4 (&probs)[TILES]) {
+              const float4 (&probs)[TILES], float scale) {
     constexpr int MMAS = sizeof(T) == 4 ? 2 : 1;
     struct fragment<T, 2> b[TILES][MMAS];
 #pragma unroll
     for (int j = 0; j < TILES; j++)
-        spmm_operands(b[j], probs[j]);
+        spmm_operands(b[j], probs[j], scale);
 #pragma unroll
     for (int n = 0; n < spmm_pieces<T, TILES>(); n++)
 #pragma unroll
@@ -231,7 +233,7 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct block_r
             nonzero |= spmm_load_probs<TILES>(w, s.scores + (row + g) * s.width + 4 * t + x + from,
                                               s.width, (int32_t)(width - x) - from - 4 * t,
                                               rows - g, fours);
-            spmm_multiply<T, TILES>(part, values, w);
+            spmm_multiply<T, TILES>(part, values, w, spmm_scale(p, T()));
         }
         if (++turn_of % (CUDA_CHUNK / SPMM_COLUMNS) == 0)
             spmm_flush(sum, part, turn_of == CUDA_CHUNK / SPMM_COLUMNS);
@@ -286,8 +288,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const stru
                 float x[N];
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    x[i] =
-                        empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * (1 / spmm_scale(T()));
+                    x[i] = empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * spmm_unscale(p, T());
                 spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
             }
         }

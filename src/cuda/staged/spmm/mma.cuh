@@ -156,8 +156,7 @@ static __device__ __forceinline__ void spmm_mma_fetch_v(struct spmm_mma_shared<T
  * two rows' bits. */
 template <class T>
 static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint32_t *any,
-                                                        const float *from, T) {
-    constexpr float scale = spmm_scale(T());
+                                                        const float *from, float scale, T) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float4 x = *reinterpret_cast<const float4 *>(from + 8 * i * SPMM_MMA_KEYS);
@@ -169,9 +168,9 @@ static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint3
 
 /* part += P V for a warp's rows and dims (mma.sync). any[i]: OR of the bits of P of row 8i + g. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part,
-                                                         uint32_t *any, const float *prob,
-                                                         const T *v, int row, int dim) {
+static __device__ __forceinline__ void
+spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *prob,
+                  const T *v, int row, int dim, float scale) {
     typedef spmm_mma_shape<M, N> shape;
     const int lane = warp_lane_here();
     const int at_p = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
@@ -183,7 +182,8 @@ static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape
         uint32_t a[shape::ROWS / 16][4];
 #pragma unroll
         for (int i = 0; i < shape::ROWS / 16; i++)
-            spmm_mma_operand(a[i], any + 2 * i, prob + (at_p ^ k) + 16 * i * SPMM_MMA_KEYS, T());
+            spmm_mma_operand(a[i], any + 2 * i, prob + (at_p ^ k) + 16 * i * SPMM_MMA_KEYS, scale,
+                             T());
 #pragma unroll
         for (int j = 0; j < shape::DIMS / 8; j += 2) {
             uint32_t b[4]; /* of two MMAs */
@@ -201,14 +201,14 @@ static __device__ __forceinline__ void spmm_mma_multiply(typename spmm_mma_shape
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part,
                                                       uint32_t *any, const float *prob, const T *v,
-                                                      int row) {
+                                                      int row, float scale) {
     float(&flat)[N / 2] = reinterpret_cast<float(&)[N / 2]>(part);
     const int lane = warp_lane_here();
     const int at_p = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
     uint32_t a[SPMM_MMA_KEYS / 16][4];
 #pragma unroll
     for (int k = 0; k < SPMM_MMA_KEYS; k += 16) {
-        spmm_mma_operand(a[k / 16], any, prob + (at_p ^ k), T());
+        spmm_mma_operand(a[k / 16], any, prob + (at_p ^ k), scale, T());
         wgmma_fence();
         wgmma_rs(flat, a[k / 16],
                  wgmma_mn_major(panel16_wgmma_address(v) + k * PANEL16_STRIDE,
@@ -229,6 +229,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     const struct spmm_mma_unit<T> &unit = s.unit;
     typedef spmm_mma_shape<M, N> shape;
     constexpr int AHEAD = shape::STAGES - 1;
+    const float scale = spmm_scale(p, T());
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS, dim = warp % shape::WARPS_N * shape::DIMS;
     const int64_t steps = (unit.width + SPMM_MMA_KEYS - 1) / SPMM_MMA_KEYS;
@@ -251,7 +252,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
                 panel16_proxy_fence();
             __syncthreads();
             if constexpr (shape::WGMMA)
-                spmm_mma_begin<T, M, N>(part, any, s.prob[stage], s.v[stage], row);
+                spmm_mma_begin<T, M, N>(part, any, s.prob[stage], s.v[stage], row, scale);
             const int free = stage == 0 ? AHEAD : stage - 1;
             spmm_mma_fetch_p(s, step + AHEAD, free);
             spmm_mma_fetch_v(s, p, step + AHEAD, free);
@@ -259,7 +260,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
             if constexpr (shape::WGMMA)
                 spmm_mma_end<M, N>(part);
             else
-                spmm_mma_multiply<T, M, N>(part, any, s.prob[stage], s.v[stage], row, dim);
+                spmm_mma_multiply<T, M, N>(part, any, s.prob[stage], s.v[stage], row, dim, scale);
             stage = stage == AHEAD ? 0 : stage + 1;
         } while (++step < steps && step % (CUDA_CHUNK / SPMM_MMA_KEYS) != 0);
 #pragma unroll
@@ -273,7 +274,8 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     if (cluster_size() > 1 && !spmm_mma_combine<shape>(sum, any, &s.prob[0][0]))
         return;
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
-    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim);
+    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim,
+                             spmm_unscale(p, T()));
 }
 
 /* Units of one row of tiles are neighbours; a cluster has one unit. */

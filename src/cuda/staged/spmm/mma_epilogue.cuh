@@ -6,7 +6,6 @@
 
 #include "device/cluster.cuh"
 #include "staged/panel_16bit.cuh"
-#include "staged/spmm/scale.cuh"
 
 /* Stores two neighbouring outputs. */
 template <class T>
@@ -22,12 +21,11 @@ static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, b
         from_f32(to + 1, y);
 }
 
-/* Stores a warp's outputs from row `row` and dim `dim` on. */
+/* Stores a warp's outputs from row `row` and dim `dim` on, times `unscale`. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struct block_row &s,
-               const head_view<T> &o, int64_t row, int32_t dim) {
-    constexpr float scale = 1 / spmm_scale(T());
+               const head_view<T> &o, int64_t row, int32_t dim, float unscale) {
     const int lane = warp_lane();
 #pragma unroll
     for (int i = 0; i < shape::ROWS / 8; i++) {
@@ -43,8 +41,8 @@ spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struc
             const int32_t d = dim + 8 * j + lane % 4 * 2;
             const float *two = sum[i / 2][j] + i % 2 * 2;
             spmm_mma_store_two(out + d, o.d - d, o.vector,
-                               probs ? mean_in_range(two[0] * scale, T()) : 0.0f,
-                               probs ? mean_in_range(two[1] * scale, T()) : 0.0f);
+                               probs ? mean_in_range(two[0] * unscale, T()) : 0.0f,
+                               probs ? mean_in_range(two[1] * unscale, T()) : 0.0f);
         }
     }
 }

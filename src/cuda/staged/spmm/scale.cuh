@@ -1,19 +1,29 @@
-/* Factor of P before rounding, by which SpMM divides its sums. */
+/* Factor of P before rounding, by which SpMM divides its sums: a power of two. f16 has little range
+ * below 1, so P, of which the greatest is 1, or 1 / (1 - p) with dropout, is scaled up to 2^15 at most
+ * (staged_params.weight_power). */
 #ifndef TESSERA_CUDA_SPMM_SCALE_CUH
 #define TESSERA_CUDA_SPMM_SCALE_CUH
+
+#include "host/staged.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* P is 1 at most. f16 has little range below 1, so P is scaled up. */
-static __device__ __forceinline__ constexpr float spmm_scale(float) {
+template <class T>
+static __device__ __forceinline__ float spmm_scale(const struct staged_params &, T) {
     return 1.0f;
 }
-static __device__ __forceinline__ constexpr float spmm_scale(__half) {
-    return 32768.0f;
+static __device__ __forceinline__ float spmm_scale(const struct staged_params &p, __half) {
+    return __int_as_float((127 + p.weight_power) << 23);
 }
-static __device__ __forceinline__ constexpr float spmm_scale(__nv_bfloat16) {
+
+/* What undoes it. */
+template <class T>
+static __device__ __forceinline__ float spmm_unscale(const struct staged_params &, T) {
     return 1.0f;
+}
+static __device__ __forceinline__ float spmm_unscale(const struct staged_params &p, __half) {
+    return __int_as_float((127 - p.weight_power) << 23);
 }
 
 #endif

@@ -18,6 +18,7 @@
 
 #include "device/grid.cuh"
 #include "staged/block_row_tma.cuh"
+#include "staged/spmm/scale.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
 template <int M, int N> struct spmm_tma_shape {
@@ -145,8 +146,7 @@ spmm_tma_produce(uint32_t shared, const CUtensorMap *map, const struct staged_pa
  * two rows' bits. */
 template <class T, class shape>
 static __device__ __forceinline__ void spmm_tma_operand(uint32_t (&to)[4], uint32_t *any,
-                                                        const unsigned char *from, T) {
-    constexpr float scale = spmm_scale(T());
+                                                        const unsigned char *from, float scale, T) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 x =
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void spmm_tma_operand(uint32_t (&to)[4], uint3
 template <class T, class shape>
 static __device__ __forceinline__ void
 spmm_tma_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned char *prob,
-                  uint32_t v, int keys, bool idle, bool fresh) {
+                  uint32_t v, int keys, bool idle, bool fresh, float scale) {
     uint32_t a[shape::KEYS / 16][4];
 #pragma unroll
     for (int k = 0; k < shape::KEYS / 16; k++) {
@@ -168,7 +168,7 @@ spmm_tma_multiply(float (&part)[shape::DIMS / 2], uint32_t *any, const unsigned 
         for (int i = 0; i < 4; i++)
             a[k][i] = 0;
         if (!idle && 16 * k < keys)
-            spmm_tma_operand<T, shape>(a[k], any, prob + 64 * k, T());
+            spmm_tma_operand<T, shape>(a[k], any, prob + 64 * k, scale, T());
         wgmma_fence();
         wgmma_rs(
             part, a[k],
@@ -201,7 +201,7 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
         spmm_tma_multiply<T, shape>(
             part, any, memory + at + stage * shape::P_TILE,
             panel16_wgmma_address(memory + shape::V) + stage * shape::V_TILE,
-            (int)min(left, (int64_t)shape::KEYS), row >= M, step % FOLD == 0);
+            (int)min(left, (int64_t)shape::KEYS), row >= M, step % FOLD == 0, spmm_scale(p, T()));
         barrier_arrive(shared + shape::EMPTY + 8 * stage); /* every lane has read P */
         if (step % FOLD == FOLD - 1 || step == unit.steps - 1)
 #pragma unroll
@@ -210,7 +210,8 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
     }
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
     if (row < M)
-        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0);
+        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0,
+                                 spmm_unscale(p, T()));
 }
 
 /* ---- the kernel ---- */
