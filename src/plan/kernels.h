@@ -229,6 +229,9 @@ struct backend {
      * the plan itself. */
     size_t (*image_size)(const struct kernel_args *args);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
+    /* What tess_plan_print says of a pass beside its kernel's name, as snprintf writes it: what else is
+     * launched, and how. 0: nothing. NULL: nothing ever. */
+    int (*detail)(const struct kernel_args *args, char *room, size_t size);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
     /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
      * NULL; and waiting for a stream. */

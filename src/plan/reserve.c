@@ -7,20 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IMAGE_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
+#define FILL_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
 
 /* What an image begins with. */
-struct image_header {
+struct fill_header {
     uint64_t magic, layout;
     int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
     int64_t merges, slots;
     int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
 };
-_Static_assert(sizeof(struct image_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
+_Static_assert(sizeof(struct fill_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
 
 /* An image, placed:  | header | arrays of lists | items | merges | */
 struct image {
-    struct image_header *header;
+    struct fill_header *header;
     struct fill_arrays arrays;
     struct work_item *items;
     struct merge_item *merges;
@@ -224,27 +224,27 @@ void reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, voi
     struct fill_counts counts;
     fill_lists(&plan->reserved->shape, pattern, &image.arrays, &counts);
     memset(image.header, 0, TESS_REPORT_SIZE);
-    *image.header = (struct image_header){.magic = IMAGE_MAGIC,
-                                          .layout = plan->reserved->layout,
-                                          .faults = counts.faults,
-                                          .overflows = counts.overflows,
-                                          .keys = counts.keys,
-                                          .pairs = counts.pairs * heads};
+    *image.header = (struct fill_header){.magic = FILL_MAGIC,
+                                         .layout = plan->reserved->layout,
+                                         .faults = counts.faults,
+                                         .overflows = counts.overflows,
+                                         .keys = counts.keys,
+                                         .pairs = counts.pairs * heads};
     items_fill(plan, &image);
 }
 
 /* ---- running ---- */
 
 /* The header of an image that this plan has filled, or NULL. */
-static const struct image_header *header_of(const tess_plan *plan, const void *image) {
-    const struct image_header *header = image;
-    return header->magic == IMAGE_MAGIC && header->layout == plan->reserved->layout ? header : NULL;
+static const struct fill_header *header_of(const tess_plan *plan, const void *image) {
+    const struct fill_header *header = image;
+    return header->magic == FILL_MAGIC && header->layout == plan->reserved->layout ? header : NULL;
 }
 
 tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error) {
     const struct reserved *r = plan->reserved;
     struct kernel_args args = pass_args(run, plan->passes);
-    const struct image_header *header = header_of(plan, args.image);
+    const struct fill_header *header = header_of(plan, args.image);
     if (!header)
         return error_set(error, TESS_INVALID_ARGUMENT, args.function, "image",
                          "this plan has not filled the image: call tess_plan_fill before the run");
@@ -264,7 +264,7 @@ tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, te
 }
 
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report) {
-    const struct image_header *header = header_of(plan, image);
+    const struct fill_header *header = header_of(plan, image);
     if (!header)
         return -1;
     report->faults = header->faults;

@@ -80,11 +80,10 @@ size_t attention_workspace(const struct kernel_args *args) {
 }
 
 bool attention_rows_copied(const struct kernel_args *args) {
-    const struct problem *p = args->problem;
-    const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
+    const int64_t size = (int64_t)tess_type_size(args->problem->type);
     const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2],
                              args->d_o.stride[2]};
-    bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
+    bool copied = args->prepared->path != OPERANDS_ELEMENTS;
     for (int i = 0; i < 4; i++)
         copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
     return copied;
@@ -106,9 +105,10 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
-        .stack = (int32_t)args->tile_heads,
+        .tile_heads = (int32_t)args->tile_heads,
         .slot_floats = slot_floats(args),
-        .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
+        .thin = args->prepared->thin,
+        .tma = args->prepared->path == OPERANDS_TMA,
         .workers = granules_of(args)->workers,
         .batch = (int32_t)p->batch,
         .heads_q = (int32_t)p->heads_q,

@@ -36,10 +36,11 @@ struct attention_params {
     int64_t n_items, n_merges; /* at most: what grids are sized by */
     int32_t granule_bits;      /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
-    int32_t stack;       /* query heads packed into a tile (GQA packing), tile_rows rows each */
+    int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */
     int32_t workers;
-    bool thin; /* most granules have a mask: few rows of a tile share a key */
+    bool thin; /* of struct prepared */
+    bool tma;  /* the plan has K and V copied by TMA */
     int32_t batch, heads_q, heads_kv, n_q, n_kv;
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
@@ -115,8 +116,8 @@ struct attention_params attention_params_of(const struct kernel_args *args);
 
 #define LOG2_E 1.4426950408889634
 
-/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. A forward
- * has no d_o, whose steps are 0. */
+/* Whether rows are copied 16 bytes at a time: as the plan has it, where steps from row to row fit 32
+ * bits. A forward has no d_o, whose steps are 0. */
 bool attention_rows_copied(const struct kernel_args *args);
 
 #endif

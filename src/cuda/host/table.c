@@ -6,6 +6,7 @@
 #include "host/staged.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* ---- what kernels refuse ---- */
 
@@ -174,7 +175,7 @@ GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 /* ---- families of attention ---- */
 
 #define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .groups = 1, .resident = resident_one, .refuses = sm90_refuses
+    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .resident = resident_one, .refuses = sm90_refuses
 static const struct family family_sm90 = {HOPPER, .cluster = 1,
                                           .heights = "its query tiles have 32, 64 or 128 rows"};
 static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
@@ -186,6 +187,7 @@ static int32_t resident_sm90_r64(int32_t head, int32_t rows) {
 }
 static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
                                               .groups = 1,
+                                              .tma = 1,
                                               .resident = resident_sm90_r64,
                                               .cluster = 1,
                                               .refuses = sm90_refuses,
@@ -338,6 +340,35 @@ const struct kernel cuda_table[CUDA_ROWS] = {
 size_t cuda_image_size(const struct kernel_args *args) {
     return args->problem->pipeline == TESS_FUSED ? attention_image_size(args)
                                                  : staged_image_size(args);
+}
+
+/* ---- what a launch is, beside its kernel ---- */
+
+/* Strides are not known when a plan is made: a run may have to take the second of two paths. */
+static int say_operands(const struct kernel_args *args, char *room, size_t size) {
+    static const char *const by[] = {
+        [OPERANDS_TMA] = "by TMA, or by cp.async where strides need it",
+        [OPERANDS_CP_ASYNC] = "by cp.async, or one by one where strides need it",
+        [OPERANDS_ELEMENTS] = "one by one, as rows are not aligned pieces of 16 bytes"};
+    const struct forward_kernel *own = args->kernel->own;
+    const int gathers = own->family->tma && args->prepared->path == OPERANDS_CP_ASYNC;
+    const struct prepared *prepared = args->prepared;
+    const int32_t rows = args->lists->tile_rows;
+    const int32_t warp =
+        own->family == &family_sm80 ? ATTENTION_WARP(own->d_qk, rows, prepared->thin) : 0;
+    const int length =
+        snprintf(room, size, "granules of %d keys, copied %s", (int)prepared->granules.size,
+                 gathers ? "by cp.async" : by[prepared->path]);
+    const size_t at = (size_t)length < size ? (size_t)length : size;
+    return warp ? length + snprintf(room + at, size - at, "; %d rows a warp", (int)warp) : length;
+}
+
+int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
+    if (args->prepared && args->kernel->tiling)
+        return say_operands(args, room, size);
+    if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
+        return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");
+    return 0;
 }
 
 int cuda_scale_power(double scale, tess_type type) {

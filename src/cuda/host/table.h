@@ -41,11 +41,14 @@ extern const struct kernel cuda_table[CUDA_ROWS];
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
 size_t cuda_image_size(const struct kernel_args *args);
 
+/* What a launch is, beside its kernel: operand path, and launches that follow. */
+int cuda_detail(const struct kernel_args *args, char *room, size_t size);
+
 /* What planning asks of the backend. */
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
     .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
-    .unevenness = prepare_unevenness, .image_size = cuda_image_size
+    .unevenness = prepare_unevenness, .image_size = cuda_image_size, .detail = cuda_detail
 
 /* Launches of the table's kernels. */
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
