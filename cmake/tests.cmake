@@ -30,7 +30,10 @@ endforeach()
 foreach(name arrays lists schedule pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
-tessera_test(unit fill TEAMS SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src)
+foreach(name fill fill_bits fill_refusals)
+    tessera_test(unit ${name} TEAMS SOURCES tests/support/device_lists.c tests/support/device_run.c
+        tests/support/support.c INCLUDES src)
+endforeach()
 foreach(name sddmm softmax spmm gradients_cpu)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
@@ -92,10 +95,11 @@ tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c t
 # Needs a device, and says so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
-set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
+set_tests_properties(cuda cuda_bits PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
