@@ -335,7 +335,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_low_d512"},
         {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
         {"random(0.1,1)", 576, 512, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d576_v512"},
-        {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d768"},
+        {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
         {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
         {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
     };
