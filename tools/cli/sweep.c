@@ -166,7 +166,7 @@ void sweep_plain(struct lab_case *c) {
 }
 
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
-static void draw_manner(struct lab_case *c, struct draw *r) {
+static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
     if (chance(r, 0.5))
         c->fill = (enum lab_fill)(1 + below(r, LAB_FILL_INF));
@@ -216,6 +216,6 @@ struct lab_case sweep_case(uint64_t seed, int64_t number) {
     if (strchr(form, 'D') && c.nkv < 3)
         c.nkv = 3;
     write_pattern(&c, form, &r);
-    draw_manner(&c, &r);
+    draw_tensors(&c, &r);
     return c;
 }
