@@ -86,8 +86,7 @@ extern "C" {
 #endif
 
 /* CTAs that share the keys of a unit of SpMM, where units are too few for the device, which holds
- * `blocks` on each multiprocessor. One head in blocks of 128 took 61, 54 and 92 us by clusters of 1, 2
- * and 4; in blocks of 64, 62, 58 and 92 us (H200, n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
+ * `blocks` on each multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
 int staged_spmm_cluster(const struct staged_params *p, int64_t units, int blocks);
 
 /* Rows of SpMM's tiles by TMA: as many as block rows fill, or fewer where block rows are so few that

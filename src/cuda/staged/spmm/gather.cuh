@@ -366,8 +366,7 @@ static cudaError_t spmm_gather_launch_tiles(const struct staged_params *p, cudaS
                          32 * warps, p, stream);
 }
 
-/* The tiles that a block row fills: 3.8 ms at 8 rows, 2.7 ms at 32 (H200, one head, N = 32768,
- * d = 768, f32, random blocks of keep .05, tess_spmm by events, median of 3). Higher block rows of
+/* The tiles that a block row fills (docs/notes/staged.md, "Tiles and clusters"). Higher block rows of
  * 16-bit types are mma.cuh's, but where this kernel is forced. */
 template <class T>
 static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {
