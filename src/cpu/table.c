@@ -3,8 +3,8 @@
  *
  * The best level that this machine has, and that pays on it, is used. The environment variable
  * TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all that they have no kernel
- * for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that plans
- * are refused with the reason rather than made for another level.
+ * for). A name that is unknown, or that this machine lacks, leaves no kernel usable: plans are refused
+ * with the reason, not made for another level.
  */
 #define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"

@@ -1,9 +1,9 @@
 /*
  * The schedule: which piece of work is done when. Items are taken in order by whoever is free, so
  * they stand longest first inside each group of heads that fits the cache. A tile whose list is
- * long, or that would be left for a last wave of few workers, is split into parts with their own
- * partial results, merged in the order of the parts: splits depend on the pattern and the target's
- * declared numbers only, so the bits of a result do not depend on threads or luck.
+ * long, or that would be left for a last wave of few workers, is split into parts (KV split). Their
+ * partial results are combined in the order of the parts. Splits depend on the pattern and the
+ * target's declared numbers only, so the bits of a result do not depend on threads or luck.
  */
 #ifndef TESSERA_SCHEDULE_H
 #define TESSERA_SCHEDULE_H

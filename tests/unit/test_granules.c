@@ -1,7 +1,7 @@
 /*
- * Granules against the pattern itself: the items of a plan, expanded again, must list for every
- * head and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's
- * size, the splits and the number of workers.
+ * Granules against the pattern itself: the items of a plan are expanded again. For every head and
+ * query they must list exactly the keys that tess_pattern_row answers, each once. Sizes of granules,
+ * splits and the number of workers change nothing.
  */
 #include "support/words.h"
 

@@ -1,7 +1,6 @@
 /*
  * The transposed product of the staged backward on the CPU: each key's row of the output is the sum of
- * rows v of the queries that list it, over all heads that read its key/value head, times the scores'
- * elements. Keys stand in the lanes, for a tile holds those of a query side by side. Queries that no
+ * score times row v over the queries that list the key, in all heads that read its K/V head. Keys stand in the lanes, for a tile holds those of a query side by side. Queries that no
  * key of a chunk is listed by are not read.
  */
 #include "tile/parallel.h"

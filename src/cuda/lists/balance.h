@@ -1,7 +1,7 @@
 /*
- * In which order a tile's granules with masks stand for kernels whose warps have a few rows each
- * and wait for one another at the end of each step. A warp computes those groups of 8 places that
- * one of its rows lists, so a step takes as long as the warp that lists most of it:
+ * Order of a tile's granules with masks, for kernels whose warps have a few rows each and wait for
+ * one another at the end of each step. A warp computes those groups of 8 places that one of its rows
+ * lists. A step takes as long as the warp that lists most of it:
  *
  *                 step 0     step 1                        step 0     step 1
  *     warp 0      # # . .    . . . .                       # . # .    . . . .
