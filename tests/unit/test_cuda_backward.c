@@ -38,7 +38,7 @@ static void kernels_and_images(void **state) {
         {TESS_F16, 65, "cuda_gradient_keys_f16_d128", "cuda_gradient_rows_f16_d128"},
         {TESS_F32, 256, "cuda_gradient_keys_f32_d256", "cuda_gradient_rows_f32_d256"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_problem problem = backward_of(cases[i].type, cases[i].d);
         tess_plan *plan = plan_of(&problem, "window(90,9)", 16);
@@ -60,7 +60,7 @@ static void kernels_and_images(void **state) {
 /* A gradient that is not wanted has no pass, no lists and no slots. */
 static void gradients_alone(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_problem problem = backward_of(TESS_BF16, 128);
     problem.gradients = TESS_GRADIENT_Q;
     tess_plan *plan = plan_of(&problem, "causal", 64);
@@ -88,7 +88,7 @@ static void refused_by_name(void **state) {
          "no softmax_backward kernel of the cuda backend computes this: this backend has no "
          "backward"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("causal", N, 16, BATCH, HEADS_Q);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(90, 232448);
@@ -151,7 +151,7 @@ static void pieces_are_the_groups_lists(void **state) {
     } cases[] = {{"window(90,9)", 16, 0}, {"random(0.1,1)", 1, 128},
                  {"causal", 64, 128},     {"random(0.02,2)&causal", 8, 0},
                  {"random(0,1)", 32, 0},  {"global(40)+window(9,9)", 5, 128}};
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem problem = backward_of(i % 2 ? TESS_F32 : TESS_BF16, 64);
         problem.part_keys = cases[i].part_keys;

@@ -53,7 +53,7 @@ static void operand_paths_are_printed(void **state) {
         {{cut, 128, 128, 64, TESS_FUSED, 80, 0, 128, 0}, "; 16 rows a warp\n"},
         {{cut, 128, 128, 128, TESS_FUSED, 80, 0, 128, 0}, "; 32 rows a warp\n"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[16384];
         print(text, sizeof text, &cases[i].of);
@@ -67,7 +67,7 @@ static void the_launch_after_sddmm_is_printed(void **state) {
     static const char line[] = "_mma\n            then cuda_sddmm_modify, for softcap and ALiBi\n";
     struct setting of = {"causal", 64, 64, 64, TESS_STAGED, 90, 0, 0, 0};
     char text[16384];
-    cuda_table_or_skip();
+    cuda_table_needed();
     print(text, sizeof text, &of);
     assert_null(strstr(text, "then "));
     of.softcap = 30;

@@ -83,7 +83,7 @@ static void heights_can_be_asked_for(void **state) {
  * the tallest where few rows share a key. */
 static void cuda_heights_follow_the_lists(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t block;
@@ -110,7 +110,7 @@ static void cuda_heights_follow_the_lists(void **state) {
  * against the others. */
 static void cuda_low_tiles_are_weighed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         tess_type type;
         const char *spec;
@@ -155,7 +155,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
  * 132 equal tiles is half of what one of 66 has to do, and stays whole. */
 static void cuda_pairs_are_workers(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t d;
         int32_t multiprocessors, workers;
@@ -182,7 +182,7 @@ static void cuda_pairs_are_workers(void **state) {
  * one lists. */
 static void cuda_heads_are_packed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t block, lists, heads_kv;
@@ -215,7 +215,7 @@ static void cuda_heads_are_packed(void **state) {
  * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
 static void cuda_plans_fit_shared_memory(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t shared, d, asked, rows; /* rows 0: refused */
         const char *says;               /* the kernel, or of the refusal */
@@ -256,7 +256,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
 /* The reason of a refusal is that of a kernel of the problem's own type and head size. */
 static void cuda_refusals_are_of_near_kernels(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("dense", 1024, 64, 1, 1);
     tess_problem problem = problem_make(1024);
     tess_target target = cuda_target(80, 166912);
@@ -272,7 +272,7 @@ static void cuda_refusals_are_of_near_kernels(void **state) {
 /* scale * log2(e) has to be an f32. */
 static void cuda_scales_are_refused(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
     for (int type = TESS_F32; type <= TESS_BF16; type++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
@@ -293,7 +293,7 @@ static void cuda_scales_are_refused(void **state) {
 /* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
 static void cuda_hopper_kernels_are_weighed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t d, d_v, block, tile_rows, alignment;
@@ -357,7 +357,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
 /* Heights that pack heads are refused where they have nothing to share. */
 static void cuda_heights_of_packed_heads(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
         const char *kernel;

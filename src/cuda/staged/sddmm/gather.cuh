@@ -19,9 +19,9 @@
 #include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/fragment.cuh"
-#include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/block_row_shared.cuh"
+#include "staged/grid.cuh"
 
 #define SDDMM_THREADS 128
 #define SDDMM_COLUMNS 32 /* columns of a warp */

@@ -27,7 +27,7 @@
 #ifndef TESSERA_CUDA_SDDMM_TMA_CUH
 #define TESSERA_CUDA_SDDMM_TMA_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/sddmm/gather.cuh"
 #include "staged/block_row_tma.cuh"
 

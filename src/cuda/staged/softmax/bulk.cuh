@@ -15,7 +15,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_BULK_CUH
 #define TESSERA_CUDA_SOFTMAX_BULK_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "device/sm90/tma.cuh"
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"

@@ -20,7 +20,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 

@@ -20,11 +20,11 @@
 #include "device/blocks.cuh"
 #include "device/cluster.cuh"
 #include "device/fragment.cuh"
-#include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
 #include "staged/block_row_shared.cuh"
+#include "staged/grid.cuh"
 
 #define SPMM_THREADS 128
 #define SPMM_TURNS 4    /* turns of a warp at least before more thread blocks share a unit's keys */

@@ -15,7 +15,7 @@
 #ifndef TESSERA_CUDA_SPMM_TMA_CUH
 #define TESSERA_CUDA_SPMM_TMA_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/block_row_tma.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
