@@ -106,9 +106,9 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
-/* Low tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
+/* Small-M tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
  * against the others. */
-static void cuda_low_tiles_are_weighed(void **state) {
+static void cuda_small_m_tiles_are_weighed(void **state) {
     (void)state;
     cuda_table_needed();
     static const struct {
@@ -116,25 +116,26 @@ static void cuda_low_tiles_are_weighed(void **state) {
         const char *spec;
         int64_t d, block, tile_rows, rows;
         const char *kernel;
-    } cases[] = {{TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
-                 {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
-                 {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
-                 {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
-                 {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d192"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
-                 {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
-                 {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
-                 {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
-                 {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
-                 {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
-                 {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
-                 {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
+    } cases[] = {
+        {TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_small_m_d64"},
+        {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_small_m_d64"},
+        {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
+        {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
+        {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_small_m_d192"},
+        {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_small_m_d192"},
+        {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_small_m_d512"},
+        {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_small_m_d768"},
+        {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_small_m_d512"},
+        {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_small_m_d512"},
+        {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_small_m_d768"},
+        {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_small_m_d1024"},
+        {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
@@ -227,8 +228,8 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
                  {166912, 256, 64, 0, "query tiles of 64 rows"},
                  {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
-                 {65536, 256, 0, 32, "cuda_attention_bf16_low_d512"},
-                 {101376, 1024, 0, 16, "cuda_attention_bf16_low_d1024"},
+                 {65536, 256, 0, 32, "cuda_attention_bf16_small_m_d512"},
+                 {101376, 1024, 0, 16, "cuda_attention_bf16_small_m_d1024"},
                  {50000, 1024, 0, 0, "shared memory"},
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
@@ -332,12 +333,13 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d512"},
-        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_low_d512"},
-        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_small_m_d512"},
+        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_small_m_d512"},
         {"random(0.1,1)", 576, 512, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d576_v512"},
         {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
         {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
-        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
+        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448,
+         "cuda_attention_bf16_small_m_d1024"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
@@ -407,7 +409,7 @@ int main(void) {
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
-        cmocka_unit_test(cuda_low_tiles_are_weighed),
+        cmocka_unit_test(cuda_small_m_tiles_are_weighed),
         cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_packed),
         cmocka_unit_test(cuda_plans_fit_shared_memory),

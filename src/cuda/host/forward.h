@@ -93,9 +93,10 @@ struct attention_params {
 /* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared
  * memory traffic of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the
  * registers; so have THIN lists (attention_params) of up to 64 dims, of which 32 rows have little
- * in common. Low tiles have short steps: more CTAs then fit a multiprocessor, and a warp mostly
- * waits. Keys of f32 take long, so all its steps are short, and half as long in low tiles. Eight
- * and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys allow five and two. */
+ * in common. Tiles of up to 16 rows have short steps: more CTAs then fit a multiprocessor, and a
+ * warp mostly waits. Keys of f32 take long, so all its steps are short, and those of tiles of up to 16
+ * rows half as long. Eight and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys
+ * allow five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
 #define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
