@@ -19,6 +19,31 @@ FILL_RULE int64_t fill_most(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* ---- the image's header ---- */
+
+#define FILL_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
+
+/* What an image begins with: TESS_REPORT_SIZE bytes, those behind these members 0. */
+struct fill_header {
+    uint64_t magic, layout;                        /* FILL_MAGIC, and a number of the plan */
+    int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
+    int64_t merges, slots;
+    int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
+};
+
+/* Whether a plan of this layout has filled the image. */
+FILL_RULE int fill_is_of(const struct fill_header *header, uint64_t layout) {
+    return header->magic == FILL_MAGIC && header->layout == layout;
+}
+
+/* ---- query tiles ---- */
+
+/* First query of tile t of a list, also where t is the number of tiles. */
+FILL_RULE int64_t fill_tile_query(int64_t t, int64_t row_tiles, int64_t block_q, int64_t tile_rows,
+                                  int64_t n_q) {
+    return fill_least(n_q, t / row_tiles * block_q + t % row_tiles * tile_rows);
+}
+
 /* ---- which keys ---- */
 
 /* Today's length of a batch: one that cannot be is 0, and a fault. */

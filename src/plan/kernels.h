@@ -89,6 +89,27 @@ struct query_stats {
 };
 
 /*
+ * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * the target's memory; on a device the host may not follow them. While a workspace is sized they are
+ * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
+ *
+ * A kernel of a device walks this: `lists` of the arguments has its arrays there too (but tile_row,
+ * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
+ * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
+ * the header is not of this plan (fill_is_of), it writes nothing.
+ */
+struct filled_image {
+    const struct fill_header *header; /* fill_rules.h: items, merges and slots of today */
+    const struct work_item *items;
+    const struct merge_item *merges;
+    uint64_t layout;                             /* the header's, of this plan */
+    int64_t most_items, most_merges, most_slots; /* capacities */
+    int64_t units;              /* query tiles of all heads, heads packed in one once */
+    int64_t block_q, row_tiles; /* of a block row: queries, and query tiles that it has */
+    int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
+};
+
+/*
  * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
  * staged one bcsr and scores; both find a schedule, whose tiles are query tiles for the one and
  * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
@@ -132,6 +153,7 @@ struct kernel_args {
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
     const void *image;            /* CUDA: the pass's part, which image_upload has filled */
     tess_stream stream;
+    const struct filled_image *filled; /* of a reserved plan; else NULL */
 };
 
 /* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
@@ -179,6 +201,7 @@ struct tiling {
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
+    int filled; /* 1: it walks the image that a fill has written: kernel_args.filled */
 };
 
 struct kernel {
