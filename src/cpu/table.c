@@ -156,12 +156,13 @@ const char *cpu_isa(void) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 static const struct tiling forward_tiling = {
-    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits};
+    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits, .filled = 1};
 static const struct tiling rows_tiling = {
     .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit};
 static const struct tiling keys_tiling = {.rows = tile_rows, .listed = cpu_gradients_listed_fit};
 #if defined(__x86_64__)
-static const struct tiling pairs_tiling = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS};
+static const struct tiling pairs_tiling = {
+    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1};
 #endif
 
 /* They compute every problem; a CPU to plan for is always this machine's. */
@@ -363,6 +364,9 @@ static const struct backend backend = {
     .allocate = allocate,
     .release = free,
     .synchronize = synchronize,
+    .fill_workers = cpu_fill_workers,
+    .fill = cpu_fill,
+    .host_images = 1,
 };
 
 const struct backend *cpu_kernels(void) {

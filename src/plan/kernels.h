@@ -14,6 +14,8 @@
 #define TESSERA_KERNELS_H
 
 #include "base/carve.h"
+#include "lists/fill.h"
+#include "lists/fill_rules.h"
 #include "lists/lists.h"
 #include "pattern/pattern.h"
 #include "plan/schedule.h"
@@ -65,6 +67,10 @@ struct problem {
 
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
 #define KERNEL_TILE_KEYS 64
+
+/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
+ * it. */
+#define PLAN_CPU_WORKERS 64
 
 struct kernel;
 
@@ -223,6 +229,27 @@ struct kernel {
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
+/* What a fill is handed, checked: what it reads, and the places of what it writes. The image and the
+ * pattern's arrays lie in the target's memory. Items are in the order of their units, unit u being query
+ * tile u % tiles of packed heads u / tiles. */
+struct fill_job {
+    const char *function; /* that the caller called, for errors */
+    const tess_target *target;
+    const struct fill_shape *shape;
+    const struct fill_splits *splits;
+    const tess_device_pattern *pattern;
+    struct fill_header *header; /* TESS_REPORT_SIZE bytes */
+    struct fill_arrays arrays;
+    struct work_item *items;
+    struct merge_item *merges;
+    void *scratch; /* of fill_scratch bytes */
+    uint64_t layout;
+    int64_t units;
+    int64_t list_heads; /* query heads that read a list */
+    int64_t list_packs; /* packed heads that read a list: pack p reads list p / list_packs */
+    tess_stream stream;
+};
+
 /* What tess_merge hands on, checked. */
 struct merge_args {
     int64_t parts;
@@ -258,6 +285,13 @@ struct backend {
     void *(*allocate)(size_t size);
     void (*release)(void *memory);
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
+    /* Reserved plans. How many workers splits are made for: a number that the target declares. Bytes
+     * of an image that the fill alone uses; NULL: none. Filling an image, in the order of the stream:
+     * without waiting or allocating. NULL: the backend fills none. */
+    int64_t (*fill_workers)(const tess_target *target);
+    size_t (*fill_scratch)(const struct fill_shape *shape);
+    tess_status (*fill)(const struct fill_job *job, tess_error *error);
+    int host_images; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one

@@ -60,6 +60,8 @@ int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
 const char *select_refuses(const tess_plan *plan, const struct pass *pass,
                            const struct kernel *kernel) {
     int fits = !kernel->tiling;
+    if (plan->reserved && kernel->tiling && !kernel->tiling->filled)
+        return "it does not walk lists that tess_plan_fill writes";
     for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
     return fits ? kernel->refuses(kernel, &pass->problem, &plan->target)
@@ -145,6 +147,22 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
         if (pass->kernel->tiling && height_check(plan, pass->kernel, error))
             return TESS_UNSUPPORTED;
     return TESS_OK;
+}
+
+tess_status select_filled_rows(const tess_plan *plan, const struct pass *pass, int64_t height,
+                               int32_t *rows, tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
+    const int32_t asked = plan->problem.tile_rows;
+    *rows = 0;
+    for (const int32_t *r = kernel->tiling->rows; *r && *rows < height && (!asked || *rows < asked);
+         r++)
+        if (height_fits(plan, kernel, *r) && select_tile_heads(plan, pass, kernel, *r))
+            *rows = *r;
+    return *rows ? TESS_OK
+                 : error_set(error, TESS_UNSUPPORTED, "tess_plan_reserve", "problem",
+                             "kernel %s has query tiles of these rows for heads that share a list "
+                             "alone",
+                             kernel->name);
 }
 
 /* ---- cost ---- */
