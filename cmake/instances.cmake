@@ -115,6 +115,8 @@ unit(units delta backward/delta.cuh
 
 unit(units image staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
+unit(units fill fill/launch.cuh
+    "cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream) {\n    return fill_launch(p, stream);\n}")
 unit(units sddmm_modify staged/sddmm/modify.cuh
     "cudaError_t cuda_sddmm_modify(${staged_parameters}) {\n    return sddmm_modify_launch(p, stream);\n}")
 unit(units merge forward/merge.cuh

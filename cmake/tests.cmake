@@ -55,10 +55,14 @@ tessera_test(unit granules TEAMS INCLUDES src src/cuda)
 tessera_test(unit plan INCLUDES src src/cuda)
 tessera_test(unit one_call INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
+tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src
+    LINK -Wl,--wrap=backend_get)
 tessera_test(unit select INCLUDES src src/cuda)
 tessera_test(unit staged_variants INCLUDES src src/cuda)
 tessera_test(unit cuda_backward INCLUDES src src/cuda)
-foreach(name granules plan select staged_variants cuda_backward)
+tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
+    tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
+foreach(name granules plan select staged_variants cuda_backward fill_kernels)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
@@ -88,13 +92,20 @@ tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/s
 tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
     tests/support/alloc.c LINK ${wrap_allocation})
 
-# Needs a device, and says so where there is none.
+# Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
-set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
+    tests/support/support.c INCLUDES src)
+set_tests_properties(cuda cuda_fill PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
 set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+
+# Measured by hand: docs/notes/planning.md.
+add_executable(cuda_fill_times tests/kernels/cuda_fill_times.c)
+target_include_directories(cuda_fill_times PRIVATE src)
+target_link_libraries(cuda_fill_times PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C m)
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)

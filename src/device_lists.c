@@ -42,11 +42,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-    if (!status && !backend->fill)
-        status = error_set(error, TESS_UNSUPPORTED, function, "target",
-                           "the %s backend does not fill lists: plan lists of the host by "
-                           "tess_plan_create",
-                           backend->name);
+
     if (status)
         return status;
     status = reserve_make(plan, &resolved, kernel, &shape, &where, backend, &inner);

@@ -287,7 +287,7 @@ struct backend {
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
     /* Reserved plans. How many workers splits are made for: a number that the target declares. Bytes
      * of an image that the fill alone uses; NULL: none. Filling an image, in the order of the stream:
-     * without waiting or allocating. NULL: the backend fills none. */
+     * without waiting or allocating. */
     int64_t (*fill_workers)(const tess_target *target);
     size_t (*fill_scratch)(const struct fill_shape *shape);
     tess_status (*fill)(const struct fill_job *job, tess_error *error);

@@ -30,6 +30,11 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
+    (void)job, (void)error;
+    return TESS_NO_CUDA;
+}
+
 tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
                        tess_stream stream, tess_error *error) {
     (void)image, (void)parts, (void)count, (void)stream, (void)error;

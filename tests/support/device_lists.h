@@ -29,6 +29,9 @@ struct device_lists {
     int64_t faults, overflows, pairs; /* that a report must tell */
 };
 
+/* Sizes of every form, with and without counts, lengths, cuts, promises and what is not to be. */
+struct device_sizes device_sizes_draw(uint64_t seed);
+
 /* Draws arrays; what cannot be made ends the test. */
 void device_lists_make(struct device_lists *l, const struct device_sizes *sizes, uint64_t seed);
 void device_lists_free(struct device_lists *l);

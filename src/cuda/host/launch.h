@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
 #include "host/backward.h"
+#include "host/fill.h"
 #include "host/staged.h"
 
 #include <cuda_runtime_api.h>
@@ -41,6 +42,9 @@ extern "C" {
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
+
+/* Fills an image. */
+cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);
 
 /* Softcap and ALiBi on the scores that SDDMM has written. */
 cudaError_t cuda_sddmm_modify(const struct staged_params *p, cudaStream_t stream);

@@ -79,3 +79,12 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
     const struct delta_params p = delta_params_of(args);
     return answer(args, cuda_delta(&p, args->stream), error);
 }
+
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
+    const tess_status status = device_is_current(job->target, job->function, error);
+    if (status)
+        return status;
+    const struct fill_params p = fill_params_of(job);
+    const cudaError_t code = cuda_fill(&p, job->stream);
+    return code == cudaSuccess ? TESS_OK : cuda_failed(error, code, job->function, NULL, "fill");
+}

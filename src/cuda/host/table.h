@@ -3,6 +3,7 @@
 #ifndef TESSERA_CUDA_TABLE_H
 #define TESSERA_CUDA_TABLE_H
 
+#include "host/fill.h"
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
@@ -45,13 +46,15 @@ size_t cuda_image_size(const struct kernel_args *args);
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
     .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
-    .unevenness = prepare_unevenness, .image_size = cuda_image_size
+    .unevenness = prepare_unevenness, .image_size = cuda_image_size,                               \
+    .fill_workers = cuda_fill_workers, .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
 
 /* Launches of the table's kernels. */
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
 tess_status gradient_run(const struct kernel_args *args, tess_error *error);
 tess_status delta_run(const struct kernel_args *args, tess_error *error);
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error);
 
 /* NULL, or why no kernel runs on this machine. */
 const char *cuda_unusable(void);
