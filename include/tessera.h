@@ -799,7 +799,7 @@ TESS_DEFINE_INIT(tess_device_pattern)
  * two up to 128, and 1 for RANGES. A query tile stays within a block row.
  * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, the backward, slices
  * of a longer problem (query_offset, key_offset, whole_n_q, whole_n_kv, key_positions), blocks that
- * cannot be filled and, in this version, CUDA.
+ * cannot be filled and, on CUDA, what no kernel that walks filled lists computes.
  */
 TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                                        const tess_device_pattern *pattern,
@@ -838,8 +838,8 @@ TESS_DEFINE_INIT(tess_fill_report)
 /* Bytes at the beginning of an image that hold the report. */
 #define TESS_REPORT_SIZE 256
 
-/* Reads the report of the last fill. `image` is host memory: a CPU plan's image, or a copy of the first
- * TESS_REPORT_SIZE bytes of any. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
+/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
 
