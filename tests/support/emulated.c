@@ -104,6 +104,11 @@ static __attribute__((noinline)) void context_make(struct context *c, char *stac
     makecontext(&c->beginning, context_begin, 0);
 }
 
+/* Warps get ahead of others, by as much as barriers let them: half of them sleep for some turns. */
+static int asleep(uint64_t seed, uint64_t turn, int warp) {
+    return (int)lab_below(seed, 4 + turn / 12, (uint64_t)warp, 2);
+}
+
 static void block_run(int threads, uint64_t seed) {
     int left = threads;
     for (int t = 0; t < threads; t++)
@@ -116,10 +121,12 @@ static void block_run(int threads, uint64_t seed) {
             const int t = down ? (first + threads - i) % threads : (first + i) % threads;
             if (contexts[t].state != RUNS)
                 continue;
+            moved = 1;
+            if (asleep(seed, turn, t / 32))
+                continue;
             threadIdx.x = (uint32_t)t;
             context_run(&contexts[t]);
             left -= contexts[t].state == ENDED;
-            moved = 1;
         }
         for (int w = 0; w < threads; w += 32)
             moved |= group_release(contexts + w, 32, WAITS_FOR_WARP);

@@ -2,7 +2,7 @@
  * The CUDA backend's fill on the host: its kernels, which are C, write the image that the host's filler
  * writes; what their launches are; the rules that they alone use.
  *
- *     test_fill_kernels [CASES]     drawn cases; 400 unless given
+ *     test_fill_kernels [CASES]     drawn cases; 200 unless given
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 #include "lab/rng.h"
 #include "support/filled.h"
 
-static uint64_t cases = 400;
+static uint64_t cases = 200;
 
 /* ---- kernels ---- */
 
@@ -65,10 +65,12 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
     memset(scratch.data, 0x5a, scratch.size);
     job.target = &target, job.scratch = scratch.data;
     struct fill_params p = fill_params_of(&job);
-    if (lab_below(seed, 9, 9, 2)) { /* several thread blocks where one would do, or fewer */
+    if (lab_below(seed, 9, 9, 2)) { /* more thread blocks than would do, or fewer */
         p.place_chunk = 1 + lab_below(seed, 9, 10, 200);
         p.items_chunk = 1 + lab_below(seed, 9, 11, 200);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
+        if (p.words)
+            p.words = (int32_t)(1 + lab_below(seed, 9, 13, p.words)); /* windows */
     }
     emulated_fill(&p, seed);
     lab_buffer_free(&scratch);
