@@ -97,6 +97,21 @@ foreach(row ${forward})
     endforeach()
 endforeach()
 
+# Decode.
+string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [0-9]+, [a-z]+," decode
+    "${rows}")
+foreach(row ${decode})
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+, [0-9]+, [a-z]+)," row "${row}")
+    set(types ${types_${CMAKE_MATCH_1}})
+    set(name ${CMAKE_MATCH_2})
+    set(arguments ${CMAKE_MATCH_3})
+    foreach(type ${types})
+        set(T ${type_${type}})
+        unit(units decode_${type}_${name} decode/kernel.cuh
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return decode_launch<${T}, ${arguments}>(p, stream);\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return decode_shared<${T}, ${arguments}>();\n}")
+    endforeach()
+endforeach()
+
 # Backward.
 string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9]+, [a-z]+, [0-9]+," backward "${rows}")
 foreach(row ${backward})
@@ -124,6 +139,7 @@ unit(units merge forward/merge.cuh
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)
 list(LENGTH backward backward_rows)
-if(forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
+list(LENGTH decode decode_rows)
+if(decode_rows EQUAL 0 OR forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
     message(FATAL_ERROR "no rows were read from ${table}")
 endif()

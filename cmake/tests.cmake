@@ -95,9 +95,11 @@ tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c t
 # Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
+tessera_test(kernels decode SOURCES tests/support/device_lists.c tests/support/support.c
+    INCLUDES src src/cpu)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
-set_tests_properties(cuda cuda_fill PROPERTIES SKIP_RETURN_CODE 77)
+set_tests_properties(cuda decode cuda_fill PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
 set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -112,6 +114,10 @@ foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
+
+add_executable(decode_latency tests/promises/decode_latency.c)
+target_link_libraries(decode_latency PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C
+    Threads::Threads m)
 
 # Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
 # another can stand in its place.

@@ -207,7 +207,12 @@ struct tiling {
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
-    int filled; /* 1: it walks the image that a fill has written: kernel_args.filled */
+    int filled;       /* 1: it walks the image that a fill has written: kernel_args.filled */
+    int filled_alone; /* 1: and no lists of the host */
+    int64_t
+        part_keys; /* keys of a part of filled lists at least, where the caller names none; 0: the
+                          problem's */
+    int gqa_any;   /* 1: any number of query heads is packed together; 0: powers of two */
 };
 
 struct kernel {

@@ -48,11 +48,15 @@ static void shape_tiles(struct fill_shape *s, int32_t rows) {
     s->tiles = (s->rows - 1) * s->row_tiles + (last + rows - 1) / rows;
 }
 
+/* The most keys that a tile lists. */
+static int64_t keys_most(const struct fill_shape *s) {
+    const int64_t blocks = s->form == TESS_RANGES ? s->cols : min_i64(s->capacity, s->cols);
+    return min_i64(blocks * s->block_kv, s->n_kv);
+}
+
 /* The most parts that a tile is cut into, by its keys. */
 static int64_t parts_most(const struct reserved *r) {
-    const struct fill_shape *s = &r->shape;
-    const int64_t blocks = s->form == TESS_RANGES ? s->cols : min_i64(s->capacity, s->cols);
-    return max_i64(1, min_i64(blocks * s->block_kv, s->n_kv) / r->splits.part_keys);
+    return max_i64(1, keys_most(&r->shape) / r->splits.part_keys);
 }
 
 /* Bounds that hold for all lists, see fill_parts. */
@@ -93,8 +97,11 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     r->item_seconds = kernel->cost.item;
     r->key_seconds =
         select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
+    const int64_t part_keys = kernel->tiling->part_keys && !plan->problem.parts_asked
+                                  ? kernel->tiling->part_keys
+                                  : plan->problem.part_keys;
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
-                                     .part_keys = plan->problem.part_keys,
+                                     .part_keys = part_keys,
                                      .workers = plan->backend->fill_workers(&plan->target)};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
@@ -183,10 +190,12 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     int32_t rows;
     plan->reserved->shape = *shape;
     heads_place(plan);
+    const int64_t height = min_i64(shape->block_q, shape->n_q);
     tess_status status = select_kernels(plan, kernel, error);
+    if (!status && !kernel)
+        select_filled_kernel(plan, plan->passes, height, (double)keys_most(shape));
     if (!status)
-        status = select_filled_rows(plan, plan->passes, min_i64(shape->block_q, shape->n_q), &rows,
-                                    error);
+        status = select_filled_rows(plan, plan->passes, height, &rows, error);
     if (!status) {
         shape_tiles(&plan->reserved->shape, rows);
         plan->work.tile_heads = select_tile_heads(plan, plan->passes, plan->passes->kernel,

@@ -32,8 +32,13 @@ struct schedule {
     struct merge_item *merges;
 };
 
+/* Qualifiers of the rule below, which kernels compile too. */
+#ifndef SCHEDULE_RULE
+#define SCHEDULE_RULE static inline
+#endif
+
 /* Keys [begin, end) of a tile's list, in list order, that part `part` of `parts` computes. */
-static inline void schedule_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin,
+SCHEDULE_RULE void schedule_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin,
                                  int64_t *end) {
     int64_t chunks = (keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
     *begin = chunks * part / parts * SCHEDULE_CHUNK;

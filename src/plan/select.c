@@ -53,15 +53,25 @@ int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
     if (tiling->gqa_exact)
         return plan->block_q % tiling->gqa_rows && heads_share(plan, tile_heads) ? tile_heads : 0;
     while (!heads_share(plan, tile_heads))
-        tile_heads /= 2;
+        tile_heads = tiling->gqa_any ? tile_heads - 1 : tile_heads / 2;
     return tile_heads;
+}
+
+/* NULL, or why a kernel does not walk the plan's lists, those of a fill or of the host. */
+static const char *lists_refused(const tess_plan *plan, const struct kernel *kernel) {
+    const struct tiling *tiling = kernel->tiling;
+    if (!tiling)
+        return NULL;
+    if (plan->reserved)
+        return tiling->filled ? NULL : "it does not walk lists that tess_plan_fill writes";
+    return tiling->filled_alone ? "it walks lists that tess_plan_fill writes alone" : NULL;
 }
 
 const char *select_refuses(const tess_plan *plan, const struct pass *pass,
                            const struct kernel *kernel) {
     int fits = !kernel->tiling;
-    if (plan->reserved && kernel->tiling && !kernel->tiling->filled)
-        return "it does not walk lists that tess_plan_fill writes";
+    if (lists_refused(plan, kernel))
+        return lists_refused(plan, kernel);
     for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
     return fits ? kernel->refuses(kernel, &pass->problem, &plan->target)
@@ -70,6 +80,8 @@ const char *select_refuses(const tess_plan *plan, const struct pass *pass,
 
 int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
     struct problem easiest = pass->problem;
+    if (lists_refused(plan, kernel))
+        return 1;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
@@ -85,7 +97,8 @@ static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != pass->stage ||
-            (forced && forced->stage == pass->stage && kernel != forced))
+            (forced && forced->stage == pass->stage && kernel != forced) ||
+            (!forced && !plan->reserved && lists_refused(plan, kernel)))
             continue;
         const char *why = select_refuses(plan, pass, kernel);
         if (!why)
@@ -356,4 +369,38 @@ tess_status select_height(const tess_plan *plan, struct pass *pass, const struct
     return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                      "kernel %s has query tiles of %lld rows for heads that share a list alone",
                      first->name, (long long)plan->problem.tile_rows);
+}
+
+/* ---- reserved plans ---- */
+
+/* Predicted seconds where the tiles of a pattern of n_q queries list `keys` keys each. */
+static double filled_cost(const tess_plan *plan, struct pass *pass, const struct kernel *kernel,
+                          int64_t height, double keys) {
+    const struct problem *p = &plan->problem;
+    int32_t rows;
+    pass->kernel = kernel;
+    if (select_filled_rows(plan, pass, height, &rows, NULL))
+        return INFINITY;
+    const int32_t tile_heads = select_tile_heads(plan, pass, kernel, rows);
+    const double tiles = (double)p->n_q * (double)((height + rows - 1) / rows) / (double)height;
+    return (double)(p->batch * p->heads_q) / tile_heads * tiles *
+           (kernel->cost.item + keys * select_key_cost(plan, pass, kernel,
+                                                       select_dims(pass, kernel),
+                                                       (double)rows * tile_heads));
+}
+
+void select_filled_kernel(const tess_plan *plan, struct pass *pass, int64_t height, double keys) {
+    const struct backend *backend = plan->backend;
+    const struct kernel *best = pass->kernel;
+    double least = INFINITY;
+    for (const struct kernel *k = best; k < backend->kernels + backend->n_kernels; k++) {
+        if (k->stage != pass->stage || select_refuses(plan, pass, k))
+            continue;
+        const double seconds = filled_cost(plan, pass, k, height, keys);
+        if (seconds < least)
+            least = seconds, best = k;
+        if (!k->tiling->weighed)
+            break;
+    }
+    pass->kernel = best;
 }

@@ -22,6 +22,10 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
+tess_status decode_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
 tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }

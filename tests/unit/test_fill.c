@@ -23,6 +23,8 @@
 #include "support/device_lists.h"
 
 #include "lists/fill_rules.h"
+#include "lists/fill_walk.h"
+#include "plan/reserve.h"
 
 static int64_t cases = 150;
 
@@ -204,6 +206,36 @@ static void hold(const struct tensors *t, const tess_pattern *pattern,
     lab_oracle_free(&oracle);
 }
 
+/* Keys found by their number are those of a walk from run to run. */
+static void keys_are_found(const int32_t *at, int32_t stride, int64_t n, int64_t all,
+                           int64_t *total) {
+    const struct fill_runs runs = fill_runs_of(at, stride, n, all);
+    int32_t key = 0;
+    for (int32_t run = 0; run < n; run++)
+        for (int32_t c = 0; c < at[run * stride + 1]; c++) {
+            int32_t x = key++;
+            assert_int_equal(fill_run_find(&runs, &x), run);
+            assert_int_equal(x, c);
+        }
+    assert_int_equal(runs.keys, key);
+    *total += key;
+}
+
+static void tiles_are_walked(const tess_plan *plan, const void *image) {
+    const struct fill_job job = reserve_job(plan, NULL, image);
+    const struct fill_arrays *a = &job.arrays;
+    const int64_t tiles = job.shape->batches * job.shape->heads * job.shape->tiles;
+    for (int64_t T = 0; T < tiles; T++) {
+        const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+        int64_t total = 0;
+        keys_are_found(&a->full[a->full_ptr[T]].key, 2, a->full_end[T] - a->full_ptr[T], a->keys[T],
+                       &total);
+        keys_are_found(&a->masked[a->masked_ptr[band]].key, 4,
+                       a->masked_end[band] - a->masked_ptr[band], a->keys[T], &total);
+        assert_int_equal(total, a->keys[T]);
+    }
+}
+
 static void generated_case(uint64_t seed) {
     const struct device_sizes s = device_sizes_draw(seed);
     struct device_lists l;
@@ -237,6 +269,7 @@ static void generated_case(uint64_t seed) {
         fail_msg("no memory");
     tess_plan *plan = device_plan(&l, &problem, &image);
     device_fill(&l, plan, &image);
+    tiles_are_walked(plan, device_image(&image));
     tess_arguments a = arguments_of(&t, plan, device_image(&image));
     a.alibi = scoring.alibi, a.sink = scoring.sink;
     a.seed = problem.dropout > 0 ? &word : NULL;

@@ -401,6 +401,43 @@ static void cpu_heights_know_what_is_listed(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* Kernels of filled lists are no plan's over lists of the host, and say what they do not compute. */
+static void cuda_decode_refuses_by_name(void **state) {
+    (void)state;
+    cuda_table_or_skip();
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    tess_problem problem = problem_make(64);
+    tess_target target = cuda_target(90, 232448);
+    tess_error error = tess_error_init();
+    tess_plan *plan;
+    problem.type = TESS_BF16, problem.kernel = "cuda_decode_bf16_d64";
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_UNSUPPORTED);
+    if (!strstr(error.message, "lists that tess_plan_fill writes alone"))
+        fail_msg("'%s'", error.message);
+    tess_pattern_free(pattern);
+
+    const struct problem fits = {
+        .type = TESS_BF16, .d_qk = 128, .d_v = 128, .alignment = 16, .scale = 1};
+    struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
+    type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
+    height.tile_rows = 3;
+    const struct {
+        const struct problem *problem;
+        const char *says;
+    } cases[] = {{&type, "bf16 only"}, {&rows, "16 bytes"}, {&dims, "128 dims"},
+                 {&piece, "16 bytes"}, {&wide, "128 dims"}, {&height, "1, 2, 4, 8 or 16 rows"}};
+    const struct backend *cuda = backend_get(TESS_CUDA);
+    const struct kernel *kernel = cuda->kernels;
+    while (strcmp(kernel->name, "cuda_decode_bf16_d128"))
+        assert_true(++kernel < cuda->kernels + cuda->n_kernels);
+    assert_null(kernel->refuses(kernel, &fits, &target));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
+        if (!why || !strstr(why, cases[i].says))
+            fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_by_name),
@@ -415,6 +452,7 @@ int main(void) {
         cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(cuda_heights_of_packed_heads),
+        cmocka_unit_test(cuda_decode_refuses_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

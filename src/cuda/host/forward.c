@@ -68,8 +68,9 @@ static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }
 
+/* Whole 16-byte pieces, also of tiles of one row: merges read four floats at a time. */
 static int64_t slot_floats(const struct kernel_args *args) {
-    return (int64_t)args->lists->tile_rows * (slot_dims(args) + 2);
+    return ((int64_t)args->lists->tile_rows * (slot_dims(args) + 2) + 3) / 4 * 4;
 }
 
 size_t attention_workspace(const struct kernel_args *args) {
@@ -90,26 +91,20 @@ bool attention_rows_copied(const struct kernel_args *args) {
     return copied;
 }
 
-struct attention_params attention_params_of(const struct kernel_args *args) {
+struct attention_params attention_params_shared(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
-        .image = attention_image_of(args),
         .q = rows_view_of(&args->q),
         .k = rows_view_of(&args->k),
         .v = rows_view_of(&args->v),
         .o = rows_view_of(&args->o),
         .lse = rows_view_of(&args->lse),
         .slots = args->workspace,
-        .n_items = granules_of(args)->n_items,
-        .n_merges = granules_of(args)->n_merges,
-        .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
         .stack = (int32_t)args->tile_heads,
         .slot_floats = slot_floats(args),
-        .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
-        .workers = granules_of(args)->workers,
         .batch = (int32_t)p->batch,
         .heads_q = (int32_t)p->heads_q,
         .heads_kv = (int32_t)p->heads_kv,
@@ -122,6 +117,18 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
         .modify = modify_params_of(args, LOG2_E),
-        .header = args->image,
     };
+}
+
+struct attention_params attention_params_of(const struct kernel_args *args) {
+    const struct granules *g = granules_of(args);
+    struct attention_params p = attention_params_shared(args);
+    p.image = attention_image_of(args);
+    p.header = args->image;
+    p.n_items = g->n_items;
+    p.n_merges = g->n_merges;
+    p.granule_bits = __builtin_ctz((unsigned)g->size);
+    p.thin = 2 * g->n_masks > g->n;
+    p.workers = g->workers;
+    return p;
 }

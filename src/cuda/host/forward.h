@@ -28,6 +28,8 @@ struct attention_image {
  * Slots of the workspace, one for each part of a split tile:
  *
  *   | slot 0: o[tile_rows][slot_dims] m[tile_rows] l[tile_rows] | slot 1 | ...      floats
+ *
+ * A slot is a multiple of four floats.
  */
 struct attention_params {
     struct attention_image image;
@@ -112,6 +114,8 @@ struct attention_image attention_image_of(const struct kernel_args *args);
 tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
+/* The same without lists: tensors, sizes, slots and modifiers. */
+struct attention_params attention_params_shared(const struct kernel_args *args);
 
 #define LOG2_E 1.4426950408889634
 

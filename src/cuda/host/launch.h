@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
 #include "host/backward.h"
+#include "host/decode.h"
 #include "host/fill.h"
 #include "host/staged.h"
 
@@ -22,6 +23,11 @@ extern "C" {
 #define CUDA_FORWARD_UNITS_f32(name) CUDA_FORWARD_UNIT(f32_##name)
 #define CUDA_FORWARD_UNITS_16bit(name) CUDA_FORWARD_UNIT(bf16_##name) CUDA_FORWARD_UNIT(f16_##name)
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
+#define CUDA_DECODE_UNIT(name)                                                                     \
+    cudaError_t cuda_decode_##name(const struct decode_params *p, cudaStream_t stream);            \
+    int64_t cuda_decode_##name##_shared(int32_t rows);
+#define CUDA_DECODE_UNITS_16bit(name) CUDA_DECODE_UNIT(bf16_##name) CUDA_DECODE_UNIT(f16_##name)
+#define CUDA_DECODE(types, name, ...) CUDA_DECODE_UNITS_##types(name)
 #define CUDA_STAGED_UNIT(name)                                                                     \
     cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);
 #define CUDA_STAGED_UNITS_any(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
@@ -36,6 +42,7 @@ extern "C" {
 #define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_STAGED
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA

@@ -51,6 +51,7 @@ struct staged_kernel {
 };
 
 #define CUDA_FORWARD(...)
+#define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
 #define CUDA_DELTA(...)
 #define CUDA_STAGED(types, stem, variant, ...)                                                     \
@@ -58,6 +59,7 @@ struct staged_kernel {
                                            const struct staged_params *p);
 #include "instances.def"
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 #undef CUDA_STAGED

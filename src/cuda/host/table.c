@@ -98,6 +98,13 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
     return NULL;
 }
 
+static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
+    (void)target;
+    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
+    return NULL;
+}
+
 /* ---- CTAs and steps ---- */
 
 /* CTAs that stay for several items, which are assigned among them. */
@@ -214,6 +221,19 @@ static const struct family family_small_m_16bit = {
     .heights =
         "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"};
 
+/* ---- decode ---- */
+
+static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
+static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
+static const struct family family_decode_16 = {.cluster = 1,
+                                               .refuses = decode_refuses,
+                                               .heights =
+                                                   "its query tiles have 1, 2, 4, 8 or 16 rows"};
+static const struct family family_decode_64 = {
+    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
+
+/* ---- packing and weighing ---- */
+
 /* Heads that share their list are packed to tiles of so many rows (GQA packing). */
 #define PACKED_sm90 128
 #define PACKED_sm90_r192 0
@@ -282,6 +302,34 @@ static size_t workspace_none(const struct kernel_args *args) {
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
+#define WEIGHED_DECODE_16 1
+#define WEIGHED_DECODE_64 0
+#define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
+    {                                                                                              \
+        .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
+        .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
+                                         .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
+                                                                     bytes, bytes, bytes},         \
+                                         .gqa_rows = high,                                         \
+                                         .gqa_any = 1,                                             \
+                                         .weighed = WEIGHED_DECODE_##high,                         \
+                                         .filled = 1,                                              \
+                                         .filled_alone = 1,                                        \
+                                         .part_keys = SCHEDULE_CHUNK},                             \
+        .own = &(const struct forward_kernel){.type = its_type,                                    \
+                                              .d_qk = head,                                        \
+                                              .d_v = head_v,                                       \
+                                              .too_wide = "its heads have at most " #head " dims", \
+                                              .v_too_wide =                                        \
+                                                  "its values have at most " #head_v " dims",      \
+                                              .family = &family_decode_##high},                    \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = decode_run                                                                          \
+    }
+#define CUDA_DECODE_16bit(name, ...)                                                               \
+    DECODE_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                             \
+        DECODE_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
+#define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \
         .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \

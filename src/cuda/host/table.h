@@ -7,12 +7,13 @@
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
-/* Rows: one for each kernel and type, those of the stages first, those of the backward last. */
+/* Rows: one for each kernel and type: of the stages, of the forward, of decode, of the backward. */
 #define CUDA_ROWS_16bit 2
 #define CUDA_ROWS_f32 1
 #define CUDA_ROWS_any 1
 #define CUDA_STAGED(types, ...) +CUDA_ROWS_##types
 #define CUDA_FORWARD(types, ...) +CUDA_ROWS_##types
+#define CUDA_DECODE(types, ...) +CUDA_ROWS_##types
 #define CUDA_BACKWARD(...) +1
 #define CUDA_DELTA(...) +1
 enum {
@@ -27,6 +28,12 @@ enum {
     CUDA_BEFORE_BACKWARD = 0
 #include "instances.def"
 };
+#undef CUDA_DECODE
+#define CUDA_DECODE(...)
+enum {
+    CUDA_BEFORE_DECODE = 0
+#include "instances.def"
+};
 #undef CUDA_FORWARD
 #define CUDA_FORWARD(...)
 enum {
@@ -35,6 +42,7 @@ enum {
 };
 #undef CUDA_STAGED
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 extern const struct kernel cuda_table[CUDA_ROWS];
@@ -52,6 +60,7 @@ size_t cuda_image_size(const struct kernel_args *args);
 /* Launches of the table's kernels. */
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
+tess_status decode_run(const struct kernel_args *args, tess_error *error);
 tess_status gradient_run(const struct kernel_args *args, tess_error *error);
 tess_status delta_run(const struct kernel_args *args, tess_error *error);
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error);
