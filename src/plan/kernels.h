@@ -176,6 +176,9 @@ struct tiling {
     int weighed;
     /* Whether of this problem it can compute listed pairs alone; NULL: never. */
     int (*listed)(const struct problem *problem);
+    /* Backward: each gradient over keys has a kernel of its own, which computes its scores; and parts of a
+     * gradient's dims for each of which scores are computed anew, 0: 1. */
+    int apart, cuts;
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);

@@ -103,20 +103,27 @@ static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
     return 0;
 }
 
-/* Whether the kernel takes the height that the problem asks for. */
-static tess_status height_check(const tess_plan *plan, const struct kernel *kernel,
-                                tess_error *error) {
+/* What the tiles of a pass are made of. */
+static const char *tile_name(const struct pass *pass) {
+    return pass->over_keys ? "key" : "query";
+}
+
+/* Whether the pass's kernel takes the height that the problem asks for. */
+static tess_status height_check(const tess_plan *plan, const struct pass *pass, tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
     const int32_t rows = plan->problem.tile_rows;
     if (!rows)
         return TESS_OK;
     if (!kernel_has_height(kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "kernel %s has no query tiles of %d rows", kernel->name, (int)rows);
+                         "kernel %s has no %s tiles of %d rows", kernel->name, tile_name(pass),
+                         (int)rows);
     if (!height_fits(plan, kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
+                         "%s tiles of %d rows of kernel %s take %lld bytes of shared memory, "
                          "the target's blocks have %lld",
-                         (int)rows, kernel->name, (long long)height_shared(kernel, rows),
+                         tile_name(pass), (int)rows, kernel->name,
+                         (long long)height_shared(kernel, rows),
                          (long long)plan->target.shared_memory_per_block);
     return TESS_OK;
 }
@@ -142,7 +149,7 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
                          "kernel %.64s computes %s, which the chosen pipeline does not contain",
                          name, tess_stage_name(forced->stage));
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
-        if (pass->kernel->tiling && height_check(plan, pass->kernel, error))
+        if (pass->kernel->tiling && height_check(plan, pass, error))
             return TESS_UNSUPPORTED;
     return TESS_OK;
 }
@@ -187,13 +194,14 @@ double select_dims(const struct pass *pass, const struct kernel *kernel) {
     const int32_t padded = kernel->tiling->padded_head;
     const int64_t d_qk = padded ? padded : p->d_qk, d_v = padded ? padded : p->d_v;
     const int64_t products = d_qk + d_v; /* scores and outputs, or dP */
-    const int64_t of_k = p->gradients & TESS_GRADIENT_K ? d_qk : 0;
-    const int64_t of_v = p->gradients & TESS_GRADIENT_V ? d_v : 0;
+    const int64_t cuts = kernel->tiling->cuts > 1 ? kernel->tiling->cuts : 1;
+    const int64_t k = p->gradients & TESS_GRADIENT_K ? cuts * products + d_qk : 0;
+    const int64_t v = p->gradients & TESS_GRADIENT_V ? cuts * d_qk + d_v : 0;
     switch (kernel->stage) {
     case TESS_STAGE_GRADIENT_ROWS:
-        return (double)(products + d_qk);
-    case TESS_STAGE_GRADIENT_KEYS:
-        return (double)((of_k ? products : d_qk) + of_k + of_v);
+        return (double)(cuts * products + d_qk);
+    case TESS_STAGE_GRADIENT_KEYS: /* of both, scores are computed once unless they are apart */
+        return (double)(k + v - (k && v && !kernel->tiling->apart ? d_qk : 0));
     default:
         return (double)products;
     }
