@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; of the stages by TMA they answer cudaErrorNotSupported, and launch nothing, where tensors
- * have no tensor map. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
+/* cuda_NAME; of the stages by TMA they launch nothing where tensors have no tensor map, and answer
+ * cudaErrorNotSupported, or cudaErrorSymbolNotFound where the driver makes none. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
  * the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \

@@ -49,6 +49,11 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
                          "kernel %s copies by TMA, which cannot address these tensors (rows of "
                          "stride 0, say): the problem can name another kernel",
                          args->kernel->name);
+    if (code == cudaErrorSymbolNotFound)
+        return error_set(error, TESS_CUDA_ERROR, args->function, NULL,
+                         "kernel %s copies by TMA, and the driver has no cuTensorMapEncodeTiled: "
+                         "update it, or the problem can name another kernel",
+                         args->kernel->name);
     if (!code && args->kernel->stage == TESS_STAGE_SDDMM && p.modify.scores)
         code = cuda_sddmm_modify(&p, args->stream);
     return answer(args, code, error);

@@ -266,16 +266,15 @@ static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStrea
     CUtensorMap map;
     const int64_t units = spmm_tma_units(*p, M);
     const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
-    if (!block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
-                        STAGED_TMA_KEYS, N / 64, T()))
-        return cudaErrorNotSupported;
-    if (units == 0)
-        return cudaSuccess;
+    cudaError_t code = block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
+                                      STAGED_TMA_KEYS, N / 64, T());
+    if (code || units == 0)
+        return code;
     if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_tma<T, M, shape>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shape::BYTES);
     void *arguments[] = {(void *)p, &map};
     const int64_t blocks = units < held ? units : held;
     return code ? code
