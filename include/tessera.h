@@ -515,9 +515,8 @@ enum {
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * CUDA's backward refuses modifiers in this version, but for sinks. Positions (ALiBi) and draws
- * (dropout) are numbered over the whole problem, of which this problem may be a slice. Sizes of 0 mean
- * this problem's own:
+ * Positions (ALiBi) and draws (dropout) are numbered over the whole problem, of which this problem may
+ * be a slice. Sizes of 0 mean this problem's own:
  *
  *   batch_offset, head_offset, query_offset, key_offset
  *              whole-problem numbers of the first batch, query head, query and key

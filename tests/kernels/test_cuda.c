@@ -94,7 +94,7 @@ static void gradients_repeat(void **state) {
         "h=4,hkv=2,n=500,d=64,dtype=bf16,pattern=window(90,9),block=16x16,op=backward",
         "h=8,hkv=1,n=40,nkv=1900,d=128,dtype=f16,block=16x64,part=128,op=backward,sink=1,grads="
         "qkvs",
-        "h=2,n=300,d=64,pattern=random(0.2,1),block=8x8,op=backward",
+        "n=300,pattern=random(0.5,1),op=backward,softcap=9,alibi=1,dropout=0.2,grads=qkva",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct lab_work w;

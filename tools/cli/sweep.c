@@ -142,8 +142,6 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     if (!chance(r, 0.25))
         return;
     c->operation = TESS_ATTENTION_BACKWARD;
-    if (c->softcap > 0 || c->alibi || c->dropout > 0)
-        c->backend = TESS_CPU; /* which alone has gradients through them */
     if (c->fill == LAB_FILL_EXTREME)
         c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
     if (chance(r, 0.6))
@@ -156,13 +154,6 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     c->given = (enum lab_source_of_delta)(chance(r, 0.5) ? LAB_GIVEN_O : 1 + below(r, 2));
     c->o_rest = c->given == LAB_GIVEN_O && chance(r, 0.3);
     c->out32 = chance(r, 0.3);
-}
-
-void sweep_plain(struct lab_case *c) {
-    c->softcap = c->dropout = 0;
-    c->alibi = 0;
-    c->sink = c->sink && lab_case_backward(c);
-    c->gradients &= ~(int64_t)TESS_GRADIENT_ALIBI;
 }
 
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */

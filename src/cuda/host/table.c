@@ -66,16 +66,14 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
     return why;
 }
 
-/* Of the backward, which knows sinks. */
 static const char *gradient_refuses(const struct kernel *kernel, const struct problem *problem,
                                     const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
-    const struct modifiers *m = &problem->modifiers;
     const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
-    if (m->softcap != 0 || m->alibi || m->dropped)
-        return "it has no softcap, ALiBi or dropout: the CPU's kernels do";
     if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         return "it computes scales of up to 2^127";
+    if (fabs(problem->scale) < 0x1p-126) /* and multiply gradients by it, with all its digits */
+        return "it computes scales of at least 2^-126";
     if (d > own->d_qk)
         return own->too_wide;
     const char *why = type_refused(own->type, problem->type);
@@ -300,6 +298,9 @@ static size_t workspace_none(const struct kernel_args *args) {
 #define TYPE_OF_f32 TESS_F32
 #define TYPE_OF_f16 TESS_F16
 #define TYPE_OF_bf16 TESS_BF16
+#define SIZE_OF_f32 4
+#define SIZE_OF_f16 2
+#define SIZE_OF_bf16 2
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
 #define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes, ...)                         \
@@ -310,6 +311,8 @@ static size_t workspace_none(const struct kernel_args *args) {
                                       .shared = (const int64_t[]){LIST bytes},                     \
                                       .gqa_exact = 1,                                              \
                                       .padded_head = head,                                         \
+                                      .apart = (head) > 128,                                       \
+                                      .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
      .own = &(const struct forward_kernel){.type = TYPE_OF_##its_type,                             \
                                            .d_qk = head,                                           \
