@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
             const struct granule_item &item = lists.jobs[done & (ATTENTION_JOBS - 1)];
             const struct granule_item &next = lists.jobs[coming & (ATTENTION_JOBS - 1)];
             if (done >= 0 && gradient_end<C>(item, GRANULE_LAST))
-                gradient_finish<C>(p, lists, item, job + done, sums);
+                gradient_finish<C>(p, lists, item, done, sums);
             if (coming < lists.n_jobs && gradient_end<C>(next, GRANULE_FIRST))
                 gradient_load_rows<C>(shared, lists, p, next);
         }
