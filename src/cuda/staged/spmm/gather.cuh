@@ -186,6 +186,13 @@ static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_s
     part = {};
 }
 
+/* Whether one of them is not 0, of either sign: gradients of scores have both. */
+static __device__ __forceinline__ bool spmm_any(const float4 &w) {
+    return (__float_as_uint(w.x) | __float_as_uint(w.y) | __float_as_uint(w.z) |
+            __float_as_uint(w.w))
+           << 1;
+}
+
 /* Loads this lane's P of 16 columns. from: row g's; left: columns of the block row from there on.
  * Bit j of the answer: row 8 j + g has an element other than 0. */
 template <int TILES>
@@ -196,7 +203,7 @@ static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], c
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
-        nonzero |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+        nonzero |= spmm_any(w[j]) ? 1u << j : 0;
     }
     return nonzero;
 }
