@@ -38,6 +38,15 @@ struct staged_params {
     int32_t even;             /* block rows have about the same width */
     int32_t in_order;         /* ... and rows share sectors with their neighbours */
     int64_t widest;           /* columns of the widest block row */
+    /* Backward: */
+    struct query_stats stats;
+    float *gradients; /* laid out as scores; NULL: not wanted */
+    double *slopes;   /* [batch * heads_q][n_q]: shares of d_alibi; NULL: not wanted */
+    float *d_alibi;   /* [heads_q] */
+    float scale;
+    int32_t wide; /* o is f32, whatever the problem's type */
+    int32_t heads_kv;
+    int64_t cols; /* block columns of the transposed tiles */
 };
 
 /* ---- what variants of a stage take: planning refuses by it, launches have tiles by it ---- */
@@ -115,6 +124,7 @@ tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stre
 int cuda_scale_power(double scale, tess_type type);
 
 /* What the table asks of the stages (staged.c). */
+size_t staged_workspace(const struct kernel_args *args);
 size_t staged_image_size(const struct kernel_args *args);
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 struct staged_params staged_params_of(const struct kernel_args *args, void *image);

@@ -22,9 +22,9 @@ static const char *architecture_refused(const tess_target *target) {
                : NULL;
 }
 
-/* What no kernel computes. */
+/* What no kernel of attention computes; a backward reads o_rest before the stages. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
-    if (problem->o_rest)
+    if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
     return architecture_refused(target);
 }
@@ -251,11 +251,6 @@ static const struct family family_small_m_16bit = {
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
-static size_t workspace_none(const struct kernel_args *args) {
-    (void)args;
-    return 0;
-}
-
 #define LIST(...) __VA_ARGS__
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
@@ -288,7 +283,7 @@ static size_t workspace_none(const struct kernel_args *args) {
         .cost = {__VA_ARGS__},                                                                     \
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
-        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = workspace_none,         \
+        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
         .run = staged_run                                                                          \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
