@@ -85,6 +85,32 @@ static void ties_of_maxima(void **state) {
 static void backward(void **state) {
     (void)state;
     cases_are_right("tests/cases/cuda_backward.txt", TESS_CUDA);
+    cases_are_right("tests/cases/cuda_backward_staged.txt", TESS_CUDA);
+}
+
+static void gradients_of_case_repeat(const char *text, tess_pipeline pipeline) {
+    struct lab_work w;
+    struct lab_planned p;
+    char why[LAB_WHY] = "";
+    const struct lab_case c = case_of(text);
+    work_make(&w, &c);
+    planned_make(&p, &w, pipeline);
+    struct lab_run run = {.planned = &p,
+                          .q = &w.s.q,
+                          .k = &w.s.k,
+                          .v = &w.s.v,
+                          .o = &w.s.o,
+                          .lse = &w.s.lse,
+                          .modifiers = &w.s.modifiers,
+                          .given = &w.s.given,
+                          .wanted = &w.s.wanted};
+    assert_int_equal(lab_run_whole(&run, why), 0);
+    run.wanted = &w.wanted2;
+    for (int r = 0; r < REPEATS; r++)
+        if (lab_run_whole(&run, why) || lab_wanted_same(&w.s.wanted, &w.wanted2, why))
+            case_fails(&c, TESS_CUDA, pipeline, why);
+    lab_planned_free(&p);
+    lab_work_free(&w);
 }
 
 /* Runs of one plan, with parts and heads that share, have the same bits. */
@@ -96,30 +122,12 @@ static void gradients_repeat(void **state) {
         "qkvs",
         "h=2,n=300,d=64,pattern=random(0.2,1),block=8x8,op=backward",
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        struct lab_work w;
-        struct lab_planned p;
-        char why[LAB_WHY] = "";
-        const struct lab_case c = case_of(texts[i]);
-        work_make(&w, &c);
-        planned_make(&p, &w, TESS_FUSED);
-        struct lab_run run = {.planned = &p,
-                              .q = &w.s.q,
-                              .k = &w.s.k,
-                              .v = &w.s.v,
-                              .o = &w.s.o,
-                              .lse = &w.s.lse,
-                              .modifiers = &w.s.modifiers,
-                              .given = &w.s.given,
-                              .wanted = &w.s.wanted};
-        assert_int_equal(lab_run_whole(&run, why), 0);
-        run.wanted = &w.wanted2;
-        for (int r = 0; r < REPEATS; r++)
-            if (lab_run_whole(&run, why) || lab_wanted_same(&w.s.wanted, &w.wanted2, why))
-                case_fails(&c, TESS_CUDA, TESS_FUSED, why);
-        lab_planned_free(&p);
-        lab_work_free(&w);
-    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
+            gradients_of_case_repeat(texts[i], (tess_pipeline)pipeline);
+    gradients_of_case_repeat("h=4,hkv=2,n=300,d=64,pattern=causal,block=16x16,alibi=1,softcap=9,"
+                             "dropout=0.2,op=backward,grads=qkva",
+                             TESS_STAGED);
 }
 
 /* ---- tensors of more than 2^31 elements ---- */
