@@ -515,7 +515,7 @@ enum {
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * CUDA's backward refuses modifiers in this version, but for sinks. Positions (ALiBi) and draws
+ * CUDA's fused backward refuses modifiers in this version, but for sinks. Positions (ALiBi) and draws
  * (dropout) are numbered over the whole problem, of which this problem may be a slice. Sizes of 0 mean
  * this problem's own:
  *
@@ -542,7 +542,7 @@ enum {
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
- * CUDA computes the fused backward alone in this version, of up to 256 dims.
+ * CUDA's fused backward has up to 256 dims; the staged one any number.
  */
 typedef struct tess_problem {
     size_t struct_size;
