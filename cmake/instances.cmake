@@ -54,9 +54,9 @@ endforeach()
 # Of the stages.
 file(READ ${table} rows)
 string(REGEX REPLACE "/[*]([^*]|[*][^/])*[*]/" "" rows "${rows}")
-string(REGEX MATCHALL "CUDA_STAGED[(][a-z0-9]+, [a-z]+, [a-z]+, [A-Z]+," staged "${rows}")
+string(REGEX MATCHALL "CUDA_STAGED[(][a-z0-9]+, [a-z_]+, [a-z]+, [A-Z_]+," staged "${rows}")
 foreach(row ${staged})
-    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z]+), ([a-z]+)," row "${row}")
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z_]+), ([a-z]+)," row "${row}")
     set(types ${CMAKE_MATCH_1})
     set(stem ${CMAKE_MATCH_2})
     set(variant ${CMAKE_MATCH_3})
@@ -97,6 +97,21 @@ foreach(row ${forward})
     endforeach()
 endforeach()
 
+# Decode.
+string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [0-9]+, [a-z]+," decode
+    "${rows}")
+foreach(row ${decode})
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+, [0-9]+, [a-z]+)," row "${row}")
+    set(types ${types_${CMAKE_MATCH_1}})
+    set(name ${CMAKE_MATCH_2})
+    set(arguments ${CMAKE_MATCH_3})
+    foreach(type ${types})
+        set(T ${type_${type}})
+        unit(units decode_${type}_${name} decode/kernel.cuh
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return decode_launch<${T}, ${arguments}>(p, stream);\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return decode_shared<${T}, ${arguments}>();\n}")
+    endforeach()
+endforeach()
+
 # Backward.
 string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9]+, [a-z]+, [0-9]+," backward "${rows}")
 foreach(row ${backward})
@@ -115,6 +130,8 @@ unit(units delta backward/delta.cuh
 
 unit(units image staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
+unit(units fill fill/launch.cuh
+    "cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream) {\n    return fill_launch(p, stream);\n}")
 unit(units sddmm_modify staged/sddmm/modify.cuh
     "cudaError_t cuda_sddmm_modify(${staged_parameters}) {\n    return sddmm_modify_launch(p, stream);\n}")
 unit(units merge forward/merge.cuh
@@ -122,6 +139,7 @@ unit(units merge forward/merge.cuh
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)
 list(LENGTH backward backward_rows)
-if(forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
+list(LENGTH decode decode_rows)
+if(decode_rows EQUAL 0 OR forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
     message(FATAL_ERROR "no rows were read from ${table}")
 endif()

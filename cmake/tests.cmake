@@ -30,7 +30,10 @@ endforeach()
 foreach(name arrays lists schedule pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
-tessera_test(unit fill TEAMS SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src)
+foreach(name fill fill_bits fill_refusals)
+    tessera_test(unit ${name} TEAMS SOURCES tests/support/device_lists.c tests/support/device_run.c
+        tests/support/support.c INCLUDES src)
+endforeach()
 foreach(name sddmm softmax spmm gradients_cpu)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
 endforeach()
@@ -55,10 +58,18 @@ tessera_test(unit granules TEAMS INCLUDES src src/cuda)
 tessera_test(unit plan INCLUDES src src/cuda)
 tessera_test(unit one_call INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
+tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src
+    LINK -Wl,--wrap=backend_get)
+tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit select INCLUDES src src/cuda)
 tessera_test(unit staged_variants INCLUDES src src/cuda)
+tessera_test(unit cuda_print INCLUDES src src/cuda)
 tessera_test(unit cuda_backward INCLUDES src src/cuda)
-foreach(name granules plan select staged_variants cuda_backward)
+tessera_test(unit cuda_backward_staged INCLUDES src src/cuda)
+tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
+    tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
+foreach(name granules plan select staged_variants cuda_print cuda_backward cuda_backward_staged
+        fill_kernels)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
@@ -88,19 +99,33 @@ tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/s
 tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
     tests/support/alloc.c LINK ${wrap_allocation})
 
-# Needs a device, and says so where there is none.
+# Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
-set_tests_properties(cuda PROPERTIES SKIP_RETURN_CODE 77)
+tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
+tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
+    tests/support/support.c INCLUDES src)
+tessera_test(kernels decode SOURCES tests/support/device_lists.c tests/support/support.c
+    INCLUDES src src/cpu)
+set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention gradients modifiers cuda PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+
+# Measured by hand: docs/notes/planning.md.
+add_executable(cuda_fill_times tests/kernels/cuda_fill_times.c)
+target_include_directories(cuda_fill_times PRIVATE src)
+target_link_libraries(cuda_fill_times PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C m)
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
+
+add_executable(decode_latency tests/promises/decode_latency.c)
+target_link_libraries(decode_latency PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C
+    Threads::Threads m)
 
 # Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
 # another can stand in its place.

@@ -515,9 +515,8 @@ enum {
  *              on the seed that a run is given, on batch, head, query and key, and on nothing else
  *              (Philox4x32-7: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011)
  *
- * CUDA's backward refuses modifiers in this version, but for sinks. Positions (ALiBi) and draws
- * (dropout) are numbered over the whole problem, of which this problem may be a slice. Sizes of 0 mean
- * this problem's own:
+ * Positions (ALiBi) and draws (dropout) are numbered over the whole problem, of which this problem may
+ * be a slice. Sizes of 0 mean this problem's own:
  *
  *   batch_offset, head_offset, query_offset, key_offset
  *              whole-problem numbers of the first batch, query head, query and key
@@ -542,7 +541,7 @@ enum {
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
- * CUDA computes the fused backward alone in this version, of up to 256 dims.
+ * CUDA's fused backward has up to 256 dims; the staged one any number.
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -799,7 +798,7 @@ TESS_DEFINE_INIT(tess_device_pattern)
  * two up to 128, and 1 for RANGES. A query tile stays within a block row.
  * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, the backward, slices
  * of a longer problem (query_offset, key_offset, whole_n_q, whole_n_kv, key_positions), blocks that
- * cannot be filled and, in this version, CUDA.
+ * cannot be filled and, on CUDA, what no kernel that walks filled lists computes.
  */
 TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                                        const tess_device_pattern *pattern,
@@ -838,8 +837,8 @@ TESS_DEFINE_INIT(tess_fill_report)
 /* Bytes at the beginning of an image that hold the report. */
 #define TESS_REPORT_SIZE 256
 
-/* Reads the report of the last fill. `image` is host memory: a CPU plan's image, or a copy of the first
- * TESS_REPORT_SIZE bytes of any. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
+/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
 

@@ -144,7 +144,7 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
     const struct {
         const char *name;
         const struct lab_planned *planned;
-        enum lab_manner manner;
+        enum lab_launch launch;
         int asked, stages;
     } ways[] = {
         {device ? "repeated" : "with other threads", again, LAB_PLAIN, 1, 0},
@@ -154,7 +154,7 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         struct lab_named_run r = {*first, ways[i].name};
-        r.run.planned = ways[i].planned, r.run.manner = ways[i].manner;
+        r.run.planned = ways[i].planned, r.run.launch = ways[i].launch;
         r.run.o = &w->o2, r.run.lse = &w->lse2;
         if (ways[i].asked && (lab_ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
                               same_bits(out, w, r.name)))

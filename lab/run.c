@@ -79,10 +79,10 @@ static const char *launch(call *function, const struct lab_run *run, const tess_
                           tess_error *error) {
     tess_backend backend = run->planned->backend;
     tess_stream stream = NULL;
-    const char *why = run->manner == LAB_PLAIN ? NULL : lab_device_stream_make(backend, &stream);
+    const char *why = run->launch == LAB_PLAIN ? NULL : lab_device_stream_make(backend, &stream);
     if (why)
         return why;
-    if (run->manner == LAB_GRAPH)
+    if (run->launch == LAB_GRAPH)
         why = replay(function, run, a, error, stream);
     else if (function(run->planned->plan, a, error, stream) != TESS_OK)
         why = error->message;

@@ -26,14 +26,14 @@ void lab_planned_free(struct lab_planned *planned);
 
 /* On the default stream; on one that does not wait for it; recorded there as a graph and replayed
  * twice. The CPU knows the first alone. */
-enum lab_manner { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
+enum lab_launch { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
 
 struct lab_run {
     const struct lab_planned *planned;
     const struct lab_tensor *q, *k, *v;
     /* Written, lse NULL: none wanted. A backward reads them, o NULL: not given. */
     struct lab_tensor *o, *lse;
-    enum lab_manner manner;
+    enum lab_launch launch;
     const struct lab_modifiers *modifiers; /* NULL: none */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */

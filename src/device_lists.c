@@ -42,11 +42,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-    if (!status && where.backend != TESS_CPU)
-        status = error_set(error, TESS_UNSUPPORTED, function, "target",
-                           "the %s backend does not fill lists in this version: reserve for "
-                           "TESS_CPU, or plan lists of the host by tess_plan_create",
-                           backend->name);
+
     if (status)
         return status;
     status = reserve_make(plan, &resolved, kernel, &shape, &where, backend, &inner);
@@ -57,7 +53,6 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
                            size_t image_size, tess_error *error, tess_stream stream) {
     const char *function = __func__;
     tess_device_pattern given;
-    (void)stream;
     if (!plan || !plan->reserved)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          plan ? "the plan has lists of its own: make one by tess_plan_reserve"
@@ -71,8 +66,7 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
     if (image_size < plan->image)
         return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "image",
                          "the image has %zu bytes and must have %zu", image_size, plan->image);
-    reserve_fill(plan, &given, image);
-    return TESS_OK;
+    return reserve_fill(plan, &given, image, stream, error);
 }
 
 tess_status tess_plan_report(const tess_plan *plan, const void *image, tess_fill_report *report,

@@ -23,7 +23,7 @@ const char *bench_baseline_word(int number) {
 struct comparing {
     struct bench_rows *rows;
     struct bench_setting *s;
-    const struct bench_manner *manner;
+    const struct bench_method *method;
     const struct bench_result *ours;
 };
 
@@ -35,7 +35,7 @@ static void result_make(struct bench_result *r, const struct comparing *x, tess_
     r->c.pipeline = LAB_ANY;
     r->c.kernel[0] = '\0';
     r->pipeline = pipeline;
-    r->timing = bench_timing_name(backend == TESS_CPU ? BENCH_HOT : x->manner->timing);
+    r->timing = bench_timing_name(backend == TESS_CPU ? BENCH_HOT : x->method->timing);
     snprintf(r->kernel, sizeof r->kernel, "%s", kernel);
     memcpy(r->device, x->ours->device, sizeof r->device);
     if (tess_device_describe(backend, 0, &device, NULL) == TESS_OK)
@@ -100,7 +100,7 @@ static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
     tess_pattern *dense = NULL;
     tess_pattern_shape shape = lab_case_shape(&x->s->of.c);
     shape.batch = shape.heads = 1, shape.block_q = shape.block_kv = 128;
-    if (x->manner->layer && bench_layer_check(x->s, why))
+    if (x->method->layer && bench_layer_check(x->s, why))
         return BENCH_FAILED;
     if (tess_pattern_from_spec(&dense, "dense", &shape, NULL) != TESS_OK) {
         snprintf(why, LAB_WHY, "out of memory for the oracle's pattern");
@@ -119,14 +119,14 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     struct bench_dense dense = {0};
     char why[LAB_WHY];
     int status = BENCH_DONE;
-    const char *broken = bench_clock_make(&clock, kind->backend, x->manner->timing,
-                                          x->manner->seconds, x->manner->noise);
-    bench_setting_spoil(x->s, x->manner->layer);
+    const char *broken = bench_clock_make(&clock, kind->backend, x->method->timing,
+                                          x->method->seconds, x->method->noise);
+    bench_setting_spoil(x->s, x->method->layer);
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
     if (!broken)
         broken = bench_dense_make(&dense, kind, &x->s->of.c, &place);
-    dense.stages = (1 << BENCH_STAGES) - 1, dense.layer = x->manner->layer;
+    dense.stages = (1 << BENCH_STAGES) - 1, dense.layer = x->method->layer;
     if (!broken)
         broken = bench_dense_run(&dense, clock.stream);
     if (!broken)
@@ -134,7 +134,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     if (!broken)
         status = check_dense(x, why);
     if (!broken && status == BENCH_DONE)
-        broken = time_dense(r, &dense, &clock, x->manner->layer);
+        broken = time_dense(r, &dense, &clock, x->method->layer);
     if (broken)
         snprintf(r->note, sizeof r->note, "%s", broken);
     if (status != BENCH_DONE)
@@ -148,7 +148,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
 /* The times of an earlier row; whether there was one. */
 static bool take_times(struct bench_result *r, const struct comparing *x) {
     const json_t *row;
-    r->layer_ms = x->manner->layer ? 0 : NAN; /* the row must have one */
+    r->layer_ms = x->method->layer ? 0 : NAN; /* the row must have one */
     row = bench_rows_like(x->rows, r);
     r->layer_ms = NAN;
     const struct {
@@ -206,7 +206,7 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
     char why[LAB_WHY];
     int status = BENCH_DONE;
     const char *broken =
-        bench_clock_make(&clock, TESS_CPU, x->manner->timing, x->manner->seconds, x->manner->noise);
+        bench_clock_make(&clock, TESS_CPU, x->method->timing, x->method->seconds, x->method->noise);
     bench_setting_spoil(x->s, 0);
     const char *no_place = bench_place_make(&place, x->s, NULL, TESS_CPU, 0);
     broken = broken ? broken : no_place;
@@ -253,7 +253,7 @@ static int compare_peer(const struct comparing *x, const struct bench_peer_kind 
     struct bench_result r;
     result_make(&r, x, TESS_CUDA, tess_stage_name(kind->stage), kind->kernel);
     r.pairs = x->ours->pairs;
-    bench_peer_measure(&r, kind, x->s, x->manner);
+    bench_peer_measure(&r, kind, x->s, x->method);
     const int64_t dims = kind->stage == TESS_STAGE_SDDMM ? c->d : c->dv;
     r.stage_ms[stage] = r.ms;
     r.tflops = 2.0 * (double)dims * (double)r.pairs / (r.ms * 1e9);
@@ -262,16 +262,16 @@ static int compare_peer(const struct comparing *x, const struct bench_peer_kind 
 }
 
 int bench_baselines(struct bench_rows *rows, struct bench_setting *s,
-                    const struct bench_manner *manner, const struct bench_result *ours) {
-    const struct comparing x = {rows, s, manner, ours};
+                    const struct bench_method *method, const struct bench_result *ours) {
+    const struct comparing x = {rows, s, method, ours};
     int status = BENCH_DONE, i = 0;
     for (; bench_dense_kind(i) && status == BENCH_DONE; i++)
-        if (manner->baselines >> i & 1)
+        if (method->baselines >> i & 1)
             status = compare_dense(&x, bench_dense_kind(i));
     for (int k = 0; bench_peer_kind(k) && status == BENCH_DONE; k++)
-        if (manner->baselines >> i & 1)
+        if (method->baselines >> i & 1)
             status = compare_peer(&x, bench_peer_kind(k));
-    if (status == BENCH_DONE && manner->baselines >> (i + 1) & 1)
+    if (status == BENCH_DONE && method->baselines >> (i + 1) & 1)
         status = compare_blocks(&x);
     return status;
 }

@@ -14,11 +14,11 @@ const char *bench_baseline_word(int number);
  * they are set beside, the last that was measured: of CUDA and the staged pipeline where these are
  * there. One that is not here or does not do the case, and a peer that is wrong, gets a row without
  * times whose note says why. A dense baseline's time does not depend on the pattern: where a row of
- * the same sizes, values and manner is there, its times are taken.
+ * the same sizes, values and method is there, its times are taken.
  * Answers BENCH_DONE; BENCH_FAILED after one line on stderr when a dense baseline is wrong; or
  * BENCH_BAD.
  */
 int bench_baselines(struct bench_rows *rows, struct bench_setting *s,
-                    const struct bench_manner *manner, const struct bench_result *ours);
+                    const struct bench_method *method, const struct bench_result *ours);
 
 #endif

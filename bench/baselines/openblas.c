@@ -16,8 +16,8 @@ static struct {
     struct bench_openblas entry;
 } openblas;
 
-/* A library older than the processor would take it for one of 2004 and be five times slower than it
- * is, so it is told what to take it for, unless OPENBLAS_CORETYPE does. */
+/* A library older than the processor takes it for one of 2004, and is then five times slower. It is
+ * therefore told which kernels to take, unless OPENBLAS_CORETYPE says so. */
 static void name_core(void) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512vl"))

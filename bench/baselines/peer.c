@@ -18,10 +18,10 @@ struct trial {
     char wrong[LAB_WHY];
 };
 
-static const char *trial_make(struct trial *t, const struct bench_manner *manner) {
+static const char *trial_make(struct trial *t, const struct bench_method *method) {
     const struct lab_case *c = &t->s->of.c;
     const char *why =
-        bench_clock_make(&t->clock, TESS_CUDA, manner->timing, manner->seconds, manner->noise);
+        bench_clock_make(&t->clock, TESS_CUDA, method->timing, method->seconds, method->noise);
     const char *no_place = bench_place_make(&t->place, t->s, NULL, TESS_CUDA, 0);
     if (!why)
         why = no_place;
@@ -90,12 +90,12 @@ static const char *try_type(struct bench_result *r, struct trial *t, tess_type t
 }
 
 void bench_peer_measure(struct bench_result *r, const struct bench_peer_kind *kind,
-                        struct bench_setting *s, const struct bench_manner *manner) {
+                        struct bench_setting *s, const struct bench_method *method) {
     struct trial t = {.kind = kind, .s = s};
     const int sddmm = kind->stage == TESS_STAGE_SDDMM;
     /* as ours has them first: scores in f32, o in the type of the inputs */
     const tess_type types[] = {sddmm ? TESS_F32 : s->of.c.type, sddmm ? s->of.c.type : TESS_F32};
-    const char *why = trial_make(&t, manner);
+    const char *why = trial_make(&t, method);
     if (!why) {
         why = try_type(r, &t, types[0]);
         if (why && types[0] != types[1])

@@ -28,10 +28,10 @@ void bench_peer_free(struct bench_peer *peer);
 /* A struct bench_peer as work to be timed. */
 const char *bench_peer_run(void *peer, tess_stream stream);
 
-/* Measures one on the setting: checked first, then timed as the manner says. Its times go into
+/* Measures one on the setting: checked first, then timed as the method says. Its times go into
  * *result, or a note why there are none: it is not here, does not do this, or is wrong. (Its bf16
  * SpMM on CSR may be past the bounds that ours is held to.) */
 void bench_peer_measure(struct bench_result *result, const struct bench_peer_kind *kind,
-                        struct bench_setting *s, const struct bench_manner *manner);
+                        struct bench_setting *s, const struct bench_method *method);
 
 #endif

@@ -9,10 +9,10 @@
 
 static const double MULTIPLICATIONS = 1e8; /* the oracle's, about 0.3 s */
 
-const char *bench_backward_refuses(const struct lab_case *c, const struct bench_manner *manner) {
+const char *bench_backward_refuses(const struct lab_case *c, const struct bench_method *method) {
     if (!lab_case_backward(c))
         return NULL;
-    if (manner->stages || manner->layer || manner->baselines)
+    if (method->stages || method->layer || method->baselines)
         return "op=backward is measured whole and alone: take --stages, --layer and --baseline "
                "away";
     return c->o_rest || c->given == LAB_GIVEN_O32

@@ -4,8 +4,8 @@
 
 #include "measure/measure.h"
 
-/* Why a case and its manner cannot be measured, or NULL. */
-const char *bench_backward_refuses(const struct lab_case *c, const struct bench_manner *manner);
+/* Why a case and its method cannot be measured, or NULL. */
+const char *bench_backward_refuses(const struct lab_case *c, const struct bench_method *method);
 
 /* Fills what a backward reads: o, lse and, where the case has them, o_rest and delta, by attention on the
  * CPU. Nothing for other cases. 0, or -1 and why. */

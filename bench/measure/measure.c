@@ -37,7 +37,7 @@ double bench_flops(const struct lab_case *c, int64_t pairs) {
 struct measuring {
     struct bench_result *r;
     struct bench_setting *s;
-    const struct bench_manner *manner;
+    const struct bench_method *method;
     const tess_plan *plan;
     tess_pipeline pipeline;
     struct bench_place place;
@@ -133,7 +133,7 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
 
 /* All that time_all times. The stages run on what a layer's projections left. */
 static int check(struct measuring *m, char why[LAB_WHY]) {
-    int status = check_run(m, m->manner->layer ? run_layer : run_attention, why);
+    int status = check_run(m, m->method->layer ? run_layer : run_attention, why);
     if (status != BENCH_DONE || !m->place.scores)
         return status;
     bench_setting_spoil(m->s, 0);
@@ -166,9 +166,9 @@ static const char *time_all(struct measuring *m) {
         why = bench_time_host(&m->r->host_us, &m->clock, &attention);
     for (int i = 0; i < BENCH_STAGES && m->place.scores && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
-    if (!why && m->manner->layer)
+    if (!why && m->method->layer)
         why = time_one(&m->r->projection_ms, m, run_projection);
-    if (!why && m->manner->layer)
+    if (!why && m->method->layer)
         why = time_one(&m->r->layer_ms, m, run_layer);
     return why;
 }
@@ -258,11 +258,11 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     tess_backend backend = (tess_backend)m->r->c.backend;
     tess_plan_info info = tess_plan_info_init();
     int status = BENCH_BAD;
-    const char *broken = bench_clock_make(&m->clock, backend, m->manner->timing, m->manner->seconds,
-                                          m->manner->noise);
-    bench_setting_spoil(m->s, m->manner->layer);
+    const char *broken = bench_clock_make(&m->clock, backend, m->method->timing, m->method->seconds,
+                                          m->method->noise);
+    bench_setting_spoil(m->s, m->method->layer);
     const char *no_place = bench_place_make(&m->place, m->s, m->plan, backend,
-                                            m->manner->stages && m->pipeline == TESS_STAGED);
+                                            m->method->stages && m->pipeline == TESS_STAGED);
     broken = broken ? broken : no_place;
     if (!broken)
         broken = upload(m);
@@ -292,9 +292,9 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
 }
 
 int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend backend,
-                  tess_pipeline pipeline, const struct bench_manner *manner,
+                  tess_pipeline pipeline, const struct bench_method *method,
                   const struct bench_limits *limits, char why[LAB_WHY]) {
-    struct measuring m = {.r = r, .s = s, .manner = manner, .pipeline = pipeline};
+    struct measuring m = {.r = r, .s = s, .method = method, .pipeline = pipeline};
     tess_target target = tess_target_init();
     tess_device_info device = tess_device_info_init();
     tess_problem problem = lab_case_problem(&s->of.c, pipeline);

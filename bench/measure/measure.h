@@ -15,7 +15,7 @@ struct bench_setting {
 
 /* Answers 0, or -1 with the reason; bench_setting_free in either case. */
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
-                       const struct bench_manner *manner, char why[LAB_WHY]);
+                       const struct bench_method *method, char why[LAB_WHY]);
 void bench_setting_free(struct bench_setting *s);
 
 /* Before a run that is checked: what it writes becomes NaN and, where a layer is run, Q, K and V the
@@ -71,12 +71,12 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
                              const tess_plan *plan, tess_backend backend, int scores);
 void bench_place_free(struct bench_place *p);
 
-/* Measures what the manner asks for; limits are the CUDA device's. Answers BENCH_DONE; BENCH_BAD
+/* Measures what the method asks for; limits are the CUDA device's. Answers BENCH_DONE; BENCH_BAD
  * with the reason; BENCH_FAILED with the reason when the answer is wrong; or BENCH_REFUSED with the
  * reason when the kernel that the case names does not do this. */
 enum { BENCH_REFUSED = -1 };
 int bench_measure(struct bench_result *result, struct bench_setting *s, tess_backend backend,
-                  tess_pipeline pipeline, const struct bench_manner *manner,
+                  tess_pipeline pipeline, const struct bench_method *method,
                   const struct bench_limits *limits, char why[LAB_WHY]);
 
 #endif

@@ -13,22 +13,22 @@ static int64_t bench_align(const struct lab_case *c) {
 }
 
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
-                       const struct bench_manner *manner, char why[LAB_WHY]) {
+                       const struct bench_method *method, char why[LAB_WHY]) {
     struct lab_case placed = *c;
     placed.align = bench_align(c);
     memset(s, 0, sizeof *s);
     s->of.c = *c;
-    bench_asked(s->asked, manner, c);
-    const char *refusal = manner->layer ? bench_layer_refuses(c) : NULL;
+    bench_asked(s->asked, method, c);
+    const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
-        refusal = bench_backward_refuses(c, manner);
+        refusal = bench_backward_refuses(c, method);
     if (refusal) {
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
     }
     const int lacking = lab_setting_make(&s->of, &placed, why);
     s->of.c = *c; /* as asked: the alignment was the placing's */
-    if (!lacking && manner->layer && bench_layer_make(s)) {
+    if (!lacking && method->layer && bench_layer_make(s)) {
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
     }

@@ -69,7 +69,7 @@ static void hide_progress(void) {
 
 /* One measurement more, left in *last. A kernel that the case names belongs to one backend and
  * pipeline only: the others tell why in refusal. */
-static int measure(struct bench *b, struct bench_setting *s, const struct bench_manner *manner,
+static int measure(struct bench *b, struct bench_setting *s, const struct bench_method *method,
                    tess_backend backend, tess_pipeline pipeline, struct bench_result *last,
                    char refusal[LAB_WHY]) {
     char why[LAB_WHY];
@@ -77,7 +77,7 @@ static int measure(struct bench *b, struct bench_setting *s, const struct bench_
     const char *no_limits = backend == TESS_CUDA ? bench_limits_measure(&b->limits) : NULL;
     if (no_limits)
         return bench_refuse("the limits: %s", no_limits);
-    int status = bench_measure(&r, s, backend, pipeline, manner, &b->limits, why);
+    int status = bench_measure(&r, s, backend, pipeline, method, &b->limits, why);
     hide_progress();
     if (status == BENCH_REFUSED) {
         memcpy(refusal, why, LAB_WHY);
@@ -107,7 +107,7 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
     struct bench_result last;
     int status = BENCH_DONE;
     size_t before = json_array_size(b->rows.array);
-    if (bench_setting_make(&s, &one->c, &one->manner, why)) {
+    if (bench_setting_make(&s, &one->c, &one->method, why)) {
         hide_progress();
         status = bench_refuse("%s: %s", s.asked, why);
     }
@@ -115,12 +115,12 @@ static int measure_case(struct bench *b, const struct bench_case *one) {
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED && status == BENCH_DONE; pipeline++)
             if (lab_case_asks(&one->c, backend, pipeline) &&
                 !lab_device_lacks((tess_backend)backend, one->c.operation, (tess_pipeline)pipeline))
-                status = measure(b, &s, &one->manner, (tess_backend)backend,
+                status = measure(b, &s, &one->method, (tess_backend)backend,
                                  (tess_pipeline)pipeline, &last, refusal);
     if (status == BENCH_DONE && json_array_size(b->rows.array) == before)
         status = bench_refuse("%s: %s", s.asked, refusal);
     if (status == BENCH_DONE)
-        status = bench_baselines(&b->rows, &s, &one->manner, &last);
+        status = bench_baselines(&b->rows, &s, &one->method, &last);
     bench_setting_free(&s);
     return status;
 }
@@ -153,7 +153,7 @@ static int measure_all(struct bench *b) {
     for (int64_t i = 0; i < b->cases.count && status == BENCH_DONE; i++) {
         char asked[BENCH_ASKED_TEXT];
         const struct bench_case *one = &b->cases.at[i];
-        bench_asked(asked, &one->manner, &one->c);
+        bench_asked(asked, &one->method, &one->c);
         if (o->resume && bench_rows_hold(&b->rows, asked))
             continue;
         if (o->time_limit > 0 && lab_seconds() - b->began > o->time_limit) {
@@ -201,7 +201,7 @@ static int run(struct bench *b) {
 int bench_main(int argc, char **argv) {
     struct bench b;
     memset(&b, 0, sizeof b);
-    b.options.manner.seconds = 0.5;
+    b.options.method.seconds = 0.5;
     b.began = lab_seconds();
     int status = bench_options_parse(&b.options, argc, argv);
     if (status != BENCH_DONE)

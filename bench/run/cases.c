@@ -27,7 +27,7 @@ static int kernel_lacks(const struct lab_case *c, char why[LAB_WHY]) {
 
 /* `where` begins the message: "" or, of a sweep, "FILE:LINE: ". A case of a sweep that the machine
  * lacks something for is skipped: sweeps are written for many machines. */
-static int add_case(struct bench_cases *all, const char *text, const struct bench_manner *manner,
+static int add_case(struct bench_cases *all, const char *text, const struct bench_method *method,
                     const char *where) {
     char why[LAB_WHY];
     if (all->count == all->room) {
@@ -39,7 +39,7 @@ static int add_case(struct bench_cases *all, const char *text, const struct benc
         all->room = room;
     }
     struct bench_case *one = &all->at[all->count];
-    one->manner = *manner;
+    one->method = *method;
     if (lab_case_parse(&one->c, text, why))
         return bench_refuse("%s%s", where, why);
     if (!lab_memory_fits(&one->c, why) && !lab_device_case(&one->c, why) &&
@@ -55,11 +55,11 @@ static int add_case(struct bench_cases *all, const char *text, const struct benc
 }
 
 /* One line without braces: options, then the case. */
-static int add_line(struct bench_cases *all, char *line, const struct bench_manner *given,
+static int add_line(struct bench_cases *all, char *line, const struct bench_method *given,
                     const char *where) {
     char *words[LINE_WORDS + 2]; /* [0] is the parser's, the last ends them */
     char name[LAB_WHY + 20];
-    struct bench_manner manner = *given;
+    struct bench_method method = *given;
     int count = 0;
     while (strncmp(line, "--", 2) == 0) {
         if (count == LINE_WORDS)
@@ -72,24 +72,24 @@ static int add_line(struct bench_cases *all, char *line, const struct bench_mann
     }
     words[count + 1] = NULL;
     snprintf(name, sizeof name, "tessera: bench: %.*s", (int)strlen(where) - 2, where);
-    if (count && bench_manner_parse(&manner, words + 1, count, name))
+    if (count && bench_method_parse(&method, words + 1, count, name))
         return BENCH_BAD;
-    return add_case(all, line, &manner, where);
+    return add_case(all, line, &method, where);
 }
 
 struct sweep {
     struct bench_cases *all;
-    const struct bench_manner *manner;
+    const struct bench_method *method;
 };
 
 static int take_line(void *context, char *line, const char *where) {
     const struct sweep *sweep = context;
-    return add_line(sweep->all, line, sweep->manner, where);
+    return add_line(sweep->all, line, sweep->method, where);
 }
 
 static int read_sweep(struct bench_cases *all, const char *path,
-                      const struct bench_manner *manner) {
-    struct sweep sweep = {all, manner};
+                      const struct bench_method *method) {
+    struct sweep sweep = {all, method};
     char why[LAB_WHY];
     int status = lab_lines_read(path, take_line, &sweep, why);
     return status < 0 ? bench_refuse("%s", why) : status;
@@ -99,9 +99,9 @@ int bench_cases_read(struct bench_cases *cases, const struct bench_options *opti
     int status = BENCH_DONE;
     memset(cases, 0, sizeof *cases);
     for (int64_t i = 0; i < options->n_cases && status == BENCH_DONE; i++)
-        status = add_case(cases, options->cases[i], &options->manner, "");
+        status = add_case(cases, options->cases[i], &options->method, "");
     if (status == BENCH_DONE && options->sweep)
-        status = read_sweep(cases, options->sweep, &options->manner);
+        status = read_sweep(cases, options->sweep, &options->method);
     if (status == BENCH_DONE && cases->count == 0 && cases->skipped && !options->resume)
         return bench_refuse("all %lld cases are skipped: %s", (long long)cases->skipped,
                             cases->why);

@@ -6,7 +6,7 @@
 
 struct bench_case {
     struct lab_case c;
-    struct bench_manner manner;
+    struct bench_method method;
 };
 
 struct bench_cases {

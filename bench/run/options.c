@@ -32,7 +32,7 @@ int bench_refuse(const char *format, ...) {
 
 /* ---- how a case is measured ---- */
 
-static const struct argp_option manner_table[] = {
+static const struct argp_option method_table[] = {
     {NULL, 0, NULL, 0, "How a case is measured; on a line of a sweep too, before the case:", 1},
     {"seconds", 't', "X", 0, "Time for each measurement (default 0.5), at least 5 runs", 0},
     {"repeat-until", KEY_UNTIL, "X", 0,
@@ -60,14 +60,14 @@ static error_t set_number(double *number, const char *text, const char *name, do
     return 0;
 }
 
-static error_t set_baselines(struct bench_manner *manner, const char *list) {
+static error_t set_baselines(struct bench_method *method, const char *list) {
     for (const char *at = list, *end; at; at = *end ? end + 1 : NULL) {
         size_t length = strcspn(at, ",");
         end = at + length;
         const char *word = NULL;
         for (int i = 0; (word = bench_baseline_word(i)); i++)
             if (strlen(word) == length && strncmp(at, word, length) == 0) {
-                manner->baselines |= 1u << i;
+                method->baselines |= 1u << i;
                 break;
             }
         if (!word) {
@@ -75,61 +75,61 @@ static error_t set_baselines(struct bench_manner *manner, const char *list) {
             return EINVAL;
         }
     }
-    manner->stages = true;
+    method->stages = true;
     return 0;
 }
 
-static error_t parse_manner(int key, char *text, struct argp_state *state) {
-    struct bench_manner *manner = state->input;
+static error_t parse_method(int key, char *text, struct argp_state *state) {
+    struct bench_method *method = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->err_stream = NULL; /* one line, getopt's own, is enough */
         return 0;
     case 't':
-        return set_number(&manner->seconds, text, "seconds", 3600);
+        return set_number(&method->seconds, text, "seconds", 3600);
     case KEY_UNTIL:
-        return set_number(&manner->noise, text, "repeat-until", 1);
+        return set_number(&method->noise, text, "repeat-until", 1);
     case KEY_HOT:
-        manner->timing = BENCH_HOT;
+        method->timing = BENCH_HOT;
         return 0;
     case KEY_REPLAY:
-        manner->timing = BENCH_REPLAY;
+        method->timing = BENCH_REPLAY;
         return 0;
     case KEY_STAGES:
-        manner->stages = true;
+        method->stages = true;
         return 0;
     case KEY_LAYER:
-        manner->layer = manner->stages = true;
+        method->layer = method->stages = true;
         return 0;
     case KEY_BASELINE:
-        return set_baselines(manner, text);
+        return set_baselines(method, text);
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp manner_argp = {manner_table, parse_manner, NULL, NULL, NULL, NULL, NULL};
+static const struct argp method_argp = {method_table, parse_method, NULL, NULL, NULL, NULL, NULL};
 
-int bench_manner_parse(struct bench_manner *manner, char **words, int count, char *where) {
+int bench_method_parse(struct bench_method *method, char **words, int count, char *where) {
     words[-1] = where; /* begins getopt's lines */
-    return argp_parse(&manner_argp, count + 1, words - 1, ARGP_NO_HELP | ARGP_NO_EXIT, NULL, manner)
+    return argp_parse(&method_argp, count + 1, words - 1, ARGP_NO_HELP | ARGP_NO_EXIT, NULL, method)
                ? BENCH_BAD
                : BENCH_DONE;
 }
 
-void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_manner *manner,
+void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_method *method,
                  const struct lab_case *c) {
     static const char *const timings[] = {"", "--hot ", "--replay "};
     const char *separator = "--baseline=";
-    int used = snprintf(text, BENCH_ASKED_TEXT, "%s%s%s", timings[manner->timing],
-                        manner->stages ? "--stages " : "", manner->layer ? "--layer " : "");
+    int used = snprintf(text, BENCH_ASKED_TEXT, "%s%s%s", timings[method->timing],
+                        method->stages ? "--stages " : "", method->layer ? "--layer " : "");
     for (int i = 0; bench_baseline_word(i); i++)
-        if (manner->baselines >> i & 1) {
+        if (method->baselines >> i & 1) {
             used += snprintf(text + used, (size_t)(BENCH_ASKED_TEXT - used), "%s%s", separator,
                              bench_baseline_word(i));
             separator = ",";
         }
-    if (manner->baselines)
+    if (method->baselines)
         text[used++] = ' ';
     lab_case_print(c, text + used);
 }
@@ -183,7 +183,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     struct bench_options *o = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = &o->manner;
+        state->child_inputs[0] = &o->method;
         return 0;
     case '?':
         state->name = (char *)(uintptr_t) "tessera bench";
@@ -215,7 +215,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 int bench_options_parse(struct bench_options *options, int argc, char **argv) {
-    static const struct argp_child children[] = {{&manner_argp, 0, NULL, 0}, {0}};
+    static const struct argp_child children[] = {{&method_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         option_table,
         parse,

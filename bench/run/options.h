@@ -10,7 +10,7 @@
 enum { BENCH_DONE = 0, BENCH_FAILED = 1, BENCH_BAD = 2 };
 
 /* How a case is measured. */
-struct bench_manner {
+struct bench_method {
     double seconds;
     double noise; /* 0: not bounded */
     enum bench_timing timing;
@@ -22,7 +22,7 @@ struct bench_options {
     const char *sweep, *json, *csv, *against;
     double time_limit; /* seconds; 0: none */
     bool resume;
-    struct bench_manner manner;
+    struct bench_method method;
     char **cases; /* argv's */
     int64_t n_cases;
 };
@@ -35,11 +35,11 @@ int bench_options_parse(struct bench_options *options, int argc, char **argv);
 
 /* The options of a sweep's line, words[0 ... count - 1]; where ("FILE:LINE") begins what is said
  * about them. words[-1] must be writable. */
-int bench_manner_parse(struct bench_manner *manner, char **words, int count, char *where);
+int bench_method_parse(struct bench_method *method, char **words, int count, char *where);
 
 /* The line that asks for this measurement again: options, then the case in full. */
 #define BENCH_ASKED_TEXT (LAB_CASE_TEXT + 200)
-void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_manner *manner,
+void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_method *method,
                  const struct lab_case *c);
 
 #endif

@@ -40,8 +40,8 @@ tess_status error_pass(tess_error *error, const tess_error *from, const char *fu
 #define PLAN_INFO_FIRST_SIZE offsetof(tess_plan_info, tile_keys)
 
 /*
- * Copies a public struct that came from the caller into *known (size bytes of this version, `first`
- * in version 0.1), reading no further than the caller's struct_size and zeroing the rest. Answers
+ * Copies a public struct of the caller into *known: `size` bytes in this version, `first` in version
+ * 0.1. Nothing past the caller's struct_size is read; the rest becomes zeros. Answers
  * NULL, or what is wrong: struct_size missing or below `first`, which could cut a field in half; or
  * fields set that this version does not know.
  */

@@ -3,8 +3,8 @@
  *
  * The best level that this machine has, and that pays on it, is used. The environment variable
  * TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all that they have no kernel
- * for); a name that is unknown, or that this machine lacks, leaves no kernel usable, so that plans
- * are refused with the reason rather than made for another level.
+ * for). A name that is unknown, or that this machine lacks, leaves no kernel usable: plans are refused
+ * with the reason, not made for another level.
  */
 #define _DEFAULT_SOURCE /* syscall */
 #include "cpu.h"
@@ -156,12 +156,13 @@ const char *cpu_isa(void) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 static const struct tiling forward_tiling = {
-    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits};
+    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits, .filled = 1};
 static const struct tiling rows_tiling = {
     .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit};
 static const struct tiling keys_tiling = {.rows = tile_rows, .listed = cpu_gradients_listed_fit};
 #if defined(__x86_64__)
-static const struct tiling pairs_tiling = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS};
+static const struct tiling pairs_tiling = {
+    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1};
 #endif
 
 /* They compute every problem; a CPU to plan for is always this machine's. */
@@ -214,20 +215,7 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
         .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
 
-/*
- * Costs: one thread of a 2-core Xeon (family 6, model 207, gcc 12, shared with other work), f32,
- * d = 64, n = 4096, blocks of 64 ... 1 with 512 keys a query, medians of 21 runs: a line through
- * the times of all heights, the exponential in key_row_dim. masked_key is from blocks of 8 in tiles
- * of 16 and 64 rows; the listed ones, and what is far, from tiles of 64 and of G rows for blocks of
- * G = 1, 2 and 4, d = 64 and 128, whose K and V are 2 and 4 MiB (L2 is 2). amx: bf16, one thread of
- * the 16-core Xeon of an H200's host, tiles of 1 ... 64 rows; avx512bf16: bf16, by hand, one of two
- * cores of an AMD EPYC (family 26), where tiles of up to 16 rows take as long as one of 16.
- * softmax_backward: softmax times 1.17 (AVX2, and AVX-512 unmeasured) and 1.4 (portable), as on one
- * thread of an AMD EPYC (family 25), n = 2048 and blocks of 64; there spmm_transposed takes as long as
- * spmm to 5 %.
- * The backward's passes take the forward's time for a product and a listed pair: held by hand against
- * AVX2 on an AMD EPYC (family 25) with other work, where predictions were 10 to 40 % short.
- */
+/* docs/notes/planning.md says what costs were fitted to. */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row,        \
                 softmax_backward_row)                                                              \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, &forward_tiling, .item = 1e-6,                  \
@@ -363,6 +351,9 @@ static const struct backend backend = {
     .allocate = allocate,
     .release = free,
     .synchronize = synchronize,
+    .fill_workers = cpu_fill_workers,
+    .fill = cpu_fill,
+    .host_images = 1,
 };
 
 const struct backend *cpu_kernels(void) {

@@ -1,7 +1,6 @@
 /* Fills packed lists on the host: places of block rows, then each block row by itself. */
 #include "lists/fill.h"
 
-#include "lists/fill_rules.h"
 #include "base/threads.h"
 
 #include <string.h>
@@ -268,28 +267,6 @@ static void ranges_put(const struct fill_shape *s, struct tile_sink *sink,
     }
 }
 
-/* The first n ranges of a row: cut to today's length, ascending, joined where they meet. */
-static int32_t ranges_take(const int32_t *given, int32_t n, int32_t length, int32_t (*range)[2]) {
-    int32_t taken = 0, apart = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t begin = fill_range_end(given[2 * i], length);
-        const int32_t end = fill_range_end(given[2 * i + 1], length);
-        int32_t at = taken;
-        if (begin >= end)
-            continue;
-        for (; at > 0 && range[at - 1][0] > begin; at--)
-            memcpy(range[at], range[at - 1], sizeof *range);
-        range[at][0] = begin, range[at][1] = end;
-        taken++;
-    }
-    for (int32_t i = 0; i < taken; i++)
-        if (apart && range[i][0] <= range[apart - 1][1])
-            range[apart - 1][1] = (int32_t)max_i64(range[apart - 1][1], range[i][1]);
-        else
-            memmove(range[apart++], range[i], sizeof *range);
-    return apart;
-}
-
 /* ---- block rows ---- */
 
 /* What a block row lists: blocks, which stand in the first tile's places for runs, or ranges. */
@@ -321,7 +298,7 @@ static void entries_take(const struct filler *f, int64_t row, int64_t claim, int
         return;
     }
     if (s->form == TESS_RANGES)
-        e->n = ranges_take(index, n, length, e->range);
+        e->n = fill_ranges(index, n, length, e->range);
     else if (s->form == TESS_BLOCK_BITS)
         e->n = bits_take(f, row, blocks, e->block);
     else

@@ -7,6 +7,7 @@
 #define TESSERA_FILL_H
 
 #include "base/carve.h"
+#include "lists/fill_rules.h"
 #include "lists/lists.h"
 
 /* Runs of one range that a cut goes through (fill_range_cut): full ones, and bands. */
@@ -58,8 +59,7 @@ struct lists fill_view(const struct fill_shape *shape, const struct fill_arrays 
 
 /* First query of tile t, 0 ... tiles. */
 static inline int64_t fill_tile_row(const struct fill_shape *shape, int64_t t) {
-    const int64_t row = t / shape->row_tiles;
-    return min_i64(shape->n_q, row * shape->block_q + t % shape->row_tiles * shape->tile_rows);
+    return fill_tile_query(t, shape->row_tiles, shape->block_q, shape->tile_rows, shape->n_q);
 }
 
 #endif

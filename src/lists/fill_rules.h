@@ -19,6 +19,31 @@ FILL_RULE int64_t fill_most(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* ---- the image's header ---- */
+
+#define FILL_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
+
+/* What an image begins with: TESS_REPORT_SIZE bytes, those behind these members 0. */
+struct fill_header {
+    uint64_t magic, layout;                        /* FILL_MAGIC, and a number of the plan */
+    int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
+    int64_t merges, slots;
+    int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
+};
+
+/* Whether a plan of this layout has filled the image. */
+FILL_RULE int fill_is_of(const struct fill_header *header, uint64_t layout) {
+    return header->magic == FILL_MAGIC && header->layout == layout;
+}
+
+/* ---- query tiles ---- */
+
+/* First query of tile t of a list, also where t is the number of tiles. */
+FILL_RULE int64_t fill_tile_query(int64_t t, int64_t row_tiles, int64_t block_q, int64_t tile_rows,
+                                  int64_t n_q) {
+    return fill_least(n_q, t / row_tiles * block_q + t % row_tiles * tile_rows);
+}
+
 /* ---- which keys ---- */
 
 /* Today's length of a batch: one that cannot be is 0, and a fault. */
@@ -61,6 +86,32 @@ FILL_RULE int64_t fill_claim(int64_t begin, int64_t end, int64_t capacity, int64
     *faults += wrong;
     *overflows += !wrong && end > capacity;
     return wrong || end > capacity ? 0 : end - begin;
+}
+
+/* The first n ranges of a row: cut to today's length, ascending, joined where they meet; answers how
+ * many there are. */
+FILL_RULE int32_t fill_ranges(const int32_t *given, int32_t n, int32_t length,
+                              int32_t (*range)[2]) {
+    int32_t taken = 0, apart = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t begin = fill_range_end(given[2 * i], length);
+        const int32_t end = fill_range_end(given[2 * i + 1], length);
+        int32_t at = taken;
+        if (begin >= end)
+            continue;
+        for (; at > 0 && range[at - 1][0] > begin; at--)
+            range[at][0] = range[at - 1][0], range[at][1] = range[at - 1][1];
+        range[at][0] = begin, range[at][1] = end;
+        taken++;
+    }
+    for (int32_t i = 0; i < taken; i++) {
+        const int32_t begin = range[i][0], end = range[i][1];
+        if (apart && begin <= range[apart - 1][1])
+            range[apart - 1][1] = (int32_t)fill_most(range[apart - 1][1], end);
+        else
+            range[apart][0] = begin, range[apart][1] = end, apart++;
+    }
+    return apart;
 }
 
 /* ---- the cut ---- */
@@ -110,6 +161,39 @@ FILL_RULE int32_t fill_range_cut(const struct fill_cut *cut, int32_t begin, int3
     return 3;
 }
 
+/* Block columns with a key that some row lists, live ... live_end - 1, and among these full ...
+ * full_end - 1, whose keys within the cut each row lists: fill_run_cut says the same of each. */
+struct fill_columns {
+    uint32_t live, live_end, full, full_end;
+};
+FILL_RULE struct fill_columns fill_columns_cut(const struct fill_cut *cut, int64_t width,
+                                               int32_t length) {
+    const int64_t blocks = (length + width - 1) / width, past = cut->high + cut->rows;
+    const int64_t all = cut->low + cut->rows - 1; /* from here on every row has begun */
+    int64_t live, live_end, full, full_end;
+    struct fill_columns c;
+    live = cut->low >= length ? blocks : cut->low < 0 ? 0 : cut->low / width;
+    live_end = past <= 0 ? 0 : fill_least(blocks, (past + width - 1) / width);
+    live_end = fill_most(live, live_end);
+    full = all <= 0 ? 0 : (all + width - 1) / width;
+    full_end = length <= cut->high + 1 ? blocks : cut->high < 0 ? 0 : (cut->high + 1) / width;
+    if (cut->rows == 1) /* a run is cut to what the only row lists */
+        full = live, full_end = live_end;
+    full = fill_least(fill_most(full, live), live_end);
+    c.live = (uint32_t)live, c.live_end = (uint32_t)live_end;
+    c.full = (uint32_t)full;
+    c.full_end = (uint32_t)fill_least(fill_most(full_end, full), live_end);
+    return c;
+}
+
+/* Of 32 columns that begin at `first` those within begin ... end - 1, column first + c as bit c. */
+FILL_RULE uint32_t fill_bits_from(uint32_t begin, uint32_t first) {
+    return begin <= first ? UINT32_MAX : begin - first < 32 ? UINT32_MAX << (begin - first) : 0;
+}
+FILL_RULE uint32_t fill_bits_between(uint32_t begin, uint32_t end, uint32_t first) {
+    return fill_bits_from(begin, first) & ~fill_bits_from(end, first);
+}
+
 /* Limits of c - r within a band run that begins at key `begin`, as 32 bits: nearer ones than a tile or
  * a run is long do not change. */
 FILL_RULE int32_t fill_band_limit(int64_t limit, int32_t begin) {
@@ -139,6 +223,8 @@ FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
 /* Parts of a tile of so many keys, of part_keys at least. Over all tiles they are at most as many as
  * tiles and twice the workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
+    if (keys - s->part_keys < s->part_keys || s->item + keys < share)
+        return 1; /* as the divisions say */
     return (int32_t)fill_most(1, fill_least(keys / s->part_keys, (s->item + keys) / share + 1));
 }
 

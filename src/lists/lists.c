@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* Rows of a tile's members: of a block row, or of a piece of one where tiles are not whole block rows
- * but whole pieces of 64 rows, which groups of warps compute by themselves. */
+/* Rows of a tile's members: those of a block row. Where tiles are not whole block rows but whole pieces
+ * of 64 rows, those of a piece, which groups of warps compute by themselves. */
 static int64_t member_rows(const struct bcsr *m, int32_t tile_rows) {
     return m->block_q < tile_rows && tile_rows % m->block_q && m->block_q % 64 == 0 &&
                    tile_rows % 64 == 0

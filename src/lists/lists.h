@@ -81,8 +81,8 @@ struct lists_sums {
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);
 
-/* What packing with tile_rows would give, measured on at most `samples` evenly spread tiles (all of
- * them when there are fewer) without building the lists, and scaled up to all tiles. */
+/* Sums that packing with tile_rows would give: counted on at most `samples` evenly spread tiles, all
+ * where there are fewer, and scaled up to all tiles. No list is built. */
 tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t tile_rows,
                            int64_t samples, tess_error *error);
 

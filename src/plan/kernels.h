@@ -14,6 +14,8 @@
 #define TESSERA_KERNELS_H
 
 #include "base/carve.h"
+#include "lists/fill.h"
+#include "lists/fill_rules.h"
 #include "lists/lists.h"
 #include "pattern/pattern.h"
 #include "plan/schedule.h"
@@ -66,6 +68,10 @@ struct problem {
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
 #define KERNEL_TILE_KEYS 64
 
+/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
+ * it. */
+#define PLAN_CPU_WORKERS 64
+
 struct kernel;
 
 /* What a backend makes of a plan's packed lists for its kernels: known to the backend alone. */
@@ -86,6 +92,27 @@ struct query_stats {
     float *base;  /* lse in base 2; +Inf where the query is empty */
     float *left;  /* share that the sink leaves, 1 without one */
     float *delta; /* left (dO . o) - dlse */
+};
+
+/*
+ * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * the target's memory; on a device the host may not follow them. While a workspace is sized they are
+ * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
+ *
+ * A kernel of a device walks this: `lists` of the arguments has its arrays there too (but tile_row,
+ * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
+ * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
+ * the header is not of this plan (fill_is_of), it writes nothing.
+ */
+struct filled_image {
+    const struct fill_header *header; /* fill_rules.h: items, merges and slots of today */
+    const struct work_item *items;
+    const struct merge_item *merges;
+    uint64_t layout;                             /* the header's, of this plan */
+    int64_t most_items, most_merges, most_slots; /* capacities */
+    int64_t units;              /* query tiles of all heads, heads packed in one once */
+    int64_t block_q, row_tiles; /* of a block row: queries, and query tiles that it has */
+    int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
 };
 
 /*
@@ -132,6 +159,7 @@ struct kernel_args {
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
     const void *image;            /* CUDA: the pass's part, which image_upload has filled */
     tess_stream stream;
+    const struct filled_image *filled; /* of a reserved plan; else NULL */
 };
 
 /* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
@@ -176,9 +204,18 @@ struct tiling {
     int weighed;
     /* Whether of this problem it can compute listed pairs alone; NULL: never. */
     int (*listed)(const struct problem *problem);
+    /* Backward: each gradient over keys has a kernel of its own, which computes its scores; and parts of a
+     * gradient's dims for each of which scores are computed anew, 0: 1. */
+    int apart, cuts;
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
+    int filled;       /* 1: it walks the image that a fill has written: kernel_args.filled */
+    int filled_alone; /* 1: and no lists of the host */
+    int64_t
+        part_keys; /* keys of a part of filled lists at least, where the caller names none; 0: the
+                          problem's */
+    int gqa_any;   /* 1: any number of query heads is packed together; 0: powers of two */
 };
 
 struct kernel {
@@ -198,6 +235,27 @@ struct kernel {
      * what the plan knows is set in the arguments. */
     size_t (*workspace)(const struct kernel_args *args);
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
+};
+
+/* What a fill is handed, checked: what it reads, and the places of what it writes. The image and the
+ * pattern's arrays lie in the target's memory. Items are in the order of their units, unit u being query
+ * tile u % tiles of packed heads u / tiles. */
+struct fill_job {
+    const char *function; /* that the caller called, for errors */
+    const tess_target *target;
+    const struct fill_shape *shape;
+    const struct fill_splits *splits;
+    const tess_device_pattern *pattern;
+    struct fill_header *header; /* TESS_REPORT_SIZE bytes */
+    struct fill_arrays arrays;
+    struct work_item *items;
+    struct merge_item *merges;
+    void *scratch; /* of fill_scratch bytes */
+    uint64_t layout;
+    int64_t units;
+    int64_t list_heads; /* query heads that read a list */
+    int64_t list_packs; /* packed heads that read a list: pack p reads list p / list_packs */
+    tess_stream stream;
 };
 
 /* What tess_merge hands on, checked. */
@@ -229,12 +287,22 @@ struct backend {
      * the plan itself. */
     size_t (*image_size)(const struct kernel_args *args);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
+    /* What tess_plan_print says of a pass beside its kernel's name, as snprintf writes it: what else is
+     * launched, and how. 0: nothing. NULL: nothing ever. */
+    int (*detail)(const struct kernel_args *args, char *room, size_t size);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
     /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
      * NULL; and waiting for a stream. */
     void *(*allocate)(size_t size);
     void (*release)(void *memory);
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
+    /* Reserved plans. How many workers splits are made for: a number that the target declares. Bytes
+     * of an image that the fill alone uses; NULL: none. Filling an image, in the order of the stream:
+     * without waiting or allocating. */
+    int64_t (*fill_workers)(const tess_target *target);
+    size_t (*fill_scratch)(const struct fill_shape *shape);
+    tess_status (*fill)(const struct fill_job *job, tess_error *error);
+    int host_images; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one

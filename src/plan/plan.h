@@ -7,10 +7,6 @@
 #define PLAN_PASSES 7  /* of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
-/* Parts that CPU work is cut for, whatever the number of threads, so that results do not depend on
- * it. */
-#define PLAN_CPU_WORKERS 64
-
 struct plan_height {
     int32_t rows;
     double seconds; /* predicted from a sample of tiles */

@@ -80,10 +80,15 @@ static void say_problem(struct text *t, const tess_plan *plan) {
 /* The kernel of each pass, and the other kernels of its stage that could have been taken, with why
  * they were not. */
 static void say_kernels(struct text *t, const tess_plan *plan) {
+    const struct kernel_args of_plan = plan_args(plan);
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         int64_t foreign = 0;
         say(t, "  kernel    %s: %s", tess_stage_name(pass->stage), pass->kernel->name);
         say(t, pass->what ? ", %s\n" : "\n", pass->what);
+        const struct kernel_args args = pass_args(&of_plan, pass);
+        char detail[128];
+        if (plan->backend->detail && plan->backend->detail(&args, detail, sizeof detail) > 0)
+            say(t, "            %s\n", detail);
         for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == pass->kernel || other->stage != pass->stage)

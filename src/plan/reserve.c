@@ -7,57 +7,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IMAGE_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
+_Static_assert(sizeof(struct fill_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
 
-/* What an image begins with. */
-struct image_header {
-    uint64_t magic, layout;
-    int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
-    int64_t merges, slots;
-    int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
-};
-_Static_assert(sizeof(struct image_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
-
-/* An image, placed:  | header | arrays of lists | items | merges | */
-struct image {
-    struct image_header *header;
-    struct fill_arrays arrays;
-    struct work_item *items;
-    struct merge_item *merges;
-};
-
-static void image_take(struct carve *c, const struct reserved *r, struct image *image) {
+/* Places an image:  | header | arrays of lists | items | merges | scratch | */
+static void image_take(struct carve *c, const tess_plan *plan, struct fill_job *image) {
+    const struct reserved *r = plan->reserved;
+    size_t (*scratch)(const struct fill_shape *) = plan->backend->fill_scratch;
     image->header = carve_take(c, TESS_REPORT_SIZE, 1);
     fill_take(c, &r->shape, &image->arrays);
     image->items = carve_take(c, (size_t)r->items, sizeof *image->items);
     image->merges = carve_take(c, (size_t)r->merges, sizeof *image->merges);
+    image->scratch = carve_take(c, scratch ? scratch(&r->shape) : 0, 1);
 }
 
-static struct image image_at(const tess_plan *plan, const void *memory) {
+struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pattern,
+                            const void *memory) {
+    const struct reserved *r = plan->reserved;
+    const int64_t list_heads = plan->problem.heads_q / r->shape.heads;
     struct carve c = {.base = (char *)(uintptr_t)memory};
-    struct image image;
-    image_take(&c, plan->reserved, &image);
-    return image;
+    struct fill_job job = {.function = "tess_plan_fill",
+                           .target = &plan->target,
+                           .shape = &r->shape,
+                           .splits = &r->splits,
+                           .pattern = pattern,
+                           .layout = r->layout,
+                           .units = r->units,
+                           .list_heads = list_heads,
+                           .list_packs = list_heads / plan->work.tile_heads};
+    image_take(&c, plan, &job);
+    return job;
 }
 
 /* ---- reserving ---- */
 
-/* Cuts block rows into query tiles: as high as the kernel has them, of one block row each. */
-static void shape_tiles(struct fill_shape *s, const struct kernel *kernel, int32_t asked) {
-    const int64_t height = min_i64(s->block_q, s->n_q), last = s->n_q - (s->rows - 1) * s->block_q;
-    const int32_t *rows = kernel->tiling->rows;
-    while (rows[1] && *rows < height && *rows != asked)
-        rows++;
-    s->tile_rows = *rows;
-    s->row_tiles = (height + *rows - 1) / *rows;
-    s->tiles = (s->rows - 1) * s->row_tiles + (last + *rows - 1) / *rows;
+/* Cuts block rows into query tiles of so many rows. */
+static void shape_tiles(struct fill_shape *s, int32_t rows) {
+    const int64_t last = s->n_q - (s->rows - 1) * s->block_q;
+    s->tile_rows = rows;
+    s->row_tiles = (min_i64(s->block_q, s->n_q) + rows - 1) / rows;
+    s->tiles = (s->rows - 1) * s->row_tiles + (last + rows - 1) / rows;
+}
+
+/* The most keys that a tile lists. */
+static int64_t keys_most(const struct fill_shape *s) {
+    const int64_t blocks = s->form == TESS_RANGES ? s->cols : min_i64(s->capacity, s->cols);
+    return min_i64(blocks * s->block_kv, s->n_kv);
 }
 
 /* The most parts that a tile is cut into, by its keys. */
 static int64_t parts_most(const struct reserved *r) {
-    const struct fill_shape *s = &r->shape;
-    const int64_t blocks = s->form == TESS_RANGES ? s->cols : min_i64(s->capacity, s->cols);
-    return max_i64(1, min_i64(blocks * s->block_kv, s->n_kv) / r->splits.part_keys);
+    return max_i64(1, keys_most(&r->shape) / r->splits.part_keys);
 }
 
 /* Bounds that hold for all lists, see fill_parts. */
@@ -98,9 +97,12 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     r->item_seconds = kernel->cost.item;
     r->key_seconds =
         select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
+    const int64_t part_keys = kernel->tiling->part_keys && !plan->problem.parts_asked
+                                  ? kernel->tiling->part_keys
+                                  : plan->problem.part_keys;
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
-                                     .part_keys = plan->problem.part_keys,
-                                     .workers = PLAN_CPU_WORKERS};
+                                     .part_keys = part_keys,
+                                     .workers = plan->backend->fill_workers(&plan->target)};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
     r->layout = layout_number(r, work->tile_heads);
@@ -121,15 +123,33 @@ static tess_status work_reserve(tess_plan *plan, tess_error *error) {
     return TESS_OK;
 }
 
+/* Of an image, placed; NULL: sizes alone. */
+static struct filled_image filled_image(const tess_plan *plan, const struct fill_job *image) {
+    const struct reserved *r = plan->reserved;
+    return (struct filled_image){.header = image ? image->header : NULL,
+                                 .items = image ? image->items : NULL,
+                                 .merges = image ? image->merges : NULL,
+                                 .layout = r->layout,
+                                 .most_items = r->items,
+                                 .most_merges = r->merges,
+                                 .most_slots = r->slots,
+                                 .units = r->units,
+                                 .block_q = r->shape.block_q,
+                                 .row_tiles = r->shape.row_tiles,
+                                 .heads = r->shape.heads};
+}
+
 static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {
     const struct kernel_args of_plan = plan_args(plan);
-    const struct kernel_args args = pass_args(&of_plan, plan->passes);
+    const struct filled_image filled = filled_image(plan, NULL);
+    struct kernel_args args = pass_args(&of_plan, plan->passes);
     struct carve workspace = {0}, carve = {0};
     struct plan_room room;
-    struct image image;
+    struct fill_job image;
+    args.filled = &filled;
     plan->passes->workspace = plan->passes->kernel->workspace(&args);
     plan_carve(plan, &workspace, &room);
-    image_take(&carve, plan->reserved, &image);
+    image_take(&carve, plan, &image);
     if (workspace.overflow || carve.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
                          "workspace or image of this capacity do not fit the address space");
@@ -167,11 +187,17 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_reserve", NULL,
                          "out of memory for the plan");
     }
+    int32_t rows;
     plan->reserved->shape = *shape;
     heads_place(plan);
+    const int64_t height = min_i64(shape->block_q, shape->n_q);
     tess_status status = select_kernels(plan, kernel, error);
+    if (!status && !kernel)
+        select_filled_kernel(plan, plan->passes, height, (double)keys_most(shape));
+    if (!status)
+        status = select_filled_rows(plan, plan->passes, height, &rows, error);
     if (!status) {
-        shape_tiles(&plan->reserved->shape, plan->passes->kernel, problem->tile_rows);
+        shape_tiles(&plan->reserved->shape, rows);
         plan->work.tile_heads = select_tile_heads(plan, plan->passes, plan->passes->kernel,
                                                   plan->reserved->shape.tile_rows);
         reserved_make(plan->reserved, plan);
@@ -189,83 +215,53 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
 
 /* ---- filling ---- */
 
-/* Keys of unit u: query tile u % tiles of packed heads u / tiles. */
-static int64_t unit_keys(const tess_plan *plan, const struct fill_arrays *a, int64_t u) {
-    const int64_t tiles = plan->reserved->shape.tiles;
-    return a->keys[plan->list_of[u / tiles * plan->work.tile_heads] * tiles + u % tiles];
-}
-
-/* Items in the order of their units, so that places follow from sums of parts alone. */
-static void items_fill(const tess_plan *plan, const struct image *image) {
-    const struct reserved *r = plan->reserved;
-    const int64_t tiles = r->shape.tiles;
-    int64_t total = 0, items = 0, merges = 0, slots = 0;
-    for (int64_t u = 0; u < r->units; u++)
-        total += unit_keys(plan, &image->arrays, u);
-    const int64_t share = fill_share(&r->splits, total + r->units * r->splits.item);
-    for (int64_t u = 0; u < r->units; u++) {
-        const int32_t parts = fill_parts(&r->splits, unit_keys(plan, &image->arrays, u), share);
-        const int32_t packed = (int32_t)(u / tiles), tile = (int32_t)(u % tiles);
-        for (int32_t part = 0; part < parts; part++)
-            image->items[items++] =
-                (struct work_item){packed, tile, part, parts, parts > 1 ? slots + part : -1};
-        if (parts > 1) {
-            image->merges[merges++] = (struct merge_item){packed, tile, parts, slots};
-            slots += parts;
-        }
-    }
-    image->header->items = items, image->header->merges = merges, image->header->slots = slots;
-    image->header->unit_keys = total;
-}
-
-void reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *memory) {
-    const struct image image = image_at(plan, memory);
-    const int64_t heads = plan->problem.heads_q / plan->reserved->shape.heads;
-    struct fill_counts counts;
-    fill_lists(&plan->reserved->shape, pattern, &image.arrays, &counts);
-    memset(image.header, 0, TESS_REPORT_SIZE);
-    *image.header = (struct image_header){.magic = IMAGE_MAGIC,
-                                          .layout = plan->reserved->layout,
-                                          .faults = counts.faults,
-                                          .overflows = counts.overflows,
-                                          .keys = counts.keys,
-                                          .pairs = counts.pairs * heads};
-    items_fill(plan, &image);
+tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
+                         tess_stream stream, tess_error *error) {
+    struct fill_job job = reserve_job(plan, pattern, image);
+    job.stream = stream;
+    return plan->backend->fill(&job, error);
 }
 
 /* ---- running ---- */
 
-/* The header of an image that this plan has filled, or NULL. */
-static const struct image_header *header_of(const tess_plan *plan, const void *image) {
-    const struct image_header *header = image;
-    return header->magic == IMAGE_MAGIC && header->layout == plan->reserved->layout ? header : NULL;
-}
-
-tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error) {
+/* Runs over an image of the host, which is read here. */
+static tess_status run_on_host(const tess_plan *plan, struct kernel_args *args,
+                               const struct fill_job *image, tess_error *error) {
     const struct reserved *r = plan->reserved;
-    struct kernel_args args = pass_args(run, plan->passes);
-    const struct image_header *header = header_of(plan, args.image);
-    if (!header)
-        return error_set(error, TESS_INVALID_ARGUMENT, args.function, "image",
+    const struct fill_header *header = image->header;
+    if (!fill_is_of(header, r->layout))
+        return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
                          "this plan has not filled the image: call tess_plan_fill before the run");
-    const struct image image = image_at(plan, args.image);
-    const struct lists lists = fill_view(&r->shape, &image.arrays, plan->work.lists.tile_row);
+    const struct lists lists = fill_view(&r->shape, &image->arrays, plan->work.lists.tile_row);
     const struct schedule schedule = {.n_items = header->items,
                                       .n_merges = header->merges,
                                       .n_slots = header->slots,
-                                      .items = image.items,
-                                      .merges = image.merges};
-    args.lists = &lists;
-    args.schedule = &schedule;
-    args.lengths = image.arrays.lengths;
-    args.seconds =
+                                      .items = image->items,
+                                      .merges = image->merges};
+    args->lists = &lists;
+    args->schedule = &schedule;
+    args->seconds =
         r->item_seconds * (double)header->items + r->key_seconds * (double)header->unit_keys;
+    return args->kernel->run(args, error);
+}
+
+tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error) {
+    struct kernel_args args = pass_args(run, plan->passes);
+    const struct fill_job image = reserve_job(plan, NULL, args.image);
+    const struct filled_image filled = filled_image(plan, &image);
+    args.filled = &filled;
+    args.lengths = image.arrays.lengths;
+    if (plan->backend->host_images)
+        return run_on_host(plan, &args, &image, error);
+    const struct lists lists = fill_view(&plan->reserved->shape, &image.arrays, NULL);
+    args.lists = &lists;
+    args.schedule = NULL;
     return args.kernel->run(&args, error);
 }
 
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report) {
-    const struct image_header *header = header_of(plan, image);
-    if (!header)
+    const struct fill_header *header = image;
+    if (!fill_is_of(header, plan->reserved->layout))
         return -1;
     report->faults = header->faults;
     report->overflows = header->overflows;

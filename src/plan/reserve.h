@@ -5,8 +5,6 @@
 #ifndef TESSERA_RESERVE_H
 #define TESSERA_RESERVE_H
 
-#include "lists/fill.h"
-#include "lists/fill_rules.h"
 #include "plan/plan.h"
 
 /* What a reserved plan knows of its lists. */
@@ -34,8 +32,13 @@ tess_status reserve_make(tess_plan **plan, const struct problem *problem, const 
                          const struct fill_shape *shape, const tess_target *target,
                          const struct backend *backend, tess_error *error);
 
-/* Fills an image of a CPU plan from what check_filling answered. */
-void reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image);
+/* Fills an image, in the order of the stream, from what check_filling answered. */
+tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
+                         tess_stream stream, tess_error *error);
+
+/* The same as a backend is handed it: image and pattern are placed, and not looked at. */
+struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pattern,
+                            const void *image);
 
 /* Runs a reserved plan over the image of the arguments. */
 tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);

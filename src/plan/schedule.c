@@ -166,12 +166,12 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
 }
 
 /*
- * Deals the items; into *end when the last worker ends. Where `cuts` is given, whole tiles that would
- * run past a worker's share are cut into as many parts as there is room for among those who are free
- * first. Zero, or -1 when memory ran out.
+ * Assigns the items; *end: when the last worker ends. Where `cuts` is given, whole tiles that would run
+ * past a worker's share are cut: into as many parts as the workers that are free first have room for.
+ * Zero, or -1 when memory ran out.
  */
-static int wave_deal(struct wave *wave, const struct schedule *s, int64_t tiles, struct cuts *cuts,
-                     const struct schedule_rules *rules, int64_t *end) {
+static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tiles,
+                       struct cuts *cuts, const struct schedule_rules *rules, int64_t *end) {
     const int64_t share = wave->total / rules->workers;
     int failed = assign_begin(&wave->assignment, (int32_t)rules->workers);
     for (int64_t i = 0; i < wave->n && !failed; i++) {
@@ -206,8 +206,8 @@ static int wave_cut(struct cuts *cuts, const struct schedule *s, const int64_t *
     if (!failed) {
         merge = (int64_t)(rules->merge_cost / rules->key_cost / (double)rules->workers);
         memcpy(even.parts, cuts->parts, bytes);
-        failed = wave_deal(&wave, s, tiles, NULL, rules, &whole) ||
-                 wave_deal(&wave, s, tiles, &even, rules, &parts);
+        failed = wave_assign(&wave, s, tiles, NULL, rules, &whole) ||
+                 wave_assign(&wave, s, tiles, &even, rules, &parts);
         whole += s->n_merges > 0 ? merge : 0;
         parts += merge;
     }

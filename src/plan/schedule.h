@@ -1,9 +1,9 @@
 /*
  * The schedule: which piece of work is done when. Items are taken in order by whoever is free, so
  * they stand longest first inside each group of heads that fits the cache. A tile whose list is
- * long, or that would be left for a last wave of few workers, is split into parts with their own
- * partial results, merged in the order of the parts: splits depend on the pattern and the target's
- * declared numbers only, so the bits of a result do not depend on threads or luck.
+ * long, or that would be left for a last wave of few workers, is split into parts (KV split). Their
+ * partial results are combined in the order of the parts. Splits depend on the pattern and the
+ * target's declared numbers only, so the bits of a result do not depend on threads or luck.
  */
 #ifndef TESSERA_SCHEDULE_H
 #define TESSERA_SCHEDULE_H
@@ -32,8 +32,13 @@ struct schedule {
     struct merge_item *merges;
 };
 
+/* Qualifiers of the rule below, which kernels compile too. */
+#ifndef SCHEDULE_RULE
+#define SCHEDULE_RULE static inline
+#endif
+
 /* Keys [begin, end) of a tile's list, in list order, that part `part` of `parts` computes. */
-static inline void schedule_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin,
+SCHEDULE_RULE void schedule_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin,
                                  int64_t *end) {
     int64_t chunks = (keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
     *begin = chunks * part / parts * SCHEDULE_CHUNK;

@@ -53,13 +53,25 @@ int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
     if (tiling->gqa_exact)
         return plan->block_q % tiling->gqa_rows && heads_share(plan, tile_heads) ? tile_heads : 0;
     while (!heads_share(plan, tile_heads))
-        tile_heads /= 2;
+        tile_heads = tiling->gqa_any ? tile_heads - 1 : tile_heads / 2;
     return tile_heads;
+}
+
+/* NULL, or why a kernel does not walk the plan's lists, those of a fill or of the host. */
+static const char *lists_refused(const tess_plan *plan, const struct kernel *kernel) {
+    const struct tiling *tiling = kernel->tiling;
+    if (!tiling)
+        return NULL;
+    if (plan->reserved)
+        return tiling->filled ? NULL : "it does not walk lists that tess_plan_fill writes";
+    return tiling->filled_alone ? "it walks lists that tess_plan_fill writes alone" : NULL;
 }
 
 const char *select_refuses(const tess_plan *plan, const struct pass *pass,
                            const struct kernel *kernel) {
     int fits = !kernel->tiling;
+    if (lists_refused(plan, kernel))
+        return lists_refused(plan, kernel);
     for (const int32_t *rows = kernel->tiling ? kernel->tiling->rows : NULL; rows && *rows; rows++)
         fits |= height_fits(plan, kernel, *rows);
     return fits ? kernel->refuses(kernel, &pass->problem, &plan->target)
@@ -68,6 +80,8 @@ const char *select_refuses(const tess_plan *plan, const struct pass *pass,
 
 int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
     struct problem easiest = pass->problem;
+    if (lists_refused(plan, kernel))
+        return 1;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
@@ -83,7 +97,8 @@ static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != pass->stage ||
-            (forced && forced->stage == pass->stage && kernel != forced))
+            (forced && forced->stage == pass->stage && kernel != forced) ||
+            (!forced && !plan->reserved && lists_refused(plan, kernel)))
             continue;
         const char *why = select_refuses(plan, pass, kernel);
         if (!why)
@@ -103,20 +118,27 @@ static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
     return 0;
 }
 
-/* Whether the kernel takes the height that the problem asks for. */
-static tess_status height_check(const tess_plan *plan, const struct kernel *kernel,
-                                tess_error *error) {
+/* What the tiles of a pass are made of. */
+static const char *tile_name(const struct pass *pass) {
+    return pass->over_keys ? "key" : "query";
+}
+
+/* Whether the pass's kernel takes the height that the problem asks for. */
+static tess_status height_check(const tess_plan *plan, const struct pass *pass, tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
     const int32_t rows = plan->problem.tile_rows;
     if (!rows)
         return TESS_OK;
     if (!kernel_has_height(kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "kernel %s has no query tiles of %d rows", kernel->name, (int)rows);
+                         "kernel %s has no %s tiles of %d rows", kernel->name, tile_name(pass),
+                         (int)rows);
     if (!height_fits(plan, kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                         "query tiles of %d rows of kernel %s take %lld bytes of shared memory, "
+                         "%s tiles of %d rows of kernel %s take %lld bytes of shared memory, "
                          "the target's blocks have %lld",
-                         (int)rows, kernel->name, (long long)height_shared(kernel, rows),
+                         tile_name(pass), (int)rows, kernel->name,
+                         (long long)height_shared(kernel, rows),
                          (long long)plan->target.shared_memory_per_block);
     return TESS_OK;
 }
@@ -142,9 +164,25 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
                          "kernel %.64s computes %s, which the chosen pipeline does not contain",
                          name, tess_stage_name(forced->stage));
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
-        if (pass->kernel->tiling && height_check(plan, pass->kernel, error))
+        if (pass->kernel->tiling && height_check(plan, pass, error))
             return TESS_UNSUPPORTED;
     return TESS_OK;
+}
+
+tess_status select_filled_rows(const tess_plan *plan, const struct pass *pass, int64_t height,
+                               int32_t *rows, tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
+    const int32_t asked = plan->problem.tile_rows;
+    *rows = 0;
+    for (const int32_t *r = kernel->tiling->rows; *r && *rows < height && (!asked || *rows < asked);
+         r++)
+        if (height_fits(plan, kernel, *r) && select_tile_heads(plan, pass, kernel, *r))
+            *rows = *r;
+    return *rows ? TESS_OK
+                 : error_set(error, TESS_UNSUPPORTED, "tess_plan_reserve", "problem",
+                             "kernel %s has query tiles of these rows for heads that share a list "
+                             "alone",
+                             kernel->name);
 }
 
 /* ---- cost ---- */
@@ -187,13 +225,14 @@ double select_dims(const struct pass *pass, const struct kernel *kernel) {
     const int32_t padded = kernel->tiling->padded_head;
     const int64_t d_qk = padded ? padded : p->d_qk, d_v = padded ? padded : p->d_v;
     const int64_t products = d_qk + d_v; /* scores and outputs, or dP */
-    const int64_t of_k = p->gradients & TESS_GRADIENT_K ? d_qk : 0;
-    const int64_t of_v = p->gradients & TESS_GRADIENT_V ? d_v : 0;
+    const int64_t cuts = kernel->tiling->cuts > 1 ? kernel->tiling->cuts : 1;
+    const int64_t k = p->gradients & TESS_GRADIENT_K ? cuts * products + d_qk : 0;
+    const int64_t v = p->gradients & TESS_GRADIENT_V ? cuts * d_qk + d_v : 0;
     switch (kernel->stage) {
     case TESS_STAGE_GRADIENT_ROWS:
-        return (double)(products + d_qk);
-    case TESS_STAGE_GRADIENT_KEYS:
-        return (double)((of_k ? products : d_qk) + of_k + of_v);
+        return (double)(cuts * products + d_qk);
+    case TESS_STAGE_GRADIENT_KEYS: /* of both, scores are computed once unless they are apart */
+        return (double)(k + v - (k && v && !kernel->tiling->apart ? d_qk : 0));
     default:
         return (double)products;
     }
@@ -338,4 +377,38 @@ tess_status select_height(const tess_plan *plan, struct pass *pass, const struct
     return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                      "kernel %s has query tiles of %lld rows for heads that share a list alone",
                      first->name, (long long)plan->problem.tile_rows);
+}
+
+/* ---- reserved plans ---- */
+
+/* Predicted seconds where the tiles of a pattern of n_q queries list `keys` keys each. */
+static double filled_cost(const tess_plan *plan, struct pass *pass, const struct kernel *kernel,
+                          int64_t height, double keys) {
+    const struct problem *p = &plan->problem;
+    int32_t rows;
+    pass->kernel = kernel;
+    if (select_filled_rows(plan, pass, height, &rows, NULL))
+        return INFINITY;
+    const int32_t tile_heads = select_tile_heads(plan, pass, kernel, rows);
+    const double tiles = (double)p->n_q * (double)((height + rows - 1) / rows) / (double)height;
+    return (double)(p->batch * p->heads_q) / tile_heads * tiles *
+           (kernel->cost.item + keys * select_key_cost(plan, pass, kernel,
+                                                       select_dims(pass, kernel),
+                                                       (double)rows * tile_heads));
+}
+
+void select_filled_kernel(const tess_plan *plan, struct pass *pass, int64_t height, double keys) {
+    const struct backend *backend = plan->backend;
+    const struct kernel *best = pass->kernel;
+    double least = INFINITY;
+    for (const struct kernel *k = best; k < backend->kernels + backend->n_kernels; k++) {
+        if (k->stage != pass->stage || select_refuses(plan, pass, k))
+            continue;
+        const double seconds = filled_cost(plan, pass, k, height, keys);
+        if (seconds < least)
+            least = seconds, best = k;
+        if (!k->tiling->weighed)
+            break;
+    }
+    pass->kernel = best;
 }

@@ -23,6 +23,15 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
 tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
                           double heads, int forced, int32_t *rows, tess_error *error);
 
+/* Makes the pass's kernel that of a reserved plan: of those that are weighed against it the one that is
+ * predicted to take least, where block rows have `height` queries and list `keys` keys. */
+void select_filled_kernel(const tess_plan *plan, struct pass *pass, int64_t height, double keys);
+
+/* Into *rows the height of the tiles of a reserved plan, whose lists are not known: the lowest that
+ * holds `height` rows, or those that the problem asks for; or the highest. */
+tess_status select_filled_rows(const tess_plan *plan, const struct pass *pass, int64_t height,
+                               int32_t *rows, tess_error *error);
+
 /* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
  * do not share their list, or need not be. Key tiles are of one K/V head: 1. */
 int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,

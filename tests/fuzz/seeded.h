@@ -1,7 +1,7 @@
 /*
  * A mutator that knows what good inputs look like: now and then it starts again from one of the
- * target's seeds, and it often repairs the length that a file's header claims, so that most inputs
- * get past the first check.
+ * target's seeds. It often repairs the length that a file's header claims, so that most inputs get
+ * past the first check.
  */
 #ifndef FUZZ_SEEDED_H
 #define FUZZ_SEEDED_H

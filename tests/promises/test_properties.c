@@ -1,7 +1,7 @@
 /*
- * What attention must satisfy whatever the numbers are: a constant V comes back, outputs lie
- * between the smallest and largest V, permuting keys changes nothing, two halves of the keys merge
- * by their lse to the whole, and a list of all blocks is dense attention.
+ * What attention must satisfy whatever the numbers are. A constant V comes back; outputs lie between
+ * the smallest and largest V; permuting keys changes nothing. Two halves of the keys merge by their
+ * lse to the whole; a list of all blocks is dense attention.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * What tess_run promises: it allocates nothing and prints nothing, takes a workspace of exactly the
- * size told and refuses one byte less, gives the same bits for every number of threads and every
- * repeat, and lets threads share one plan. tess_merge, too, allocates nothing and prints nothing.
+ * What tess_run promises: it allocates nothing and prints nothing. It takes a workspace of exactly the
+ * size told and refuses one byte less. Bits are the same for every number of threads and every repeat,
+ * and threads share one plan. tess_merge, too, allocates nothing and prints nothing.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>

@@ -47,6 +47,9 @@ paths() {
     forbid 'cpu knows cuda' "$include.*cuda" $(all src/cpu)
     forbid 'cpu knows cuda' "$include(.*/)?($(paths src/cuda))\"" $(all src/cpu)
     forbid 'cuda knows cpu' "$include(.*/)?($(paths src/cpu))\"" $(all src/cuda)
+    forbid 'primitives of the device know a pipeline' \
+        "$include(forward|backward|staged|lists|plan|host/(staged|forward|backward|launch|table))[/.]" \
+        $(all src/cuda/device)
     forbid 'the core knows a backend' \
         "$include(.*/)?(cpu[/_.]|cuda[/_]|$(paths src/cpu)|$(paths src/cuda))" $core
     forbid 'base knows the rest of the core' "$include(pattern|lists|plan)/" $(all src/base)

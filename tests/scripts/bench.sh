@@ -230,7 +230,7 @@ good bench --resume --time-limit 0.000001 "${cases[@]}" "n=11,d=4,$small" --json
 says 'bench: 1 of 4 cases are left'
 good bench --resume --seconds 0 --stages "n=8,d=4,backend=cpu,pipeline=staged" --json out/r.json
 checks=$((checks + 1))
-[ "$(grep -c '"asked"' out/r.json)" -eq 4 ] || fail 'another manner is another row'
+[ "$(grep -c '"asked"' out/r.json)" -eq 4 ] || fail 'another method is another row'
 refused --json bench --resume "${cases[@]}"
 cp out/r.json r.json
 for text in '' '{}' '[1]' '[{"asked": 1}]' '[{"asked": "a"}' garbage; do

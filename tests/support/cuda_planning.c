@@ -22,12 +22,21 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
+tess_status decode_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
 tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
 tess_status delta_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
+}
+
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
+    (void)job, (void)error;
+    return TESS_NO_CUDA;
 }
 
 tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,

@@ -31,6 +31,38 @@ static void *array_make(struct lab_buffer *b, int64_t count, size_t size) {
 
 /* ---- drawing ---- */
 
+struct device_sizes device_sizes_draw(uint64_t seed) {
+    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, 3)};
+    s.batch = PICK(1, 1, 1, 2, 3);
+    s.heads_kv = PICK(2, 1, 1, 2, 3);
+    s.heads_q = s.heads_kv * PICK(3, 1, 2, 3, 4, 8, 16);
+    s.list_batch = PICK(4, 1, 0) ? 1 : s.batch;
+    s.list_heads = pick(seed, 5, (const int64_t[]){1, s.heads_kv, s.heads_q}, 3);
+    s.n_q = PICK(6, 1, 1, 2, 5, 33, 64, 70, 130, 200);
+    s.n_kv = PICK(7, 1, 7, 64, 100, 200, 260, 500);
+    s.block_q = PICK(8, 1, 1, 8, 16, 32, 64, 128, 192);
+    s.block_kv = s.form == TESS_RANGES ? 1 : PICK(9, 1, 1, 8, 16, 32, 64, 128);
+    const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
+    const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
+    const int64_t all = s.list_batch * s.list_heads * rows * cols;
+    s.hostile = (int)PICK(10, 0, 1);
+    if (s.form == TESS_INDICES)
+        s.capacity = 1 + lab_below(seed, 78, 1, 2 * cols);
+    else if (s.form == TESS_RANGES)
+        s.capacity = PICK(11, 1, 2, 3, 4);
+    else
+        s.capacity =
+            s.form == TESS_BLOCK_ROWS || PICK(12, 0, 1) ? 1 + lab_below(seed, 78, 2, all) : all;
+    if (PICK(13, 0, 1)) {
+        s.cut_lo = PICK(14, INT64_MIN, -9, -70, 0);
+        s.cut_hi = PICK(15, 0, 4, INT64_MAX, 90);
+    }
+    s.counts = (s.form == TESS_INDICES || s.form == TESS_RANGES) && PICK(16, 0, 1);
+    s.lengths = (int)PICK(17, 0, 1, 1);
+    s.promises = s.form == TESS_INDICES ? PICK(18, 0, 0, TESS_PADDED_LAST, TESS_DISTINCT, 3, 7) : 0;
+    return s;
+}
+
 /* An entry of INDICES or BLOCK_ROWS. */
 static int32_t index_draw(const struct device_sizes *s, uint64_t seed, uint64_t i) {
     static const int32_t wrong[] = {-2, INT32_MIN, INT32_MAX, -77};

@@ -5,7 +5,16 @@
 #ifndef TESTS_DEVICE_LISTS_H
 #define TESTS_DEVICE_LISTS_H
 
+#include "lab/rng.h"
 #include "support/support.h"
+
+/* Draw `what` of a seed: one of the numbers that follow. */
+static inline int64_t pick(uint64_t seed, uint64_t what, const int64_t *from, int64_t n) {
+    return from[lab_below(seed, 77, what, n)];
+}
+#define PICK(what, ...)                                                                            \
+    pick(seed, what, (const int64_t[]){__VA_ARGS__},                                               \
+         sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 /* Sizes of a draw; what is 0 has no default. */
 struct device_sizes {
@@ -28,6 +37,9 @@ struct device_lists {
     int32_t *today;                   /* [batch] lengths, 0 for those that cannot be */
     int64_t faults, overflows, pairs; /* that a report must tell */
 };
+
+/* Sizes of every form, with and without counts, lengths, cuts, promises and what is not to be. */
+struct device_sizes device_sizes_draw(uint64_t seed);
 
 /* Draws arrays; what cannot be made ends the test. */
 void device_lists_make(struct device_lists *l, const struct device_sizes *sizes, uint64_t seed);

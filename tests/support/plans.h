@@ -17,12 +17,11 @@ static inline tess_problem problem_make(int64_t n) {
     return p;
 }
 
-/* Skips the test, and says why, where the build has no table of CUDA's kernels. */
-static inline void cuda_table_or_skip(void) {
-    if (backend_get(TESS_CUDA))
-        return;
-    print_message("skipped: this build has no table of CUDA's kernels\n");
-    skip();
+/* Every build plans for CUDA here: cuda_planning.c stands in where nothing of CUDA was built. */
+static inline void cuda_table_needed(void) {
+    if (!backend_get(TESS_CUDA))
+        fail_msg(
+            "no table of CUDA's kernels: tessera_cuda_planning in cmake/tests.cmake links one");
 }
 
 /* A machine with a GPU of this compute capability; shared: bytes that a block may have, 0 unknown. */

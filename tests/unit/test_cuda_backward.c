@@ -38,7 +38,7 @@ static void kernels_and_images(void **state) {
         {TESS_F16, 65, "cuda_gradient_keys_f16_d128", "cuda_gradient_rows_f16_d128"},
         {TESS_F32, 256, "cuda_gradient_keys_f32_d256", "cuda_gradient_rows_f32_d256"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_problem problem = backward_of(cases[i].type, cases[i].d);
         tess_plan *plan = plan_of(&problem, "window(90,9)", 16);
@@ -60,7 +60,7 @@ static void kernels_and_images(void **state) {
 /* A gradient that is not wanted has no pass, no lists and no slots. */
 static void gradients_alone(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_problem problem = backward_of(TESS_BF16, 128);
     problem.gradients = TESS_GRADIENT_Q;
     tess_plan *plan = plan_of(&problem, "causal", 64);
@@ -74,29 +74,92 @@ static void gradients_alone(void **state) {
     tess_plan_free(plan);
 }
 
+/* Score modifiers change no kernel; slopes take a share for each warp of an item from the workspace. */
+static void modifiers_are_planned(void **state) {
+    (void)state;
+    static const tess_type types[] = {TESS_F32, TESS_F16, TESS_BF16};
+    cuda_table_needed();
+    for (size_t i = 0; i < 3 * 3; i++) {
+        tess_problem problem = backward_of(types[i % 3], 64 << i / 3);
+        problem.gradients = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
+        tess_plan *plain = plan_of(&problem, "causal", 64);
+        problem.softcap = 30, problem.alibi = 1, problem.sink = 1, problem.dropout = 0.1;
+        tess_plan *plan = plan_of(&problem, "causal", 64);
+        problem.gradients |= TESS_GRADIENT_ALIBI;
+        tess_plan *slopes = plan_of(&problem, "causal", 64);
+        const struct pass *rows = plan_pass(slopes, TESS_STAGE_GRADIENT_ROWS);
+        assert_ptr_equal(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS)->kernel,
+                         plan_pass(plain, TESS_STAGE_GRADIENT_KEYS)->kernel);
+        assert_ptr_equal(plan_pass(plan, TESS_STAGE_GRADIENT_ROWS)->kernel, rows->kernel);
+        const size_t warps = (size_t)(rows->work->lists.tile_rows + 15) / 16;
+        const size_t shares = sizeof(double) * warps * (size_t)rows->work->schedule.n_items;
+        assert_int_equal(rows->workspace - plan_pass(plan, TESS_STAGE_GRADIENT_ROWS)->workspace,
+                         (shares + 63) / 64 * 64);
+        tess_plan_free(slopes);
+        tess_plan_free(plan);
+        tess_plan_free(plain);
+    }
+}
+
+/* What both passes multiply, in heads of dims: past 128 dims each gradient computes its scores, and f32
+ * computes them for each half of a gradient. */
+static void costs_count_every_product(void **state) {
+    (void)state;
+    enum { Q = TESS_GRADIENT_Q, K = TESS_GRADIENT_K, V = TESS_GRADIENT_V };
+    static const struct {
+        tess_type type;
+        int64_t d, gradients;
+        tess_stage stage;
+        int products;
+    } cases[] = {
+        {TESS_BF16, 128, K | V, TESS_STAGE_GRADIENT_KEYS, 4},
+        {TESS_BF16, 128, V, TESS_STAGE_GRADIENT_KEYS, 2},
+        {TESS_BF16, 128, Q, TESS_STAGE_GRADIENT_ROWS, 3},
+        {TESS_F16, 256, K | V, TESS_STAGE_GRADIENT_KEYS, 5},
+        {TESS_F16, 256, K, TESS_STAGE_GRADIENT_KEYS, 3},
+        {TESS_F16, 256, V, TESS_STAGE_GRADIENT_KEYS, 2},
+        {TESS_F16, 256, Q, TESS_STAGE_GRADIENT_ROWS, 3},
+        {TESS_F32, 128, K | V, TESS_STAGE_GRADIENT_KEYS, 4},
+        {TESS_F32, 256, K | V, TESS_STAGE_GRADIENT_KEYS, 8},
+        {TESS_F32, 256, K, TESS_STAGE_GRADIENT_KEYS, 5},
+        {TESS_F32, 256, V, TESS_STAGE_GRADIENT_KEYS, 3},
+        {TESS_F32, 256, Q, TESS_STAGE_GRADIENT_ROWS, 5},
+    };
+    cuda_table_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = backward_of(cases[i].type, cases[i].d);
+        problem.gradients = cases[i].gradients;
+        tess_plan *plan = plan_of(&problem, "causal", 64);
+        const struct pass *pass = plan_pass(plan, cases[i].stage);
+        assert_true(select_dims(pass, pass->kernel) == (double)(cases[i].products * cases[i].d));
+        tess_plan_free(plan);
+    }
+}
+
 static void refused_by_name(void **state) {
     (void)state;
     static const struct {
         int64_t d;
-        double softcap;
-        tess_pipeline pipeline;
+        double scale;
+        int64_t tile_rows, gradients;
         const char *words;
     } cases[] = {
-        {257, 0, TESS_FUSED, "its heads have at most 256 dims"},
-        {64, 3, TESS_FUSED, "it has no softcap, ALiBi or dropout"},
-        {64, 0, TESS_STAGED,
-         "no softmax_backward kernel of the cuda backend computes this: this backend has no "
-         "backward"},
+        {257, 0, 0, 0, "its heads have at most 256 dims"},
+        {64, 0x1.8p127, 0, 0, "it computes scales of up to 2^127"},
+        {64, -0x1.8p127, 0, 0, "it computes scales of up to 2^127"},
+        {64, 0x1p-127, 0, 0, "it computes scales of at least 2^-126"},
+        {64, 0, 256, 0, "has no key tiles of 256 rows"},
+        {64, 0, 256, TESS_GRADIENT_Q, "has no query tiles of 256 rows"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("causal", N, 16, BATCH, HEADS_Q);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(90, 232448);
         tess_problem problem = backward_of(TESS_BF16, cases[i].d);
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
-        problem.softcap = cases[i].softcap;
-        problem.pipeline = cases[i].pipeline;
+        problem.scale = cases[i].scale, problem.tile_rows = (int32_t)cases[i].tile_rows;
+        problem.gradients = cases[i].gradients;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error),
                          TESS_UNSUPPORTED);
         if (!strstr(error.message, cases[i].words))
@@ -151,7 +214,7 @@ static void pieces_are_the_groups_lists(void **state) {
     } cases[] = {{"window(90,9)", 16, 0}, {"random(0.1,1)", 1, 128},
                  {"causal", 64, 128},     {"random(0.02,2)&causal", 8, 0},
                  {"random(0,1)", 32, 0},  {"global(40)+window(9,9)", 5, 128}};
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem problem = backward_of(i % 2 ? TESS_F32 : TESS_BF16, 64);
         problem.part_keys = cases[i].part_keys;
@@ -179,10 +242,9 @@ static void pieces_are_the_groups_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_and_images),
-        cmocka_unit_test(gradients_alone),
-        cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(pieces_are_the_groups_lists),
+        cmocka_unit_test(kernels_and_images),    cmocka_unit_test(gradients_alone),
+        cmocka_unit_test(modifiers_are_planned), cmocka_unit_test(costs_count_every_product),
+        cmocka_unit_test(refused_by_name),       cmocka_unit_test(pieces_are_the_groups_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -1,7 +1,7 @@
 /*
- * Granules against the pattern itself: the items of a plan, expanded again, must list for every
- * head and query exactly the keys that tess_pattern_row answers, each once, whatever the granule's
- * size, the splits and the number of workers.
+ * Granules against the pattern itself: the items of a plan are expanded again. For every head and
+ * query they must list exactly the keys that tess_pattern_row answers, each once. Sizes of granules,
+ * splits and the number of workers change nothing.
  */
 #include "support/words.h"
 
@@ -11,9 +11,9 @@
 #define HEADS 4
 #define HEADS_KV 2
 
-/* What a test packs, cuts and looks at; `stack` heads to a tile, which share their lists. */
+/* What a test packs, cuts and looks at; `tile_heads` heads to a tile, which share their lists. */
 struct cut {
-    int64_t stack;
+    int64_t tile_heads;
     tess_pattern *pattern;
     struct lists lists;
     struct schedule schedule;
@@ -23,27 +23,27 @@ struct cut {
 
 static void cut_make_for(struct cut *c, struct granule_step step, const char *spec, int64_t n_q,
                          int64_t n_kv, int64_t block_q, int64_t block_kv, int32_t tile_rows,
-                         int32_t workers, int64_t stack) {
+                         int32_t workers, int64_t tile_heads) {
     const int groups = workers % 2 == 0 && !step.keys;
     tess_error error = tess_error_init();
     c->pattern = make(spec, (const int64_t[]){n_q, n_kv, block_q, block_kv}, 1, HEADS_KV);
-    c->stack = stack;
-    int64_t of_stack[HEADS];
+    c->tile_heads = tile_heads;
+    int64_t of_tile[HEADS];
     for (int h = 0; h < HEADS; h++)
-        of_stack[h / stack] = c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
+        of_tile[h / tile_heads] = c->list_of[h] = bcsr_list(&c->pattern->lists, 0, h, HEADS);
     const struct schedule_rules rules = {
         .item_cost = 1, .key_cost = 1, .workers = 64, .min_part_keys = 128, .heads_per_group = 3};
     const struct granule_rules granule_rules = {.list_of = c->list_of,
                                                 .heads_q = HEADS,
                                                 .heads_kv = HEADS_KV,
-                                                .stack = stack,
+                                                .tile_heads = tile_heads,
                                                 .workers = workers,
                                                 .size = workers % 3 ? GRANULE_MAX : GRANULE_MAX / 2,
                                                 .groups = groups,
                                                 .step = step};
     assert_int_equal(lists_pack(&c->lists, &c->pattern->lists, tile_rows, &error), TESS_OK);
-    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, of_stack,
-                                   HEADS / stack, &rules, &error),
+    assert_int_equal(schedule_make(&c->schedule, c->lists.keys, c->lists.tiles, of_tile,
+                                   HEADS / tile_heads, &rules, &error),
                      TESS_OK);
     assert_int_equal(granules_make(&c->granules, &c->lists, &c->schedule, &granule_rules, &error),
                      TESS_OK);
@@ -59,9 +59,9 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
 }
 
 static void cut_make(struct cut *c, const char *spec, int64_t n_q, int64_t n_kv, int64_t block_q,
-                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t stack) {
+                     int64_t block_kv, int32_t tile_rows, int32_t workers, int64_t tile_heads) {
     cut_make_for(c, (struct granule_step){0, 0}, spec, n_q, n_kv, block_q, block_kv, tile_rows,
-                 workers, stack);
+                 workers, tile_heads);
 }
 
 static void cut_free(struct cut *c) {
@@ -156,8 +156,9 @@ static void check(const struct cut *c) {
     assert_non_null(row);
     assert_int_equal(g->worker_ptr[0], 0);
     assert_int_equal(g->worker_ptr[g->workers], g->n_items);
-    for (int64_t i = 0; i < c->stack * g->n_items; i++)
-        expand(c, &g->items[i / c->stack], g->items[i / c->stack].head + i % c->stack, seen);
+    for (int64_t i = 0; i < c->tile_heads * g->n_items; i++)
+        expand(c, &g->items[i / c->tile_heads],
+               g->items[i / c->tile_heads].head + i % c->tile_heads, seen);
     for (int64_t h = 0; h < HEADS; h++)
         for (int64_t i = 0; i < n_q; i++) {
             int64_t n, found = 0;
@@ -343,7 +344,7 @@ static void tiles_of_fewer_rows_share_words(void **state) {
     const struct granule_rules rules = {.list_of = c.list_of,
                                         .heads_q = HEADS,
                                         .heads_kv = HEADS_KV,
-                                        .stack = 1,
+                                        .tile_heads = 1,
                                         .workers = 4,
                                         .size = GRANULE_MAX,
                                         .groups = 1};
@@ -391,21 +392,21 @@ static void sizes_follow_the_runs(void **state) {
     }
 }
 
-/* The parts of a split tile take its slots in their order, those of each head of a stack, and its
+/* The parts of a split tile take its slots in their order, those of each head of a packed tile, and its
  * merges name them all. */
 static void merges_name_their_parts(void **state) {
     (void)state;
-    for (int64_t stack = 1; stack <= 2; stack++) {
+    for (int64_t tile_heads = 1; tile_heads <= 2; tile_heads++) {
         struct cut c;
-        cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11, stack);
+        cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11, tile_heads);
         const struct granules *g = &c.granules;
-        unsigned char *slot = calloc((size_t)(c.schedule.n_slots * stack), 1);
+        unsigned char *slot = calloc((size_t)(c.schedule.n_slots * tile_heads), 1);
         assert_true(g->n_merges > 0);
         for (int64_t m = 0; m < g->n_merges; m++)
             for (int64_t i = 0; i < g->n_items; i++) {
                 const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
                 const int64_t at = item->slot + (merge->head - item->head) * item->parts;
-                if (item->head != merge->head / stack * stack || item->row != merge->row)
+                if (item->head != merge->head / tile_heads * tile_heads || item->row != merge->row)
                     continue;
                 assert_int_equal(item->parts, merge->parts);
                 assert_int_equal(item->rows, merge->rows);
@@ -413,7 +414,7 @@ static void merges_name_their_parts(void **state) {
                 assert_false(slot[at]);
                 slot[at] = 1;
             }
-        for (int64_t s = 0; s < c.schedule.n_slots * stack; s++)
+        for (int64_t s = 0; s < c.schedule.n_slots * tile_heads; s++)
             assert_true(slot[s]);
         free(slot);
         cut_free(&c);

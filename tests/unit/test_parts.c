@@ -318,8 +318,8 @@ static void test_each_draws(void **state) {
     }
 }
 
-/* Documents that end within blocks: all queries of a block row and document see the same of each
- * block, all that the document has of it or nothing, and of as many blocks as the rule says. */
+/* Documents that end within blocks: all queries of a block row and document see the same of each block,
+ * which is all that the document has of it or nothing. The rule says of how many blocks. */
 static void test_each_draws_cut(void **state) {
     (void)state;
     enum { BLOCK = 8, N = 150 };

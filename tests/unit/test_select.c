@@ -83,7 +83,7 @@ static void heights_can_be_asked_for(void **state) {
  * the tallest where few rows share a key. */
 static void cuda_heights_follow_the_lists(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t block;
@@ -106,35 +106,36 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
-/* Low tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
+/* Small-M tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
  * against the others. */
-static void cuda_low_tiles_are_weighed(void **state) {
+static void cuda_small_m_tiles_are_weighed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         tess_type type;
         const char *spec;
         int64_t d, block, tile_rows, rows;
         const char *kernel;
-    } cases[] = {{TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_low_d64"},
-                 {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_low_d64"},
-                 {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
-                 {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_low_d128"},
-                 {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
-                 {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_low_d192"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_low_d192"},
-                 {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_low_d256"},
-                 {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_low_d512"},
-                 {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_low_d768"},
-                 {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_low_d512"},
-                 {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_low_d512"},
-                 {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_low_d768"},
-                 {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_low_d1024"},
-                 {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
+    } cases[] = {
+        {TESS_F32, "random(0.1,1)", 64, 8, 0, 8, "cuda_attention_f32_small_m_d64"},
+        {TESS_F32, "random(0.1,1)", 128, 8, 0, 8, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.02,1)", 40, 1, 0, 8, "cuda_attention_f32_small_m_d64"},
+        {TESS_F32, "random(0.1,1)", 64, 16, 0, 16, "cuda_attention_f32_d64"},
+        {TESS_F32, "random(0.1,1)", 128, 16, 0, 16, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.1,1)", 128, 16, 8, 8, "cuda_attention_f32_small_m_d128"},
+        {TESS_F32, "random(0.1,1)", 96, 8, 64, 64, "cuda_attention_f32_d128"},
+        {TESS_F32, "random(0.1,1)", 136, 8, 8, 8, "cuda_attention_f32_small_m_d192"},
+        {TESS_F32, "random(0.1,1)", 256, 8, 0, 8, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 192, 128, 0, 16, "cuda_attention_f32_small_m_d192"},
+        {TESS_F32, "random(0.1,1)", 200, 32, 0, 32, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 256, 8, 16, 16, "cuda_attention_f32_small_m_d256"},
+        {TESS_F32, "random(0.1,1)", 264, 8, 8, 8, "cuda_attention_f32_small_m_d512"},
+        {TESS_F32, "random(0.1,1)", 768, 32, 0, 16, "cuda_attention_f32_small_m_d768"},
+        {TESS_BF16, "random(0.1,1)", 264, 8, 0, 8, "cuda_attention_bf16_small_m_d512"},
+        {TESS_BF16, "random(0.1,1)", 512, 32, 0, 32, "cuda_attention_bf16_small_m_d512"},
+        {TESS_F16, "random(0.1,1)", 576, 128, 0, 16, "cuda_attention_f16_small_m_d768"},
+        {TESS_BF16, "random(0.1,1)", 1024, 128, 0, 32, "cuda_attention_bf16_small_m_d1024"},
+        {TESS_F32, "dense", 64, 128, 0, 128, "cuda_attention_f32_d64"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
         tess_problem problem = problem_make(8192);
@@ -155,7 +156,7 @@ static void cuda_low_tiles_are_weighed(void **state) {
  * 132 equal tiles is half of what one of 66 has to do, and stays whole. */
 static void cuda_pairs_are_workers(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t d;
         int32_t multiprocessors, workers;
@@ -182,7 +183,7 @@ static void cuda_pairs_are_workers(void **state) {
  * one lists. */
 static void cuda_heads_are_packed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t block, lists, heads_kv;
@@ -215,7 +216,7 @@ static void cuda_heads_are_packed(void **state) {
  * chosen: 99 KB on compute capability 8.6 and 8.9, 163 KB on 8.0, 227 KB on 9.0. */
 static void cuda_plans_fit_shared_memory(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t shared, d, asked, rows; /* rows 0: refused */
         const char *says;               /* the kernel, or of the refusal */
@@ -227,8 +228,8 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
                  {166912, 256, 64, 0, "query tiles of 64 rows"},
                  {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
-                 {65536, 256, 0, 32, "cuda_attention_bf16_low_d512"},
-                 {101376, 1024, 0, 16, "cuda_attention_bf16_low_d1024"},
+                 {65536, 256, 0, 32, "cuda_attention_bf16_small_m_d512"},
+                 {101376, 1024, 0, 16, "cuda_attention_bf16_small_m_d1024"},
                  {50000, 1024, 0, 0, "shared memory"},
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
@@ -256,7 +257,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
 /* The reason of a refusal is that of a kernel of the problem's own type and head size. */
 static void cuda_refusals_are_of_near_kernels(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("dense", 1024, 64, 1, 1);
     tess_problem problem = problem_make(1024);
     tess_target target = cuda_target(80, 166912);
@@ -272,7 +273,7 @@ static void cuda_refusals_are_of_near_kernels(void **state) {
 /* scale * log2(e) has to be an f32. */
 static void cuda_scales_are_refused(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
     for (int type = TESS_F32; type <= TESS_BF16; type++)
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
@@ -293,7 +294,7 @@ static void cuda_scales_are_refused(void **state) {
 /* On Hopper its own kernel is taken where it is predicted to be faster, and where it can be. */
 static void cuda_hopper_kernels_are_weighed(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         const char *spec;
         int64_t d, d_v, block, tile_rows, alignment;
@@ -332,12 +333,13 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d512"},
-        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_low_d512"},
-        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_low_d512"},
+        {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_small_m_d512"},
+        {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_small_m_d512"},
         {"random(0.1,1)", 576, 512, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d576_v512"},
         {"random(0.1,1)", 512, 576, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d768"},
         {"random(0.1,1)", 1024, 1024, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d1024"},
-        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_low_d1024"},
+        {"random(0.1,1)", 1024, 1024, 128, 0, 8, 0, 90, 232448,
+         "cuda_attention_bf16_small_m_d1024"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
@@ -357,7 +359,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
 /* Heights that pack heads are refused where they have nothing to share. */
 static void cuda_heights_of_packed_heads(void **state) {
     (void)state;
-    cuda_table_or_skip();
+    cuda_table_needed();
     static const struct {
         int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
         const char *kernel;
@@ -401,13 +403,50 @@ static void cpu_heights_know_what_is_listed(void **state) {
     tess_pattern_free(pattern);
 }
 
+/* Kernels of filled lists are no plan's over lists of the host, and say what they do not compute. */
+static void cuda_decode_refuses_by_name(void **state) {
+    (void)state;
+    cuda_table_needed();
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    tess_problem problem = problem_make(64);
+    tess_target target = cuda_target(90, 232448);
+    tess_error error = tess_error_init();
+    tess_plan *plan;
+    problem.type = TESS_BF16, problem.kernel = "cuda_decode_bf16_d64";
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_UNSUPPORTED);
+    if (!strstr(error.message, "lists that tess_plan_fill writes alone"))
+        fail_msg("'%s'", error.message);
+    tess_pattern_free(pattern);
+
+    const struct problem fits = {
+        .type = TESS_BF16, .d_qk = 128, .d_v = 128, .alignment = 16, .scale = 1};
+    struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
+    type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
+    height.tile_rows = 3;
+    const struct {
+        const struct problem *problem;
+        const char *says;
+    } cases[] = {{&type, "bf16 only"}, {&rows, "16 bytes"}, {&dims, "128 dims"},
+                 {&piece, "16 bytes"}, {&wide, "128 dims"}, {&height, "1, 2, 4, 8 or 16 rows"}};
+    const struct backend *cuda = backend_get(TESS_CUDA);
+    const struct kernel *kernel = cuda->kernels;
+    while (strcmp(kernel->name, "cuda_decode_bf16_d128"))
+        assert_true(++kernel < cuda->kernels + cuda->n_kernels);
+    assert_null(kernel->refuses(kernel, &fits, &target));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
+        if (!why || !strstr(why, cases[i].says))
+            fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_by_name),
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
-        cmocka_unit_test(cuda_low_tiles_are_weighed),
+        cmocka_unit_test(cuda_small_m_tiles_are_weighed),
         cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_packed),
         cmocka_unit_test(cuda_plans_fit_shared_memory),
@@ -415,6 +454,7 @@ int main(void) {
         cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(cuda_heights_of_packed_heads),
+        cmocka_unit_test(cuda_decode_refuses_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -72,7 +72,7 @@ static void the_shape_of_block_rows_chooses(void **state) {
         {{few, 8, 1024, 64, 128, TESS_F32, 0, 0}, "f32_gather", "f32_rows", "f32_gather"},
         {{few, 64, 8192, 64, 128, TESS_F32, 0, 0}, "f32_gather", "f32_bulk", "f32_gather"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_plan *plan;
         assert_int_equal(setting_plan(&plan, &cases[i].of, NULL, 90, NULL), TESS_OK);
@@ -90,7 +90,7 @@ static void the_shape_of_block_rows_chooses(void **state) {
 static void other_machines_have_other_variants(void **state) {
     (void)state;
     static const struct setting of = {"random(0.1,1)", 16, 4096, 32, 128, TESS_BF16, 0, 0};
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (int32_t architecture = 80; architecture <= 120; architecture += 20) {
         tess_plan *plan;
         assert_int_equal(setting_plan(&plan, &of, NULL, architecture, NULL), TESS_OK);
@@ -166,7 +166,7 @@ static void variants_by_name(void **state) {
          TESS_STAGE_SPMM,
          "256 dims"},
     };
-    cuda_table_or_skip();
+    cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_error error = tess_error_init();
         tess_plan *plan;
@@ -194,7 +194,7 @@ static void plans_print_variants(void **state) {
     };
     char text[8192];
     tess_plan *plan;
-    cuda_table_or_skip();
+    cuda_table_needed();
     assert_int_equal(setting_plan(&plan, &of, NULL, 90, NULL), TESS_OK);
     assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)

@@ -142,8 +142,6 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     if (!chance(r, 0.25))
         return;
     c->operation = TESS_ATTENTION_BACKWARD;
-    if (c->softcap > 0 || c->alibi || c->dropout > 0)
-        c->backend = TESS_CPU; /* which alone has gradients through them */
     if (c->fill == LAB_FILL_EXTREME)
         c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
     if (chance(r, 0.6))
@@ -158,15 +156,8 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     c->out32 = chance(r, 0.3);
 }
 
-void sweep_plain(struct lab_case *c) {
-    c->softcap = c->dropout = 0;
-    c->alibi = 0;
-    c->sink = c->sink && lab_case_backward(c);
-    c->gradients &= ~(int64_t)TESS_GRADIENT_ALIBI;
-}
-
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
-static void draw_manner(struct lab_case *c, struct draw *r) {
+static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
     if (chance(r, 0.5))
         c->fill = (enum lab_fill)(1 + below(r, LAB_FILL_INF));
@@ -216,6 +207,6 @@ struct lab_case sweep_case(uint64_t seed, int64_t number) {
     if (strchr(form, 'D') && c.nkv < 3)
         c.nkv = 3;
     write_pattern(&c, form, &r);
-    draw_manner(&c, &r);
+    draw_tensors(&c, &r);
     return c;
 }

@@ -8,7 +8,4 @@
  * that any few hundred cases in a row meet all of them; the rest is drawn. */
 struct lab_case sweep_case(uint64_t seed, int64_t number);
 
-/* Takes score modifiers that CUDA has no kernels for from a case. */
-void sweep_plain(struct lab_case *c);
-
 #endif

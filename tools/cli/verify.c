@@ -300,8 +300,6 @@ static struct lab_case case_at(const struct options *o, int64_t number) {
         o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
-    if (o->backend == TESS_CUDA && !o->cases.count) /* which has kernels for few of them */
-        sweep_plain(&c);
     if (o->backend != LAB_ANY)
         c.backend = o->backend;
     return c;

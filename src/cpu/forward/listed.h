@@ -1,8 +1,7 @@
 /*
  * Tiles of few queries, and tiles whose rows list few of the tile's keys: each set of rows computes
- * the keys that it lists, and no others. A superblock's keys and values stay in the near caches
- * while all sets of a tile pass over them, so that rows of K and V that many sets list are fetched
- * once.
+ * the keys that it lists, and no others. A superblock's rows of K and V stay in the near caches
+ * while all sets of a tile pass over them. Rows that many sets list are thus fetched once.
  *
  * The tile's outputs stand in rows here, not in lanes: near.ot, state.ot and low are [rows][d_v].
  */

@@ -6,9 +6,9 @@
 
 /*
  * What a tile's rows have seen. `near`: of the last superblocks, in f32; per lane the maximum, the
- * sum of weights, and the sums of weighted values. `state`: of all before, which near is folded
- * into, with what rounding cuts off from ot kept in `low`, so that the error does not grow with the
- * length of a row even where all terms have one sign.
+ * sum of weights, and the sums of weighted V. `state`: the same of all superblocks before; near is
+ * folded into it. `low` keeps what rounding cuts off from ot (compensated summation): the error does
+ * not grow with the length of a row, even where all terms have one sign.
  */
 struct near {
     float *m, *l, *ot;

@@ -6,7 +6,7 @@
 #ifndef TESSERA_CPU_OUTPUTS_H
 #define TESSERA_CPU_OUTPUTS_H
 
-#include "staged/strip.h"
+#include "staged/block_row.h"
 
 /* Floats of a lane beside its panel: total and low. */
 #define CPU_OUTPUTS_SIDE 2

@@ -2,17 +2,17 @@
  * what a tile masks. Keys that no row of a chunk lists are not read. */
 #include "tile/modify.h"
 #include "tile/parallel.h"
-#include "staged/strip.h"
+#include "staged/block_row.h"
 
 size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
     return cpu_stage_workspace(args, args->bcsr, args->problem->d_qk, 1);
 }
 
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the scores. */
-static void scores_store(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
+static void scores_store(const struct cpu_chunk *c, const struct cpu_block_row_keys *s, int64_t row,
                          int64_t rows, const float *st) {
-    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
-    float *scores = c->strip->scores + (c->row + row) * stride;
+    const int64_t width = cpu_lanes(rows), stride = c->of->width;
+    float *scores = c->of->scores + (c->row + row) * stride;
     const int gaps = s->keys.masked || s->keys.n < s->to - s->from;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
@@ -34,11 +34,11 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
     vf ignored[CPU_VECTORS];
     for (int v = 0; v < CPU_VECTORS; v++)
         ignored[v] = (vf){0};
-    struct cpu_strip_keys keys;
+    struct cpu_block_row_keys keys;
     struct modify modify;
-    const int modified = modify_begin(&modify, args, MODIFY_SCORES, c->strip->b, c->strip->h, 1,
-                                      c->strip->first + c->row, c->rows, 1);
-    int shifted = cpu_load_queries(s->panel, s->side, q, c->strip->first + c->row, c->rows, d,
+    const int modified = modify_begin(&modify, args, MODIFY_SCORES, c->of->b, c->of->h, 1,
+                                      c->of->first + c->row, c->rows, 1);
+    int shifted = cpu_load_queries(s->panel, s->side, q, c->of->first + c->row, c->rows, d,
                                    args->problem->scale, s->row);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);
@@ -63,11 +63,12 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = stage->args;
     const struct problem *p = args->problem;
     struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
-    struct cpu_strip strip = cpu_strip(args, &args->schedule->items[number]);
-    struct cpu_head q = cpu_head(&args->q, p->type, strip.b, strip.h);
-    struct cpu_head k = cpu_head(&args->k, p->type, strip.b, strip.h / (p->heads_q / p->heads_kv));
-    for (int64_t row = 0; row < strip.rows; row += CPU_TILE_ROWS) {
-        struct cpu_chunk chunk = cpu_chunk(&strip, row);
+    struct cpu_block_row block_row = cpu_block_row(args, &args->schedule->items[number]);
+    struct cpu_head q = cpu_head(&args->q, p->type, block_row.b, block_row.h);
+    struct cpu_head k =
+        cpu_head(&args->k, p->type, block_row.b, block_row.h / (p->heads_q / p->heads_kv));
+    for (int64_t row = 0; row < block_row.rows; row += CPU_TILE_ROWS) {
+        struct cpu_chunk chunk = cpu_chunk(&block_row, row);
         chunk_run(args, &chunk, &q, &k, &s);
     }
 }

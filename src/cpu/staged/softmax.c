@@ -5,7 +5,7 @@
  */
 #include "tile/modify.h"
 #include "tile/parallel.h"
-#include "staged/strip.h"
+#include "staged/block_row.h"
 
 /* Elements whose weights are summed in f32 before the sum goes on in double. */
 #define SUM_CHUNK (CPU_CHUNK * CPU_LANES)
@@ -72,7 +72,8 @@ static void row_scale(float *x, int64_t n, float scale) {
 
 /* One row's weights of a superblock: 0 where `bit` of a key's word is not set. NaN stays, so that its
  * row has one. Keys stand side by side but for those that no row lists. */
-static void row_drop(float *x, const struct cpu_strip_keys *s, const uint32_t *keep, uint32_t bit) {
+static void row_drop(float *x, const struct cpu_block_row_keys *s, const uint32_t *keep,
+                     uint32_t bit) {
     const int32_t n = s->keys.n;
     const int gaps = n < s->to - s->from;
     int32_t j = 0;
@@ -86,11 +87,11 @@ static void row_drop(float *x, const struct cpu_strip_keys *s, const uint32_t *k
             x[s->at[j]] = 0;
 }
 
-/* The weights of a strip's rows that are dropped. */
-static void strip_drop(const struct kernel_args *args, const struct cpu_strip *s) {
+/* The weights of a block row's rows that are dropped. */
+static void block_row_drop(const struct kernel_args *args, const struct cpu_block_row *s) {
     _Alignas(64)
         uint32_t keep[2][CPU_KEYS_SHORT]; /* of rows 0 ... 31 of a chunk, and of the others */
-    struct cpu_strip_keys keys;
+    struct cpu_block_row_keys keys;
     struct modify modify;
     for (int64_t row = 0; row < s->rows; row += CPU_TILE_ROWS) {
         struct cpu_chunk c = cpu_chunk(s, row);
@@ -111,7 +112,7 @@ static void strip_drop(const struct kernel_args *args, const struct cpu_strip *s
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = context;
     (void)thread;
-    struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
+    struct cpu_block_row s = cpu_block_row(args, &args->schedule->items[number]);
     struct cpu_lse lse = cpu_lse(&args->lse, s.b, s.h, s.first);
     for (int64_t r = 0; r < s.rows; r++) {
         float *x = s.scores + r * s.width;
@@ -122,7 +123,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
             lse.data[r * lse.stride] = sum == 0 ? -INFINITY : (float)((double)m + log(sum));
     }
     if (args->problem->modifiers.dropped)
-        strip_drop(args, &s);
+        block_row_drop(args, &s);
 }
 
 tess_status CPU_NAME(softmax)(const struct kernel_args *args, tess_error *error) {

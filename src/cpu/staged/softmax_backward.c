@@ -12,7 +12,7 @@
  */
 #include "backward/gradient.h"
 #include "tile/parallel.h"
-#include "staged/strip.h"
+#include "staged/block_row.h"
 
 /* Elements whose distances are summed in f32 before the sum goes on in double. */
 #define SUM_CHUNK (CPU_CHUNK * CPU_LANES)
@@ -140,10 +140,10 @@ static int row_begin(struct row *row, const struct kernel_args *args, int64_t qu
     return row->base != INFINITY;
 }
 
-/* key[x] = the key in column from + x of the strip; the last key in columns past the keys. */
-static void columns_keys(const struct cpu_strip *s, int64_t from, int32_t n, int32_t *key) {
+/* key[x] = the key in column from + x of the block row; the last key in columns past the keys. */
+static void columns_keys(const struct cpu_block_row *s, int64_t from, int32_t n, int32_t *key) {
     const struct bcsr *m = s->m;
-    const int32_t *col = m->col_idx + bcsr_row_begin(m, s->list, s->block_row);
+    const int32_t *col = m->col_idx + bcsr_row_begin(m, s->list, s->number);
     int64_t tile = from / m->block_kv, c = from % m->block_kv;
     for (int32_t x = 0; x < n; x++) {
         key[x] = (int32_t)min_i64(col[tile] * m->block_kv + c, m->n_kv - 1);
@@ -154,8 +154,8 @@ static void columns_keys(const struct cpu_strip *s, int64_t from, int32_t n, int
 
 /* mask[x] = the chunk's rows that list the key in column from + x. */
 static void columns_masks(struct cpu_chunk *c, int64_t from, int32_t n, uint64_t *mask) {
-    const struct bcsr *m = c->strip->m;
-    const int64_t entry = bcsr_row_begin(m, c->strip->list, c->strip->block_row);
+    const struct bcsr *m = c->of->m;
+    const int64_t entry = bcsr_row_begin(m, c->of->list, c->of->number);
     for (int64_t x = 0, some; x < n; x += some) {
         const int64_t column = (from + x) % m->block_kv;
         some = min_i64(min_i64(m->block_kv - column, n - x), 64);
@@ -177,7 +177,7 @@ static void columns_find(struct columns *columns, struct modify *m, struct cpu_c
                          int64_t from, int32_t n) {
     int32_t key[CPU_KEYS_SHORT];
     uint64_t mask[CPU_KEYS_SHORT];
-    columns_keys(c->strip, from, n, key);
+    columns_keys(c->of, from, n, key);
     columns_masks(c, from, n, mask);
     modify_keys(m, key, n);
     memset(columns, 0, sizeof *columns);
@@ -188,10 +188,10 @@ static void columns_find(struct columns *columns, struct modify *m, struct cpu_c
     }
 }
 
-/* A strip of scores that are modified, or weights: chunk by chunk and superblock by superblock.
+/* A block row of scores that are modified, or weights: chunk by chunk and superblock by superblock.
  * Answers its share of the slope's gradient. */
-static double strip_run_modified(const struct kernel_args *args, const struct cpu_strip *s,
-                                 float *gradients, int64_t query) {
+static double block_row_run_modified(const struct kernel_args *args, const struct cpu_block_row *s,
+                                     float *gradients, int64_t query) {
     struct modify m;
     struct columns columns;
     struct row row;
@@ -222,7 +222,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct modifiers *m = &args->problem->modifiers;
     const int modified = m->softcap != 0 || m->alibi || m->dropped;
-    const struct cpu_strip s = cpu_strip(args, &args->schedule->items[number]);
+    const struct cpu_block_row s = cpu_block_row(args, &args->schedule->items[number]);
     const int64_t bh = s.b * args->problem->heads_q + s.h;
     const int64_t query = bh * args->problem->n_q + s.first;
     float *gradients = args->gradients ? args->gradients + (s.scores - args->scores) : NULL;
@@ -239,9 +239,9 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         }
     }
     if (modified) {
-        const double sum = strip_run_modified(args, &s, gradients, query);
+        const double sum = block_row_run_modified(args, &s, gradients, query);
         if (job->slopes)
-            job->slopes[bh * s.m->rows + s.block_row] = sum;
+            job->slopes[bh * s.m->rows + s.number] = sum;
     }
 }
 

@@ -11,10 +11,10 @@ size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
 }
 
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row. */
-static void weights_load(const struct cpu_chunk *c, const struct cpu_strip_keys *s, int64_t row,
+static void weights_load(const struct cpu_chunk *c, const struct cpu_block_row_keys *s, int64_t row,
                          int64_t rows, float *pt) {
-    const int64_t width = cpu_lanes(rows), stride = c->strip->width;
-    const float *scores = c->strip->scores + (c->row + row) * stride;
+    const int64_t width = cpu_lanes(rows), stride = c->of->width;
+    const float *scores = c->of->scores + (c->row + row) * stride;
     const int gaps = s->keys.n < s->to - s->from;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
@@ -28,7 +28,7 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
                       const struct cpu_head *o, const struct cpu_stage_scratch *s) {
     const int64_t d = args->problem->d_v;
     const float *v_row[CPU_ROWS];
-    struct cpu_strip_keys keys;
+    struct cpu_block_row_keys keys;
     struct cpu_outputs out = cpu_outputs_begin(s, c->rows, d);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(v_row, v, keys.keys.key, keys.keys.n, d, s->rows);
@@ -39,10 +39,10 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         }
         cpu_outputs_step(&out);
     }
-    cpu_outputs_end(&out, o, c->strip->first + c->row);
+    cpu_outputs_end(&out, o, c->of->first + c->row);
     if (args->problem->operation == TESS_ATTENTION && args->o_rest.data) {
-        const struct cpu_head rest = cpu_head(&args->o_rest, o->type, c->strip->b, c->strip->h);
-        cpu_store_rest(&rest, o, c->strip->first + c->row, c->rows, d, out.total, s->row);
+        const struct cpu_head rest = cpu_head(&args->o_rest, o->type, c->of->b, c->of->h);
+        cpu_store_rest(&rest, o, c->of->first + c->row, c->rows, d, out.total, s->row);
     }
 }
 
@@ -51,11 +51,12 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = stage->args;
     const struct problem *p = args->problem;
     struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
-    struct cpu_strip strip = cpu_strip(args, &args->schedule->items[number]);
-    struct cpu_head v = cpu_head(&args->v, p->type, strip.b, strip.h / (p->heads_q / p->heads_kv));
-    struct cpu_head o = cpu_head(&args->o, args->o.type, strip.b, strip.h);
-    for (int64_t row = 0; row < strip.rows; row += CPU_TILE_ROWS) {
-        struct cpu_chunk chunk = cpu_chunk(&strip, row);
+    struct cpu_block_row block_row = cpu_block_row(args, &args->schedule->items[number]);
+    struct cpu_head v =
+        cpu_head(&args->v, p->type, block_row.b, block_row.h / (p->heads_q / p->heads_kv));
+    struct cpu_head o = cpu_head(&args->o, args->o.type, block_row.b, block_row.h);
+    for (int64_t row = 0; row < block_row.rows; row += CPU_TILE_ROWS) {
+        struct cpu_chunk chunk = cpu_chunk(&block_row, row);
         chunk_run(args, &chunk, &v, &o, &s);
     }
 }

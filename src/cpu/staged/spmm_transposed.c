@@ -1,7 +1,6 @@
 /*
  * The transposed product of the staged backward on the CPU: each key's row of the output is the sum of
- * rows v of the queries that list it, over all heads that read its key/value head, times the scores'
- * elements. Keys stand in the lanes, for a tile holds those of a query side by side. Queries that no
+ * score times row v over the queries that list the key, in all heads that read its K/V head. Keys stand in the lanes, for a tile holds those of a query side by side. Queries that no
  * key of a chunk is listed by are not read.
  */
 #include "tile/parallel.h"
@@ -16,15 +15,16 @@ size_t CPU_NAME(spmm_transposed_workspace)(const struct kernel_args *args) {
 }
 
 /* A block column of one query head, as a block row of the transposed lists. */
-static struct cpu_strip strip_of(const struct kernel_args *args, int64_t bh, int64_t column) {
+static struct cpu_block_row block_row_of(const struct kernel_args *args, int64_t bh,
+                                         int64_t column) {
     const struct bcsr *m = args->transposed;
     const int64_t list = args->list_of[bh];
-    return (struct cpu_strip){
+    return (struct cpu_block_row){
         .m = m,
         .b = bh / args->problem->heads_q,
         .h = bh % args->problem->heads_q,
         .list = list,
-        .block_row = column,
+        .number = column,
         .first = column * m->block_q,
         .rows = bcsr_row_height(m, column),
         .width = (bcsr_row_end(m, list, column) - bcsr_row_begin(m, list, column)) * m->block_kv,
@@ -34,7 +34,7 @@ static struct cpu_strip strip_of(const struct kernel_args *args, int64_t bh, int
 
 /* The first row of the tile at `entry` of the transposed lists, as the scores hold it, and how far its
  * rows are apart (tessera.h, section 4). */
-static const float *tile_place(const struct kernel_args *args, const struct cpu_strip *s,
+static const float *tile_place(const struct kernel_args *args, const struct cpu_block_row *s,
                                int64_t entry, int64_t *stride) {
     const struct bcsr *m = args->bcsr;
     const int64_t row = args->transposed->col_idx[entry];
@@ -46,11 +46,11 @@ static const float *tile_place(const struct kernel_args *args, const struct cpu_
 
 /* from[j] = the weights of the superblock's query j, of the chunk's keys. */
 static void weights_find(const struct kernel_args *args, const struct cpu_chunk *c,
-                         const struct cpu_strip_keys *keys, const float **from) {
-    const struct cpu_strip *s = c->strip;
-    const int64_t block = s->m->block_kv, first = bcsr_row_begin(s->m, s->list, s->block_row);
+                         const struct cpu_block_row_keys *keys, const float **from) {
+    const struct cpu_block_row *s = c->of;
+    const int64_t block = s->m->block_kv, first = bcsr_row_begin(s->m, s->list, s->number);
     const float *tile = NULL;
-    int64_t begin = 0, end = 0, stride = 0; /* columns of the strip that the tile takes */
+    int64_t begin = 0, end = 0, stride = 0; /* columns of the block row that the tile takes */
     for (int32_t j = 0; j < keys->keys.n; j++) {
         if (keys->at[j] >= end) {
             begin = keys->at[j] / block * block;
@@ -81,7 +81,7 @@ static void weights_load(const float *const *from, int32_t n, int64_t lane, int6
 static void chunk_add(const struct kernel_args *args, struct cpu_chunk *c, const struct cpu_head *v,
                       const struct cpu_stage_scratch *s, struct cpu_outputs *out) {
     const float *v_row[CPU_ROWS], *from[CPU_KEYS_SHORT];
-    struct cpu_strip_keys keys;
+    struct cpu_block_row_keys keys;
     while (cpu_chunk_next(c, &keys)) {
         const int32_t n = keys.keys.n;
         cpu_gather(v_row, v, keys.keys.key, n, out->d, s->rows);
@@ -109,9 +109,10 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         const int64_t some = rows - row < CPU_TILE_ROWS ? rows - row : CPU_TILE_ROWS;
         struct cpu_outputs out = cpu_outputs_begin(&s, some, p->d_v);
         for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++) {
-            const struct cpu_strip strip = strip_of(args, b * p->heads_q + h, item->tile);
+            const struct cpu_block_row block_row =
+                block_row_of(args, b * p->heads_q + h, item->tile);
             const struct cpu_head v = cpu_head(&args->v, p->type, b, h);
-            struct cpu_chunk chunk = cpu_chunk(&strip, row);
+            struct cpu_chunk chunk = cpu_chunk(&block_row, row);
             chunk_add(args, &chunk, &v, &s, &out);
         }
         cpu_outputs_end(&out, &o, item->tile * stage->m->block_q + row);

@@ -103,9 +103,9 @@ static inline struct cpu_lse cpu_lse(const struct view *view, int64_t b, int64_t
     return (struct cpu_lse){data, view->stride[2]};
 }
 
-/* The power of two by which a scaled query row is divided, and its scores multiplied again, so that
- * neither the row nor a sum of products with any key leaves the range of f32: 0 unless the row is
- * very large or very small. */
+/* Exponent of the power of two by which a scaled query row is divided; its scores are multiplied by
+ * the same. Neither the row nor its products with any key then leave the range of f32. 0 unless the row
+ * is very large or very small. */
 #define CPU_ROW_LEAST 0x1p-30
 #define CPU_ROW_END 0x1p101
 static inline int cpu_row_shift(const float *row, int64_t d, double scale) {

@@ -54,17 +54,22 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
     int32_t n_jobs;
 };
 
-/* D dims of type T, R rows of each warp, and which gradients; SUMS dims of them at a time. */
-template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_> struct gradient_shape {
+/* D dims of type T, R rows of each warp, and which gradients; SUMS dims of them at a time. MODIFIED: with
+ * softcap, ALiBi or dropout. */
+template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_>
+struct gradient_shape {
     using T = T_;
     static constexpr int D = D_, R = R_, WANTED = WANTED_;
-    static constexpr int SUMS = sizeof(T) == 4 && D > 128 ? 128 : D;
-    static constexpr bool OVER_KEYS = OVER_KEYS_;
+    static constexpr int SUMS = D / GRADIENT_CUTS(D, sizeof(T));
+    static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_;
     static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T));
     static constexpr int ROW = (int)sizeof(T) * D; /* bytes */
     static constexpr int PANEL = STEP * ROW;
-    /* Groups of 8 columns whose scores a warp holds at a time. */
-    static constexpr int GROUPS = STEP < 32 || (sizeof(T) == 4 && D > 64) ? 2 : 4;
+    /* Registers of a thread for sums. */
+    static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH ? 2 : 1);
+    /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
+    static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
+    static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
     static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R; /* at most */
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;

@@ -26,33 +26,15 @@ static __device__ __forceinline__ void gradient_copy_known(struct gradient_known
 
 /* ---- coming steps ---- */
 
-/* Copies the granules of a step to shared memory, from granule `first` of the piece on. */
-template <class C>
-static __device__ __forceinline__ void
-gradient_fetch_granules(typename C::lists &lists, const struct gradient_params &p, int slot,
-                        const struct granule_item &item, uint32_t first) {
-    for (uint32_t at = threadIdx.x; at < C::STEP >> p.granule_bits; at += blockDim.x) {
-        if (first + at >= (uint32_t)item.count) {
-            lists.keys[slot][at] = -1;
-            continue;
-        }
-        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
-                   true);
-        if (first + at >= (uint32_t)item.whole)
-            cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
-                               p.image.masks + item.mask + (first + at - (uint32_t)item.whole),
-                               true);
-    }
-}
-
 /* Looks up the granules of a step, one round before they are gathered. At a piece's first step also
  * copies the next piece. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, int slot,
                     const struct gradient_cursor &step, int32_t jobs) {
-    gradient_fetch_granules<C>(lists, p, slot, lists.jobs[step.job & (ATTENTION_JOBS - 1)],
-                               step.at);
+    const struct granule_item &item = lists.jobs[step.job & (ATTENTION_JOBS - 1)];
+    for (uint32_t at = threadIdx.x; at < C::STEP >> p.granule_bits; at += blockDim.x)
+        attention_fetch_granule(lists, p, slot, item, step.at, at);
     if (step.at == 0 && step.job + 1 < jobs)
         attention_fetch_job(lists.jobs[(step.job + 1) & (ATTENTION_JOBS - 1)], p,
                             p.image.worker_ptr[blockIdx.x] + step.job + 1);
@@ -67,43 +49,6 @@ static __device__ __forceinline__ bool gradient_masked(const struct gradient_par
 }
 
 /* ---- the streamed side ---- */
-
-/* Writes the row mask of a place: of key `offset` of a granule. */
-static __device__ __forceinline__ void gradient_put_words(uint64_t (&words)[GRADIENT_WORDS],
-                                                          const struct gradient_params &p,
-                                                          const struct granule_mask &mask,
-                                                          int offset, bool none, bool whole) {
-    for (int w = 0; w < p.words; w++) {
-        if (none || whole || mask.kind == GRANULE_ALL)
-            words[w] = none ? 0 : ~(uint64_t)0;
-        else if (mask.kind == LIST_BAND)
-            words[w] = attention_band(mask, offset, w);
-        else
-            cp_async_8(shared_address(&words[w]),
-                       p.image.words + mask.u.word +
-                           (mask.kind == LIST_BITS ? offset * p.words : 0) + w);
-    }
-}
-
-/* The key or query at place `row` of a step; -1: none. In a masked step with `keep`, also writes the
- * place's row mask to the stage. */
-template <class C>
-static __device__ __forceinline__ int32_t gradient_place(typename C::lists &lists,
-                                                         const struct gradient_params &p, int slot,
-                                                         const struct granule_item &item,
-                                                         uint32_t begin, int row, bool masked,
-                                                         bool keep) {
-    const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
-    const int32_t first = lists.keys[slot][at];
-    if (!masked)
-        return first + offset;
-    const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
-    const struct granule_mask &mask = lists.masks[slot][at];
-    const bool none = first < 0 || (!whole && offset >= mask.count);
-    if (keep)
-        gradient_put_words(lists.words[slot][row], p, mask, offset, none, whole);
-    return none ? -1 : first + offset;
-}
 
 /* Gathers a step into a stage: warps take eight rows of Y0 or of Y1 in turns. */
 template <class C>
@@ -126,8 +71,8 @@ gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typen
             gradient_copy_mode_of<T>(p, p.y[second], second, second ? 1.0f : p.y_scale);
         int32_t key[1] = {-1};
         if (lane < 8)
-            key[0] =
-                gradient_place<C>(lists, p, stage, item, step.at, first + lane, masked, !second);
+            key[0] = attention_key(lists, p, stage, item, step.at, first + lane, masked, !second,
+                                   p.words);
         if (C::OVER_KEYS && !second && lane < 8)
             gradient_copy_known(lists.known[stage * C::STEP + first + lane], p, item, key[0],
                                 key[0] >= 0);
@@ -154,13 +99,19 @@ static __device__ __forceinline__ bool gradient_some_empty(const typename C::lis
     return some;
 }
 
-/* Replaces what empty queries of a stage hold by zeros: whatever it is, nobody gets anything of it. */
+/* Replaces what empty queries of a stage hold by zeros, and clears their row masks: whatever they or the
+ * keys hold, nobody gets anything of them. masked: the stage has row masks already. */
 template <class C>
 static __device__ __forceinline__ void
-gradient_clear_empty(uint32_t shared, const typename C::lists &lists, int stage) {
+gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage, bool masked) {
 #pragma unroll 1
     for (int eight = (int)threadIdx.x / 32; eight < C::STEP / 8; eight += (int)blockDim.x / 32) {
-        unsigned rows = __ballot_sync(WARP_ALL, gradient_empty<C>(lists, stage, eight));
+        const bool empty = gradient_empty<C>(lists, stage, eight);
+        if (warp_lane_here() < 8 && (empty || !masked))
+#pragma unroll
+            for (int w = 0; w < GRADIENT_WORDS; w++)
+                lists.words[stage][8 * eight + warp_lane_here()][w] = empty ? 0 : ~(uint64_t)0;
+        unsigned rows = __ballot_sync(WARP_ALL, empty);
         for (; rows; rows &= rows - 1) {
             const int row = 8 * eight + __ffs((int)rows) - 1;
             for (int at = 16 * warp_lane_here(); at < 2 * C::ROW; at += 16 * 32)

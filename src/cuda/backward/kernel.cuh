@@ -17,17 +17,23 @@
 #include "backward/gather.cuh"
 #include "backward/store.cuh"
 
-/* Waits for a stage. Empty queries become zeros there. */
+/* Waits for the stage of round n. Answers whether some of its queries were empty, which are zeros there
+ * then, and listed by nobody. */
 template <class C>
-static __device__ __forceinline__ void gradient_wait(uint32_t shared,
-                                                     const typename C::lists &lists, int stage) {
+static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
+                                                     const struct gradient_params &p, int n) {
     cp_async_wait_all();
     if (!C::OVER_KEYS) {
         __syncthreads();
-    } else if (__syncthreads_or(gradient_some_empty<C>(lists, stage))) {
-        gradient_clear_empty<C>(shared, lists, stage);
-        __syncthreads();
+        return false;
     }
+    if (!__syncthreads_or(gradient_some_empty<C>(lists, n & 1)))
+        return false;
+    const struct gradient_cursor &compute = lists.steps[(n + 2) & 3];
+    const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
+    gradient_clear_empty<C>(shared, lists, n & 1, gradient_masked<C>(p, item, compute));
+    __syncthreads();
+    return true;
 }
 
 /* Whether a piece is the end of its item: GRANULE_FIRST or GRANULE_LAST. */
@@ -45,11 +51,13 @@ gradient_next(const struct gradient_params &p, const struct gradient_cursor &loo
     return at < count ? gradient_cursor{at, look.job} : gradient_cursor{0, min(look.job + 1, jobs)};
 }
 
-/* Round n before its computation: gathers a step, looks another up. Answers whether there is more. */
+/* Round n before its computation: gathers a step, looks another up. Answers whether there is more. empty:
+ * of gradient_wait. */
 template <class C>
 static __device__ __forceinline__ bool gradient_round(uint32_t shared, typename C::lists &lists,
-                                                      const struct gradient_params &p, int n) {
-    gradient_wait<C>(shared, lists, n & 1);
+                                                      const struct gradient_params &p, int n,
+                                                      bool &empty) {
+    empty = gradient_wait<C>(shared, lists, p, n);
     const struct gradient_cursor look = lists.steps[n & 3], fill = lists.steps[(n + 3) & 3];
     const int32_t jobs = lists.n_jobs;
     if (lists.steps[(n + 2) & 3].job >= jobs)
@@ -76,6 +84,7 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     const int64_t job = p.image.worker_ptr[blockIdx.x];
     const int32_t jobs = (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - job);
     struct gradient_sums<C> sums;
+    bool empty;
     if (threadIdx.x < 4)
         lists.steps[threadIdx.x] = {0, threadIdx.x == 0 ? 0 : -1};
     if (threadIdx.x == 0)
@@ -83,20 +92,21 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     if (jobs)
         attention_fetch_job(lists.jobs[0], p, job);
 #pragma unroll 1
-    for (int n = 0; gradient_round<C>(shared, lists, p, n); n++) {
+    for (int n = 0; gradient_round<C>(shared, lists, p, n, empty); n++) {
         const struct gradient_cursor compute = lists.steps[(n + 2) & 3];
         if (compute.job >= 0) {
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             if (compute.at == 0 && gradient_end<C>(item, GRANULE_FIRST))
                 sums = {};
-            gradient_step<C>(sums, shared, n & 1, gradient_masked<C>(p, item, compute), p);
+            gradient_step<C>(sums, shared, n & 1, empty || gradient_masked<C>(p, item, compute), p,
+                             {lists.jobs, compute.job, compute.at});
         }
         const int32_t done = lists.steps[(n + 2) & 3].job, coming = lists.steps[(n + 3) & 3].job;
         if (coming != done) {
             const struct granule_item &item = lists.jobs[done & (ATTENTION_JOBS - 1)];
             const struct granule_item &next = lists.jobs[coming & (ATTENTION_JOBS - 1)];
             if (done >= 0 && gradient_end<C>(item, GRANULE_LAST))
-                gradient_finish<C>(p, lists, item, sums);
+                gradient_finish<C>(p, lists, item, done, sums);
             if (coming < lists.n_jobs && gradient_end<C>(next, GRANULE_FIRST))
                 gradient_load_rows<C>(shared, lists, p, next);
         }
@@ -113,10 +123,13 @@ static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaSt
     void *arguments[] = {&part};
     cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    for (part.first_dim = 0; part.first_dim < C::D && !code; part.first_dim += C::SUMS)
+    const int dims = p->out[0].data || p->out[1].data ? C::D : C::SUMS; /* slopes need no more */
+    for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::SUMS) {
         code =
             cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
                              dim3((unsigned)(rows / C::R * 32)), arguments, (size_t)bytes, stream);
+        part.slopes = NULL;
+    }
     return code;
 }
 
@@ -125,26 +138,37 @@ template <class T, int D, bool OVER_KEYS> static constexpr int gradient_warp_row
 }
 
 /* Of two gradients of the widest heads each has a kernel: registers hold one. */
-template <class T, int D, int R, bool OVER_KEYS>
+template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED>
 static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStream_t stream) {
-    if constexpr (!OVER_KEYS)
-        return gradient_launch_tiles<gradient_shape<T, D, R, false, GRADIENT_FIRST>>(p, stream);
-    else if constexpr (D <= 128)
-        return gradient_launch_tiles<gradient_shape<T, D, R, true, GRADIENT_BOTH>>(p, stream);
-    else {
-        using first = gradient_shape<T, D, R, true, GRADIENT_FIRST>;
-        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND>;
+    using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED>;
+    if constexpr (!OVER_KEYS) {
+        return gradient_launch_tiles<first>(p, stream);
+    } else if constexpr (D <= 128) {
+        using both = gradient_shape<T, D, R, true, GRADIENT_BOTH, MODIFIED>;
+        return gradient_launch_tiles<both>(p, stream);
+    } else {
+        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND, MODIFIED>;
         cudaError_t code = p->out[0].data ? gradient_launch_tiles<first>(p, stream) : cudaSuccess;
         return code || !p->out[1].data ? code : gradient_launch_tiles<second>(p, stream);
     }
 }
 
+/* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
 template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
     constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
     const int warp = gradient_warp_rows<T, D, OVER_KEYS>(p->tile_rows);
-    cudaError_t code = warp == HIGH ? gradient_launch_rows<T, D, HIGH, OVER_KEYS>(p, stream)
-                                    : gradient_launch_rows<T, D, 16, OVER_KEYS>(p, stream);
+    cudaError_t code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true>(p, stream)
+                       : warp == HIGH
+                           ? gradient_launch_rows<T, D, HIGH, OVER_KEYS, false>(p, stream)
+                           : gradient_launch_rows<T, D, 16, OVER_KEYS, false>(p, stream);
+    if constexpr (!OVER_KEYS) {
+        void *arguments[] = {(void *)p};
+        if (!code && p->slopes)
+            code = cudaLaunchKernel((const void *)gradient_slopes<GRADIENT_SLOPE_THREADS>,
+                                    dim3((unsigned)p->heads_q), dim3(GRADIENT_SLOPE_THREADS),
+                                    arguments, 0, stream);
+    }
     if (code || p->n_merges == 0)
         return code;
     const unsigned high =
@@ -158,8 +182,8 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */
 template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
     constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
-    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST>;
-    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST>;
+    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false>;
+    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false>;
     return gradient_warp_rows<T, D, OVER_KEYS>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
 }
 

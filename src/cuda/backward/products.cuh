@@ -4,7 +4,9 @@
  *
  *   bf16   W is rounded to bf16, whose exponents are those of f32
  *   f16    W is rounded to TF32, which has the digits of f16 and the exponents of f32: weights of a key
- *          may all be far below what f16 holds, and what dS is, nobody knows before
+ *          may all be far below what f16 holds, and what dS is, nobody knows before. Products of
+ *          16 columns are added up apart: tensor cores cut sums off, and a sum of 2^18 terms of one
+ *          sign would lose more by that than f16 does
  *   f32    three TF32 products for one
  *
  * Fragments of TF32 with g = lane / 4, t = lane % 4: column t of A is column 2t of W, column t + 4 is
@@ -43,30 +45,35 @@ static __device__ __forceinline__ void gradient_add(struct attention_state<__hal
                                                     const struct attention_groups &groups) {
     const int lane = warp_lane_here();
     y += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
+    static_assert(R == 16, "registers hold the products of 16 rows");
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
         const int first = attention_group<false>(groups, j);
         const int second = attention_group<false>(groups, j + 1);
         const uint32_t from = y + (uint32_t)(8 * ROW * (lane / 8 % 2 ? second : first));
-        uint32_t a[R / 16][2][4];
+        uint32_t a[2][4];
 #pragma unroll
-        for (int i = 0; i < R / 16; i++)
+        for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int n = 0; n < 2; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    a[i][n][e] = gradient_tf32(w[i][j + n][e % 2 * 2 + e / 2]);
+            for (int e = 0; e < 4; e++)
+                a[n][e] = gradient_tf32(w[0][j + n][e % 2 * 2 + e / 2]);
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
+            if (d % 2 == 0)
+                __syncwarp(); /* the compiler would have too many of these parts under way */
             ldmatrix_transposed(b, swizzle_piece_after(from, d));
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
-                const float2 two = mma_unpack(b[n], __half());
-                const uint32_t parts[2] = {__float_as_uint(two.x), __float_as_uint(two.y)};
+            for (int half = 0; half < 2; half++) {
+                float part[4] = {};
 #pragma unroll
-                for (int i = 0; i < R / 16; i++)
-                    fragment_mma_tf32(sums.o[i][2 * d + n / 2], a[i][n % 2], parts);
+                for (int n = 0; n < 2; n++) {
+                    const float2 two = mma_unpack(b[2 * half + n], __half());
+                    fragment_mma_tf32(part, a[n], {__float_as_uint(two.x), __float_as_uint(two.y)});
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sums.o[0][2 * d + half][e] += part[e];
             }
         }
     }

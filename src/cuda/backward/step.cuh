@@ -3,13 +3,15 @@
 #ifndef TESSERA_CUDA_GRADIENT_STEP_CUH
 #define TESSERA_CUDA_GRADIENT_STEP_CUH
 
+#include "backward/modify.cuh"
 #include "backward/products.cuh"
 
 #include <stddef.h>
 
-/* Sums of a warp's rows: first is of X0, second of X1. */
+/* Sums of a warp's rows: first is of X0, second of X1. slope: this lane's share of the slope's gradient. */
 template <class C> struct gradient_sums {
     struct attention_state<typename C::T, C::SUMS, C::R> first, second;
+    double slope;
 };
 
 /* The first bit of each group of a step (attention_listed). */
@@ -121,16 +123,62 @@ static __device__ __forceinline__ struct gradient_places gradient_places_of(uint
     };
 }
 
-/* One stage, by one warp. masked: some granule of it has a mask. */
+/* gradient_weights and gradient_mask with modifiers; cut: some pairs are not listed. Answers the lane's
+ * share of the slope's gradient. */
 template <class C>
-static __device__ __forceinline__ void gradient_step(struct gradient_sums<C> &sums, uint32_t shared,
-                                                     int stage, bool masked,
-                                                     const struct gradient_params &p) {
+static __device__ __forceinline__ double
+gradient_weights_modified(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
+                          const struct gradient_places &at, const struct gradient_params &p,
+                          const struct attention_place &place,
+                          const struct attention_groups &groups, bool cut) {
+    static_assert(C::R == 16, "blocks are 16 rows high");
+    constexpr int STRIDE = 8 * GRADIENT_WORDS, BYTES = (int)sizeof(struct gradient_known);
+    const struct granule_item &item = attention_item(place);
+    const int g = warp_lane_here() / 4, t2 = warp_lane_here() % 4 * 2;
+    const int row = (int)threadIdx.x / 32 * 16 + g;
+    const bool placed = p.modify.alibi || p.modify.seed;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < C::GROUPS; j++) {
+        const int column = 8 * attention_group<false>(groups, j) + t2;
+        struct gradient_known known[2];
+        struct gradient_block block = {};
+        uint32_t listed = 15, counted = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            known[i] = gradient_known_at(
+                at.known + (uint32_t)(BYTES * (C::OVER_KEYS ? column + i : g + 8 * i)));
+        if (placed)
+            block = gradient_block_of<C>(p, place, row, groups, j);
+        if (cut) {
+            const uint32_t words = at.words + (uint32_t)(column * STRIDE);
+            const uint32_t two[2] = {shared_load_4(words) >> (at.shift + g),
+                                     shared_load_4(words + STRIDE) >> (at.shift + g)};
+            listed =
+                (two[0] & 1) | (two[1] & 1) << 1 | (two[0] >> 8 & 1) << 2 | (two[1] >> 8 & 1) << 3;
+            listed = j < groups.n ? listed : 0; /* a repeated group */
+        }
+        if (!C::OVER_KEYS && p.slopes)
+            counted = listed & ((row < item.rows && known[0].base != INFINITY ? 3u : 0) |
+                                (row + 8 < item.rows && known[1].base != INFINITY ? 12u : 0));
+        sum += gradient_modify<C::OVER_KEYS>(s[0][j], dp[0][j], p, item, block, known, listed,
+                                             counted);
+    }
+    return sum;
+}
+
+/* One stage, by one warp. masked: some granule of it has a mask, or some query is empty. place: of the
+ * step, for modifiers. */
+template <class C>
+static __device__ __forceinline__ void
+gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool masked,
+              const struct gradient_params &p, const struct attention_place &place) {
     using T = typename C::T;
     constexpr int STRIDE = 8 * GRADIENT_WORDS, BITS = attention_group_bits<C::STEP>();
     constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
     /* Where it is known, the branch still keeps addresses of one product out of the others. */
-    const bool of_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
+    const bool to_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
+    const bool of_first = to_first || (C::MODIFIED && !C::OVER_KEYS && p.slopes);
     uint32_t left = gradient_all_groups<C::STEP>(), part = 0;
     if (masked) {
         const struct gradient_places at = gradient_places_of<C>(shared, stage);
@@ -148,12 +196,16 @@ static __device__ __forceinline__ void gradient_step(struct gradient_sums<C> &su
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, groups, T());
         if (of_first)
             attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, groups, T());
-        gradient_weights<C>(s, dp, at.known, p.score_scale, groups);
-        if (cut)
-            gradient_mask<C>(s, dp, at.words, at.shift, groups);
+        if constexpr (C::MODIFIED) {
+            sums.slope += gradient_weights_modified<C>(s, dp, at, p, place, groups, cut);
+        } else {
+            gradient_weights<C>(s, dp, at.known, p.score_scale, groups);
+            if (cut)
+                gradient_mask<C>(s, dp, at.words, at.shift, groups);
+        }
         if (of_second)
             gradient_add<C::GROUPS, C::ROW>(sums.second, s, at.y1 + of_sums, groups);
-        if (of_first)
+        if (to_first)
             gradient_add<C::GROUPS, C::ROW>(sums.first, dp, at.y0 + of_sums, groups);
     }
 }

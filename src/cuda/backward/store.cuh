@@ -97,10 +97,17 @@ gradient_store(const struct gradient_params &p, const typename C::lists &lists,
     }
 }
 
+/* Stores what an item has, the job-th of this thread block. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
-                const struct granule_item &item, struct gradient_sums<C> &sums) {
+                const struct granule_item &item, int32_t job, struct gradient_sums<C> &sums) {
+    if (C::MODIFIED && !C::OVER_KEYS && p.slopes) {
+        const double share = warp_sum(sums.slope);
+        const int64_t number = p.image.worker_ptr[blockIdx.x] + job;
+        if (warp_lane_here() == 0)
+            p.slopes[number * p.slope_warps + threadIdx.x / 32] = share;
+    }
     if (C::WANTED & GRADIENT_FIRST)
         gradient_store<C>(p, lists, item, 0, sums.first);
     if (C::WANTED & GRADIENT_SECOND)

@@ -3,9 +3,9 @@
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
-#include "host/staged.h"
-
 #include <cuda_runtime.h>
+
+#include <stdint.h>
 
 #define BLOCKS_ACROSS (1 << 30)
 
@@ -14,9 +14,9 @@ static __device__ __forceinline__ int64_t blocks_unit(void) {
     return (int64_t)blockIdx.y * BLOCKS_ACROSS + blockIdx.x;
 }
 
-static inline cudaError_t blocks_launch(void (*kernel)(const struct staged_params), int64_t units,
-                                        int threads, const struct staged_params *p,
-                                        cudaStream_t stream) {
+template <class params>
+static inline cudaError_t blocks_launch(void (*kernel)(const params), int64_t units, int threads,
+                                        const params *p, cudaStream_t stream) {
     if (units == 0)
         return cudaSuccess;
     const dim3 grid(units < BLOCKS_ACROSS ? units : BLOCKS_ACROSS,

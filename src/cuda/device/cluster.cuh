@@ -5,7 +5,6 @@
 
 #include "device/architecture.cuh"
 #include "device/copy.cuh"
-#include "host/staged.h"
 
 #include <cuda_runtime.h>
 
@@ -85,9 +84,10 @@ static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, 
 }
 
 /* Launches `blocks` thread blocks in clusters of `cluster`. */
-static inline cudaError_t cluster_launch(void (*kernel)(const struct staged_params), int64_t blocks,
-                                         int cluster, int threads, size_t shared,
-                                         const struct staged_params *p, cudaStream_t stream) {
+template <class params>
+static inline cudaError_t cluster_launch(void (*kernel)(const params), int64_t blocks, int cluster,
+                                         int threads, size_t shared, const params *p,
+                                         cudaStream_t stream) {
     if (blocks == 0)
         return cudaSuccess;
     if (blocks > INT32_MAX)
@@ -104,10 +104,10 @@ static inline cudaError_t cluster_launch(void (*kernel)(const struct staged_para
 }
 
 /* Launches as many clusters as are resident on the device at once, at most `wanted`. */
-static inline cudaError_t cluster_launch_held(void (*kernel)(const struct staged_params),
-                                              int64_t wanted, int cluster, int threads,
-                                              size_t shared, const struct staged_params *p,
-                                              cudaStream_t stream) {
+template <class params>
+static inline cudaError_t cluster_launch_held(void (*kernel)(const params), int64_t wanted,
+                                              int cluster, int threads, size_t shared,
+                                              const params *p, cudaStream_t stream) {
     int held = 0;
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

@@ -204,8 +204,22 @@ static __device__ __forceinline__ void attention_prefetch_q(const struct attenti
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
-/* Copies the granules of a step to shared memory, from granule `first` of the item on; by THREADS
- * threads. */
+/* Copies a granule of a step to shared memory, the at-th from granule `first` of the item on. */
+template <class step_lists, class params>
+static __device__ __forceinline__ void
+attention_fetch_granule(step_lists &lists, const params &p, int slot,
+                        const struct granule_item &item, uint32_t first, uint32_t at) {
+    if (first + at >= (uint32_t)item.count) {
+        lists.keys[slot][at] = -1;
+        return;
+    }
+    cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
+    if (first + at >= (uint32_t)item.whole)
+        cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
+                           p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
+}
+
+/* All granules of a step; by THREADS threads. */
 template <int KEYS, int WORDS, int THREADS>
 static __device__ __forceinline__ void
 attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
@@ -216,50 +230,37 @@ attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
         const uint32_t at = (uint32_t)i + threadIdx.x;
         if (at >= KEYS >> p.granule_bits)
             break;
-        if (first + at >= (uint32_t)item.count) {
-            lists.keys[slot][at] = -1;
-            continue;
-        }
-        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
-                   true);
-        if (first + at >= (uint32_t)item.whole)
-            cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
-                               p.image.masks + item.mask + (first + at - (uint32_t)item.whole),
-                               true);
+        attention_fetch_granule(lists, p, slot, item, first, at);
     }
 }
 
 /* The key at place `row` of a step that begins with granule `begin`; -1: none. In a masked step
- * with `keep`, also writes the place's row mask to the stage. */
-template <int KEYS, int WORDS>
-static __device__ __forceinline__ int32_t attention_key(struct attention_lists<KEYS, WORDS> &lists,
-                                                        const struct attention_params &p, int slot,
-                                                        const struct granule_item &item,
+ * with `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
+template <class step_lists, class params>
+static __device__ __forceinline__ int32_t attention_key(step_lists &lists, const params &p,
+                                                        int slot, const struct granule_item &item,
                                                         uint32_t begin, int row, bool masked,
-                                                        bool keep) {
+                                                        bool keep, int n_words) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     const int32_t first = lists.keys[slot][at];
     if (!masked)
         return first + offset;
-    uint64_t(&words)[WORDS] = lists.words[slot][row];
+    uint64_t *const words = lists.words[slot][row];
     const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
     const struct granule_mask &mask = lists.masks[slot][at];
     const bool none = first < 0 || (!whole && offset >= mask.count);
     if (!keep)
         return none ? -1 : first + offset;
     if (none || whole || mask.kind == GRANULE_ALL) {
-#pragma unroll
-        for (int w = 0; w < WORDS; w++)
+        for (int w = 0; w < n_words; w++)
             words[w] = none ? 0 : ~(uint64_t)0;
     } else if (mask.kind == LIST_BAND) {
-#pragma unroll
-        for (int w = 0; w < WORDS; w++)
+        for (int w = 0; w < n_words; w++)
             words[w] = attention_band(mask, offset, w);
     } else {
         const uint64_t *from =
-            p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * WORDS : 0);
-#pragma unroll
-        for (int w = 0; w < WORDS; w++)
+            p.image.words + mask.u.word + (mask.kind == LIST_BITS ? offset * n_words : 0);
+        for (int w = 0; w < n_words; w++)
             cp_async_8(shared_address(&words[w]), from + w);
     }
     return none ? -1 : first + offset;

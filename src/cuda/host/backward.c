@@ -26,11 +26,37 @@ static int64_t slot_floats(const struct kernel_args *args) {
     return (int64_t)args->lists->tile_rows * (s.dims[0] + s.dims[1]);
 }
 
+/* Warps of a thread block with modifiers: each has 16 rows. */
+static int32_t slope_warps(const struct kernel_args *args) {
+    return (args->lists->tile_rows + 15) / 16;
+}
+
+static float *slots_take(struct carve *carve, const struct kernel_args *args) {
+    return carve_take_panel(carve, (size_t)args->schedule->n_slots, (size_t)slot_floats(args),
+                            sizeof(float));
+}
+
+/* Shares of d_alibi of each warp of each item. */
+static double *slopes_take(struct carve *carve, const struct kernel_args *args) {
+    if (over_keys(args) || !(args->problem->gradients & TESS_GRADIENT_ALIBI))
+        return NULL;
+    return carve_take_panel(carve, (size_t)args->schedule->n_items, (size_t)slope_warps(args),
+                            sizeof(double));
+}
+
 size_t gradient_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
-    carve_take_panel(&carve, (size_t)args->schedule->n_slots, (size_t)slot_floats(args),
-                     sizeof(float));
+    slots_take(&carve, args);
+    slopes_take(&carve, args);
     return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+/* The power of two that q is multiplied by: scores below 2^67 stay in range. It is 1 for all scales but the
+ * smallest, since q is also what dK is a sum of: none of its digits may be lost. f16 has none. */
+static double query_scale(const struct problem *p) {
+    int exponent;
+    frexp(p->scale, &exponent);
+    return p->type == TESS_F16 || exponent >= -60 ? 1 : ldexp(1, exponent + 60);
 }
 
 struct gradient_params gradient_params_of(const struct kernel_args *args) {
@@ -39,8 +65,9 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
     const struct slot_shape slot = slot_shape(args);
     const struct view none = {0};
     const bool keys = over_keys(args);
-    const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
+    const double q_scale = query_scale(p);
     const struct view *out[2] = {keys ? &args->d_k : &args->d_q, keys ? &args->d_v : &none};
+    struct carve carve = {.base = args->workspace};
     struct gradient_params params = {
         .image = attention_image_of(args),
         .x = {rows_view_of(keys ? &args->k : &args->q), rows_view_of(keys ? &args->v : &args->d_o)},
@@ -50,7 +77,7 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .y_scale = keys ? (float)q_scale : 1,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
         .stats = args->stats,
-        .slots = args->workspace,
+        .slots = slots_take(&carve, args),
         .slot_floats = slot_floats(args),
         .n_merges = g->n_merges,
         .d = {(int32_t)p->d_qk, (int32_t)p->d_v},
@@ -62,7 +89,14 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .n_q = (int32_t)p->n_q,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
         .copied = attention_rows_copied(args),
+        .modify = modify_params_of(args, LOG2_E),
+        .n_kv = (int32_t)p->n_kv,
+        .slope_warps = slope_warps(args),
+        .slopes = slopes_take(&carve, args),
+        .d_alibi = args->d_alibi,
     };
+    if (params.modify.cap != 0)
+        params.cap_scale = params.score_scale / params.modify.cap; /* rounded as the forward does */
     for (int i = 0; i < 2; i++) {
         params.out[i] = rows_view_of(slot.dims[i] ? out[i] : &none);
         params.wide[i] = out[i]->type == TESS_F32;

@@ -20,9 +20,8 @@ struct gradient_params {
     struct rows_view x[2], y[2], out[2]; /* out: data NULL where it is not wanted */
     bool wide[2];                        /* out is f32, whatever the problem's type */
     float factor[2];                     /* what sums are multiplied by */
-    float x_scale,
-        y_scale;       /* of x[0], y[0]: q is multiplied by a power of two (cuda_scale_power) */
-    float score_scale; /* what scores lack to be in base 2 */
+    float x_scale, y_scale;              /* of x[0], y[0]: q is multiplied by a power of two */
+    float score_scale;                   /* what scores lack to be in base 2 */
     struct query_stats stats;
     float *slots;
     int64_t slot_floats, n_merges;
@@ -34,6 +33,12 @@ struct gradient_params {
     int32_t first_dim; /* of those that a launch computes the gradients of */
     int32_t alignment; /* bytes, of rows of all tensors */
     bool copied;       /* rows of x and y can be copied 16 bytes at a time */
+    struct modify_params modify;
+    float cap_scale; /* what scores lack to be softcap's arguments */
+    int32_t n_kv;
+    int32_t slope_warps; /* of a thread block for the highest tile */
+    double *slopes;      /* [items][slope_warps]: shares of d_alibi, or NULL */
+    float *d_alibi;
 };
 
 /* Rows of a warp: high tiles have 32 where the registers hold their sums, which halves the shared
@@ -43,6 +48,9 @@ struct gradient_params {
 
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size) ((head) * (size) > 256 ? ((head) * (size) > 512 ? 16 : 32) : 64)
+
+/* Launches, for parts of a gradient's dims: of f32 registers hold sums of 128. */
+#define GRADIENT_CUTS(head, size) ((size) == 4 && (head) > 128 ? (head) / 128 : 1)
 
 /* Keys or queries of a granule at most: a step of the widest heads. */
 #define GRADIENT_GRANULE 32

@@ -68,8 +68,9 @@ static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }
 
+/* Whole 16-byte pieces, also of tiles of one row: merges read four floats at a time. */
 static int64_t slot_floats(const struct kernel_args *args) {
-    return (int64_t)args->lists->tile_rows * (slot_dims(args) + 2);
+    return ((int64_t)args->lists->tile_rows * (slot_dims(args) + 2) + 3) / 4 * 4;
 }
 
 size_t attention_workspace(const struct kernel_args *args) {
@@ -80,36 +81,29 @@ size_t attention_workspace(const struct kernel_args *args) {
 }
 
 bool attention_rows_copied(const struct kernel_args *args) {
-    const struct problem *p = args->problem;
-    const int64_t size = (int64_t)tess_type_size(p->type), piece = 16 / size;
+    const int64_t size = (int64_t)tess_type_size(args->problem->type);
     const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2],
                              args->d_o.stride[2]};
-    bool copied = p->alignment >= 16 && p->d_qk % piece == 0 && p->d_v % piece == 0;
+    bool copied = args->prepared->path != OPERANDS_ELEMENTS;
     for (int i = 0; i < 4; i++)
         copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
     return copied;
 }
 
-struct attention_params attention_params_of(const struct kernel_args *args) {
+struct attention_params attention_params_shared(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
-        .image = attention_image_of(args),
         .q = rows_view_of(&args->q),
         .k = rows_view_of(&args->k),
         .v = rows_view_of(&args->v),
         .o = rows_view_of(&args->o),
         .lse = rows_view_of(&args->lse),
         .slots = args->workspace,
-        .n_items = granules_of(args)->n_items,
-        .n_merges = granules_of(args)->n_merges,
-        .granule_bits = __builtin_ctz((unsigned)granules_of(args)->size),
         .tile_rows = args->lists->tile_rows,
         .slot_dims = slot_dims(args),
-        .stack = (int32_t)args->tile_heads,
+        .tile_heads = (int32_t)args->tile_heads,
         .slot_floats = slot_floats(args),
-        .thin = 2 * granules_of(args)->n_masks > granules_of(args)->n,
-        .workers = granules_of(args)->workers,
         .batch = (int32_t)p->batch,
         .heads_q = (int32_t)p->heads_q,
         .heads_kv = (int32_t)p->heads_kv,
@@ -118,10 +112,23 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
         .d_qk = (int32_t)p->d_qk,
         .d_v = (int32_t)p->d_v,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .copied = attention_rows_copied(args),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
         .modify = modify_params_of(args, LOG2_E),
-        .header = args->image,
     };
+}
+
+struct attention_params attention_params_of(const struct kernel_args *args) {
+    const struct granules *g = granules_of(args);
+    struct attention_params p = attention_params_shared(args);
+    p.image = attention_image_of(args);
+    p.header = args->image;
+    p.n_items = g->n_items;
+    p.n_merges = g->n_merges;
+    p.granule_bits = __builtin_ctz((unsigned)g->size);
+    p.thin = args->prepared->thin;
+    p.tma = args->prepared->path == OPERANDS_TMA;
+    p.copied = attention_rows_copied(args);
+    p.workers = g->workers;
+    return p;
 }

@@ -28,6 +28,8 @@ struct attention_image {
  * Slots of the workspace, one for each part of a split tile:
  *
  *   | slot 0: o[tile_rows][slot_dims] m[tile_rows] l[tile_rows] | slot 1 | ...      floats
+ *
+ * A slot is a multiple of four floats.
  */
 struct attention_params {
     struct attention_image image;
@@ -36,10 +38,11 @@ struct attention_params {
     int64_t n_items, n_merges; /* at most: what grids are sized by */
     int32_t granule_bits;      /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
-    int32_t stack;       /* query heads packed into a tile (GQA packing), tile_rows rows each */
+    int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */
     int32_t workers;
-    bool thin; /* most granules have a mask: few rows of a tile share a key */
+    bool thin; /* of struct prepared */
+    bool tma;  /* the plan has K and V copied by TMA */
     int32_t batch, heads_q, heads_kv, n_q, n_kv;
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
@@ -92,9 +95,10 @@ struct attention_params {
 /* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared
  * memory traffic of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the
  * registers; so have THIN lists (attention_params) of up to 64 dims, of which 32 rows have little
- * in common. Low tiles have short steps: more CTAs then fit a multiprocessor, and a warp mostly
- * waits. Keys of f32 take long, so all its steps are short, and half as long in low tiles. Eight
- * and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys allow five and two. */
+ * in common. Tiles of up to 16 rows have short steps: more CTAs then fit a multiprocessor, and a
+ * warp mostly waits. Keys of f32 take long, so all its steps are short, and those of tiles of up to 16
+ * rows half as long. Eight and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys
+ * allow five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
 #define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
@@ -112,11 +116,13 @@ struct attention_image attention_image_of(const struct kernel_args *args);
 tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
+/* The same without lists: tensors, sizes, slots and modifiers. */
+struct attention_params attention_params_shared(const struct kernel_args *args);
 
 #define LOG2_E 1.4426950408889634
 
-/* Whether rows are made of aligned pieces of 16 bytes, and steps from row to row fit 32 bits. A forward
- * has no d_o, whose steps are 0. */
+/* Whether rows are copied 16 bytes at a time: as the plan has it, where steps from row to row fit 32
+ * bits. A forward has no d_o, whose steps are 0. */
 bool attention_rows_copied(const struct kernel_args *args);
 
 #endif

@@ -4,6 +4,8 @@
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
 #include "host/backward.h"
+#include "host/decode.h"
+#include "host/fill.h"
 #include "host/staged.h"
 
 #include <cuda_runtime_api.h>
@@ -12,8 +14,8 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; of the stages by TMA they answer cudaErrorNotSupported, and launch nothing, where tensors
- * have no tensor map. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
+/* cuda_NAME; of the stages by TMA they launch nothing where tensors have no tensor map, and answer
+ * cudaErrorNotSupported, or cudaErrorSymbolNotFound where the driver makes none. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
  * the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
@@ -21,6 +23,11 @@ extern "C" {
 #define CUDA_FORWARD_UNITS_f32(name) CUDA_FORWARD_UNIT(f32_##name)
 #define CUDA_FORWARD_UNITS_16bit(name) CUDA_FORWARD_UNIT(bf16_##name) CUDA_FORWARD_UNIT(f16_##name)
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
+#define CUDA_DECODE_UNIT(name)                                                                     \
+    cudaError_t cuda_decode_##name(const struct decode_params *p, cudaStream_t stream);            \
+    int64_t cuda_decode_##name##_shared(int32_t rows);
+#define CUDA_DECODE_UNITS_16bit(name) CUDA_DECODE_UNIT(bf16_##name) CUDA_DECODE_UNIT(f16_##name)
+#define CUDA_DECODE(types, name, ...) CUDA_DECODE_UNITS_##types(name)
 #define CUDA_STAGED_UNIT(name)                                                                     \
     cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);
 #define CUDA_STAGED_UNITS_any(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
@@ -35,12 +42,16 @@ extern "C" {
 #define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_STAGED
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
+
+/* Fills an image. */
+cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);
 
 /* Softcap and ALiBi on the scores that SDDMM has written. */
 cudaError_t cuda_sddmm_modify(const struct staged_params *p, cudaStream_t stream);

@@ -19,10 +19,15 @@ struct modify_params {
     int32_t each;   /* scores or weights change one by one */
 };
 
+/* Softcap or ALiBi: stages have a launch of its own for them, after SDDMM. */
+static inline int modify_scores(const struct modifiers *m) {
+    return m->softcap != 0 || m->alibi;
+}
+
 /* `unit`: log2(e) where exponents are those of 2, 1 where they are those of e. */
 static inline struct modify_params modify_params_of(const struct kernel_args *args, double unit) {
     const struct modifiers *m = &args->problem->modifiers;
-    const int scores = m->softcap != 0 || m->alibi;
+    const int scores = modify_scores(m);
     return (struct modify_params){
         .alibi = m->alibi ? args->alibi : NULL,
         .sink = m->sink ? args->sink : NULL,

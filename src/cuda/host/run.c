@@ -4,6 +4,7 @@
 #include "host/table.h"
 
 #define CUDA_FORWARD(...)
+#define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
 #define CUDA_DELTA(...)
 #define CUDA_STAGED_LAUNCHES_any(stem, variant) cuda_##stem##_f32_##variant,
@@ -25,9 +26,18 @@ static cudaError_t (*const forward[])(const struct attention_params *, cudaStrea
 #include "instances.def"
 };
 #undef CUDA_FORWARD
-#undef CUDA_BACKWARD
+#undef CUDA_DECODE
 
 #define CUDA_FORWARD(...)
+#define CUDA_DECODE_LAUNCHES_16bit(name) cuda_decode_bf16_##name, cuda_decode_f16_##name,
+#define CUDA_DECODE(types, name, ...) CUDA_DECODE_LAUNCHES_##types(name)
+static cudaError_t (*const decode[])(const struct decode_params *, cudaStream_t) = {
+#include "instances.def"
+};
+#undef CUDA_DECODE
+#undef CUDA_BACKWARD
+
+#define CUDA_DECODE(...)
 #define CUDA_BACKWARD(type, name, pass, ...) cuda_gradient_##pass##_##type##_##name,
 static cudaError_t (*const backward[])(const struct gradient_params *, cudaStream_t) = {
 #include "instances.def"
@@ -49,6 +59,11 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
                          "kernel %s copies by TMA, which cannot address these tensors (rows of "
                          "stride 0, say): the problem can name another kernel",
                          args->kernel->name);
+    if (code == cudaErrorSymbolNotFound)
+        return error_set(error, TESS_CUDA_ERROR, args->function, NULL,
+                         "kernel %s copies by TMA, and the driver has no cuTensorMapEncodeTiled: "
+                         "update it, or the problem can name another kernel",
+                         args->kernel->name);
     if (!code && args->kernel->stage == TESS_STAGE_SDDMM && p.modify.scores)
         code = cuda_sddmm_modify(&p, args->stream);
     return answer(args, code, error);
@@ -60,6 +75,15 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
         return status;
     const struct attention_params p = attention_params_of(args);
     return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
+                  error);
+}
+
+tess_status decode_run(const struct kernel_args *args, tess_error *error) {
+    const tess_status status = device_is_current(args->target, args->function, error);
+    if (status)
+        return status;
+    const struct decode_params p = decode_params_of(args);
+    return answer(args, decode[args->kernel - cuda_table - CUDA_BEFORE_DECODE](&p, args->stream),
                   error);
 }
 
@@ -78,4 +102,13 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
         return status;
     const struct delta_params p = delta_params_of(args);
     return answer(args, cuda_delta(&p, args->stream), error);
+}
+
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
+    const tess_status status = device_is_current(job->target, job->function, error);
+    if (status)
+        return status;
+    const struct fill_params p = fill_params_of(job);
+    const cudaError_t code = cuda_fill(&p, job->stream);
+    return code == cudaSuccess ? TESS_OK : cuda_failed(error, code, job->function, NULL, "fill");
 }

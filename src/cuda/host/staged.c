@@ -61,6 +61,20 @@ struct staged_params staged_sizes(const struct problem *p, const tess_target *ta
     };
 }
 
+/* Each query's share of its head's slope. */
+static double *slopes_take(struct carve *c, const struct kernel_args *args) {
+    const struct problem *p = args->problem;
+    if (args->kernel->stage != TESS_STAGE_SOFTMAX_BACKWARD || !(p->gradients & TESS_GRADIENT_ALIBI))
+        return NULL;
+    return carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)p->n_q, sizeof(double));
+}
+
+size_t staged_workspace(const struct kernel_args *args) {
+    struct carve carve = {0};
+    slopes_take(&carve, args);
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
 struct staged_params staged_params_of(const struct kernel_args *args, void *image) {
     const struct problem *problem = args->problem;
     struct carve carve = {.base = image};
@@ -73,6 +87,15 @@ struct staged_params staged_params_of(const struct kernel_args *args, void *imag
     p.lse = rows_view_of(&args->lse);
     p.scores = args->scores;
     p.modify = modify_params_of(args, 1);
+    p.stats = args->stats;
+    p.gradients = args->gradients;
+    p.d_alibi = args->d_alibi;
+    p.scale = (float)problem->scale;
+    p.wide = args->o.type == TESS_F32;
+    p.heads_kv = (int32_t)problem->heads_kv;
+    p.cols = staged_image_columns(args);
+    carve = (struct carve){.base = args->workspace};
+    p.slopes = slopes_take(&carve, args);
     p.rows = args->bcsr->rows;
     p.by_block_kv = divisor_of(p.block_kv);
     p.by_heads_q = divisor_of(problem->heads_q);
@@ -89,10 +112,11 @@ size_t staged_image_size(const struct kernel_args *args) {
 }
 
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error) {
-    const struct bcsr *m = args->bcsr;
+    const struct bcsr *m = args->bcsr, *t = args->transposed;
     const struct staged_params p = staged_params_of(args, image);
     const struct staged_image *to = &p.image;
     const int64_t heads = args->problem->batch * args->problem->heads_q;
+    const int64_t turned = p.cols ? m->n_tiles : 0;
     const struct device_part parts[] = {
         {to->row_ptr, m->row_ptr, m->batch * m->heads * (m->rows + 1), sizeof *to->row_ptr},
         {to->col_idx, m->col_idx, m->n_tiles, sizeof *to->col_idx},
@@ -107,7 +131,12 @@ tess_status staged_image_upload(const struct kernel_args *args, void *image, tes
         {to->chunks, NULL, p.n_items + 1, sizeof *to->chunks},
         {to->list_of, args->list_of, heads, sizeof *to->list_of},
         {to->scores_offset, args->scores_offset, heads, sizeof *to->scores_offset},
+        {to->col_ptr, t->row_ptr, p.cols ? t->batch * t->heads * (p.cols + 1) : 0,
+         sizeof *to->col_ptr},
+        {to->row_idx, t->col_idx, turned, sizeof *to->row_idx},
+        {to->entries, args->entries, turned, sizeof *to->entries},
     };
+    _Static_assert(sizeof parts / sizeof *parts <= IMAGE_ARRAYS, "the header has room for them");
     tess_status status =
         image_copy(image, parts, sizeof parts / sizeof *parts, args->stream, error);
     return status ? status : staged_derive(&p, (size_t)m->n_tiles, args->stream, error);

@@ -39,6 +39,15 @@ struct staged_params {
     int32_t even;             /* block rows have about the same width */
     int32_t in_order;         /* ... and rows share sectors with their neighbours */
     int64_t widest;           /* columns of the widest block row */
+    /* Backward: */
+    struct query_stats stats;
+    float *gradients; /* laid out as scores; NULL: not wanted */
+    double *slopes;   /* [batch * heads_q][n_q]: shares of d_alibi; NULL: not wanted */
+    float *d_alibi;   /* [heads_q] */
+    float scale;
+    int32_t wide; /* o is f32, whatever the problem's type */
+    int32_t heads_kv;
+    int64_t cols; /* block columns of the transposed tiles */
 };
 
 /* ---- what variants of a stage take: planning refuses by it, launches have tiles by it ---- */
@@ -52,6 +61,7 @@ struct staged_kernel {
 };
 
 #define CUDA_FORWARD(...)
+#define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
 #define CUDA_DELTA(...)
 #define CUDA_STAGED(types, stem, variant, ...)                                                     \
@@ -59,6 +69,7 @@ struct staged_kernel {
                                            const struct staged_params *p);
 #include "instances.def"
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 #undef CUDA_STAGED
@@ -87,8 +98,7 @@ extern "C" {
 #endif
 
 /* CTAs that share the keys of a unit of SpMM, where units are too few for the device, which holds
- * `blocks` on each multiprocessor. One head in blocks of 128 took 61, 54 and 92 us by clusters of 1, 2
- * and 4; in blocks of 64, 62, 58 and 92 us (H200, n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
+ * `blocks` on each multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
 int staged_spmm_cluster(const struct staged_params *p, int64_t units, int blocks);
 
 /* Rows of SpMM's tiles by TMA: as many as block rows fill, or fewer where block rows are so few that
@@ -116,6 +126,7 @@ tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stre
 int cuda_scale_power(double scale, tess_type type);
 
 /* What the table asks of the stages (staged.c). */
+size_t staged_workspace(const struct kernel_args *args);
 size_t staged_image_size(const struct kernel_args *args);
 tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
 struct staged_params staged_params_of(const struct kernel_args *args, void *image);

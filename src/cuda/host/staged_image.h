@@ -39,7 +39,17 @@ struct staged_image {
     int64_t *chunks;        /* [n_items + 1] chunks of the block rows of all items before */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* [batch * heads_q] */
+    /* Backward with passes over keys: the transposed tiles. Their masks are not needed, for scores
+     * that a tile cuts are 0 there. */
+    int64_t *col_ptr; /* [lists][cols + 1] */
+    int32_t *row_idx; /* [n_tiles] */
+    int64_t *entries; /* [n_tiles] places in col_idx */
 };
+
+/* Block columns of the transposed tiles; 0 where a plan has none. */
+static inline int64_t staged_image_columns(const struct kernel_args *args) {
+    return args->transposed->row_ptr ? args->transposed->rows : 0;
+}
 
 static inline int64_t staged_image_words(const struct bcsr *m) {
     return (m->n_bitmasks * m->block_q * m->block_kv + 63) / 64;
@@ -47,9 +57,10 @@ static inline int64_t staged_image_words(const struct bcsr *m) {
 
 static inline struct staged_image staged_image(struct carve *c, const struct kernel_args *args) {
     const struct bcsr *m = args->bcsr;
-    const size_t lists = (size_t)(m->batch * m->heads), items = (size_t)args->schedule->n_items;
+    const size_t lists = (size_t)(m->batch * m->heads);
     const size_t heads = (size_t)(args->problem->batch * args->problem->heads_q);
-    const int64_t n_partial = m->n_bands + m->n_bitmasks;
+    const size_t items = heads * (size_t)m->rows; /* passes over keys have another schedule */
+    const int64_t n_partial = m->n_bands + m->n_bitmasks, columns = staged_image_columns(args);
     struct staged_image i;
     carve_take(c, 1, sizeof(struct image_header));
     i.row_ptr = (int64_t *)carve_take(c, lists * (size_t)(m->rows + 1), sizeof(int64_t));
@@ -68,6 +79,14 @@ static inline struct staged_image staged_image(struct carve *c, const struct ker
     i.chunks = (int64_t *)carve_take(c, items + 1, sizeof(int64_t));
     i.list_of = (int64_t *)carve_take(c, heads, sizeof(int64_t));
     i.scores_offset = (int64_t *)carve_take(c, heads, sizeof(int64_t));
+    i.col_ptr = NULL;
+    i.row_idx = NULL;
+    i.entries = NULL;
+    if (columns) {
+        i.col_ptr = (int64_t *)carve_take(c, lists * (size_t)(columns + 1), sizeof(int64_t));
+        i.row_idx = (int32_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int32_t));
+        i.entries = (int64_t *)carve_take(c, (size_t)m->n_tiles, sizeof(int64_t));
+    }
     return i;
 }
 

@@ -60,6 +60,13 @@ static const char *tma_refuses(const struct staged_params *p, int32_t d) {
 #define REFUSES(variant)                                                                           \
     const char *variant##_refuses(const struct problem *problem, const struct staged_params *p)
 
+/* Of SpMM that rounds weights to the storage type: gradients of scores have any size. */
+static const char *gradient_refused(const struct problem *problem) {
+    return problem->operation == TESS_ATTENTION_BACKWARD && problem->type != TESS_F32
+               ? "it rounds weights of attention to 16 bits: gradients of scores have any size"
+               : NULL;
+}
+
 REFUSES(sddmm_tma) {
     const char *why = tma_refuses(p, p->d_qk);
     (void)problem;
@@ -69,8 +76,9 @@ REFUSES(sddmm_tma) {
 }
 
 REFUSES(spmm_tma) {
-    const char *why = tma_refuses(p, p->d_v);
-    (void)problem;
+    const char *why = gradient_refused(problem);
+    if (!why)
+        why = tma_refuses(p, p->d_v);
     if (!why && known(p) && !staged_spmm_tma_rows(p))
         why = "block rows are so few that several CTAs have to share one";
     return why;
@@ -85,8 +93,8 @@ REFUSES(sddmm_mma) {
     return mma_refuses(p);
 }
 REFUSES(spmm_mma) {
-    (void)problem;
-    return mma_refuses(p);
+    const char *why = gradient_refused(problem);
+    return why ? why : mma_refuses(p);
 }
 
 static const char *row_refuses(const struct staged_params *p) {
@@ -97,8 +105,8 @@ REFUSES(sddmm_row) {
     return row_refuses(p);
 }
 REFUSES(spmm_row) {
-    (void)problem;
-    return row_refuses(p);
+    const char *why = gradient_refused(problem);
+    return why ? why : row_refuses(p);
 }
 
 REFUSES(sddmm_narrow) {
@@ -161,5 +169,16 @@ REFUSES(softmax_modified) {
     return nothing_refused(problem, p);
 }
 REFUSES(spmm_gather) {
+    (void)p;
+    return gradient_refused(problem);
+}
+REFUSES(spmm_gradient) {
+    (void)p;
+    return problem->operation == TESS_ATTENTION ? "it computes gradients alone" : NULL;
+}
+REFUSES(softmax_backward_rows) {
+    return nothing_refused(problem, p);
+}
+REFUSES(spmm_transposed_gather) {
     return nothing_refused(problem, p);
 }

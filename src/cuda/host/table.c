@@ -6,6 +6,7 @@
 #include "host/staged.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* ---- what kernels refuse ---- */
 
@@ -22,9 +23,9 @@ static const char *architecture_refused(const tess_target *target) {
                : NULL;
 }
 
-/* What no kernel computes. */
+/* What no kernel of attention computes; a backward reads o_rest before the stages. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
-    if (problem->o_rest)
+    if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
     return architecture_refused(target);
 }
@@ -66,16 +67,14 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
     return why;
 }
 
-/* Of the backward, which knows sinks. */
 static const char *gradient_refuses(const struct kernel *kernel, const struct problem *problem,
                                     const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
-    const struct modifiers *m = &problem->modifiers;
     const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
-    if (m->softcap != 0 || m->alibi || m->dropped)
-        return "it has no softcap, ALiBi or dropout: the CPU's kernels do";
     if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         return "it computes scales of up to 2^127";
+    if (fabs(problem->scale) < 0x1p-126) /* and multiply gradients by it, with all its digits */
+        return "it computes scales of at least 2^-126";
     if (d > own->d_qk)
         return own->too_wide;
     const char *why = type_refused(own->type, problem->type);
@@ -95,6 +94,13 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
         return "it copies 16 bytes at a time: rows have to be aligned to that";
     if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
         return "its scale is not within 2^-8 ... 2^8";
+    return NULL;
+}
+
+static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
+    (void)target;
+    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
     return NULL;
 }
 
@@ -174,7 +180,7 @@ GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 /* ---- families of attention ---- */
 
 #define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .groups = 1, .resident = resident_one, .refuses = sm90_refuses
+    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .resident = resident_one, .refuses = sm90_refuses
 static const struct family family_sm90 = {HOPPER, .cluster = 1,
                                           .heights = "its query tiles have 32, 64 or 128 rows"};
 static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
@@ -186,6 +192,7 @@ static int32_t resident_sm90_r64(int32_t head, int32_t rows) {
 }
 static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
                                               .groups = 1,
+                                              .tma = 1,
                                               .resident = resident_sm90_r64,
                                               .cluster = 1,
                                               .refuses = sm90_refuses,
@@ -213,6 +220,19 @@ static const struct family family_small_m_16bit = {
     .cluster = 1,
     .heights =
         "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"};
+
+/* ---- decode ---- */
+
+static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
+static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
+static const struct family family_decode_16 = {.cluster = 1,
+                                               .refuses = decode_refuses,
+                                               .heights =
+                                                   "its query tiles have 1, 2, 4, 8 or 16 rows"};
+static const struct family family_decode_64 = {
+    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
+
+/* ---- packing and weighing ---- */
 
 /* Heads that share their list are packed to tiles of so many rows (GQA packing). */
 #define PACKED_sm90 128
@@ -251,11 +271,6 @@ static const struct family family_small_m_16bit = {
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
-static size_t workspace_none(const struct kernel_args *args) {
-    (void)args;
-    return 0;
-}
-
 #define LIST(...) __VA_ARGS__
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
@@ -282,13 +297,41 @@ static size_t workspace_none(const struct kernel_args *args) {
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
+#define WEIGHED_DECODE_16 1
+#define WEIGHED_DECODE_64 0
+#define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
+    {                                                                                              \
+        .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
+        .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
+                                         .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
+                                                                     bytes, bytes, bytes},         \
+                                         .gqa_rows = high,                                         \
+                                         .gqa_any = 1,                                             \
+                                         .weighed = WEIGHED_DECODE_##high,                         \
+                                         .filled = 1,                                              \
+                                         .filled_alone = 1,                                        \
+                                         .part_keys = SCHEDULE_CHUNK},                             \
+        .own = &(const struct forward_kernel){.type = its_type,                                    \
+                                              .d_qk = head,                                        \
+                                              .d_v = head_v,                                       \
+                                              .too_wide = "its heads have at most " #head " dims", \
+                                              .v_too_wide =                                        \
+                                                  "its values have at most " #head_v " dims",      \
+                                              .family = &family_decode_##high},                    \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = decode_run                                                                          \
+    }
+#define CUDA_DECODE_16bit(name, ...)                                                               \
+    DECODE_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                             \
+        DECODE_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
+#define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \
         .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
         .cost = {__VA_ARGS__},                                                                     \
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
-        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = workspace_none,         \
+        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
         .run = staged_run                                                                          \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
@@ -300,6 +343,9 @@ static size_t workspace_none(const struct kernel_args *args) {
 #define TYPE_OF_f32 TESS_F32
 #define TYPE_OF_f16 TESS_F16
 #define TYPE_OF_bf16 TESS_BF16
+#define SIZE_OF_f32 4
+#define SIZE_OF_f16 2
+#define SIZE_OF_bf16 2
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
 #define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes, ...)                         \
@@ -310,6 +356,8 @@ static size_t workspace_none(const struct kernel_args *args) {
                                       .shared = (const int64_t[]){LIST bytes},                     \
                                       .gqa_exact = 1,                                              \
                                       .padded_head = head,                                         \
+                                      .apart = (head) > 128,                                       \
+                                      .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
      .own = &(const struct forward_kernel){.type = TYPE_OF_##its_type,                             \
                                            .d_qk = head,                                           \
@@ -338,6 +386,35 @@ const struct kernel cuda_table[CUDA_ROWS] = {
 size_t cuda_image_size(const struct kernel_args *args) {
     return args->problem->pipeline == TESS_FUSED ? attention_image_size(args)
                                                  : staged_image_size(args);
+}
+
+/* ---- what a launch is, beside its kernel ---- */
+
+/* Strides are not known when a plan is made: a run may have to take the second of two paths. */
+static int say_operands(const struct kernel_args *args, char *room, size_t size) {
+    static const char *const by[] = {
+        [OPERANDS_TMA] = "by TMA, or by cp.async where strides need it",
+        [OPERANDS_CP_ASYNC] = "by cp.async, or one by one where strides need it",
+        [OPERANDS_ELEMENTS] = "one by one, as rows are not aligned pieces of 16 bytes"};
+    const struct forward_kernel *own = args->kernel->own;
+    const int gathers = own->family->tma && args->prepared->path == OPERANDS_CP_ASYNC;
+    const struct prepared *prepared = args->prepared;
+    const int32_t rows = args->lists->tile_rows;
+    const int32_t warp =
+        own->family == &family_sm80 ? ATTENTION_WARP(own->d_qk, rows, prepared->thin) : 0;
+    const int length =
+        snprintf(room, size, "granules of %d keys, copied %s", (int)prepared->granules.size,
+                 gathers ? "by cp.async" : by[prepared->path]);
+    const size_t at = (size_t)length < size ? (size_t)length : size;
+    return warp ? length + snprintf(room + at, size - at, "; %d rows a warp", (int)warp) : length;
+}
+
+int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
+    if (args->prepared && args->kernel->tiling)
+        return say_operands(args, room, size);
+    if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
+        return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");
+    return 0;
 }
 
 int cuda_scale_power(double scale, tess_type type) {

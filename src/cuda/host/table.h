@@ -3,15 +3,17 @@
 #ifndef TESSERA_CUDA_TABLE_H
 #define TESSERA_CUDA_TABLE_H
 
+#include "host/fill.h"
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
-/* Rows: one for each kernel and type, those of the stages first, those of the backward last. */
+/* Rows: one for each kernel and type: of the stages, of the forward, of decode, of the backward. */
 #define CUDA_ROWS_16bit 2
 #define CUDA_ROWS_f32 1
 #define CUDA_ROWS_any 1
 #define CUDA_STAGED(types, ...) +CUDA_ROWS_##types
 #define CUDA_FORWARD(types, ...) +CUDA_ROWS_##types
+#define CUDA_DECODE(types, ...) +CUDA_ROWS_##types
 #define CUDA_BACKWARD(...) +1
 #define CUDA_DELTA(...) +1
 enum {
@@ -26,6 +28,12 @@ enum {
     CUDA_BEFORE_BACKWARD = 0
 #include "instances.def"
 };
+#undef CUDA_DECODE
+#define CUDA_DECODE(...)
+enum {
+    CUDA_BEFORE_DECODE = 0
+#include "instances.def"
+};
 #undef CUDA_FORWARD
 #define CUDA_FORWARD(...)
 enum {
@@ -34,6 +42,7 @@ enum {
 };
 #undef CUDA_STAGED
 #undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 extern const struct kernel cuda_table[CUDA_ROWS];
@@ -41,17 +50,23 @@ extern const struct kernel cuda_table[CUDA_ROWS];
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
 size_t cuda_image_size(const struct kernel_args *args);
 
+/* What a launch is, beside its kernel: operand path, and launches that follow. */
+int cuda_detail(const struct kernel_args *args, char *room, size_t size);
+
 /* What planning asks of the backend. */
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
     .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
-    .unevenness = prepare_unevenness, .image_size = cuda_image_size
+    .unevenness = prepare_unevenness, .image_size = cuda_image_size, .detail = cuda_detail,        \
+    .fill_workers = cuda_fill_workers, .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
 
 /* Launches of the table's kernels. */
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
+tess_status decode_run(const struct kernel_args *args, tess_error *error);
 tess_status gradient_run(const struct kernel_args *args, tess_error *error);
 tess_status delta_run(const struct kernel_args *args, tess_error *error);
+tess_status cuda_fill_run(const struct fill_job *job, tess_error *error);
 
 /* NULL, or why no kernel runs on this machine. */
 const char *cuda_unusable(void);

@@ -1,7 +1,7 @@
 /*
  * Balanced steps: granules are sorted by the warps that list them, then taken a group of places at
- * a time, each time those that leave the step's warps nearest to an equal share. Or they stay as
- * they were sorted.
+ * a time. Each time those are taken that leave the step's warps nearest to an equal share. Kernels
+ * that pass over steps have them as they were sorted.
  */
 #include "lists/balance.h"
 

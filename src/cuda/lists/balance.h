@@ -1,7 +1,7 @@
 /*
- * In which order a tile's granules with masks stand for kernels whose warps have a few rows each
- * and wait for one another at the end of each step. A warp computes those groups of 8 places that
- * one of its rows lists, so a step takes as long as the warp that lists most of it:
+ * Order of a tile's granules with masks, for kernels whose warps have a few rows each and wait for
+ * one another at the end of each step. A warp computes those groups of 8 places that one of its rows
+ * lists. A step takes as long as the warp that lists most of it:
  *
  *                 step 0     step 1                        step 0     step 1
  *     warp 0      # # . .    . . . .                       # . # .    . . . .
@@ -21,10 +21,8 @@
 int balance_tile(const struct lists *lists, const struct granule_step *step, int32_t size,
                  int64_t whole, int32_t *keys, struct granule_mask *masks, int64_t n);
 
-#define BALANCE_SORTED 8 /* keys of the smallest granules that are sorted */
-
-/* For kernels whose warps, of 16 rows each, compute all of a step or pass over it: granules that
- * the same warps list stand together, and beside those that one warp more or less lists. Tiles begin
+/* For kernels whose warps, of 16 rows each, compute all of a step or pass over it, and granules that
+ * TMA copies: those that the same warps list stand together, and beside those that one warp more or less lists. Tiles begin
  * with different warps, since CTAs that share a multiprocessor would otherwise use the same. */
 int balance_sort(const struct lists *lists, int64_t tile, int32_t *keys, struct granule_mask *masks,
                  int64_t n);

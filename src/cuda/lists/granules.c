@@ -115,7 +115,7 @@ static int tiles_fill(struct granules *out, const struct lists *lists,
         if (rules->step.keys && rules->step.rows < lists->tile_rows && masked > 1)
             failed |= balance_tile(lists, &rules->step, out->size, sink.of_whole,
                                    sink.keys + sink.of_whole, sink.masks, masked);
-        else if (rules->groups && out->size >= BALANCE_SORTED && masked > 1)
+        else if (rules->groups && out->size >= GRANULE_TMA && masked > 1)
             failed |= balance_sort(lists, T, sink.keys + sink.of_whole, sink.masks, masked);
     }
     return failed;
@@ -156,7 +156,7 @@ static struct granule_item piece_make(const struct granules *g, const struct lis
 
 /* Query heads of one head of the schedule: packed ones, or over keys those of a group. */
 static int64_t heads_together(const struct granule_rules *rules) {
-    return rules->over_keys ? rules->heads_q / rules->heads_kv : rules->stack;
+    return rules->over_keys ? rules->heads_q / rules->heads_kv : rules->tile_heads;
 }
 
 /* The pieces of an item: one, or over keys one for each head of the group that it has granules of, and
@@ -182,7 +182,7 @@ static int64_t item_pieces(const struct granules *g, const struct lists *lists,
             continue;
         if (to) {
             to[n] = piece_make(g, lists, rules, first + h, w->tile, from, until);
-            to[n].slot = w->slot < 0 ? -1 : (w->slot - w->part) * rules->stack + w->part;
+            to[n].slot = w->slot < 0 ? -1 : (w->slot - w->part) * rules->tile_heads + w->part;
             to[n].parts = rules->over_keys ? 0 : w->parts;
         }
         n++;
@@ -268,12 +268,12 @@ static void items_assign(struct granules *out, const struct unassigned *items) {
 static void merges_fill(struct granules *out, const struct lists *lists,
                         const struct schedule *schedule, const struct granule_rules *rules) {
     for (int64_t i = 0; i < out->n_merges; i++) {
-        const struct merge_item *m = &schedule->merges[i / rules->stack];
-        const int64_t of_stack = i % rules->stack;
-        const int64_t bh = m->batch_head * heads_together(rules) + of_stack;
+        const struct merge_item *m = &schedule->merges[i / rules->tile_heads];
+        const int64_t of_tile = i % rules->tile_heads;
+        const int64_t bh = m->batch_head * heads_together(rules) + of_tile;
         out->merges[i] = piece_make(out, lists, rules, bh, m->tile, 0, 0);
         out->merges[i].parts = m->parts;
-        out->merges[i].slot = m->first_slot * rules->stack + of_stack * m->parts;
+        out->merges[i].slot = m->first_slot * rules->tile_heads + of_tile * m->parts;
     }
 }
 
@@ -332,7 +332,7 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                           tess_error *error) {
     *out = (struct granules){.size = size_choose(lists, rules->size),
                              .tiles = lists->n_lists * lists->tiles,
-                             .n_merges = schedule->n_merges * rules->stack,
+                             .n_merges = schedule->n_merges * rules->tile_heads,
                              .workers = rules->workers};
     if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,

@@ -21,6 +21,7 @@
 #include "plan/schedule.h"
 
 #define GRANULE_MAX 64 /* keys; parts of a tile begin at multiples of SCHEDULE_CHUNK places */
+#define GRANULE_TMA 8  /* keys of the smallest that TMA copies */
 
 /* The kinds of masks: those of masked runs, and all rows. */
 enum { GRANULE_ALL = LIST_MASKED_KINDS };
@@ -88,14 +89,14 @@ struct granule_step {
     int32_t keys, rows;
 };
 
-/* How heads read lists, keys and values, and over how many workers items are assigned. `stack`
+/* How heads read lists, keys and values, and over how many workers items are assigned. `tile_heads`
  * query heads (GQA packing) share their list, keys and values, and are one item of the schedule. KV
  * split k of P leaves the result of head s in slot `slot` + s P, where `slot` is that of head 0.
  * Each head thus has its own combine, of P consecutive slots. */
 struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;
-    int64_t stack;
+    int64_t tile_heads;
     int over_keys;            /* lists are those of the transposed pattern: items name K/V heads */
     int32_t workers;          /* 1: all stand in the order of the schedule */
     int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */

@@ -5,6 +5,15 @@
 
 #include <stdlib.h>
 
+static enum operand_path path_of(const struct kernel_args *args, int32_t granule) {
+    const struct forward_kernel *forward = args->kernel->own;
+    const struct problem *p = args->problem;
+    const int64_t piece = 16 / (int64_t)tess_type_size(p->type);
+    if (p->alignment < 16 || p->d_qk % piece || p->d_v % piece)
+        return OPERANDS_ELEMENTS;
+    return forward->family->tma && granule >= GRANULE_TMA ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
+}
+
 tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
                           tess_error *error) {
     const struct kernel *kernel = args->kernel;
@@ -16,7 +25,7 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         .list_of = args->list_of,
         .heads_q = args->problem->heads_q,
         .heads_kv = args->problem->heads_kv,
-        .stack = args->tile_heads,
+        .tile_heads = args->tile_heads,
         .over_keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS,
         .workers = kernel->tiling->workers(kernel, args->target, rows),
         .size = family->granule,
@@ -32,6 +41,8 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         prepare_free(prepared);
         return status;
     }
+    prepared->path = path_of(args, prepared->granules.size);
+    prepared->thin = 2 * prepared->granules.n_masks > prepared->granules.n;
     *out = prepared;
     return TESS_OK;
 }

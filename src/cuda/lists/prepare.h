@@ -5,8 +5,14 @@
 #include "lists/granules.h"
 #include "plan/kernels.h"
 
+/* How rows of K and V, or of the backward's streamed tensors, reach shared memory. Alignment and
+ * granules choose; a run whose strides rule a path out takes the next (docs/design/hopper.md). */
+enum operand_path { OPERANDS_TMA, OPERANDS_CP_ASYNC, OPERANDS_ELEMENTS };
+
 struct prepared {
     struct granules granules;
+    enum operand_path path;
+    int thin; /* most granules have a mask: few rows of a tile share a key */
 };
 
 /* What CUDA has to know of a fused kernel beside its row of the table (host/table.c). */
@@ -21,6 +27,7 @@ struct forward_kernel {
 struct family {
     int32_t granule; /* keys of a granule at most */
     int groups;      /* it reads mask groups (mask_groups.h), not masks */
+    int tma;         /* it copies granules of GRANULE_TMA keys and more by TMA */
     /* Without groups: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which
      * granules are ordered for. NULL: they need not be. */
     struct granule_step (*step)(int32_t head, int32_t rows);

@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_IMAGE_CUH
 #define TESSERA_CUDA_IMAGE_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 
 #define IMAGE_THREADS 256
 

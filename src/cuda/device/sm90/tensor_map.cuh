@@ -29,9 +29,8 @@ static inline sm90_encode sm90_encode_find(void) {
 }
 
 /* A map of [batch][heads][n][d] with TMA tiles of `rows` rows of 64 columns. False where the map
- * cannot be encoded. L2 promotion is asked for only where rows end with a panel: heads of 96 dims
- * take 1.79 ms without it and 2.05 ms with it (H200, tessera bench --replay
- * h=16,n=16384,d=96,dtype=bf16,block=128x128,pattern=random(0.5,1)). */
+ * cannot be encoded. L2 promotion is asked for only where rows end with a panel
+ * (docs/notes/hopper.md, "Tensor maps"). */
 static inline bool sm90_map_make(CUtensorMap *map, sm90_encode encode, CUtensorMapDataType type,
                                  const struct rows_view &view, const int64_t (&size)[4],
                                  cuuint32_t rows) {

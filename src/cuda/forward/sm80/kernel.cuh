@@ -206,7 +206,7 @@ attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WO
         const int row = 32 * i + warp_lane_here();
         key[i] = -1;
         if (row < ROWS)
-            key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep);
+            key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep, WORDS);
     }
     __syncwarp();
 }

@@ -19,6 +19,16 @@ attention_item(const struct attention_place &place) {
     return place.jobs[job & (ATTENTION_JOBS - 1)];
 }
 
+/* The key of a column of the step that begins with a granule of the item; any where there is none. */
+template <class params>
+static __device__ __forceinline__ int32_t attention_column(const params &p,
+                                                           const struct granule_item &item,
+                                                           uint32_t granule, int column) {
+    const int bits = p.granule_bits;
+    const int32_t at = min((int32_t)granule + (column >> bits), item.count - 1);
+    return __ldg(p.image.keys + item.first + at) + (column & ((1 << bits) - 1));
+}
+
 /* Loads the places of this thread's two columns of the j-th group (modify_place). */
 static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],
                                                              const struct attention_params &p,
@@ -26,14 +36,10 @@ static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],
                                                              const struct attention_groups &groups,
                                                              int j) {
     const struct granule_item &item = attention_item(place);
-    const int bits = p.granule_bits;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int column = 8 * attention_group<false>(groups, j) + warp_lane() % 4 * 2 + e;
-        const int32_t granule = min((int32_t)place.granule + (column >> bits), item.count - 1);
-        const int32_t key =
-            __ldg(p.image.keys + item.first + granule) + (column & ((1 << bits) - 1));
-        to[e] = modify_place(p.modify, key, p.n_kv);
+        to[e] = modify_place(p.modify, attention_column(p, item, place.granule, column), p.n_kv);
     }
 }
 

@@ -100,7 +100,6 @@
 /* Operand paths. TMA: one tile copy for each granule of 8 keys and more, or for two neighbouring
  * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. */
 enum { SM90_TMA, SM90_CP_ASYNC };
-#define SM90_TMA_GRANULE_BITS 3 /* log2 of the smallest granule, in keys */
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
@@ -209,7 +208,7 @@ template <class shape> static __device__ __forceinline__ int sm90_consumer_row(i
 /* Row within its head of row `at` of a tile. Packed query heads (GQA packing) have tile_rows rows
  * each, a power of two. */
 static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
-    return p.stack > 1 ? at & (p.tile_rows - 1) : at;
+    return p.tile_heads > 1 ? at & (p.tile_rows - 1) : at;
 }
 
 /* Queries of an item from row `at` of its tile on, within one head: head, first row, and how many;
@@ -220,8 +219,8 @@ struct sm90_queries {
 static __device__ __forceinline__ struct sm90_queries
 sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
     const int of_head = sm90_row_of_head(p, at);
-    const int number = p.stack > 1 ? at >> (__ffs(p.tile_rows) - 1) : 0;
-    return {head + number, row + of_head, number < p.stack ? rows - of_head : 0};
+    const int number = p.tile_heads > 1 ? at >> (__ffs(p.tile_rows) - 1) : 0;
+    return {head + number, row + of_head, number < p.tile_heads ? rows - of_head : 0};
 }
 
 /* Queries of a warp's 16 rows from row `at` of the tile on, 8 rows each: of two heads where packed

@@ -364,7 +364,7 @@ template <class shape>
 static __device__ __forceinline__ void sm90_clear_idle(struct sm90_fragments<shape> &w,
                                                        sm90_cursor &cursor,
                                                        const struct attention_params &p) {
-    const int rows = p.stack * p.tile_rows, thread = sm90_thread_here();
+    const int rows = p.tile_heads * p.tile_rows, thread = sm90_thread_here();
     cursor.idle = sm90_uniform(thread / 32 * 16) >= rows;
     sm90_clear_probs<shape>(w.probs);
     for (int i = rows * 8 + thread; i < shape::ROWS * 8; i += 128)

@@ -156,7 +156,7 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t row = sm90_of_lane(items.row, lane);
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
-            for (int32_t h = head; h < head + p.stack; h++) {
+            for (int32_t h = head; h < head + p.tile_heads; h++) {
                 char *o = sm90_rows_o<T>(p, batch, h, row);
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
@@ -176,7 +176,7 @@ static __device__ __forceinline__ void
 sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
                 uint32_t staged, int consumer, int32_t batch, int32_t head, int32_t row,
                 int32_t rows) {
-    const int each = min(64, p.tile_rows), end = min(64, p.stack * each);
+    const int each = min(64, p.tile_rows), end = min(64, p.tile_heads * each);
 #pragma unroll 1
     for (int at = 0; at < end; at += each, staged += (uint32_t)each * 128) {
         const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * consumer + at);

@@ -102,9 +102,8 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
         {attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, false>,
          attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, true>},
     };
-    const bool tma = maps.tma_q && p->granule_bits >= SM90_TMA_GRANULE_BITS;
-    cudaError_t code =
-        launch[tma ? SM90_TMA : SM90_CP_ASYNC][p->modify.each != 0](p, &maps, stream);
+    cudaError_t code = launch[p->tma && maps.tma_q ? SM90_TMA : SM90_CP_ASYNC][p->modify.each != 0](
+        p, &maps, stream);
     return code ? code : attention_combine_launch<T>(p, stream);
 }
 

@@ -97,9 +97,9 @@ static __device__ __forceinline__ void sm90_tma_q(const struct attention_params 
                                                   int32_t row, int32_t head, int32_t b, int lane) {
     if (warp_lane() == lane) {
         barrier_arrive_expect_tx(barrier,
-                                 (uint32_t)(p.stack * p.tile_rows) * 128 * shape::QK_PANELS);
+                                 (uint32_t)(p.tile_heads * p.tile_rows) * 128 * shape::QK_PANELS);
 #pragma unroll 1
-        for (int s = 0; s < p.stack; s++, tile += (uint32_t)p.tile_rows * 128)
+        for (int s = 0; s < p.tile_heads; s++, tile += (uint32_t)p.tile_rows * 128)
 #pragma unroll
             for (int i = 0; i < shape::QK_PANELS; i++)
                 tma_load(tile + i * shape::Q_PANEL, map, barrier,

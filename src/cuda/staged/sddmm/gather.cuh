@@ -19,9 +19,9 @@
 #include "device/architecture.cuh"
 #include "device/blocks.cuh"
 #include "device/fragment.cuh"
-#include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/block_row_shared.cuh"
+#include "staged/grid.cuh"
 
 #define SDDMM_THREADS 128
 #define SDDMM_COLUMNS 32 /* columns of a warp */
@@ -351,8 +351,7 @@ static cudaError_t sddmm_gather_launch_tiles(const struct staged_params *p, cuda
                          places * row_units, 32 * warps, p, stream);
 }
 
-/* The tiles that a block row fills: 5.0 ms at 8 rows, 3.7 ms at 32 (H200, one head, N = 32768,
- * d = 768, f32, random blocks of keep .05, tess_sddmm by events, median of 3). Higher block rows of
+/* The tiles that a block row fills (docs/notes/staged.md, "Tiles and clusters"). Higher block rows of
  * 16-bit types are mma.cuh's, but where this kernel is forced. */
 template <class T>
 static cudaError_t sddmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {

@@ -3,20 +3,14 @@
 #ifndef TESSERA_CUDA_SDDMM_MODIFY_CUH
 #define TESSERA_CUDA_SDDMM_MODIFY_CUH
 
-#include "device/blocks.cuh"
 #include "device/modify.cuh"
-#include "staged/block_row.cuh"
+#include "staged/block_row_warp.cuh"
 
-#define SDDMM_MODIFY_WARPS 8 /* rows of a thread block */
-
-static __global__ void __launch_bounds__(32 * SDDMM_MODIFY_WARPS)
+static __global__ void __launch_bounds__(32 * BLOCK_ROW_WARPS)
     sddmm_modify(const __grid_constant__ struct staged_params p) {
-    const int64_t unit = blocks_unit() * SDDMM_MODIFY_WARPS + threadIdx.x / 32;
-    const int64_t item = unit / p.height, r = unit % p.height;
-    if (item >= p.n_items)
-        return;
-    const struct block_row s = block_row_of(p, item);
-    if (r >= s.rows)
+    struct block_row s;
+    int64_t r;
+    if (!block_row_of_warp(&s, &r, p))
         return;
     const float slope = p.modify.alibi ? __ldg(p.modify.alibi + s.h) : 0;
     float *row = s.scores + r * s.width;
@@ -37,11 +31,7 @@ static __global__ void __launch_bounds__(32 * SDDMM_MODIFY_WARPS)
 }
 
 static inline cudaError_t sddmm_modify_launch(const struct staged_params *p, cudaStream_t stream) {
-    const int64_t rows = p->n_items * p->height;
-    if (rows == 0)
-        return cudaSuccess;
-    return blocks_launch(sddmm_modify, (rows + SDDMM_MODIFY_WARPS - 1) / SDDMM_MODIFY_WARPS,
-                         32 * SDDMM_MODIFY_WARPS, p, stream);
+    return block_row_warps_launch(sddmm_modify, p, stream);
 }
 
 #endif

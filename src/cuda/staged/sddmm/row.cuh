@@ -3,9 +3,8 @@
  * CUDA_CHUNK columns of a row; 8 lanes take a key, 16 bytes a lane. Rows of few keys: narrow.cuh.
  *
  * Loads from L2 are the limit; for rows of few keys, the loads that precede those of the keys. So
- * there are as many warps as registers allow, and what is likely is loaded before it is known. 24
- * warps, each with twice the loads in flight, took 1.07 times as long as 32 (H200, 8 heads, d = 64,
- * f32, 16 keys for each query, warm replays).
+ * there are as many warps as registers allow, and what is likely is loaded before it is known
+ * (docs/notes/staged.md, "Small problems").
  */
 #ifndef TESSERA_CUDA_SDDMM_ROW_CUH
 #define TESSERA_CUDA_SDDMM_ROW_CUH

@@ -27,7 +27,7 @@
 #ifndef TESSERA_CUDA_SDDMM_TMA_CUH
 #define TESSERA_CUDA_SDDMM_TMA_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/sddmm/gather.cuh"
 #include "staged/block_row_tma.cuh"
 
@@ -346,10 +346,12 @@ template <class T, int M, int PANELS>
 static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef sddmm_tma_shape<M, PANELS> shape;
     CUtensorMap map_q, map_k;
-    if (!block_rows_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T()) ||
-        !block_rows_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk,
-                        STAGED_TMA_KEYS, 1, T()))
-        return cudaErrorNotSupported;
+    cudaError_t code = block_rows_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T());
+    if (!code)
+        code = block_rows_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk,
+                              STAGED_TMA_KEYS, 1, T());
+    if (code)
+        return code;
     const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors / row_units < 1 ? 1 : p->multiprocessors / row_units;
     const int64_t blocks = (held < chunks ? held : chunks) * row_units;
@@ -359,8 +361,8 @@ static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStre
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap, const CUtensorMap) =
         sddmm_tma<T, M, PANELS>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shape::BYTES);
     void *arguments[] = {(void *)p, &map_q, &map_k};
     return code ? code
                 : cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),

@@ -1,8 +1,8 @@
 /*
  * Stage 2, softmax, on Hopper, for many rows of up to 4 SOFTMAX_BULK_HELD keys and about the same
  * width. Neighbouring rows are one range of memory: a bulk copy loads them to shared memory,
- * another stores them. Rows of their own would be parts of sectors, which L2 serves one by one:
- * rows of 30 keys kept L2 at 79 % of its peak and memory at 56 %.
+ * another stores them. Rows of their own would be parts of sectors, which L2 serves one by one
+ * (docs/notes/staged.md, "Softmax").
  *
  * A warp has a ring of SOFTMAX_BULK_STAGES tiles of 32 / LANES rows to itself:
  *
@@ -15,7 +15,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_BULK_CUH
 #define TESSERA_CUDA_SOFTMAX_BULK_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "device/sm90/tma.cuh"
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"

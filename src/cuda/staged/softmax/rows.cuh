@@ -9,11 +9,7 @@
  * is loaded twice.
  *
  * Rows of about the same width that share sectors with their neighbours are taken in memory order.
- * Others are taken longest first, as items are ordered:
- *
- *   H200, cold                               memory order             longest first
- *   30 keys, 79 MB                           1.7 times the floor      2.8 times
- *   blocks of 64, of 128 keys, 107 MB        62, 65 us                59, 60 us
+ * Others are taken longest first, as items are ordered (docs/notes/staged.md, "Softmax").
  *
  * Groups run in step, and memory idles while they compute, so the instructions of a row count too.
  * A row is whole pieces of 16 bytes, and its edges: at most 3 elements before and 3 after them.
@@ -24,7 +20,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_CUH
 #define TESSERA_CUDA_SOFTMAX_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/softmax/group.cuh"
 #include "staged/softmax/place.cuh"
 
@@ -290,8 +286,7 @@ static cudaError_t softmax_rows_launch_held(const struct staged_params *p, cudaS
 }
 
 /* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several
- * thread blocks where devices have clusters. On an H200 (n=16384,random(0.1,1), cold) it takes 1.13
- * to 1.17 times the floor at blocks of 1 to 128. */
+ * thread blocks where devices have clusters. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
     { 4 * (held) * (lanes) * (cluster), 0, softmax_rows_launch_held<held, lanes, blocks, cluster> }
 #define SOFTMAX_CLUSTERS 3 /* the last instances, of several thread blocks */

@@ -20,11 +20,11 @@
 #include "device/blocks.cuh"
 #include "device/cluster.cuh"
 #include "device/fragment.cuh"
-#include "device/grid.cuh"
 #include "device/words.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
 #include "staged/block_row_shared.cuh"
+#include "staged/grid.cuh"
 
 #define SPMM_THREADS 128
 #define SPMM_TURNS 4    /* turns of a warp at least before more thread blocks share a unit's keys */
@@ -188,6 +188,13 @@ static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_s
     part = {};
 }
 
+/* Whether one of them is not 0, of either sign: gradients of scores have both. */
+static __device__ __forceinline__ bool spmm_any(const float4 &w) {
+    return (__float_as_uint(w.x) | __float_as_uint(w.y) | __float_as_uint(w.z) |
+            __float_as_uint(w.w))
+           << 1;
+}
+
 /* Loads this lane's P of 16 columns. from: row g's; left: columns of the block row from there on.
  * Bit j of the answer: row 8 j + g has an element other than 0. */
 template <int TILES>
@@ -198,7 +205,7 @@ static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], c
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         w[j] = spmm_four(from + 8 * j * width, 8 * j < rows ? left : 0, whole);
-        nonzero |= w[j].x + w[j].y + w[j].z + w[j].w != 0 ? 1u << j : 0; /* none is negative */
+        nonzero |= spmm_any(w[j]) ? 1u << j : 0;
     }
     return nonzero;
 }
@@ -367,8 +374,7 @@ static cudaError_t spmm_gather_launch_tiles(const struct staged_params *p, cudaS
                          32 * warps, p, stream);
 }
 
-/* The tiles that a block row fills: 3.8 ms at 8 rows, 2.7 ms at 32 (H200, one head, N = 32768,
- * d = 768, f32, random blocks of keep .05, tess_spmm by events, median of 3). Higher block rows of
+/* The tiles that a block row fills (docs/notes/staged.md, "Tiles and clusters"). Higher block rows of
  * 16-bit types are mma.cuh's, but where this kernel is forced. */
 template <class T>
 static cudaError_t spmm_gather_launch(const struct staged_params *p, cudaStream_t stream) {

@@ -310,9 +310,8 @@ static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStrea
                           stream);
 }
 
-/* A tile as high as the block row. V is gathered once for all rows of a tile. For the same
- * number of scores, tiles of 128, 64 and 32 rows take 0.57, 0.65 and 1.00 ms, each at blocks of its
- * own size (H200, h=16,n=16384,d=128,dtype=bf16,random(0.1,1), cold). */
+/* A tile as high as the block row. V is gathered once for all rows of a tile
+ * (docs/notes/staged.md, "Tiles and clusters"). */
 template <class T, int N>
 static cudaError_t spmm_mma_launch_tiles(const struct staged_params *p, cudaStream_t stream) {
     static const struct grid_instance instances[] = {

@@ -14,7 +14,7 @@
 #define TESSERA_CUDA_SPMM_SHORT_CUH
 
 #include "device/architecture.cuh"
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/block_row_shared.cuh"
 

@@ -2,8 +2,7 @@
  * Stage 3, SpMM, for 16-bit types on Hopper, TMA path (block_row_tma.cuh): a persistent,
  * warp-specialised kernel, where rows of P are whole pieces of 16 bytes. As many CTAs as are
  * resident take units of M rows of a block row and all dims. The next unit's keys are loaded during
- * the epilogue of this one: blocks of 32 keys and 128 dims took 387 us without that and take 352
- * (H200, h=16,n=16384,random(0.05,1), cold). Where block rows are so few that CTAs would share one,
+ * the epilogue of this one. Where block rows are so few that CTAs would share one,
  * lower tiles are taken, or else mma.cuh. A step is
  *
  *   part [M, N] += P [M, KEYS] V [KEYS, N]      WGMMA; every CUDA_CHUNK keys   sum += part
@@ -16,7 +15,7 @@
 #ifndef TESSERA_CUDA_SPMM_TMA_CUH
 #define TESSERA_CUDA_SPMM_TMA_CUH
 
-#include "device/grid.cuh"
+#include "staged/grid.cuh"
 #include "staged/block_row_tma.cuh"
 #include "staged/spmm/scale.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
@@ -267,16 +266,15 @@ static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStrea
     CUtensorMap map;
     const int64_t units = spmm_tma_units(*p, M);
     const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
-    if (!block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
-                        STAGED_TMA_KEYS, N / 64, T()))
-        return cudaErrorNotSupported;
-    if (units == 0)
-        return cudaSuccess;
+    cudaError_t code = block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
+                                      STAGED_TMA_KEYS, N / 64, T());
+    if (code || units == 0)
+        return code;
     if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_tma<T, M, shape>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shape::BYTES);
     void *arguments[] = {(void *)p, &map};
     const int64_t blocks = units < held ? units : held;
     return code ? code

@@ -1,18 +1,18 @@
 /*
- * A strip: the tiles of one block row side by side, as the BCSR scores hold them, seen by a chunk
- * of at most CPU_TILE_ROWS of the block row's queries. tessera.h, section 4, draws the scores: row
- * r of the strip is `width` consecutive floats, block_kv for each tile.
+ * A block row of the score matrix: its tiles side by side, as the BCSR scores hold them, seen by a
+ * chunk of at most CPU_TILE_ROWS of its queries. tessera.h, section 4, draws the scores: row r of a
+ * block row is `width` consecutive floats, block_kv for each tile.
  */
-#ifndef TESSERA_CPU_STRIP_H
-#define TESSERA_CPU_STRIP_H
+#ifndef TESSERA_CPU_BLOCK_ROW_H
+#define TESSERA_CPU_BLOCK_ROW_H
 
 #include "tile/tile.h"
 
 /* One block row of one (batch, head). */
-struct cpu_strip {
+struct cpu_block_row {
     const struct bcsr *m;
     int64_t b, h, list;
-    int64_t block_row;
+    int64_t number;
     int64_t first, rows; /* its queries */
     int64_t width;       /* floats of a row of scores */
     float *scores;
@@ -20,35 +20,35 @@ struct cpu_strip {
 
 /* One chunk of its rows, and how far its columns have been walked. */
 struct cpu_chunk {
-    const struct cpu_strip *strip;
+    const struct cpu_block_row *of;
     int64_t row, rows; /* within the block row */
     struct tile_walk walk;
     struct tile tile;
-    int64_t column;  /* of the strip, next to be walked */
+    int64_t column;  /* of the block row, next to be walked */
     int64_t in_tile; /* the same within the tile; block_kv when the tile is done */
 };
 
-/* A superblock of the chunk's keys; key j stands in column at[j] of the strip. Columns from ... to
- * - 1 were walked: those without a key are listed by no row of the chunk. */
-struct cpu_strip_keys {
+/* A superblock of the chunk's keys; key j stands in column at[j] of the block row. Columns
+ * from ... to - 1 were walked: those without a key are listed by no row of the chunk. */
+struct cpu_block_row_keys {
     struct cpu_keys keys;
     int64_t at[CPU_KEYS_SHORT];
     int64_t from, to;
 };
 
-static inline struct cpu_strip cpu_strip(const struct kernel_args *args,
-                                         const struct work_item *item) {
+static inline struct cpu_block_row cpu_block_row(const struct kernel_args *args,
+                                                 const struct work_item *item) {
     const struct bcsr *m = args->bcsr;
     const int64_t heads = args->problem->heads_q, bh = item->batch_head, list = args->list_of[bh];
     const int64_t r0 = bcsr_row_begin(m, list, item->tile), r1 = bcsr_row_end(m, list, item->tile);
-    struct cpu_strip s = {.m = m,
-                          .b = bh / heads,
-                          .h = bh % heads,
-                          .list = list,
-                          .block_row = item->tile,
-                          .first = item->tile * m->block_q,
-                          .width = (r1 - r0) * m->block_kv};
-    s.rows = bcsr_row_height(m, s.block_row);
+    struct cpu_block_row s = {.m = m,
+                              .b = bh / heads,
+                              .h = bh % heads,
+                              .list = list,
+                              .number = item->tile,
+                              .first = item->tile * m->block_q,
+                              .width = (r1 - r0) * m->block_kv};
+    s.rows = bcsr_row_height(m, s.number);
     s.scores = args->scores + args->scores_offset[bh] +
                (r0 - bcsr_row_begin(m, list, 0)) * m->block_q * m->block_kv;
     return s;
@@ -59,10 +59,10 @@ static inline int64_t cpu_chunk_rows(const struct bcsr *m) {
     return m->block_q < CPU_TILE_ROWS ? m->block_q : CPU_TILE_ROWS;
 }
 
-static inline struct cpu_chunk cpu_chunk(const struct cpu_strip *s, int64_t row) {
-    struct cpu_chunk c = {.strip = s, .row = row, .in_tile = s->m->block_kv};
+static inline struct cpu_chunk cpu_chunk(const struct cpu_block_row *s, int64_t row) {
+    struct cpu_chunk c = {.of = s, .row = row, .in_tile = s->m->block_kv};
     c.rows = s->rows - row < CPU_TILE_ROWS ? s->rows - row : CPU_TILE_ROWS;
-    tile_walk_begin(&c.walk, s->m, s->list, s->block_row);
+    tile_walk_begin(&c.walk, s->m, s->list, s->number);
     return c;
 }
 
@@ -72,15 +72,15 @@ static inline void cpu_chunk_masks(const struct cpu_chunk *c, int64_t c0, int n,
     for (int i = 0; i < n; i++)
         mask[i] = c->tile.kind == TILE_FULL ? all : 0;
     for (int64_t r = 0; c->tile.kind != TILE_FULL && r < c->rows; r++) {
-        uint64_t bits = tile_row_bits(c->strip->m, &c->tile, c->row + r, c0, n);
+        uint64_t bits = tile_row_bits(c->of->m, &c->tile, c->row + r, c0, n);
         for (; bits; bits &= bits - 1)
             mask[__builtin_ctzll(bits)] |= UINT64_C(1) << r;
     }
 }
 
 /* Walks the next columns of the tile, at most 64 and no more than there is room for. */
-static inline void cpu_chunk_piece(struct cpu_chunk *c, struct cpu_strip_keys *out) {
-    const struct bcsr *m = c->strip->m;
+static inline void cpu_chunk_piece(struct cpu_chunk *c, struct cpu_block_row_keys *out) {
+    const struct bcsr *m = c->of->m;
     int64_t key = c->tile.col * m->block_kv + c->in_tile;
     int64_t n = m->block_kv - c->in_tile;
     uint64_t mask[64];
@@ -105,13 +105,13 @@ static inline void cpu_chunk_piece(struct cpu_chunk *c, struct cpu_strip_keys *o
     c->column += n;
 }
 
-/* The next superblock; 0 at the strip's end. It may have no key at all. */
-static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_strip_keys *out) {
+/* The next superblock; 0 at the block row's end. It may have no key at all. */
+static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_block_row_keys *out) {
     out->keys.n = 0;
     out->keys.masked = 0;
     out->from = c->column;
     while (out->keys.n < CPU_KEYS_SHORT) {
-        if (c->in_tile == c->strip->m->block_kv) {
+        if (c->in_tile == c->of->m->block_kv) {
             if (!tile_walk_next(&c->walk, &c->tile))
                 break;
             c->in_tile = 0;

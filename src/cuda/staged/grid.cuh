@@ -1,6 +1,6 @@
-/* Launches of kernels whose only argument is struct staged_params. */
-#ifndef TESSERA_CUDA_GRID_CUH
-#define TESSERA_CUDA_GRID_CUH
+/* Launches of kernels of the stages, whose only argument is struct staged_params. */
+#ifndef TESSERA_CUDA_STAGED_GRID_CUH
+#define TESSERA_CUDA_STAGED_GRID_CUH
 
 #include "host/staged.h"
 

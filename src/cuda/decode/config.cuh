@@ -1,0 +1,81 @@
+/* Decode: sizes of a CTA, its shared memory, and what it is told of its item. kernel.cuh says how they
+ * are used. */
+#ifndef TESSERA_CUDA_DECODE_CONFIG_CUH
+#define TESSERA_CUDA_DECODE_CONFIG_CUH
+
+#include "host/decode.h"
+#include "forward/combine.cuh"
+#include "forward/sm80/tile.cuh"
+#include "lists/fill_walk.h"
+
+#define DECODE_GROUPS 4 /* groups of 8 keys that a warp weighs at a time, in every instance */
+
+/*
+ * D dims of q and k, DV of v, tiles of up to M rows: heads packed together, and queries. V_IN_K: v is
+ * the first dims of k, and one panel serves both products.
+ *
+ *   | stage 0: K [KEYS][D] V [KEYS][DV] | stage 1 | ... | Q [M][D] | S [M][KEYS] f32 | kept | places |
+ *
+ * Where registers hold Q (Q_HELD), it comes by way of the last stage.
+ */
+template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode_shape {
+    using T = TYPE;
+    static constexpr int D = DIMS, DV = DIMS_V, M = ROWS;
+    static constexpr bool V_IN_K = SHARED, Q_HELD = M == 16;
+    /* Warps: M / 16 groups of rows by COLUMNS. Warps of one group deal its keys among them for S, and
+     * the dims of O. */
+    static constexpr int WARPS = M == 16 && D == 64 ? 4 : 8, THREADS = 32 * WARPS;
+    static constexpr int COLUMNS = WARPS / (M / 16), DIMS_O = DV / COLUMNS;
+    static constexpr int KEYS = D > 256             ? (M == 16 && SHARED ? 64 : 32)
+                                : D > 128 && M > 16 ? 32
+                                                    : 64;
+    static constexpr int TILES =
+        KEYS / COLUMNS < 8 ? 1 : KEYS / COLUMNS / 8; /* of 8 keys, a warp's */
+    static constexpr int STAGES = D > 256 ? (M > 16 && SHARED ? 3 : 2)
+                                  : D > 64 && KEYS == 64 && (D > 128 || M > 16) ? 2
+                                                                                : 3;
+
+    static constexpr int ROW = 2 * D, ROW_V = SHARED ? ROW : 2 * DV; /* bytes */
+    static constexpr int PANEL = KEYS * ROW;
+    static constexpr int STAGE = PANEL + (SHARED ? 0 : KEYS * ROW_V);
+    static constexpr int Q = Q_HELD ? (STAGES - 1) * STAGE : STAGES * STAGE;
+    static constexpr int S = STAGES * STAGE + (Q_HELD ? 0 : M * ROW);
+    static constexpr int S_PITCH = KEYS + 8; /* floats: pairs of eight rows use all banks */
+    static constexpr int KEPT = S + M * S_PITCH * (int)sizeof(float);
+    static constexpr int PLACES =
+        KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
+    static constexpr int BYTES = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
+    static_assert(!Q_HELD || M * ROW <= STAGE, "Q fits a stage");
+    static_assert(ROW % 128 == 0 && ROW_V % 128 == 0, "the swizzle is of 128 bytes");
+    static_assert(DIMS_O % 16 == 0 && KEYS % (8 * DECODE_GROUPS) == 0, "whole fragments");
+    static_assert(KEYS % (4 * WARPS) == 0, "a warp copies four rows at a time");
+};
+
+/* CTAs that share a multiprocessor, as registers and shared memory allow. */
+template <class shape, bool MODIFIED> static constexpr int decode_blocks(void) {
+    return shape::D > 128 || (shape::D > 64 && shape::M > 16 && MODIFIED) ? 1
+           : shape::D > 64 || shape::M > 16                               ? 2
+                                                                          : 4;
+}
+
+/* First query of a tile of a list: fill_tile_query, in the numbers that kernels have. */
+static __device__ __forceinline__ int32_t decode_tile_query(const struct decode_params &p,
+                                                            int32_t tile) {
+    const uint32_t row_tiles = (uint32_t)p.image.row_tiles, t = (uint32_t)tile;
+    return (int32_t)fill_least(p.of.n_q, t / row_tiles * p.image.block_q +
+                                             t % row_tiles * (int64_t)p.of.tile_rows);
+}
+
+/* A CTA's item. Rows of the tile: row r of the tile is query row + r % tile_rows of head
+ * head + r / tile_rows. */
+struct decode_item {
+    int64_t T;    /* the tile's number, over all lists */
+    int64_t slot; /* of its partial result */
+    int32_t batch, head, head_kv;
+    int32_t row, rows; /* queries */
+    int32_t parts;
+    uint32_t begin, end; /* keys of the tile's list */
+    int32_t first;       /* key position of query 0 */
+};
+
+#endif

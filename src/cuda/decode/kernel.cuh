@@ -1,0 +1,192 @@
+/*
+ * Decode with mma.sync, sm_80 and later: attention of few rows over a filled image (src/lists/fill.h).
+ * A CTA takes an item, a part of a query tile's keys; its M rows are heads packed together, and queries:
+ *
+ *   S [M, KEYS] = Q [M, D] K [KEYS, D]^T    softmax: P [M, KEYS]    O [M, DV] += P V [KEYS, DV]
+ *
+ * Rows of K and V come through a ring of STAGES stages, and a part of 128 keys is wholly in flight before
+ * its first product. Warps that share rows deal the keys of S among them, hand their scores on through
+ * shared memory, and then deal the dims of O. Each weighs all keys, so that no maximum has to be
+ * exchanged:
+ *
+ *   step n       stage n is there | S by keys | scores stand | softmax, O by dims
+ *   meanwhile    stage n - 1 is filled again; the keys of step n + STAGES are looked up
+ *
+ * Counts are read from the image: a CTA without an item leaves.
+ */
+#ifndef TESSERA_CUDA_DECODE_KERNEL_CUH
+#define TESSERA_CUDA_DECODE_KERNEL_CUH
+
+#include "decode/keys.cuh"
+#include "decode/merge.cuh"
+#include "decode/modify.cuh"
+#include "decode/store.cuh"
+
+template <class shape, bool MODIFIED>
+static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
+                                                  const struct work_item &w) {
+    using T = typename shape::T;
+    constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
+    constexpr int KEYS_WARP = 8 * shape::TILES;
+    const uint32_t shared = shared_address(memory);
+    struct decode_place *const ring =
+        reinterpret_cast<struct decode_place *>(memory + shape::PLACES);
+    float *const scores = reinterpret_cast<float *>(memory + shape::S);
+    const int row = 16 * decode_group<shape>() + warp_lane() / 4;
+    const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's, in a step */
+
+    const struct decode_item item = decode_item_of(p, w);
+    decode_copy_q<shape>(shared + shape::Q, p, item);
+    cp_async_commit();
+    const struct decode_list list = decode_list_of(p, item.T);
+    const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
+    for (int i = (int)threadIdx.x; i < RING * KEYS; i += shape::THREADS)
+        ring[i] = decode_place_of(list, item.begin + (uint32_t)i, item.end);
+    __syncthreads();
+
+    const struct decode_rows k = decode_rows_of<T>(p.of.k, item.batch, item.head_kv, p.of.d_qk);
+    const struct decode_rows v = decode_rows_of<T>(p.of.v, item.batch, item.head_kv, p.of.d_v);
+    const auto fill = [&](int32_t step) {
+        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
+        const struct decode_place *const places = ring + step % RING * KEYS;
+        if (step < steps) {
+            decode_copy<KEYS, shape::WARPS, shape::ROW>(stage, k, places);
+            if (!shape::V_IN_K)
+                decode_copy<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, v, places);
+        }
+        cp_async_commit();
+    };
+#pragma unroll 1
+    for (int32_t step = 0; step < STAGES - 1; step++)
+        fill(step);
+
+    struct decode_q<shape> q;
+    struct attention_state<T, shape::DIMS_O, 16> state;
+    const struct decode_lane lane = decode_lane_of<shape>(p);
+    attention_clear(state, 0);
+    if (shape::Q_HELD) {
+        cp_async_wait<STAGES - 1>();
+        __syncthreads();
+        decode_hold_q(q, shared + shape::Q);
+        __syncthreads(); /* all have read Q */
+    }
+    fill(STAGES - 1);
+
+#pragma unroll 1
+    for (int32_t step = 0; step < steps; step++) {
+        if (step == 0)
+            cp_async_wait<STAGES - 1>();
+        else
+            cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        if (step > 0)
+            fill(step - 1 + STAGES);
+        const uint32_t ahead = item.begin + (uint32_t)((step + STAGES) * KEYS) + threadIdx.x;
+        struct decode_place next = {-1, 1, 0};
+        if (step > 0 && (int)threadIdx.x < KEYS && step + STAGES < steps)
+            next = decode_place_of(list, ahead, item.end);
+        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
+        const struct decode_place *const places = ring + step % RING * KEYS + key;
+        uint32_t *const kept =
+            reinterpret_cast<uint32_t *>(memory + shape::KEPT) + decode_group<shape>() * (KEYS / 2);
+        if (key < KEYS) {
+            float s[shape::TILES][4];
+            decode_scores<shape>(s, q, shared + shape::Q, stage + (uint32_t)(key * shape::ROW));
+            if (MODIFIED) {
+                decode_modify<shape>(s, p, item, lane, places);
+                decode_draw<shape>(kept + key / 2, p, item, lane, places);
+            }
+            decode_mask<shape>(s, lane, places);
+#pragma unroll
+            for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    *reinterpret_cast<float2 *>(&scores[(row + 8 * r) * shape::S_PITCH + key +
+                                                        8 * j + warp_lane() % 4 * 2]) = {
+                        s[j][2 * r], s[j][2 * r + 1]};
+        }
+        if (step > 0 && (int)threadIdx.x < KEYS)
+            ring[(step + STAGES) % RING * KEYS + (int)threadIdx.x] = next;
+        __syncthreads();
+        const uint32_t panel = stage + (shape::V_IN_K ? 0 : shape::PANEL);
+        const float scale =
+            MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
+#pragma unroll 1
+        for (int at = 0; at < KEYS; at += 8 * DECODE_GROUPS) {
+            float s[1][DECODE_GROUPS][4];
+#pragma unroll
+            for (int j = 0; j < DECODE_GROUPS; j++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const float2 two = *reinterpret_cast<const float2 *>(
+                        &scores[(row + 8 * r) * shape::S_PITCH + at + 8 * j + warp_lane() % 4 * 2]);
+                    s[0][j][2 * r] = two.x, s[0][j][2 * r + 1] = two.y;
+                }
+            decode_add<shape>(state, s, panel + (uint32_t)(at * shape::ROW_V), scale, [&] {
+                if (MODIFIED)
+                    decode_drop(s, p, kept + at / 2);
+            });
+        }
+    }
+    cp_async_wait_all(); /* Q, where there is no step */
+    decode_finish<shape>(p, item, state);
+}
+
+template <class shape, bool MODIFIED>
+static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, MODIFIED>()))
+    decode_attention(const __grid_constant__ struct decode_params p) {
+    extern __shared__ __align__(128) char memory[];
+    decode_merge_early();
+    int64_t i = blockIdx.x;
+    struct work_item w = p.image.items[i]; /* not today's, maybe; header and item come at once */
+    const int64_t items = decode_items(p);
+#pragma unroll 1
+    while (i < items) {
+        decode_one<shape, MODIFIED>(memory, p, w);
+        __syncthreads(); /* all have read the ring and the scores */
+        i += gridDim.x;
+        if (i < items)
+            w = p.image.items[i];
+    }
+}
+
+template <class shape, bool MODIFIED>
+static cudaError_t decode_launch_one(const struct decode_params *p, cudaStream_t stream) {
+    void (*const kernel)(const struct decode_params) = decode_attention<shape, MODIFIED>;
+    const cudaError_t code = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    void *arguments[] = {(void *)p};
+    if (code || p->image.most_items == 0)
+        return code;
+    return cudaLaunchKernel((const void *)kernel, dim3(attention_blocks(p->image.most_items)),
+                            dim3(shape::THREADS), arguments, shape::BYTES, stream);
+}
+
+/* Whether v is the first dims of k. */
+static inline bool decode_v_in_k(const struct attention_params *p) {
+    return p->v.data == p->k.data && p->d_v <= p->d_qk && p->v.stride[0] == p->k.stride[0] &&
+           p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
+}
+
+/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. */
+template <class T, int D, int DV, int M, bool SHARED>
+static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t stream) {
+    typedef cudaError_t launch(const struct decode_params *, cudaStream_t);
+    using apart = decode_shape<T, D, DV, M, false>;
+    using in_k = decode_shape<T, D, DV, M, SHARED>;
+    static launch *const launches[2][2] = {
+        {decode_launch_one<apart, false>, decode_launch_one<apart, true>},
+        {decode_launch_one<in_k, false>, decode_launch_one<in_k, true>},
+    };
+    const cudaError_t code = launches[decode_v_in_k(&p->of)][p->of.modify.each != 0](p, stream);
+    return code ? code : decode_merge_launch<T>(p, stream);
+}
+
+/* Bytes of shared memory of a CTA, of the instance that has most. */
+template <class T, int D, int DV, int M, bool SHARED> static constexpr int64_t decode_shared(void) {
+    constexpr int apart = decode_shape<T, D, DV, M, false>::BYTES;
+    constexpr int in_k = decode_shape<T, D, DV, M, SHARED>::BYTES;
+    return apart > in_k ? apart : in_k;
+}
+
+#endif

@@ -1,0 +1,115 @@
+/* Decode: masks and score modifiers of a warp's scores, by the warp that computes them. s[j] has rows
+ * g, g + 8 of the warp's group and keys 8 j + 2t, + 1 of its own (device/mma.cuh). */
+#ifndef TESSERA_CUDA_DECODE_MODIFY_CUH
+#define TESSERA_CUDA_DECODE_MODIFY_CUH
+
+#include "decode/step.cuh"
+#include "device/modify.cuh"
+
+/* Queries within the tile of a lane's two rows. */
+struct decode_lane {
+    int32_t query[2];
+};
+
+template <class shape>
+static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct decode_params &p) {
+    const int row = 16 * decode_group<shape>() + warp_lane() / 4;
+    return {{row % p.of.tile_rows, (row + 8) % p.of.tile_rows}};
+}
+
+/* Heads of a lane's two rows; of rows that there are not, one that there is. Found when they are
+ * needed: registers are short. */
+template <class shape>
+static __device__ __forceinline__ int32_t decode_head(const struct decode_params &p,
+                                                      const struct decode_item &item, int r) {
+    const int row = 16 * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
+    return min(item.head + row / p.of.tile_rows, p.of.heads_q - 1);
+}
+
+/* Softcap, then ALiBi. */
+template <class shape>
+static __device__ __forceinline__ void
+decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
+              const struct decode_item &item, const struct decode_lane &lane,
+              const struct decode_place *places) {
+    const struct modify_params &m = p.of.modify;
+    if (!m.scores)
+        return;
+    if (m.cap != 0)
+        modify_cap(reinterpret_cast<float(&)[4 * shape::TILES]>(s), p.of.score_scale / m.cap);
+    if (!m.alibi)
+        return;
+    const float unit = modify_unit(m, p.of.score_scale);
+    float slope[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        slope[r] = __ldg(m.alibi + decode_head<shape>(p, item, r)) * m.unit;
+#pragma unroll
+    for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int32_t key = places[8 * j + warp_lane() % 4 * 2 + e % 2].key;
+            const int32_t far = (int32_t)((uint32_t)key - (uint32_t)item.first -
+                                          (uint32_t)(item.row + lane.query[e / 2]));
+            s[j][e] = fmaf(slope[e / 2], (float)far, s[j][e] * unit);
+        }
+}
+
+/* Scores of rows that do not list the key, and of places without one, become -Inf. */
+template <class shape>
+static __device__ __forceinline__ void decode_mask(float (&s)[shape::TILES][4],
+                                                   const struct decode_lane &lane,
+                                                   const struct decode_place *places) {
+#pragma unroll
+    for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const struct decode_place place = places[8 * j + warp_lane() % 4 * 2 + e % 2];
+            const int32_t query = lane.query[e / 2];
+            if (query < place.first || query > place.last)
+                s[j][e] = -INFINITY;
+        }
+}
+
+/* Whether dropout keeps the weights, for every warp of these rows: bit l of word e of 8 keys is that of
+ * lane l's s[j][e]. */
+template <class shape>
+static __device__ __forceinline__ void
+decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_item &item,
+            const struct decode_lane &lane, const struct decode_place *places) {
+    const struct modify_params &m = p.of.modify;
+    if (!m.seed)
+        return;
+    const uint64_t seed = __ldg(m.seed);
+    const struct modify_query q[2] = {
+        modify_query_of(m, item.batch, decode_head<shape>(p, item, 0), item.row + lane.query[0]),
+        modify_query_of(m, item.batch, decode_head<shape>(p, item, 1), item.row + lane.query[1])};
+#pragma unroll 1
+    for (int j = 0; j < shape::TILES; j++) {
+        const struct decode_place *of = places + 8 * j + warp_lane() % 4 * 2;
+        const uint32_t key[2] = {(uint32_t)of[0].key + m.first_key,
+                                 (uint32_t)of[1].key + m.first_key};
+        const uint32_t bits = modify_kept(q, key, m.dropped, seed);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t word = __ballot_sync(WARP_ALL, bits >> e & 1);
+            if (warp_lane() == e)
+                kept[4 * j + e] = word;
+        }
+    }
+}
+
+/* Dropout, on P of DECODE_GROUPS groups of 8 keys. */
+static __device__ __forceinline__ void
+decode_drop(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p, const uint32_t *kept) {
+    if (!p.of.modify.seed)
+        return;
+#pragma unroll
+    for (int j = 0; j < DECODE_GROUPS; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!(kept[4 * j + e] >> warp_lane() & 1))
+                s[0][j][e] = 0;
+}
+
+#endif

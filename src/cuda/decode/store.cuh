@@ -1,0 +1,98 @@
+/* Decode: the end of an item, a partial result or O and lse. */
+#ifndef TESSERA_CUDA_DECODE_STORE_CUH
+#define TESSERA_CUDA_DECODE_STORE_CUH
+
+#include "decode/step.cuh"
+
+/* Where a row of the tile lies: its head, its query, or whether there is none. */
+struct decode_row {
+    int32_t head, of_head, query; /* head: within the tile */
+    bool is;
+};
+static __device__ __forceinline__ struct decode_row
+decode_row_of(const struct decode_params &p, const struct decode_item &item, int row) {
+    const int32_t head = row / p.of.tile_rows, query = row % p.of.tile_rows;
+    return {head, item.head + head, query, head < p.of.tile_heads && query < item.rows};
+}
+
+template <class shape>
+static __device__ __forceinline__ void
+decode_store_partial(const struct decode_params &p, const struct decode_item &item,
+                     const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
+    const float lower = attention_lower<typename shape::T>();
+    const int lane = warp_lane(), first = decode_column<shape>() * shape::DIMS_O;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const struct decode_row row =
+            decode_row_of(p, item, 16 * decode_group<shape>() + lane / 4 + 8 * r);
+        if (!row.is)
+            continue;
+        const struct attention_slot slot =
+            attention_slot_of(p.of, item.slot * p.of.tile_heads + row.head);
+        if (first == 0 && lane % 4 == 0) {
+            slot.m[row.query] = state.m[r];
+            slot.l[row.query] = state.l[r] * lower;
+        }
+        float *const to = slot.o + (int64_t)row.query * p.of.slot_dims;
+#pragma unroll
+        for (int d = 0; d < shape::DIMS_O / 8; d++) {
+            const int dim = first + 8 * d + lane % 4 * 2;
+            if (dim < p.of.slot_dims)
+                *reinterpret_cast<float2 *>(to + dim) = {state.o[0][d][2 * r] * lower,
+                                                         state.o[0][d][2 * r + 1] * lower};
+        }
+    }
+}
+
+/* Rows of o are whole 16-byte pieces: d_v is a multiple of 8. Rows that list nothing are 0: their sums
+ * of 0 x V may be NaN. */
+template <class shape>
+static __device__ __forceinline__ void
+decode_store(const struct decode_params &p, const struct decode_item &item,
+             const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
+    using T = typename shape::T;
+    const int lane = warp_lane(), first = decode_column<shape>() * shape::DIMS_O;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const struct decode_row row =
+            decode_row_of(p, item, 16 * decode_group<shape>() + lane / 4 + 8 * r);
+        if (!row.is)
+            continue;
+        const float below = modify_denominator(p.of.modify, row.of_head,
+                                               state.m[r] - attention_raise(T()), state.l[r]);
+        const bool some = state.l[r] != 0;
+        const float factor = some ? __fdividef(p.of.modify.kept, below) : 0.0f;
+        if (first == 0 && lane % 4 == 0)
+            attention_store_lse(p.of, item.batch, row.of_head, item.row + row.query, state.m[r],
+                                state.l[r] * attention_lower<T>());
+        T *const to = reinterpret_cast<T *>(attention_head<T>(p.of.o, item.batch, row.of_head)) +
+                      (item.row + row.query) * p.of.o.stride[2];
+#pragma unroll
+        for (int d = 0; d < shape::DIMS_O / 8; d++) {
+            const int dim = first + 8 * d + lane % 4 * 2;
+            const float *const x = &state.o[0][d][2 * r];
+            if (dim < p.of.d_v)
+                *reinterpret_cast<uint32_t *>(to + dim) =
+                    some ? mma_pack(mean_in_range(x[0] * factor, T()),
+                                    mean_in_range(x[1] * factor, T()), T())
+                         : 0;
+        }
+    }
+}
+
+template <class shape>
+static __device__ __forceinline__ void
+decode_finish(const struct decode_params &p, const struct decode_item &item,
+              struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
+        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
+    }
+    if (item.parts > 1)
+        decode_store_partial<shape>(p, item, state);
+    else
+        decode_store<shape>(p, item, state);
+}
+
+#endif

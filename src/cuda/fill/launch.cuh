@@ -1,0 +1,57 @@
+/* The launches of a fill, one after another on the stream. */
+#ifndef TESSERA_CUDA_FILL_LAUNCH_CUH
+#define TESSERA_CUDA_FILL_LAUNCH_CUH
+
+#include "fill/items.cuh"
+#include "fill/ranges.cuh"
+
+#include <cuda_runtime.h>
+
+/* Whether kernels may begin before the one in front of them has ended: where they were compiled to wait
+ * (fill_wait), and the driver can capture such launches, from 12.3 on. */
+static inline cudaError_t fill_overlaps(bool *overlaps) {
+    cudaFuncAttributes attributes;
+    int driver = 0;
+    cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)fill_items);
+    if (!code)
+        code = cudaDriverGetVersion(&driver);
+    *overlaps = !code && attributes.ptxVersion >= 90 && driver >= 12030;
+    return code;
+}
+
+static inline cudaError_t fill_launch_one(const struct fill_launch *launch, bool overlaps,
+                                          const struct fill_params *p, cudaStream_t stream) {
+    static void (*const kernels[FILL_KERNELS])(const struct fill_params) = {
+        fill_claims,    fill_places,        fill_rows_indices, fill_rows_indices_cut,
+        fill_rows_bits, fill_rows_bits_cut, fill_range_tiles,  fill_items};
+    const void *kernel = (const void *)kernels[launch->kernel];
+    void *arguments[] = {(void *)p};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)launch->blocks);
+    config.blockDim = dim3((unsigned)launch->threads);
+    config.dynamicSmemBytes = launch->shared;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = overlaps;
+    const cudaError_t code =
+        launch->shared <= FILL_SURE_SHARED
+            ? cudaSuccess
+            : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   (int)launch->shared);
+    return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+static inline cudaError_t fill_launch(const struct fill_params *p, cudaStream_t stream) {
+    struct fill_launch launches[FILL_MOST_LAUNCHES];
+    const int32_t n = fill_launches(p, launches);
+    bool overlaps;
+    cudaError_t code = fill_overlaps(&overlaps);
+    for (int32_t i = 0; i < n && !code; i++)
+        code = fill_launch_one(&launches[i], overlaps && i, p, stream);
+    return code;
+}
+
+#endif

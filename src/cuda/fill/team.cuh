@@ -1,0 +1,145 @@
+/*
+ * Threads that fill together: a warp, or the whole thread block. The kernels of this folder are C that
+ * nvcc compiles; tests compile the same files for the host (tests/support/emulated.h), so they include
+ * nothing of CUDA, and every barrier of a team is met by all of its threads.
+ */
+#ifndef TESSERA_CUDA_FILL_TEAM_CUH
+#define TESSERA_CUDA_FILL_TEAM_CUH
+
+#include "device/rules.cuh"
+
+#include "host/fill.h"
+#include "device/architecture.cuh"
+
+/* A loop that is not unrolled: registers are short. */
+#ifndef FILL_ROLLED
+#define FILL_ROLLED _Pragma("unroll 1")
+#endif
+
+#define TEAM_LANES 0xffffffffu
+
+/* Of a thread block over block rows: sums of each warp, then a bitmap of each team. */
+extern __shared__ unsigned long long fill_shared[];
+
+struct team {
+    int32_t threads;          /* 32, or those of the thread block */
+    int32_t thread;           /* this one's number */
+    unsigned long long *runs; /* [32] for each warp, full runs in the high half, bands in the low */
+    unsigned long long *keys; /* [32] for each warp */
+    uint32_t *bitmap;
+};
+
+static __device__ __forceinline__ struct team team_of(const struct fill_params *p) {
+    const int32_t number = (int32_t)threadIdx.x / p->threads;
+    struct team team;
+    team.threads = p->threads;
+    team.thread = (int32_t)threadIdx.x - number * p->threads;
+    team.runs = fill_shared;
+    team.keys = fill_shared + 32;
+    team.bitmap = (uint32_t *)(fill_shared + FILL_SUMS) + (int64_t)number * p->words;
+    return team;
+}
+
+static __device__ __forceinline__ int32_t team_lane(const struct team *team) {
+    return team->thread % 32;
+}
+static __device__ __forceinline__ int32_t team_warp(const struct team *team) {
+    return team->thread / 32;
+}
+static __device__ __forceinline__ int32_t team_warps(const struct team *team) {
+    return team->threads / 32;
+}
+
+/* What threads of the team wrote before is seen by all of them after. */
+static __device__ __forceinline__ void team_wait(const struct team *team) {
+    if (team->threads == 32)
+        __syncwarp(TEAM_LANES);
+    else
+        __syncthreads();
+}
+
+/* Sum over the lanes before this one, and it. */
+static __device__ __forceinline__ uint64_t warp_sums(uint64_t x) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    for (int32_t step = 1; step < 32; step *= 2) {
+        const uint64_t before = __shfl_up_sync(TEAM_LANES, x, step);
+        x += lane >= step ? before : 0;
+    }
+    return x;
+}
+static __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
+    for (int32_t step = 16; step; step /= 2)
+        x += __shfl_xor_sync(TEAM_LANES, x, step);
+    return x;
+}
+
+/* Sums over the team's threads before this one, of a number that is the same for a whole warp, and over
+ * all: each warp's stands in place[]. */
+struct team_sums {
+    uint64_t before, all;
+};
+static __device__ __forceinline__ struct team_sums
+team_sums_of(const struct team *team, uint64_t of_warp, unsigned long long *place) {
+    struct team_sums sums;
+    sums.before = 0, sums.all = of_warp;
+    if (team->threads == 32)
+        return sums;
+    if (team_lane(team) == 0)
+        place[team_warp(team)] = of_warp;
+    team_wait(team);
+    const int32_t lane = team_lane(team), warps = team_warps(team);
+    const uint64_t through = warp_sums(lane < warps ? place[lane] : 0);
+    sums.all = __shfl_sync(TEAM_LANES, through, 31);
+    sums.before = __shfl_sync(TEAM_LANES, through, team_warp(team)) - of_warp;
+    return sums;
+}
+
+/* What a thread block has met, in the members' order of struct fill_counts: sums of integers, so that
+ * their order does not matter. */
+enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
+
+static __device__ __forceinline__ void tally_begin(void) {
+    if (threadIdx.x < TALLIES)
+        fill_shared[64 + threadIdx.x] = 0;
+    __syncthreads();
+}
+static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
+    if (x)
+        atomicAdd(&fill_shared[64 + what], (unsigned long long)x);
+}
+static __device__ __forceinline__ uint64_t tally_of(enum tally what) {
+    return fill_shared[64 + what];
+}
+static __device__ __forceinline__ void tally_end(const struct fill_params *p) {
+    __syncthreads();
+    if (threadIdx.x < TALLIES)
+        ((uint64_t *)&p->tallies[blockIdx.x])[threadIdx.x] = fill_shared[64 + threadIdx.x];
+}
+/* Adds what the lanes of a warp have met. */
+static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
+    if (!__any_sync(TEAM_LANES, x != 0))
+        return;
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0)
+        tally_add(what, x);
+}
+
+/* Programmatic dependent launch: the next kernel may begin, and waits here until what this one waits for
+ * has ended. */
+static __device__ __forceinline__ void fill_wait(void) {
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Elements of runs in one piece. */
+static __device__ __forceinline__ void run_store(struct list_run *to, int32_t key, int32_t count) {
+    *(int2 *)(void *)to = make_int2(key, count);
+}
+static __device__ __forceinline__ void band_store(struct list_masked *to, int32_t key,
+                                                  int32_t count, int32_t lo, int32_t hi) {
+    *(int4 *)(void *)to = make_int4(key, count, lo, hi);
+}
+
+#endif

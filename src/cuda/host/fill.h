@@ -1,0 +1,73 @@
+/* Filling images on a device: what its kernels are handed, and how large their launches are, which the
+ * capacity alone says. */
+#ifndef TESSERA_CUDA_FILL_H
+#define TESSERA_CUDA_FILL_H
+
+#include "plan/kernels.h"
+
+#define FILL_WARPS 4          /* of a thread block whose warps each take block rows */
+#define FILL_MOST_BLOCKS 2048 /* thread blocks over block rows: so many tallies */
+#define FILL_ROW_THREADS 512  /* of a thread block that takes a block row, at most */
+#define FILL_THREADS 1024     /* of a thread block over places or items */
+#define FILL_TILE_THREADS 128 /* of a thread block over query tiles */
+
+/* Shared memory: two sums of up to 32 warps, the tally, a bitmap for each block row under way. */
+#define FILL_SUMS 72                 /* words of 64 bits */
+#define FILL_MOST_SHARED (96 * 1024) /* bytes; a thread block of any architecture can have them */
+#define FILL_SURE_SHARED (48 * 1024) /* where the target says nothing */
+
+struct fill_params {
+    struct fill_shape shape;
+    struct fill_splits splits;
+    struct fill_arrays arrays;
+    const int32_t *indices, *counts;
+    const int64_t *row_ptr;
+    const uint64_t *bits;
+    const int32_t *lengths;
+    struct fill_header *header;
+    struct work_item *items;
+    struct merge_item *merges;
+    struct fill_counts *tallies; /* [blocks]: what each thread block over block rows counted */
+    uint64_t layout;
+    int64_t units, list_heads, list_packs;
+    int32_t threads;     /* that take a block row together: 32, or the thread block */
+    int32_t block;       /* threads of a thread block */
+    int32_t blocks;      /* thread blocks over block rows (RANGES: query tiles) */
+    int32_t words;       /* of a bitmap, of 32 columns each; 0: none */
+    int64_t place_chunk; /* block rows of a thread block that sums places */
+    int64_t items_chunk; /* units of a thread block that writes items */
+};
+
+struct fill_params fill_params_of(const struct fill_job *job);
+
+/* The launches of a fill, one after another; the first waits for all that is before it in the stream.
+ * Bits claim places (BLOCK_BITS), places are summed (and BLOCK_ROWS), lists are filled, then items. */
+enum fill_kernel {
+    FILL_CLAIMS,
+    FILL_PLACES,
+    FILL_INDICES,
+    FILL_INDICES_CUT,
+    FILL_BITS,
+    FILL_BITS_CUT,
+    FILL_RANGE_TILES,
+    FILL_ITEMS,
+    FILL_KERNELS
+};
+#define FILL_MOST_LAUNCHES 4
+struct fill_launch {
+    enum fill_kernel kernel;
+    int32_t blocks, threads;
+    size_t shared; /* bytes */
+};
+#ifdef __cplusplus
+extern "C" {
+#endif
+int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_MOST_LAUNCHES]);
+#ifdef __cplusplus
+}
+#endif
+
+size_t cuda_fill_scratch(const struct fill_shape *shape);
+int64_t cuda_fill_workers(const tess_target *target);
+
+#endif

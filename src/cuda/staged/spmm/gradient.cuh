@@ -1,0 +1,13 @@
+/* Stage 3 of the backward: dQ = dS K, of 16-bit types. Those of attention round what they multiply by to
+ * 16 bits (product.cuh says why not here), and write the problem's type alone. */
+#ifndef TESSERA_CUDA_SPMM_GRADIENT_CUH
+#define TESSERA_CUDA_SPMM_GRADIENT_CUH
+
+#include "staged/product.cuh"
+
+template <class T>
+static cudaError_t spmm_gradient_launch(const struct staged_params *p, cudaStream_t stream) {
+    return product_launch<T, false>(p, stream);
+}
+
+#endif

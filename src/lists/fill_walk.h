@@ -1,0 +1,62 @@
+/*
+ * Finding keys of a filled tile by their number, without a search, as kernels do that begin in the middle
+ * of a list. The file compiles as C11 and as CUDA C, as fill_rules.h does.
+ */
+#ifndef TESSERA_FILL_WALK_H
+#define TESSERA_FILL_WALK_H
+
+#include "lists/fill_rules.h"
+
+/* Full runs or bands of a tile, ascending. Of ranges there are few. Of blocks all between the first and
+ * the last have as many keys, for a cut goes through the ends alone. */
+#define FILL_FEW_RUNS 8 /* FILL_RANGES * FILL_RANGE_BANDS */
+struct fill_runs {
+    const int32_t *at; /* keys and counts, `stride` words from run to run */
+    int32_t stride;
+    int32_t n, keys;     /* runs, and the keys of all */
+    int32_t first, each; /* keys of the first, and of those behind it; each 0: any */
+};
+
+FILL_RULE int32_t fill_run_key(const struct fill_runs *r, int32_t run) {
+    return r->at[(int64_t)run * r->stride];
+}
+FILL_RULE int32_t fill_run_count(const struct fill_runs *r, int32_t run) {
+    return r->at[(int64_t)run * r->stride + 1];
+}
+
+/* n runs of a tile that lists `keys` keys in all its runs: as many as keys are runs of one. */
+FILL_RULE struct fill_runs fill_runs_of(const int32_t *at, int32_t stride, int64_t n,
+                                        int64_t keys) {
+    struct fill_runs r;
+    r.at = at, r.stride = stride, r.n = r.keys = (int32_t)n, r.first = r.each = 1;
+    if (n == keys || n == 0)
+        return r;
+    r.first = fill_run_count(&r, 0);
+    if (n > FILL_FEW_RUNS) {
+        r.each = fill_run_count(&r, 1);
+        r.keys = r.first + (r.n - 2) * r.each + fill_run_count(&r, r.n - 1);
+        return r;
+    }
+    r.each = 0, r.keys = r.first;
+    for (int32_t run = 1; run < r.n; run++)
+        r.keys += fill_run_count(&r, run);
+    return r;
+}
+
+/* The run of key *x, 0 ... keys - 1; leaves in *x the key's place within the run. */
+FILL_RULE int32_t fill_run_find(const struct fill_runs *r, int32_t *x) {
+    int32_t run = 1;
+    if (*x < r->first)
+        return 0;
+    *x -= r->first;
+    if (r->each) {
+        const uint32_t after = (uint32_t)*x / (uint32_t)r->each;
+        *x -= (int32_t)after * r->each;
+        return 1 + (int32_t)after;
+    }
+    for (int32_t count; *x >= (count = fill_run_count(r, run)); run++)
+        *x -= count;
+    return run;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* A stand-in for the CPU's kernels, by --wrap=backend_get: they only look at what they are handed. One
+ * translation unit includes this. */
+#ifndef TESTS_BACKWARD_STAND_IN_H
+#define TESTS_BACKWARD_STAND_IN_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/plans.h"
+
+const struct backend *__real_backend_get(tess_backend backend);
+const struct backend *__wrap_backend_get(tess_backend backend);
+
+enum { MOST_RUNS = 16, PASS_BYTES = 192 };
+
+/* What the stand-in has seen: the arguments of each pass, in order. */
+static struct {
+    struct kernel_args runs[MOST_RUNS];
+    struct problem problems[MOST_RUNS];
+    int n;
+} seen;
+
+static const char *unusable(void) {
+    return NULL;
+}
+
+static const char *refuses(const struct kernel *kernel, const struct problem *problem,
+                           const tess_target *target) {
+    (void)kernel, (void)problem, (void)target;
+    return NULL;
+}
+
+/* Each stage another size, so that the largest is told from the last. */
+static size_t workspace(const struct kernel_args *args) {
+    return PASS_BYTES * (size_t)(1 + (args->kernel->stage * 5) % 9);
+}
+
+static tess_status run(const struct kernel_args *args, tess_error *error) {
+    (void)error;
+    assert_true(seen.n < MOST_RUNS);
+    seen.problems[seen.n] = *args->problem;
+    seen.runs[seen.n++] = *args;
+    return TESS_OK;
+}
+
+static const struct tiling row_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}, .gqa_rows = 64};
+static const struct tiling key_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}};
+
+#define STAND_IN(its_stage, its_name, its_tiling)                                                  \
+    {                                                                                              \
+        .name = its_name, .stage = its_stage, .tiling = its_tiling, .unusable = unusable,          \
+        .refuses = refuses, .workspace = workspace, .run = run, .cost = {                          \
+            .item = 1e-6,                                                                          \
+            .key_row_dim = 1e-11,                                                                  \
+            .key_dim = 1e-10                                                                       \
+        }                                                                                          \
+    }
+static const struct kernel kernels[] = {
+    STAND_IN(TESS_STAGE_ATTENTION, "attention", &row_tiles),
+    STAND_IN(TESS_STAGE_SDDMM, "sddmm", NULL),
+    STAND_IN(TESS_STAGE_SOFTMAX, "softmax", NULL),
+    STAND_IN(TESS_STAGE_SPMM, "spmm", NULL),
+    STAND_IN(TESS_STAGE_DELTA, "delta", NULL),
+    STAND_IN(TESS_STAGE_GRADIENT_KEYS, "gradient_keys", &key_tiles),
+    STAND_IN(TESS_STAGE_GRADIENT_ROWS, "gradient_rows", &row_tiles),
+    STAND_IN(TESS_STAGE_SOFTMAX_BACKWARD, "softmax_backward", NULL),
+    STAND_IN(TESS_STAGE_SPMM_TRANSPOSED, "spmm_transposed", NULL),
+};
+
+const struct backend *__wrap_backend_get(tess_backend backend) {
+    static struct backend other;
+    assert_int_equal(backend, TESS_CPU);
+    other = *__real_backend_get(TESS_CPU);
+    other.kernels = kernels;
+    other.n_kernels = sizeof kernels / sizeof *kernels;
+    return &other;
+}
+
+static tess_problem backward_make(int64_t n, tess_pipeline pipeline, int64_t gradients) {
+    tess_problem p = problem_make(n);
+    p.operation = TESS_ATTENTION_BACKWARD, p.pipeline = pipeline, p.gradients = gradients;
+    p.alibi = (gradients & TESS_GRADIENT_ALIBI) != 0;
+    p.sink = (gradients & TESS_GRADIENT_SINK) != 0;
+    return p;
+}
+
+static tess_plan *plan_of(const tess_problem *problem, const tess_pattern *pattern) {
+    tess_error error = tess_error_init();
+    tess_plan *plan = NULL;
+    if (tess_plan_create(&plan, problem, pattern, NULL, &error))
+        fail_msg("%s", error.message);
+    return plan;
+}
+
+#endif

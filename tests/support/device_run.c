@@ -1,0 +1,101 @@
+/* Running plans over device patterns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lab/half.h"
+#include "lab/rng.h"
+#include "support/device_run.h"
+
+const struct device_sizes device_small = {.form = TESS_INDICES,
+                                          .batch = 1,
+                                          .heads_q = 2,
+                                          .heads_kv = 1,
+                                          .list_batch = 1,
+                                          .list_heads = 1,
+                                          .n_q = 3,
+                                          .n_kv = 40,
+                                          .block_q = 1,
+                                          .block_kv = 1,
+                                          .capacity = 6};
+
+static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int64_t heads,
+                        int64_t n, int64_t d) {
+    const int64_t size[4] = {batch, heads, n, d};
+    if (lab_tensor_make(t, type, size, LAB_BHND, 16) != 0)
+        fail_msg("no memory");
+}
+
+static void tensor_draw(struct lab_tensor *t, uint64_t seed) {
+    const int64_t *n = t->view.size;
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t h = 0; h < n[1]; h++)
+            for (int64_t i = 0; i < n[2] * n[3]; i++)
+                lab_put(t->view.data, t->view.type, lab_row(&t->view, b, h, i / n[3]) + i % n[3],
+                        lab_normal(seed, (uint64_t)(b * n[1] + h), (uint64_t)i));
+}
+
+void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed) {
+    tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk);
+    tensor_make(&t->k, p->type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
+    tensor_make(&t->v, p->type, p->batch, p->heads_kv, p->n_kv, p->d_v);
+    tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v);
+    tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1);
+    tensor_draw(&t->q, seed);
+    tensor_draw(&t->k, seed + 1);
+    tensor_draw(&t->v, seed + 2);
+    t->workspace = (struct lab_buffer){0};
+}
+
+void tensors_free(struct tensors *t) {
+    lab_tensor_free(&t->q);
+    lab_tensor_free(&t->k);
+    lab_tensor_free(&t->v);
+    lab_tensor_free(&t->o);
+    lab_tensor_free(&t->lse);
+    lab_buffer_free(&t->workspace);
+}
+
+tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void *image) {
+    tess_arguments a = tess_arguments_init();
+    lab_buffer_free(&t->workspace);
+    t->workspace = setting_workspace(plan);
+    lab_tensor_poison(&t->o);
+    lab_tensor_poison(&t->lse);
+    a.q = &t->q.view, a.k = &t->k.view, a.v = &t->v.view, a.o = &t->o.view, a.lse = &t->lse.view;
+    a.workspace = t->workspace.data, a.workspace_size = tess_plan_workspace_size(plan);
+    a.image = image, a.image_size = image ? tess_plan_image_size(plan) : 0;
+    return a;
+}
+
+void run(struct tensors *t, const tess_plan *plan, const tess_arguments *a) {
+    tess_error error = tess_error_init();
+    char why[LAB_WHY];
+    if (tess_run(plan, a, &error, NULL))
+        fail_msg("%s", error.message);
+    if (lab_buffer_check(&t->workspace, "workspace", why) || lab_tensor_check(&t->o, "o", why) ||
+        lab_tensor_check(&t->lse, "lse", why))
+        fail_msg("%s", why);
+}
+
+uint64_t bits_of(const struct tensors *t) {
+    return lab_buffer_hash(&t->o.buffer) ^ 3 * lab_buffer_hash(&t->lse.buffer);
+}
+
+void hold(const struct tensors *t, const tess_pattern *pattern, const struct lab_scoring *scoring,
+          uint64_t seed) {
+    struct lab_oracle oracle;
+    struct lab_report report;
+    if (lab_oracle_run(&oracle, &t->q.view, &t->k.view, &t->v.view, pattern, scoring, NULL, 0))
+        fail_msg("no memory");
+    lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
+    if (!report.ok)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, report.message);
+    lab_oracle_free(&oracle);
+}

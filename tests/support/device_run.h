@@ -1,0 +1,33 @@
+/*
+ * Running plans over device patterns: tensors, arguments, comparison with the oracle. What cannot be
+ * made ends the test.
+ */
+#ifndef TESTS_DEVICE_RUN_H
+#define TESTS_DEVICE_RUN_H
+
+#include "support/device_lists.h"
+
+/* Two heads of three queries and 40 keys, an index a place. */
+extern const struct device_sizes device_small;
+
+struct tensors {
+    struct lab_tensor q, k, v, o, lse;
+    struct lab_buffer workspace;
+};
+void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed);
+void tensors_free(struct tensors *t);
+
+/* The arguments of a run into poisoned outputs, with a workspace of the plan's size. */
+tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void *image);
+
+/* Runs, and checks what stands beside workspace and outputs. */
+void run(struct tensors *t, const tess_plan *plan, const tess_arguments *a);
+
+/* A hash of o and lse. */
+uint64_t bits_of(const struct tensors *t);
+
+/* Holds o and lse against the oracle over the same keys as a host pattern. */
+void hold(const struct tensors *t, const tess_pattern *pattern, const struct lab_scoring *scoring,
+          uint64_t seed);
+
+#endif

@@ -1,0 +1,86 @@
+/* What CUDA plans print beside kernels: operand paths, rows of a warp, launches that follow. */
+#include "support/plans.h"
+
+struct setting {
+    const char *spec;
+    int64_t block_q, block_kv, d;
+    tess_pipeline pipeline;
+    int32_t architecture;
+    int64_t alignment, tile_rows;
+    double softcap;
+};
+
+/* The text of a plan for bf16, 4096 tokens and two heads. */
+static void print(char *text, size_t size, const struct setting *of) {
+    tess_pattern *pattern =
+        make(of->spec, (const int64_t[]){4096, 4096, of->block_q, of->block_kv}, 1, 1);
+    tess_problem problem = tess_problem_init();
+    const tess_target target = cuda_target(of->architecture, 232448);
+    tess_plan *plan = NULL;
+    problem.batch = 1, problem.heads_q = problem.heads_kv = 2;
+    problem.n_q = problem.n_kv = 4096, problem.d_qk = problem.d_v = of->d;
+    problem.type = TESS_BF16, problem.pipeline = of->pipeline, problem.alignment = of->alignment;
+    problem.tile_rows = of->tile_rows, problem.softcap = of->softcap;
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+    assert_true(tess_plan_print(plan, text, size) < size);
+    tess_plan_free(plan);
+    tess_pattern_free(pattern);
+}
+
+static void operand_paths_are_printed(void **state) {
+    (void)state;
+    static const char sparse[] = "random(0.3,1)", cut[] = "window(70,0)";
+    static const struct {
+        struct setting of;
+        const char *line;
+    } cases[] = {
+        {{"causal", 64, 64, 128, TESS_FUSED, 90, 0, 128, 0},
+         "granules of 64 keys, copied by TMA, or by cp.async where strides need it\n"},
+        {{sparse, 128, 8, 128, TESS_FUSED, 90, 0, 128, 0},
+         "granules of 8 keys, copied by TMA, or by cp.async where strides need it\n"},
+        {{sparse, 128, 4, 128, TESS_FUSED, 90, 0, 128, 0},
+         "granules of 4 keys, copied by cp.async\n"},
+        {{sparse, 64, 64, 128, TESS_FUSED, 80, 0, 64, 0},
+         "granules of 32 keys, copied by cp.async, or one by one where strides need it; "
+         "16 rows a warp\n"},
+        {{sparse, 64, 64, 128, TESS_FUSED, 90, 8, 64, 0},
+         "granules of 32 keys, copied one by one, as rows are not aligned pieces of 16 bytes; "
+         "16 rows a warp\n"},
+        {{sparse, 64, 64, 60, TESS_FUSED, 90, 0, 64, 0},
+         "granules of 32 keys, copied one by one, as rows are not aligned pieces of 16 bytes; "
+         "16 rows a warp\n"},
+        {{sparse, 128, 128, 64, TESS_FUSED, 80, 0, 128, 0}, "; 32 rows a warp\n"},
+        {{cut, 128, 128, 64, TESS_FUSED, 80, 0, 128, 0}, "; 16 rows a warp\n"},
+        {{cut, 128, 128, 128, TESS_FUSED, 80, 0, 128, 0}, "; 32 rows a warp\n"},
+    };
+    cuda_table_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[16384];
+        print(text, sizeof text, &cases[i].of);
+        if (!strstr(text, cases[i].line))
+            fail_msg("case %zu: '%s' does not say '%s'", i, text, cases[i].line);
+    }
+}
+
+static void the_launch_after_sddmm_is_printed(void **state) {
+    (void)state;
+    static const char line[] = "_mma\n            then cuda_sddmm_modify, for softcap and ALiBi\n";
+    struct setting of = {"causal", 64, 64, 64, TESS_STAGED, 90, 0, 0, 0};
+    char text[16384];
+    cuda_table_needed();
+    print(text, sizeof text, &of);
+    assert_null(strstr(text, "then "));
+    of.softcap = 30;
+    print(text, sizeof text, &of);
+    const char *at = strstr(text, line);
+    assert_non_null(at);
+    assert_null(strstr(at + sizeof line - 1, "then ")); /* after SDDMM alone */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operand_paths_are_printed),
+        cmocka_unit_test(the_launch_after_sddmm_is_printed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
