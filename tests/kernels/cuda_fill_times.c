@@ -109,7 +109,7 @@ static void kind_time(const struct kind *k, const tess_target *target) {
     void *graph;
     double ms[REPLAYS];
     const int64_t rows = (k->n_q + k->block - 1) / k->block;
-    problem.heads_q = k->heads == 1 ? 16 : k->heads, problem.heads_kv = k->heads;
+    problem.batch = 1, problem.heads_q = k->heads == 1 ? 16 : k->heads, problem.heads_kv = k->heads;
     problem.n_q = k->n_q, problem.n_kv = k->n_kv, problem.d_qk = problem.d_v = 128;
     p.form = k->form, p.n_q = k->n_q, p.n_kv = k->n_kv, p.heads = k->heads;
     p.block_q = k->block, p.block_kv = k->form == TESS_RANGES ? 1 : k->block;

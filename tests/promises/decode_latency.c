@@ -143,7 +143,8 @@ int main(int argc, char **argv) {
     }
     pattern.n_q = t, pattern.n_kv = N, pattern.block_q = pattern.block_kv = 1;
     pattern.capacity = keys;
-    problem.heads_q = heads, problem.heads_kv = 1, problem.n_q = t, problem.n_kv = N;
+    problem.batch = 1, problem.heads_q = heads, problem.heads_kv = 1, problem.n_q = t,
+    problem.n_kv = N;
     problem.d_qk = D, problem.d_v = D_V, problem.type = TESS_BF16, problem.alignment = 16;
     if (tess_target_query(&target, TESS_CUDA, -1, &error) ||
         tess_plan_reserve(&s.plan, &problem, &pattern, &target, &error))
