@@ -838,7 +838,8 @@ TESS_DEFINE_INIT(tess_fill_report)
 #define TESS_REPORT_SIZE 256
 
 /* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
- * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors: INVALID_ARGUMENT (also where the plan has not filled it). */
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors:
+ * INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
 
