@@ -49,7 +49,7 @@ enum lab_source {
 enum lab_layout { LAB_BHND, LAB_BNHD, LAB_PADDED };
 enum lab_fill {
     LAB_FILL_NORMAL,
-    LAB_FILL_POSITIVE,
+    LAB_FILL_POSITIVE, /* sums whose terms have one sign, and constant columns of V */
     LAB_FILL_LARGE,
     LAB_FILL_HUGE,
     LAB_FILL_SUBNORMAL,

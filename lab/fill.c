@@ -165,23 +165,22 @@ static double gradient_size(const struct lab_case *c) {
 }
 
 static void fill_normal(const struct lab_case *c, const tess_tensor *t, uint64_t stream,
-                        double size, int positive) {
+                        double size) {
     const int64_t rows = t->size[0] * t->size[1] * t->size[2];
     for (int64_t r = 0; r < rows; r++) {
         const int64_t i = r % t->size[2], h = r / t->size[2] % t->size[1];
         const int64_t at = lab_row(t, r / t->size[2] / t->size[1], h, i);
-        for (int64_t d = 0; d < t->size[3]; d++) {
-            const double x = lab_normal(c->seed, stream, (uint64_t)(r * t->size[3] + d));
-            lab_put(t->data, t->type, at + d, size * (positive ? fabs(x) : x));
-        }
+        for (int64_t d = 0; d < t->size[3]; d++)
+            lab_put(t->data, t->type, at + d,
+                    size * lab_normal(c->seed, stream, (uint64_t)(r * t->size[3] + d)));
     }
 }
 
 void lab_fill_gradients(const struct lab_case *c, const tess_tensor *d_o,
                         const tess_tensor *d_lse) {
-    fill_normal(c, d_o, STREAM_D_O, gradient_size(c), c->fill == LAB_FILL_POSITIVE);
+    fill_normal(c, d_o, STREAM_D_O, gradient_size(c));
     if (d_lse)
-        fill_normal(c, d_lse, STREAM_D_LSE, gradient_size(c), 0);
+        fill_normal(c, d_lse, STREAM_D_LSE, gradient_size(c));
 }
 
 int lab_fill_poison_queries(const tess_pattern *pattern, const tess_tensor *q) {

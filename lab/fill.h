@@ -2,7 +2,6 @@
  * What the tensors of a check hold.
  *
  *   normal     standard normal
- *   positive   sums whose terms have one sign, and constant columns of V
  *   large      normal, Q and K larger: scores to about 1e4 either way
  *   huge       V to 1e30 (f16: 6e4) either way
  *   subnormal  K subnormal and Q large (f16), or subnormals strewn over Q, K and V (f32, bf16)
@@ -27,8 +26,8 @@
 void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor *k,
               const tess_tensor *v);
 
-/* The gradients that a backward is given: standard normal, d_o smaller where gradients would leave f16, and
- * of one sign where the fill is positive. d_lse NULL: none. */
+/* The gradients that a backward is given: standard normal, d_o smaller where gradients would leave
+ * f16. d_lse NULL: none. */
 void lab_fill_gradients(const struct lab_case *c, const tess_tensor *d_o, const tess_tensor *d_lse);
 
 /* Puts NaN into every query that lists no key. Answers 0, or -1. */

@@ -650,9 +650,10 @@ good verify --list "$backward,alibi=1,grads=aq,dlse=1,given=o32,out32=1"
 says ',op=backward,grads=qa,dlse=1,given=o32,out32=1'
 good verify --list -n 60
 says 'op=backward'
-good verify --list --backend cuda -n 60 # which has kernels for few modifiers
-checks=$((checks + 1))
-! grep -qE 'alibi|softcap|dropout' std || fail 'the sweep for CUDA'
+good verify --list --backend cuda -n 60
+for drawn in alibi= softcap= dropout= op=backward; do
+    says "$drawn"
+done
 good plan "$backward,backend=cpu"
 says 'tess_attention_backward takes the '
 for wrong in grads=q dlse=1 orest=1 given=delta out32=1; do
