@@ -76,8 +76,8 @@ verify=("$tessera" verify --backend cuda)
 ! asked verify || step 'verify, 3200 cases' 400 "${verify[@]}"
 # Nothing runs beside them: processes that share a GPU wait for their turns.
 ! asked hard || step 'verify, hard cases' 500 "$tessera" verify --cases tests/cases/hard.txt
-for test in cuda cuda_bits api plan; do
-    ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 120 "$stage/test_$test"
+for test in cuda cuda_bits cuda_fill decode api plan; do
+    ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 240 "$stage/test_$test"
 done
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
