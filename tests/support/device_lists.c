@@ -31,6 +31,29 @@ static void *array_make(struct lab_buffer *b, int64_t count, size_t size) {
 
 /* ---- drawing ---- */
 
+const struct device_sizes device_small = {.form = TESS_INDICES,
+                                          .batch = 1,
+                                          .heads_q = 2,
+                                          .heads_kv = 1,
+                                          .list_batch = 1,
+                                          .list_heads = 1,
+                                          .n_q = 3,
+                                          .n_kv = 40,
+                                          .block_q = 1,
+                                          .block_kv = 1,
+                                          .capacity = 6};
+
+const int32_t device_paddings[DEVICE_PADDINGS][DEVICE_PADDING] = {
+    {-1, 3, 39, 7, 0, 12},
+    {3, 39, 7, 0, 12, -1},
+    {3, -1, 39, -1, 7, -1},
+    {-1, -1, -1, -1, -1, -1},
+    {5, 5, 5, 5, 5, 5},
+    {39, 38, 3, 2, 38, 39},
+    {-2, 40, 4, INT32_MIN, INT32_MAX, 4},
+    {0, 1, 2, 3, 4, 5},
+};
+
 struct device_sizes device_sizes_draw(uint64_t seed) {
     struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, 3)};
     s.batch = PICK(1, 1, 1, 2, 3);

@@ -28,6 +28,14 @@ struct device_sizes {
     int hostile;         /* entries, counts, rows and lengths that are not to be */
 };
 
+/* Two heads of three queries and 40 keys, an index a place. */
+extern const struct device_sizes device_small;
+
+/* Rows of that pattern's indices: paddings first, last, between and alone, duplicates, any order, and what
+ * no key is. */
+enum { DEVICE_PADDINGS = 8, DEVICE_PADDING = 6 };
+extern const int32_t device_paddings[DEVICE_PADDINGS][DEVICE_PADDING];
+
 /* A pattern, its arrays and what it lists. */
 struct device_lists {
     struct device_sizes sizes;

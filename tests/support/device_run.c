@@ -13,18 +13,6 @@
 #include "lab/rng.h"
 #include "support/device_run.h"
 
-const struct device_sizes device_small = {.form = TESS_INDICES,
-                                          .batch = 1,
-                                          .heads_q = 2,
-                                          .heads_kv = 1,
-                                          .list_batch = 1,
-                                          .list_heads = 1,
-                                          .n_q = 3,
-                                          .n_kv = 40,
-                                          .block_q = 1,
-                                          .block_kv = 1,
-                                          .capacity = 6};
-
 static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int64_t heads,
                         int64_t n, int64_t d) {
     const int64_t size[4] = {batch, heads, n, d};

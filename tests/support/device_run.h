@@ -7,9 +7,6 @@
 
 #include "support/device_lists.h"
 
-/* Two heads of three queries and 40 keys, an index a place. */
-extern const struct device_sizes device_small;
-
 struct tensors {
     struct lab_tensor q, k, v, o, lse;
     struct lab_buffer workspace;

@@ -93,35 +93,20 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
 
 /* ---- limits ---- */
 
-static const struct device_sizes small = {.form = TESS_INDICES,
-                                          .batch = 2,
-                                          .heads_q = 2,
-                                          .heads_kv = 1,
-                                          .list_batch = 1,
-                                          .list_heads = 1,
-                                          .n_q = 3,
-                                          .n_kv = 40,
-                                          .block_q = 1,
-                                          .block_kv = 1,
-                                          .capacity = 6};
+static struct device_sizes two_batches(void) {
+    struct device_sizes s = device_small;
+    s.batch = 2;
+    return s;
+}
 
 static void padding_of_indices(filled_filler *fill) {
-    static const int32_t rows[][6] = {
-        {-1, 3, 39, 7, 0, 12},
-        {3, 39, 7, 0, 12, -1},
-        {3, -1, 39, -1, 7, -1},
-        {-1, -1, -1, -1, -1, -1},
-        {5, 5, 5, 5, 5, 5},
-        {39, 38, 3, 2, 38, 39},
-        {-2, 40, 4, INT32_MIN, INT32_MAX, 4},
-        {0, 1, 2, 3, 4, 5},
-    };
     struct device_lists l;
-    device_lists_make(&l, &small, 1);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const struct device_sizes sizes = two_batches();
+    device_lists_make(&l, &sizes, 1);
+    for (size_t i = 0; i < DEVICE_PADDINGS; i++) {
         for (int64_t row = 0; row < 3; row++)
-            memcpy(l.indices.data + row * (int64_t)sizeof rows[i], rows[(i + (size_t)row) % 8],
-                   sizeof rows[i]);
+            memcpy(l.indices.data + row * (int64_t)sizeof *device_paddings,
+                   device_paddings[(i + (size_t)row) % DEVICE_PADDINGS], sizeof *device_paddings);
         device_lists_expect(&l);
         filled_alike(&l, fill, i);
     }
@@ -129,7 +114,7 @@ static void padding_of_indices(filled_filler *fill) {
 }
 
 static void counts_and_lengths(filled_filler *fill) {
-    struct device_sizes s = small;
+    struct device_sizes s = two_batches();
     struct device_lists l;
     s.counts = s.lengths = 1;
     device_lists_make(&l, &s, 2);
@@ -148,7 +133,7 @@ static void counts_and_lengths(filled_filler *fill) {
 static void blocks_of_capacities(filled_filler *fill) {
     for (int form = TESS_BLOCK_ROWS; form <= TESS_BLOCK_BITS; form++)
         for (int64_t capacity = 23; capacity <= 25; capacity++) {
-            struct device_sizes s = small;
+            struct device_sizes s = two_batches();
             struct device_lists l;
             s.form = (tess_form)form, s.n_q = 130, s.n_kv = 500, s.block_q = 64, s.block_kv = 64;
             s.capacity = 25;
@@ -175,7 +160,7 @@ static void limits_of_rows(filled_filler *fill) {
     static const int64_t limits[] = {31,  32,  33,  63,  64,  65,   127,
                                      128, 129, 511, 512, 513, 2047, 2048};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        struct device_sizes s = small;
+        struct device_sizes s = two_batches();
         struct device_lists l;
         s.capacity = limits[i], s.n_kv = limits[i], s.n_q = 2, s.lengths = i % 2;
         s.cut_lo = i % 3 ? 0 : -100;

@@ -214,23 +214,13 @@ static void lists_hold(struct device_lists *l) {
 }
 
 static void padding_anywhere(void **state) {
-    static const int32_t rows[][6] = {
-        {-1, 3, 39, 7, 0, 12},
-        {3, 39, 7, 0, 12, -1},
-        {3, -1, 39, -1, 7, -1},
-        {-1, -1, -1, -1, -1, -1},
-        {5, 5, 5, 5, 5, 5},
-        {39, 38, 3, 2, 38, 39},
-        {-2, 40, 4, INT32_MIN, INT32_MAX, 4},
-        {0, 1, 2, 3, 4, 5},
-    };
     struct device_lists l;
     (void)state;
     device_lists_make(&l, &device_small, 1);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < DEVICE_PADDINGS; i++) {
         for (int64_t row = 0; row < 3; row++)
-            memcpy(l.indices.data + row * (int64_t)sizeof rows[i], rows[(i + (size_t)row) % 8],
-                   sizeof rows[i]);
+            memcpy(l.indices.data + row * (int64_t)sizeof *device_paddings,
+                   device_paddings[(i + (size_t)row) % DEVICE_PADDINGS], sizeof *device_paddings);
         lists_hold(&l);
     }
     device_lists_free(&l);
