@@ -184,7 +184,7 @@ target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wra
 add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
 set_tests_properties(verify_teams PROPERTIES TIMEOUT 300)
 add_executable(gradcheck_fails tests/scripts/gradcheck_fails.c tools/cli/arguments.c tools/cli/gradcheck.c
-    tools/cli/reference.c)
+    tools/cli/gradcheck_probe.c tools/cli/reference.c)
 target_link_libraries(gradcheck_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_run_whole)
 add_executable(bench_fails tests/scripts/bench_fails.c)
 target_link_libraries(bench_fails PRIVATE tessera_warnings bench

@@ -66,7 +66,7 @@ target_link_libraries(bench PRIVATE tessera_warnings
 
 add_executable(tessera_tool
     tools/cli/arguments.c tools/cli/attention_input.c tools/cli/attention_output.c tools/cli/compute.c
-    tools/cli/gradcheck.c tools/cli/info.c tools/cli/main.c
+    tools/cli/gradcheck.c tools/cli/gradcheck_probe.c tools/cli/info.c tools/cli/main.c
     tools/cli/memory_limit.c tools/cli/modifier_options.c tools/cli/pattern.c tools/cli/pattern_options.c tools/picture/picture.c
     tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)

@@ -7,25 +7,12 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/gradcheck_probe.h"
 #include "cli/reference.h"
-#include "lab/check.h"
 #include "lab/device.h"
-#include "lab/rng.h"
-#include "lab/run.h"
-
-/*
- * With L = sum dO . o + sum dlse lse and a step u of an input, D(h) = L(x + h u) - L(x - h u) is
- *
- *     2 h <g, u> + h^3 c / 3 + ...        so that        8 D(h) - D(2 h) = 12 h <g, u> + O(h^5)
- *
- * The points are rounded to f32: <g, x+ - x-> of what was stored stands for 2 h <g, u>.
- */
 
 enum { KEY_ELEMENTS = 'e', KEY_DIRECTIONS = 'd', KEY_BACKEND = 'b', KEY_PIPELINE = 'p' };
-enum { STREAM_DIRECTION = 300, STREAM_ELEMENT };
 
-static const double ORACLE_STEP = 0x1p-7, LIBRARY_STEP = 0x1p-4;
-static const double ORACLE_LIMIT = 1e-6; /* of the largest gradient of an input */
 static const double MULTIPLICATIONS =
     2e7; /* of one run of the oracle, of which there are hundreds */
 
@@ -62,316 +49,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
-/* ---- inputs that have a gradient ---- */
-
-/* An input in f32, by rows, and where its gradients are. */
-struct input {
-    const char *name;
-    int64_t wanted; /* TESS_GRADIENT_... */
-    float *data;
-    tess_tensor view;                    /* of data; an array is [1, 1, heads, 1] */
-    tess_tensor got;                     /* the library's gradient, in the same shape */
-    const struct lab_gradient *gradient; /* the oracle's */
-    double reach; /* how far a score moves with a step of 1 of a row, or less than 1 */
-};
-enum { INPUTS = 5 };
-
-struct check {
-    const struct options *options;
-    struct lab_setting s;
-    struct lab_planned forward, backward;
-    struct lab_gradients gradients;
-    struct input inputs[INPUTS];
-    double noise; /* of L, from what the forward may err */
-    double worst; /* error over bound */
-    int failed;
-};
-
-static int64_t rows_of(const tess_tensor *t) {
-    return t->size[0] * t->size[1] * t->size[2];
-}
-
-/* Where element d of row x stands. */
-static int64_t at(const tess_tensor *t, int64_t x, int64_t d) {
-    return x / t->size[2] / t->size[1] * t->stride[0] + x / t->size[2] % t->size[1] * t->stride[1] +
-           x % t->size[2] * t->stride[2] + d;
-}
-
-static const float *floats(const tess_tensor *t) {
-    return t->data;
-}
-
-static double longest_row(const tess_tensor *t) {
-    double longest = 0;
-    for (int64_t x = 0; x < rows_of(t); x++) {
-        double sum = 0;
-        for (int64_t d = 0; d < t->size[3]; d++)
-            sum += pow((double)floats(t)[at(t, x, d)], 2);
-        longest = fmax(longest, sqrt(sum));
-    }
-    return longest;
-}
-
-static tess_tensor array_view(const struct lab_buffer *buffer, int64_t heads) {
-    return tess_tensor_bhnd(buffer->data, TESS_F32, 1, 1, heads, 1);
-}
-
-/* Those that the case wants gradients of. */
-static void inputs_make(struct check *c) {
-    const struct lab_setting *s = &c->s;
-    const struct lab_case *of = &s->c;
-    const double scale = of->scale != 0 ? fabs(of->scale) : 1 / sqrt((double)of->d);
-    const double cap = of->softcap > 0 ? fmax(1, 1 / of->softcap) : 1;
-    const struct input all[INPUTS] = {
-        {"q", TESS_GRADIENT_Q, NULL, s->q.view, s->wanted.d_q.view, &c->gradients.q,
-         scale * cap * longest_row(&s->k.view)},
-        {"k", TESS_GRADIENT_K, NULL, s->k.view, s->wanted.d_k.view, &c->gradients.k,
-         scale * cap * longest_row(&s->q.view)},
-        {"v", TESS_GRADIENT_V, NULL, s->v.view, s->wanted.d_v.view, &c->gradients.v, 1},
-        {"alibi", TESS_GRADIENT_ALIBI, NULL, array_view(&s->modifiers.alibi, of->h),
-         array_view(&s->wanted.d_alibi, of->h), &c->gradients.alibi,
-         (double)(of->n > of->nkv ? of->n : of->nkv)},
-        {"sink", TESS_GRADIENT_SINK, NULL, array_view(&s->modifiers.sink, of->h),
-         array_view(&s->wanted.d_sink, of->h), &c->gradients.sink, 1},
-    };
-    memcpy(c->inputs, all, sizeof all);
-    for (int i = 0; i < INPUTS; i++) {
-        struct input *in = &c->inputs[i];
-        in->data = (float *)(uintptr_t)in->view.data;
-        in->reach = fmax(1, in->reach);
-    }
-}
-
-/* ---- losses ---- */
-
-static double given(const struct lab_tensor *t, int64_t x, int64_t d) {
-    return t->buffer.base ? (double)floats(&t->view)[at(&t->view, x, d)] : 0;
-}
-
-/* Of the forward that the library has for this plan. NAN, and a line: it does not run. */
-static double library_loss(struct check *c) {
-    char why[LAB_WHY];
-    struct lab_setting *s = &c->s;
-    const struct lab_run run = {.planned = &c->forward,
-                                .q = &s->q,
-                                .k = &s->k,
-                                .v = &s->v,
-                                .o = &s->o,
-                                .lse = &s->lse,
-                                .modifiers = &s->modifiers};
-    double loss = 0;
-    if (lab_run_whole(&run, why)) {
-        report("gradcheck", "%s", why);
-        return (double)NAN;
-    }
-    for (int64_t x = 0; x < rows_of(&s->o.view); x++) {
-        const double lse = given(&s->lse, x, 0);
-        for (int64_t d = 0; d < s->c.dv; d++)
-            loss += given(&s->given.d_o, x, d) * given(&s->o, x, d);
-        loss += isfinite(lse) ? given(&s->given.d_lse, x, 0) * lse : 0;
-    }
-    return loss;
-}
-
-static double oracle_loss(struct check *c) {
-    const struct lab_setting *s = &c->s;
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
-    struct lab_oracle oracle;
-    double loss =
-        lab_oracle_run(&oracle, &s->q.view, &s->k.view, &s->v.view, s->pattern, &scoring, NULL, 0)
-            ? (double)NAN
-            : 0;
-    for (int64_t x = 0; x < oracle.rows && !isnan(loss); x++) {
-        for (int64_t d = 0; d < oracle.d_v; d++)
-            loss += given(&s->given.d_o, x, d) * oracle.o[x * oracle.d_v + d];
-        loss += isfinite(oracle.lse[x]) ? given(&s->given.d_lse, x, 0) * oracle.lse[x] : 0;
-    }
-    lab_oracle_free(&oracle);
-    return loss;
-}
-
-/* What the forward may err in L, its rows being independent: the bounds of docs/semantics.md. */
-static int measure_noise(struct check *c) {
-    const struct lab_setting *s = &c->s;
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
-    struct lab_oracle oracle;
-    double sum = 0;
-    const int failed =
-        lab_oracle_run(&oracle, &s->q.view, &s->k.view, &s->v.view, s->pattern, &scoring, NULL, 0);
-    for (int64_t x = 0; x < oracle.rows && !failed; x++) {
-        double d_o = 0, o = 0;
-        const double lse = isfinite(oracle.lse[x]) ? fabs(oracle.lse[x]) : 0;
-        const double e32 = 0x1p-22 * (4 + oracle.size[x]) * (1 + sqrt((double)oracle.keys[x]) / 64);
-        for (int64_t d = 0; d < oracle.d_v; d++) {
-            d_o += pow(given(&s->given.d_o, x, d), 2);
-            o += pow(oracle.o[x * oracle.d_v + d], 2);
-        }
-        sum += d_o * pow(e32 * fmax(sqrt(o), oracle.spread[x]), 2);
-        sum += pow(given(&s->given.d_lse, x, 0) * 0x1p-21 * fmax(fmax(1, lse), oracle.size[x]), 2);
-    }
-    c->noise = sqrt(sum);
-    lab_oracle_free(&oracle);
-    return failed;
-}
-
-/* ---- probes ---- */
-
-/* A step: one element (row and d), or all of an input at once (row -1). */
-struct step {
-    int64_t row, d, number;
-};
-
-/* u of element d of row x; a row of a direction has a length of about 1. */
-static double direction(const struct check *c, const struct input *in, const struct step *step,
-                        int64_t x, int64_t d) {
-    if (step->row >= 0)
-        return x == step->row && d == step->d;
-    return lab_normal(c->s.c.seed + (uint64_t)step->number, STREAM_DIRECTION + (uint64_t)in->wanted,
-                      (uint64_t)(x * in->view.size[3] + d)) /
-           sqrt((double)in->view.size[3]);
-}
-
-/* Moves the input from `was` by h u. */
-static void move(const struct check *c, const struct input *in, const struct step *step,
-                 const float *was, double h) {
-    const int64_t dim = in->view.size[3];
-    for (int64_t x = 0; x < rows_of(&in->view); x++)
-        for (int64_t d = 0; d < dim; d++)
-            in->data[at(&in->view, x, d)] =
-                (float)((double)was[x * dim + d] + h * direction(c, in, step, x, d));
-}
-
-/* Row x of where the input stands now, added to `sum` times its gradients: the oracle's and the
- * library's. bound: of what the library's may differ. */
-struct slope {
-    double oracle, library;
-};
-
-static struct slope slope_of(const struct input *in) {
-    struct slope sum = {0, 0};
-    const int64_t dim = in->view.size[3];
-    for (int64_t x = 0; x < rows_of(&in->view); x++)
-        for (int64_t d = 0; d < dim; d++) {
-            const double here = (double)in->data[at(&in->view, x, d)];
-            if (!isfinite(here)) /* a sink of -Inf, which no step moves */
-                continue;
-            sum.oracle += here * in->gradient->value[x * dim + d];
-            sum.library += here * (double)floats(&in->got)[at(&in->got, x, d)];
-        }
-    return sum;
-}
-
-/* What the library's gradient may differ from the oracle's in this direction. */
-static double direction_bound(const struct check *c, const struct input *in,
-                              const struct step *step) {
-    const struct lab_gradient_rule rule = {TESS_F32, 1, 0};
-    const int64_t dim = in->view.size[3];
-    double sum = 0;
-    for (int64_t x = 0; x < rows_of(&in->view); x++) {
-        double u2 = 0;
-        for (int64_t d = 0; d < dim; d++)
-            u2 += pow(direction(c, in, step, x, d), 2);
-        if (u2 > 0)
-            sum += sqrt(u2) * lab_gradient_bound(in->gradient, x, &rule);
-    }
-    return sum;
-}
-
-/* 8 (D(h) - G(h)) - (D(2h) - G(2h)) over 12 h, G being the gradient's own difference: the error of a
- * gradient. *size: the difference itself. */
-static double error_of(struct check *c, const struct input *in, const struct step *step,
-                       const float *was, double h, double (*loss)(struct check *), int library,
-                       double *size) {
-    double error = 0;
-    *size = 0;
-    for (int i = 0; i < 4; i++) {
-        static const double multiple[] = {1, -1, 2, -2}, weight[] = {8, -8, -1, 1};
-        move(c, in, step, was, multiple[i] * h);
-        const struct slope slope = slope_of(in);
-        const double l = loss(c);
-        error += weight[i] * (l - (library ? slope.library : slope.oracle));
-        *size += weight[i] * l;
-    }
-    move(c, in, step, was, 0);
-    *size /= 12 * h;
-    return fabs(error / (12 * h));
-}
-
-/* The worst probe of an input. */
-struct worst {
-    double ratio, error, bound, size;
-    struct step step;
-};
-
-static void take(struct worst *worst, double error, double bound, double size,
-                 const struct step *step) {
-    const double ratio = error / bound;
-    if (worst->bound > 0 && (isnan(worst->ratio) || ratio <= worst->ratio))
-        return;
-    *worst = (struct worst){ratio, error, bound, size, *step};
-}
-
-static void tell(struct check *c, const char *who, const struct input *in, const struct worst *w) {
-    const tess_tensor *t = &in->view;
-    char place[120] = "a direction of all elements";
-    if (w->step.row >= 0 && t->size[3] > 1)
-        snprintf(place, sizeof place, "batch %lld, head %lld, row %lld, element %lld",
-                 (long long)(w->step.row / t->size[2] / t->size[1]),
-                 (long long)(w->step.row / t->size[2] % t->size[1]),
-                 (long long)(w->step.row % t->size[2]), (long long)w->step.d);
-    else if (w->step.row >= 0)
-        snprintf(place, sizeof place, "row %lld", (long long)w->step.row);
-    const int passed = w->error <= w->bound;
-    printf("  %-14s d_%-6s %s  error/bound %.3g: %.3g of %.3g, difference %.6g, %s\n", who,
-           in->name, passed ? "ok    " : "FAILED", w->ratio, w->error, w->bound, w->size, place);
-    c->failed |= !passed;
-}
-
-static double largest(const struct lab_gradient *g) {
-    double most = 0;
-    for (int64_t x = 0; x < g->rows * g->dim; x++)
-        most = fmax(most, fabs(g->value[x]));
-    return most;
-}
-
-static int probe(struct check *c, const struct input *in, const char *who) {
-    const int64_t rows = rows_of(&in->view), dim = in->view.size[3];
-    const int64_t probes = c->options->elements + c->options->directions;
-    const double limit = ORACLE_LIMIT * largest(in->gradient);
-    const double step_size = LIBRARY_STEP / in->reach, oracle_step = ORACLE_STEP / in->reach;
-    struct worst of_oracle = {0}, of_library = {0};
-    float *was = malloc((size_t)(rows * dim) * sizeof *was);
-    if (!was)
-        return -1;
-    for (int64_t x = 0; x < rows * dim; x++)
-        was[x] = in->data[at(&in->view, x / dim, x % dim)];
-    for (int64_t p = 0; p < probes; p++) {
-        const int64_t e = lab_below(c->s.c.seed, STREAM_ELEMENT, (uint64_t)p, rows * dim);
-        const int whole = p >= c->options->elements;
-        struct step step = {e / dim, e % dim, p};
-        double length2 = 0, size;
-        if (whole)
-            step.row = -1;
-        for (int64_t x = 0; x < rows * dim; x++)
-            length2 += pow(direction(c, in, &step, x / dim, x % dim), 2);
-        double error = error_of(c, in, &step, was, oracle_step, oracle_loss, 0, &size);
-        take(&of_oracle, error, limit * sqrt(length2) + 0x1p-149, size, &step);
-        error = error_of(c, in, &step, was, step_size, library_loss, 1, &size);
-        take(&of_library, error,
-             direction_bound(c, in, &step) + limit * sqrt(length2) + 1.5 * c->noise / step_size,
-             size, &step);
-    }
-    free(was);
-    if (probes)
-        tell(c, "oracle", in, &of_oracle);
-    if (probes)
-        tell(c, who, in, &of_library);
-    return 0;
-}
-
 /* ---- one backend and pipeline ---- */
 
-static tess_status plans_make(struct check *c, tess_backend backend, tess_pipeline pipeline,
+static tess_status plans_make(struct gradcheck *c, tess_backend backend, tess_pipeline pipeline,
                               tess_error *error) {
     tess_target target = tess_target_init();
     tess_problem backward = lab_case_problem(&c->s.c, pipeline), forward = backward;
@@ -385,7 +65,7 @@ static tess_status plans_make(struct check *c, tess_backend backend, tess_pipeli
 }
 
 /* o and lse of the forward, then gradients. 0, or -1 and why. */
-static int gradients_run(struct check *c, char why[LAB_WHY]) {
+static int gradients_run(struct gradcheck *c, char why[LAB_WHY]) {
     struct lab_setting *s = &c->s;
     struct lab_run run = {.planned = &c->backward,
                           .q = &s->q,
@@ -395,7 +75,7 @@ static int gradients_run(struct check *c, char why[LAB_WHY]) {
                           .lse = &s->lse,
                           .modifiers = &s->modifiers,
                           .given = &s->given};
-    if (isnan(library_loss(c))) {
+    if (isnan(gradcheck_loss(c))) {
         snprintf(why, LAB_WHY, "the forward gives no finite loss");
         return -1;
     }
@@ -407,7 +87,7 @@ static int gradients_run(struct check *c, char why[LAB_WHY]) {
     return lab_run_whole(&run, why);
 }
 
-static int check_pipeline(struct check *c, tess_backend backend, tess_pipeline pipeline) {
+static int check_pipeline(struct gradcheck *c, tess_backend backend, tess_pipeline pipeline) {
     char why[LAB_WHY], who[32];
     tess_error error = tess_error_init();
     int status = EXIT_DONE;
@@ -416,15 +96,15 @@ static int check_pipeline(struct check *c, tess_backend backend, tess_pipeline p
         status = report("gradcheck", "%s: %s", who, error.message);
     else if (gradients_run(c, why))
         status = report("gradcheck", "%s: %s", who, why);
-    for (int i = 0; i < INPUTS && status == EXIT_DONE; i++)
-        if (lab_case_wants(&c->s.c, c->inputs[i].wanted) && probe(c, &c->inputs[i], who))
+    for (int i = 0; i < GRADCHECK_INPUTS && status == EXIT_DONE; i++)
+        if (lab_case_wants(&c->s.c, c->inputs[i].wanted) && gradcheck_probe(c, &c->inputs[i], who))
             status = report("gradcheck", "out of memory");
     lab_planned_free(&c->forward);
     lab_planned_free(&c->backward);
     return status;
 }
 
-static int check_all(struct check *c) {
+static int check_all(struct gradcheck *c) {
     char text[LAB_CASE_TEXT];
     const struct lab_case *of = &c->s.c;
     const int backend = of->backend == LAB_ANY ? TESS_CPU : of->backend;
@@ -496,7 +176,7 @@ int gradcheck_main(int argc, char **argv) {
                                      reference_case_filter,
                                      NULL};
     struct options options = {.elements = 12, .directions = 4};
-    struct check check = {.options = &options};
+    struct gradcheck check = {0};
     struct lab_case c;
     char why[LAB_WHY];
     int status = arguments_parse(&argp, "gradcheck", argc, argv, &options);
@@ -506,13 +186,14 @@ int gradcheck_main(int argc, char **argv) {
         status = case_read(&c, &options);
     if (status != EXIT_DONE)
         return status;
+    check.elements = options.elements, check.directions = options.directions;
     if (lab_setting_make(&check.s, &c, why))
         status = report("gradcheck", "%s", why);
     else if (lab_setting_gradients(&check.s, check.s.pattern, &check.gradients) ||
-             measure_noise(&check))
+             gradcheck_noise(&check))
         status = report("gradcheck", "out of memory for the oracle");
     if (status == EXIT_DONE) {
-        inputs_make(&check);
+        gradcheck_inputs(&check);
         status = check_all(&check);
     }
     lab_gradients_free(&check.gradients);
