@@ -55,6 +55,7 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
         const tess_tensor got = gradient_view(wanted, g, s->c.h);
         const struct lab_gradient_rule rule = {
             s->c.type,
+            s->o.view.type,
             s->o.view.type == TESS_F32 || s->c.o_rest,
             gradients[g].of_keys ? held->key_reach : held->query_reach,
         };

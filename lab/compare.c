@@ -204,13 +204,19 @@ static double bound_of(const struct parts *p, const struct lab_gradient *g, tess
            (1 + 2 / sqrt((double)g->dim));
 }
 
+/* What has no less than its type's smallest number: weights, products, and elements of o and o_rest. */
+static double least_of(const struct lab_gradient *g, int64_t x,
+                       const struct lab_gradient_rule *of) {
+    return g->size[x].least + g->size[x].of_o * rules[of->o_type].half;
+}
+
 double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
                           const struct lab_gradient_rule *of) {
     double want2 = 0;
     for (int64_t d = 0; d < g->dim; d++)
         want2 += g->value[x * g->dim + d] * g->value[x * g->dim + d];
     const struct parts p = parts_of(g, x, sqrt(want2), of);
-    return bound_of(&p, g, of->type) + g->size[x].least;
+    return bound_of(&p, g, of->type) + least_of(g, x, of);
 }
 
 /* Sums over a whole gradient. */
@@ -241,7 +247,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
         totals->outputs++;
     }
     const struct parts p = parts_of(g, x, sqrt(want2), of);
-    const double least = s->least + sqrt(floor2);
+    const double least = least_of(g, x, of) + sqrt(floor2);
     hold(report, name, &at, sqrt(error2), bound_of(&p, g, of->type) + least);
     totals->error2 += error2;
     totals->floor2 += least * least;

@@ -24,8 +24,9 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
 /* What the bound of a gradient depends on besides sizes. */
 struct lab_gradient_rule {
     tess_type type; /* the problem's */
-    int o_exact;    /* o was f32, or came with o_rest */
-    int64_t reach;  /* as in lab_compare, of key tiles for dK and dV */
+    tess_type o_type;
+    int o_exact;   /* o was f32, or came with o_rest */
+    int64_t reach; /* as in lab_compare, of key tiles for dK and dV */
 };
 
 /* One gradient against the oracle's, "dQ", "dK", "dV", "d_alibi" or "d_sink", in the same way. got:

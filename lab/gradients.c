@@ -111,11 +111,12 @@ static struct softmax weigh(const struct work *w, const struct scratch *s,
 
 /* Adds squares and counts of one pair to the sizes of a row. */
 static void size_add(struct lab_gradient_size *s, double a, double b, double w, double least,
-                     double m) {
+                     double of_o, double m) {
     s->a += a * a;
     s->b += b * b;
     s->w += w * w;
     s->least += least;
+    s->of_o += of_o;
     s->m = m > s->m ? m : s->m;
     s->terms++;
 }
@@ -154,6 +155,8 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
                  distance = lab_distance(&w->scoring, &w->sizes, at, j);
     const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
     const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
+    /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
+    const double of_o = p * left * r->do_norm, of_score = fabs(factor) * of_o;
     for (int64_t d = 0; d < w->d_qk; d++) {
         s->d_q[d] += d_s * k[d];
         s->mean[d] += factor * p * k[d];
@@ -162,16 +165,16 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     for (int64_t d = 0; d < w->d_v; d++)
         to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
     size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, scale * least * k_norm,
-             row->m);
+             of_score * k_norm, row->m);
     size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
-             factor * p * cancels * r->q_norm, scale * least * r->q_norm, m);
-    size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, LEAST_WEIGHT * z * r->do_norm, m);
+             factor * p * cancels * r->q_norm, scale * least * r->q_norm, of_score * r->q_norm, m);
+    size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, LEAST_WEIGHT * z * r->do_norm, 0, m);
     if (!w->scoring.alibi)
         return;
     *to->d_slope += of_biased * distance;
     r->distance += p * distance;
     size_add(to->of_slope, of_biased * distance, 0, p * cancels * distance, least * fabs(distance),
-             m);
+             of_o * fabs(distance), m);
 }
 
 /* o_i, without what the sink takes. */
@@ -244,7 +247,7 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     if (w->scoring.sink) {
         *to->d_sink -= of.taken * delta;
         size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, LEAST_NUMBER,
-                 of.m);
+                 of.taken * r.do_norm, of.m);
     }
 }
 
@@ -304,7 +307,8 @@ static void fold(struct lab_gradient *g, int64_t heads) {
         struct lab_gradient_size *to = &g->size[x % heads];
         const struct lab_gradient_size *from = &g->size[x];
         g->value[x % heads] += g->value[x];
-        to->a += from->a, to->b += from->b, to->w += from->w, to->least += from->least;
+        to->a += from->a, to->b += from->b, to->w += from->w, to->least += from->least,
+            to->of_o += from->of_o;
         to->m = fmax(to->m, from->m), to->terms += from->terms, to->bad = to->bad || from->bad;
     }
     g->rows = heads;

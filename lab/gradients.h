@@ -27,6 +27,7 @@ struct lab_gradient_size {
     double b;            /* B: of what rounding o does to delta */
     double w;            /* W: of cancellation in dP - delta */
     double least;        /* absolute: of weights too small for f32, and of subnormal products */
+    double of_o;         /* what an error of 1 in all elements of o's rows may add, at most */
     double m;            /* M of the rows that meet here */
     int64_t terms;       /* of the sum */
     unsigned char bad;   /* LAB_MAY_BE_NAN, LAB_IS_NAN */

@@ -37,8 +37,11 @@ static void setting_is_right(const struct setting *setting) {
               {"d_alibi", s->alibi, &r.of.alibi, &alibi, 1},
               {"d_sink", s->sink, &r.of.sink, &sink, 1}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        const struct lab_gradient_rule rule = {
-            .type = s->type, .o_exact = s->o_f32 || s->rest || s->by_delta, .reach = of[i].reach};
+        const struct lab_gradient_rule rule = {.type = s->type,
+                                               .o_type =
+                                                   s->o_f32 || s->by_delta ? TESS_F32 : s->type,
+                                               .o_exact = s->o_f32 || s->rest || s->by_delta,
+                                               .reach = of[i].reach};
         struct lab_report report = {.ok = 1};
         if (of[i].wanted)
             lab_compare_gradient(&report, of[i].name, of[i].gradient, of[i].got, &rule);
