@@ -326,6 +326,16 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
+/* How much longer whole tiles take than they would on a device that is never idle: their last wave may
+ * be short. Kernels whose parts are merged fill it with them. */
+static double waves(const tess_plan *plan, const struct kernel *kernel, double tiles,
+                    int32_t rows) {
+    const double workers = kernel->tiling->workers && kernel->cost.merge == 0
+                               ? kernel->tiling->workers(kernel, &plan->target, rows)
+                               : 0;
+    return tiles > workers && workers > 0 ? ceil(tiles / workers) * workers / tiles : 1;
+}
+
 /* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
  * asks for; what was weighed becomes the pass's when one of them takes less than *least, which it
  * then is, with its rows in *rows. */
@@ -343,7 +353,8 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
         if (!sums)
             return TESS_OUT_OF_MEMORY;
         weighed[n] = (struct plan_height){
-            *r, select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads)};
+            *r, select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads) *
+                    waves(plan, kernel, sums->tiles * heads / tile_heads, *r)};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;
