@@ -150,13 +150,15 @@ template <class C>
 static __device__ __forceinline__ void gradient_load_rows(uint32_t shared, typename C::lists &lists,
                                                           const struct gradient_params &p,
                                                           const struct granule_item &item) {
-    const int first = (int)threadIdx.x / 32 * C::R, row = first + warp_lane_here();
+    const int first = gradient_first_row<C>(), row = first + warp_lane_here();
+    const int side = gradient_side<C>();
     const uint32_t x = shared + (uint32_t)(C::X + first * C::ROW);
-    __syncwarp(); /* all lanes have read the rows before */
-    gradient_load_x<C>(x, p, item, 0, first);
-    if (C::WANTED & GRADIENT_FIRST)
-        gradient_load_x<C>(x + blockDim.x / 32 * (C::R * C::ROW), p, item, 1, first);
-    if (!C::OVER_KEYS && warp_lane_here() < C::R)
+    gradient_pair_wait<C>(); /* the rows before have been read */
+    if (side == 0)
+        gradient_load_x<C>(x, p, item, 0, first);
+    if ((C::WANTED & GRADIENT_FIRST) && side == C::SHARE - 1)
+        gradient_load_x<C>(x + gradient_x_bytes<C>(), p, item, 1, first);
+    if (!C::OVER_KEYS && side == 0 && warp_lane_here() < C::R)
         gradient_copy_known(lists.known[row], p, item, item.row + row, row < item.rows);
 }
 

@@ -98,8 +98,12 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
             const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
             if (compute.at == 0 && gradient_end<C>(item, GRANULE_FIRST))
                 sums = {};
-            gradient_step<C>(sums, shared, n & 1, empty || gradient_masked<C>(p, item, compute), p,
-                             {lists.jobs, compute.job, compute.at});
+            const bool masked = empty || gradient_masked<C>(p, item, compute);
+            if constexpr (C::SHARE > 1)
+                gradient_step_pair<C>(sums.first, shared, n & 1, masked, p);
+            else
+                gradient_step<C>(sums, shared, n & 1, masked, p,
+                                 {lists.jobs, compute.job, compute.at});
         }
         const int32_t done = lists.steps[(n + 2) & 3].job, coming = lists.steps[(n + 3) & 3].job;
         if (coming != done) {
@@ -123,18 +127,18 @@ static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaSt
     void *arguments[] = {&part};
     cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int dims = p->out[0].data || p->out[1].data ? C::D : C::SUMS; /* slopes need no more */
-    for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::SUMS) {
-        code =
-            cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
-                             dim3((unsigned)(rows / C::R * 32)), arguments, (size_t)bytes, stream);
+    const int dims = p->out[0].data || p->out[1].data ? C::D : C::CUT; /* slopes need no more */
+    const dim3 threads((unsigned)(rows / C::R * C::SHARE * 32));
+    for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::CUT) {
+        code = cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers), threads,
+                                arguments, (size_t)bytes, stream);
         part.slopes = NULL;
     }
     return code;
 }
 
-template <class T, int D, bool OVER_KEYS> static constexpr int gradient_warp_rows(int32_t rows) {
-    return GRADIENT_WARP(OVER_KEYS, D, type_is_bf16(T()), rows);
+template <class T, int D> static constexpr int gradient_warp_rows(int32_t rows) {
+    return GRADIENT_WARP(D, type_is_bf16(T()), rows);
 }
 
 /* Of two gradients of the widest heads each has a kernel: registers hold one. */
@@ -156,8 +160,8 @@ static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStr
 /* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
 template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
-    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
-    const int warp = gradient_warp_rows<T, D, OVER_KEYS>(p->tile_rows);
+    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
+    const int warp = gradient_warp_rows<T, D>(p->tile_rows);
     cudaError_t code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true>(p, stream)
                        : warp == HIGH
                            ? gradient_launch_rows<T, D, HIGH, OVER_KEYS, false>(p, stream)
@@ -181,10 +185,10 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
 
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */
 template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
-    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
+    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
     using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false>;
     using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false>;
-    return gradient_warp_rows<T, D, OVER_KEYS>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
+    return gradient_warp_rows<T, D>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
 }
 
 #endif

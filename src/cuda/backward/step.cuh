@@ -106,12 +106,12 @@ static __device__ __forceinline__ struct gradient_places gradient_places_of(uint
                                                                             int stage) {
     using lists = typename C::lists;
     asm volatile("" : "+r"(stage));
-    const int warp = (int)threadIdx.x / 32, first = warp * C::R;
+    const int first = gradient_first_row<C>();
     const uint32_t x0 = shared + (uint32_t)(C::X + first * C::ROW);
     const uint32_t y0 = shared + (uint32_t)(stage * C::PANEL), of_lists = shared + C::LISTS;
     return {
         .x0 = x0,
-        .x1 = x0 + blockDim.x / 32 * (C::R * C::ROW),
+        .x1 = x0 + gradient_x_bytes<C>(),
         .y0 = y0,
         .y1 = y0 + 2 * C::PANEL,
         .known = of_lists + (uint32_t)offsetof(lists, known) +
@@ -191,7 +191,7 @@ gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool ma
         const struct gradient_places at = gradient_places_of<C>(shared, stage);
         const uint32_t before = left;
         const struct attention_groups groups = attention_groups_next<C::GROUPS, BITS>(left);
-        const uint32_t of_sums = C::SUMS < C::D ? (uint32_t)p.first_dim * (uint32_t)sizeof(T) : 0;
+        const uint32_t of_sums = (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T);
         const bool cut = part & (before ^ left) || groups.n < C::GROUPS;
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, groups, T());
         if (of_first)

@@ -43,8 +43,10 @@ struct gradient_params {
 
 /* Rows of a warp: high tiles have 32 where the registers hold their sums, which halves the shared
  * memory traffic of an MMA. */
-#define GRADIENT_WARP(keys, head, bf16, rows)                                                      \
-    ((rows) > 32 && (bf16) && (head) <= ((keys) ? 64 : 128) ? 32 : 16)
+#define GRADIENT_WARP(head, bf16, rows) ((rows) > 32 && (bf16) && (head) <= 128 ? 32 : 16)
+
+/* Warps that share the rows of a warp: two where one has no registers for their sums. */
+#define GRADIENT_SHARE(head, warp) ((warp) > 16 && (head) > 64 ? 2 : 1)
 
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size) ((head) * (size) > 256 ? ((head) * (size) > 512 ? 16 : 32) : 64)
