@@ -37,10 +37,23 @@ struct alignas(16) gradient_known {
     float base, delta, left, unused;
 };
 
-/* A step of a thread block's work: of its job-th piece, from granule `at` on. */
+/* What a step is: there is one; some granule of it has a mask; it begins or ends an item; there is no
+ * more. */
+enum { STEP_SOME = 1, STEP_MASKED = 2, STEP_FIRST = 4, STEP_LAST = 8, STEP_END = 16 };
+
+/* A step of a thread block's work: of its job-th piece, from granule `at` on. One thread finds out for all
+ * what it is when it is looked up. */
 struct gradient_cursor {
     uint32_t at;
     int32_t job;
+    uint32_t is;
+};
+
+/* A piece's heads of the streamed side, and which number in struct query_stats the first query of its head
+ * has. */
+struct gradient_heads {
+    const char *y[2];
+    int64_t known;
 };
 
 /* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
@@ -51,6 +64,7 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
     uint64_t words[2][STEP][GRADIENT_WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
     int32_t keys[2][STEP];
+    struct gradient_heads heads[ATTENTION_JOBS];
     struct gradient_cursor steps[4]; /* step n is number n % 4 */
     int32_t n_jobs;
 };

@@ -21,7 +21,7 @@
  * then, and listed by nobody. */
 template <class C>
 static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
-                                                     const struct gradient_params &p, int n) {
+                                                     int n) {
     cp_async_wait_all();
     if (!C::OVER_KEYS) {
         __syncthreads();
@@ -29,49 +29,23 @@ static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C
     }
     if (!__syncthreads_or(gradient_some_empty<C>(lists, n & 1)))
         return false;
-    const struct gradient_cursor &compute = lists.steps[(n + 2) & 3];
-    const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
-    gradient_clear_empty<C>(shared, lists, n & 1, gradient_masked<C>(p, item, compute));
+    gradient_clear_empty<C>(shared, lists, n & 1, lists.steps[(n + 2) & 3].is & STEP_MASKED);
     __syncthreads();
     return true;
 }
 
-/* Whether a piece is the end of its item: GRANULE_FIRST or GRANULE_LAST. */
+/* Round n before its computation: gathers a step, looks another up. */
 template <class C>
-static __device__ __forceinline__ bool gradient_end(const struct granule_item &item, int which) {
-    return !C::OVER_KEYS || (item.parts & which);
-}
-
-/* The step after `look`, whose piece has `count` granules. */
-template <class C>
-static __device__ __forceinline__ struct gradient_cursor
-gradient_next(const struct gradient_params &p, const struct gradient_cursor &look, uint32_t count,
-              int32_t jobs) {
-    const uint32_t at = look.at + (C::STEP >> p.granule_bits);
-    return at < count ? gradient_cursor{at, look.job} : gradient_cursor{0, min(look.job + 1, jobs)};
-}
-
-/* Round n before its computation: gathers a step, looks another up. Answers whether there is more. empty:
- * of gradient_wait. */
-template <class C>
-static __device__ __forceinline__ bool gradient_round(uint32_t shared, typename C::lists &lists,
-                                                      const struct gradient_params &p, int n,
-                                                      bool &empty) {
-    empty = gradient_wait<C>(shared, lists, p, n);
-    const struct gradient_cursor look = lists.steps[n & 3], fill = lists.steps[(n + 3) & 3];
-    const int32_t jobs = lists.n_jobs;
-    if (lists.steps[(n + 2) & 3].job >= jobs)
-        return false;
-    if ((uint32_t)fill.job < (uint32_t)jobs)
+static __device__ __forceinline__ void gradient_round(uint32_t shared, typename C::lists &lists,
+                                                      const struct gradient_params &p, int n) {
+    const struct gradient_cursor &fill = lists.steps[(n + 3) & 3];
+    struct gradient_cursor &look = lists.steps[n & 3];
+    if (fill.is & STEP_SOME)
         gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
-    uint32_t count = 0;
-    if (look.job < jobs) {
-        count = (uint32_t)lists.jobs[look.job & (ATTENTION_JOBS - 1)].count;
-        gradient_fetch_step<C>(lists, p, n & 1, look, jobs);
-    }
-    if (threadIdx.x == 0)
-        lists.steps[(n + 1) & 3] = gradient_next<C>(p, look, count, jobs);
-    return true;
+    if (look.job < lists.n_jobs)
+        gradient_fetch_step<C>(lists, p, n & 1, look, lists.n_jobs);
+    if (threadIdx.x == blockDim.x - 1)
+        gradient_plan_step<C>(look, lists.steps[(n + 1) & 3], lists, p);
 }
 
 /* Where the pieces are in shared memory stands there too: registers are for sums. */
@@ -84,7 +58,6 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     const int64_t job = p.image.worker_ptr[blockIdx.x];
     const int32_t jobs = (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - job);
     struct gradient_sums<C> sums;
-    bool empty;
     if (threadIdx.x < 4)
         lists.steps[threadIdx.x] = {0, threadIdx.x == 0 ? 0 : -1};
     if (threadIdx.x == 0)
@@ -92,28 +65,31 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     if (jobs)
         attention_fetch_job(lists.jobs[0], p, job);
 #pragma unroll 1
-    for (int n = 0; gradient_round<C>(shared, lists, p, n, empty); n++) {
-        const struct gradient_cursor compute = lists.steps[(n + 2) & 3];
-        if (compute.job >= 0) {
-            const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
-            if (compute.at == 0 && gradient_end<C>(item, GRANULE_FIRST))
-                sums = {};
-            const bool masked = empty || gradient_masked<C>(p, item, compute);
+    for (int n = 0;; n++) {
+        const bool empty = gradient_wait<C>(shared, lists, n);
+        const struct gradient_cursor &compute = lists.steps[(n + 2) & 3];
+        const struct gradient_cursor &coming = lists.steps[(n + 3) & 3];
+        if (compute.is & STEP_END)
+            break;
+        gradient_round<C>(shared, lists, p, n);
+        const uint32_t is = compute.is;
+        if (is & STEP_FIRST) {
+            asm volatile("" ::: "memory"); /* a branch, not a selection for each register */
+            sums = {};
+        }
+        if (is & STEP_SOME) {
+            const bool masked = empty || (is & STEP_MASKED);
             if constexpr (C::SHARE > 1)
                 gradient_step_pair<C>(sums.first, shared, n & 1, masked, p);
             else
                 gradient_step<C>(sums, shared, n & 1, masked, p,
                                  {lists.jobs, compute.job, compute.at});
         }
-        const int32_t done = lists.steps[(n + 2) & 3].job, coming = lists.steps[(n + 3) & 3].job;
-        if (coming != done) {
-            const struct granule_item &item = lists.jobs[done & (ATTENTION_JOBS - 1)];
-            const struct granule_item &next = lists.jobs[coming & (ATTENTION_JOBS - 1)];
-            if (done >= 0 && gradient_end<C>(item, GRANULE_LAST))
-                gradient_finish<C>(p, lists, item, done, sums);
-            if (coming < lists.n_jobs && gradient_end<C>(next, GRANULE_FIRST))
-                gradient_load_rows<C>(shared, lists, p, next);
-        }
+        if (compute.is & STEP_LAST)
+            gradient_finish<C>(p, lists, lists.jobs[compute.job & (ATTENTION_JOBS - 1)],
+                               compute.job, sums);
+        if (coming.is & STEP_FIRST)
+            gradient_load_rows<C>(shared, lists, p, lists.jobs[coming.job & (ATTENTION_JOBS - 1)]);
     }
 }
 

@@ -17,34 +17,21 @@
 #include "backward/step.cuh"
 
 /* Columns of a step: those of this warp, and those of the other. */
-struct gradient_columns {
+struct gradient_halves {
     struct attention_groups own, other;
     bool cut; /* some pairs of this warp's are not listed */
 };
 
 /* Both warps find the same, as their rows are the same. */
 template <class C>
-static __device__ __forceinline__ struct gradient_columns
-gradient_columns_of(const struct gradient_places &at, bool masked) {
-    constexpr int BITS = attention_group_bits<C::STEP>();
+static __device__ __forceinline__ struct gradient_halves
+gradient_halves_of(const struct gradient_places &at, bool masked) {
     static_assert(C::GROUPS == 4 && C::STEP == 64, "the sides have half of a step each");
-    struct attention_groups half[2] = {{0x3210, 4}, {0x7654, 4}};
-    uint32_t cut[2] = {0, 0};
-    if (masked) {
-        bool whole;
-        uint32_t part;
-        uint32_t left = attention_listed<C::R, C::STEP, 8 * GRADIENT_WORDS, true>(
-            whole, part, at.words, at.shift);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t before = left;
-            half[i] = attention_groups_next<C::GROUPS, BITS>(left);
-            cut[i] = (part & (before ^ left)) | (uint32_t)(half[i].n < C::GROUPS);
-        }
-    }
-    const bool second = gradient_side<C>();
-    return {second ? half[1] : half[0], second ? half[0] : half[1],
-            (second ? cut[1] : cut[0]) != 0};
+    const struct gradient_columns all = gradient_columns_of<C>(at.words, at.shift, masked);
+    const struct attention_groups first = {all.order, min(all.n, 4)};
+    const struct attention_groups second = {all.order >> 16, max(all.n - 4, 0)};
+    return gradient_side<C>() ? gradient_halves{second, first, all.cut >> 4 != 0}
+                              : gradient_halves{first, second, (all.cut & 15) != 0};
 }
 
 /* P and dS of this warp's columns, rounded: `keeps` for its own sums, `sends` for the other's. */
@@ -52,7 +39,7 @@ template <class C>
 static __device__ __forceinline__ void
 gradient_pair_weights(uint32_t (&keeps)[C::R / 16][C::GROUPS][2],
                       uint32_t (&sends)[C::R / 16][C::GROUPS][2], const struct gradient_places &at,
-                      const struct gradient_params &p, const struct gradient_columns &columns) {
+                      const struct gradient_params &p, const struct gradient_halves &columns) {
     using T = typename C::T;
     float s[C::R / 16][C::GROUPS][4], dp[C::R / 16][C::GROUPS][4] = {};
     attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, columns.own, T());
@@ -111,7 +98,7 @@ gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, u
                    int stage, bool masked, const struct gradient_params &p) {
     using T = typename C::T;
     const struct gradient_places at = gradient_places_of<C>(shared, stage);
-    const struct gradient_columns columns = gradient_columns_of<C>(at, masked);
+    const struct gradient_halves columns = gradient_halves_of<C>(at, masked);
     const int warp = (int)threadIdx.x / 32;
     const uint32_t sent = shared + C::X + 2 * gradient_x_bytes<C>();
     const bool wanted = p.out[C::OVER_KEYS ? gradient_side<C>() : 0].data;
