@@ -87,8 +87,9 @@ struct gradient_shape {
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
     static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
-    static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R * SHARE; /* at most */
-    static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0;       /* bytes, by a warp */
+    static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R * SHARE;            /* at most */
+    static constexpr int BLOCKS = 32 * GRADIENT_WARPS(OVER_KEYS, D, R) / THREADS; /* of that many */
+    static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0; /* bytes, by a warp */
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;
     static constexpr int X = LISTS + ((int)sizeof(lists) + 127) / 128 * 128;

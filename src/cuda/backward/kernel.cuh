@@ -50,7 +50,7 @@ static __device__ __forceinline__ void gradient_round(uint32_t shared, typename 
 
 /* Where the pieces are in shared memory stands there too: registers are for sums. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     gradient_tiles(const __grid_constant__ struct gradient_params p) {
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);

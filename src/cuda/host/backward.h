@@ -48,6 +48,9 @@ struct gradient_params {
 /* Warps that share the rows of a warp: two where one has no registers for their sums. */
 #define GRADIENT_SHARE(head, warp) ((warp) > 16 && (head) > 64 ? 2 : 1)
 
+/* Warps that a multiprocessor has registers for. */
+#define GRADIENT_WARPS(keys, head, warp) (!(keys) && (warp) > 16 && (head) <= 64 ? 12 : 8)
+
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size) ((head) * (size) > 256 ? ((head) * (size) > 512 ? 16 : 32) : 64)
 

@@ -153,13 +153,13 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
     return (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)};
 }
 
-/* Of the backward: a multiprocessor has registers for eight warps. */
-static int32_t gradient_resident(int32_t head, int32_t warp, int32_t rows) {
-    return 8 * warp / GRADIENT_SHARE(head, warp) / (rows < warp ? warp : rows);
+static int32_t gradient_resident(int32_t keys, int32_t head, int32_t warp, int32_t rows) {
+    const int32_t all = GRADIENT_WARPS(keys, head, warp) / GRADIENT_SHARE(head, warp) * warp;
+    return all / (rows < warp ? warp : rows);
 }
-#define GRADIENT_FAMILY(pass, type, bf16, size, its_granule)                                       \
+#define GRADIENT_FAMILY(pass, type, keys, bf16, size, its_granule)                                 \
     static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
-        return gradient_resident(head, GRADIENT_WARP(head, bf16, rows), rows);                     \
+        return gradient_resident(keys, head, GRADIENT_WARP(head, bf16, rows), rows);               \
     }                                                                                              \
     static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
         (void)rows;                                                                                \
@@ -169,12 +169,12 @@ static int32_t gradient_resident(int32_t head, int32_t warp, int32_t rows) {
                                                          .step = step_##pass##_##type,             \
                                                          .resident = resident_##pass##_##type,     \
                                                          .cluster = 1};
-GRADIENT_FAMILY(keys, bf16, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(keys, f16, 0, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(keys, f32, 0, 4, GRADIENT_GRANULE_F32)
-GRADIENT_FAMILY(rows, bf16, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(rows, f16, 0, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(rows, f32, 0, 4, GRADIENT_GRANULE_F32)
+GRADIENT_FAMILY(keys, bf16, 1, 1, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, f16, 1, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, f32, 1, 0, 4, GRADIENT_GRANULE_F32)
+GRADIENT_FAMILY(rows, bf16, 0, 1, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, f16, 0, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 
 /* ---- families of attention ---- */
 
