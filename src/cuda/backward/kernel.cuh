@@ -34,14 +34,28 @@ static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C
     return true;
 }
 
+/* Gathers the step after that of round n. */
+template <class C>
+static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename C::lists &lists,
+                                                       const struct gradient_params &p, int n) {
+    const struct gradient_cursor &fill = lists.steps[(n + 3) & 3];
+    if (fill.is & STEP_SOME)
+        gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
+}
+
+/* Whether this warp gathers in the midst of its computation. Of two warps of a scheduler one does, so
+ * that one has products while the other has none. */
+template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
+    return C::SHARE > 1 && threadIdx.x >= 128;
+}
+
 /* Round n before its computation: gathers a step, looks another up. */
 template <class C>
 static __device__ __forceinline__ void gradient_round(uint32_t shared, typename C::lists &lists,
                                                       const struct gradient_params &p, int n) {
-    const struct gradient_cursor &fill = lists.steps[(n + 3) & 3];
     struct gradient_cursor &look = lists.steps[n & 3];
-    if (fill.is & STEP_SOME)
-        gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
+    if (!gradient_gathers_late<C>() || !(lists.steps[(n + 2) & 3].is & STEP_SOME))
+        gradient_gather<C>(shared, lists, p, n);
     if (look.job < lists.n_jobs)
         gradient_fetch_step<C>(lists, p, n & 1, look, lists.n_jobs);
     if (threadIdx.x == blockDim.x - 1)
@@ -80,7 +94,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         if (is & STEP_SOME) {
             const bool masked = empty || (is & STEP_MASKED);
             if constexpr (C::SHARE > 1)
-                gradient_step_pair<C>(sums.first, shared, n & 1, masked, p);
+                gradient_step_pair<C>(sums.first, shared, n & 1, masked, p, [&] {
+                    if (gradient_gathers_late<C>())
+                        gradient_gather<C>(shared, lists, p, n);
+                });
             else
                 gradient_step<C>(sums, shared, n & 1, masked, p,
                                  {lists.jobs, compute.job, compute.at});

@@ -90,12 +90,13 @@ static __device__ __forceinline__ void gradient_receive(uint32_t (&x)[TALL][4][2
         }
 }
 
-/* One stage, by two warps. masked: as gradient_step has it. What a warp sent is overwritten in the
- * next round, before which all warps wait for one another. */
-template <class C>
+/* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most
+ * registers are free. What a warp sent is overwritten in the next round, before which all warps wait
+ * for one another. */
+template <class C, class work>
 static __device__ __forceinline__ void
 gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,
-                   int stage, bool masked, const struct gradient_params &p) {
+                   int stage, bool masked, const struct gradient_params &p, const work &meanwhile) {
     using T = typename C::T;
     const struct gradient_places at = gradient_places_of<C>(shared, stage);
     const struct gradient_halves columns = gradient_halves_of<C>(at, masked);
@@ -104,15 +105,17 @@ gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, u
     const bool wanted = p.out[C::OVER_KEYS ? gradient_side<C>() : 0].data;
     const uint32_t y = (C::OVER_KEYS && gradient_side<C>() ? at.y1 : at.y0) +
                        (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T);
-    if (columns.own.n + columns.other.n == 0)
-        return;
+    uint32_t keeps[C::R / 16][C::GROUPS][2];
     if (columns.own.n) {
-        uint32_t keeps[C::R / 16][C::GROUPS][2], sends[C::R / 16][C::GROUPS][2];
+        uint32_t sends[C::R / 16][C::GROUPS][2];
         gradient_pair_weights<C>(keeps, sends, at, p, columns);
         gradient_send(sent + (uint32_t)(warp * C::SENT), sends);
-        if (wanted)
-            attention_pv<T, C::SUMS, C::R, C::GROUPS, C::ROW, false>(sums, keeps, y, columns.own);
     }
+    meanwhile();
+    if (columns.own.n + columns.other.n == 0)
+        return;
+    if (wanted && columns.own.n)
+        attention_pv<T, C::SUMS, C::R, C::GROUPS, C::ROW, false>(sums, keeps, y, columns.own);
     gradient_pair_wait<C>();
     if (wanted && columns.other.n) {
         uint32_t gets[C::R / 16][C::GROUPS][2];
