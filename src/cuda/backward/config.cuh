@@ -70,8 +70,8 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
 };
 
 /* D dims of type T, R rows of each warp or pair of warps, and which gradients; CUT dims of them at a
- * time, of which a warp has SUMS. MODIFIED: with softcap, ALiBi or dropout. */
-template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_>
+ * time, of which a warp has SUMS. MODIFIED: with softcap, ALiBi or dropout. LOW: for low tiles. */
+template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_, bool LOW>
 struct gradient_shape {
     using T = T_;
     static constexpr int D = D_, R = R_, WANTED = WANTED_;
@@ -79,7 +79,7 @@ struct gradient_shape {
     static constexpr int SHARE = GRADIENT_SHARE(D, R), CUT = D / GRADIENT_CUTS(D, sizeof(T));
     /* Over keys one warp of a pair has dK, the other dV; over rows each has half of the dims. */
     static constexpr int SUMS = OVER_KEYS ? CUT : CUT / SHARE;
-    static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T));
+    static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T), LOW);
     static constexpr int ROW = (int)sizeof(T) * D; /* bytes */
     static constexpr int PANEL = STEP * ROW;
     /* Registers of a thread for sums. */
@@ -87,8 +87,10 @@ struct gradient_shape {
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
     static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
-    static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R * SHARE;            /* at most */
-    static constexpr int BLOCKS = 32 * GRADIENT_WARPS(OVER_KEYS, D, R) / THREADS; /* of that many */
+    /* At most, and thread blocks of that many. */
+    static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
+    static constexpr int BLOCKS =
+        32 * GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW) / THREADS;
     static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0; /* bytes, by a warp */
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;

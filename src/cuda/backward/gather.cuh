@@ -95,15 +95,15 @@ gradient_fill_known(int stage, const struct gradient_params &p, typename C::list
     }
 }
 
-/* Gathers a step into a stage: warps take eight rows of Y0 and Y1 in turns, or of one of them where there
- * are few. Rows of whole granules are consecutive. */
+/* Gathers a step into a stage: warps take eight rows of Y0 and Y1 in turns, or of one of them where rows
+ * are long. Rows of whole granules are consecutive. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typename C::lists &lists,
               const struct gradient_cursor &step) {
     using T = typename C::T;
     constexpr int EIGHTS = C::STEP / 8, LANES = attention_lanes<T, C::D>();
-    constexpr bool APART = C::STEP < 64;
+    constexpr bool APART = C::ROW > 256;
     const struct granule_item &item = lists.jobs[step.job & (ATTENTION_JOBS - 1)];
     const struct gradient_heads &heads = lists.heads[step.job & (ATTENTION_JOBS - 1)];
     const struct attention_copy_mode modes[2] = {gradient_copy_mode_of<T>(p, p.y[0], 0, p.y_scale),

@@ -135,30 +135,40 @@ template <class T, int D> static constexpr int gradient_warp_rows(int32_t rows) 
 }
 
 /* Of two gradients of the widest heads each has a kernel: registers hold one. */
-template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED>
+template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED, bool LOW>
 static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStream_t stream) {
-    using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED>;
+    using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED, LOW>;
     if constexpr (!OVER_KEYS) {
         return gradient_launch_tiles<first>(p, stream);
     } else if constexpr (D <= 128) {
-        using both = gradient_shape<T, D, R, true, GRADIENT_BOTH, MODIFIED>;
+        using both = gradient_shape<T, D, R, true, GRADIENT_BOTH, MODIFIED, LOW>;
         return gradient_launch_tiles<both>(p, stream);
     } else {
-        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND, MODIFIED>;
+        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND, MODIFIED, LOW>;
         cudaError_t code = p->out[0].data ? gradient_launch_tiles<first>(p, stream) : cudaSuccess;
         return code || !p->out[1].data ? code : gradient_launch_tiles<second>(p, stream);
     }
+}
+
+/* Whether low tiles have kernels of their own: else their steps are those of others. */
+template <class T, int D> static constexpr bool gradient_low(int32_t rows) {
+    return GRADIENT_LOW(rows) &&
+           GRADIENT_STEP(D, (int)sizeof(T), 1) != GRADIENT_STEP(D, (int)sizeof(T), 0);
 }
 
 /* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
 template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
     constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
-    const int warp = gradient_warp_rows<T, D>(p->tile_rows);
-    cudaError_t code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true>(p, stream)
-                       : warp == HIGH
-                           ? gradient_launch_rows<T, D, HIGH, OVER_KEYS, false>(p, stream)
-                           : gradient_launch_rows<T, D, 16, OVER_KEYS, false>(p, stream);
+    constexpr bool LOW = gradient_low<T, D>(16);
+    cudaError_t code;
+    if (gradient_low<T, D>(p->tile_rows))
+        code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, LOW>(p, stream)
+                              : gradient_launch_rows<T, D, 16, OVER_KEYS, false, LOW>(p, stream);
+    else
+        code = p->modify.each
+                   ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, false>(p, stream)
+                   : gradient_launch_rows<T, D, HIGH, OVER_KEYS, false, false>(p, stream);
     if constexpr (!OVER_KEYS) {
         void *arguments[] = {(void *)p};
         if (!code && p->slopes)
@@ -179,9 +189,10 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */
 template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
     constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
-    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false>;
-    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false>;
-    return gradient_warp_rows<T, D>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
+    constexpr bool LOW = gradient_low<T, D>(16);
+    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false, LOW>;
+    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false, false>;
+    return gradient_low<T, D>(rows) ? low::bytes(rows) : high::bytes(rows);
 }
 
 #endif
