@@ -7,10 +7,11 @@
  *   dX0 [R, D] += dS Y0      over keys also dX1 += (left P) Y1
  *
  *   | Y0 [2][STEP][D] | Y1 [2][STEP][D] | granules of coming steps, what is known of queries |
- *   | X0 [M][D] | X1 [M][D] |
+ *   | X0 [M][D] | X1 [M][D] | P or dS that a warp of a pair sends [warps][R][STEP / 2] |
  *
- * A warp owns R rows, from X to their gradients, so that no two warps write one sum. M = R times the
- * number of warps, which the launch decides: one kernel serves all heights of tiles.
+ * A warp owns R rows, from X to their gradients, so that no two warps write one sum; or two warps
+ * share them (pair.cuh), each with sums of its own. M = R times the number of warps or pairs, which
+ * the launch decides: one kernel serves all heights of tiles.
  */
 #ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
 #define TESSERA_CUDA_GRADIENT_CONFIG_CUH
@@ -36,10 +37,23 @@ struct alignas(16) gradient_known {
     float base, delta, left, unused;
 };
 
-/* A step of a thread block's work: of its job-th piece, from granule `at` on. */
+/* What a step is: there is one; some granule of it has a mask; it begins or ends an item; there is no
+ * more. */
+enum { STEP_SOME = 1, STEP_MASKED = 2, STEP_FIRST = 4, STEP_LAST = 8, STEP_END = 16 };
+
+/* A step of a thread block's work: of its job-th piece, from granule `at` on. One thread finds out for all
+ * what it is when it is looked up. */
 struct gradient_cursor {
     uint32_t at;
     int32_t job;
+    uint32_t is;
+};
+
+/* A piece's heads of the streamed side, and which number in struct query_stats the first query of its head
+ * has. */
+struct gradient_heads {
+    const char *y[2];
+    int64_t known;
 };
 
 /* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
@@ -50,27 +64,34 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
     uint64_t words[2][STEP][GRADIENT_WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
     int32_t keys[2][STEP];
+    struct gradient_heads heads[ATTENTION_JOBS];
     struct gradient_cursor steps[4]; /* step n is number n % 4 */
     int32_t n_jobs;
 };
 
-/* D dims of type T, R rows of each warp, and which gradients; SUMS dims of them at a time. MODIFIED: with
- * softcap, ALiBi or dropout. */
-template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_>
+/* D dims of type T, R rows of each warp or pair of warps, and which gradients; CUT dims of them at a
+ * time, of which a warp has SUMS. MODIFIED: with softcap, ALiBi or dropout. LOW: for low tiles. */
+template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_, bool LOW>
 struct gradient_shape {
     using T = T_;
     static constexpr int D = D_, R = R_, WANTED = WANTED_;
-    static constexpr int SUMS = D / GRADIENT_CUTS(D, sizeof(T));
     static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_;
-    static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T));
+    static constexpr int SHARE = GRADIENT_SHARE(D, R), CUT = D / GRADIENT_CUTS(D, sizeof(T));
+    /* Over keys one warp of a pair has dK, the other dV; over rows each has half of the dims. */
+    static constexpr int SUMS = OVER_KEYS ? CUT : CUT / SHARE;
+    static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T), LOW);
     static constexpr int ROW = (int)sizeof(T) * D; /* bytes */
     static constexpr int PANEL = STEP * ROW;
     /* Registers of a thread for sums. */
-    static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH ? 2 : 1);
+    static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH && SHARE == 1 ? 2 : 1);
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
     static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
-    static constexpr int THREADS = 32 * GRADIENT_ROWS_MAX / R; /* at most */
+    /* At most, and thread blocks of that many. */
+    static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
+    static constexpr int BLOCKS =
+        32 * GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW) / THREADS;
+    static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0; /* bytes, by a warp */
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;
     static constexpr int X = LISTS + ((int)sizeof(lists) + 127) / 128 * 128;
@@ -79,8 +100,37 @@ struct gradient_shape {
                   "steps are whole granules");
     /* Of a thread block for tiles of `rows` rows. */
     static constexpr int bytes(int rows) {
-        return X + 2 * (rows < R ? R : rows) * ROW;
+        return X + (rows < R ? R : rows) / R * (2 * R * ROW + SHARE * SENT);
     }
 };
+
+/* The first of this warp's rows of the tile. */
+template <class C> static __device__ __forceinline__ int gradient_first_row(void) {
+    return (int)threadIdx.x / (32 * C::SHARE) * C::R;
+}
+
+/* Which warp of its pair this is. */
+template <class C> static __device__ __forceinline__ int gradient_side(void) {
+    return (int)threadIdx.x / 32 % C::SHARE;
+}
+
+/* The first of the dims that this warp has sums of. */
+template <class C>
+static __device__ __forceinline__ int32_t gradient_first_dim(const struct gradient_params &p) {
+    return C::CUT < C::D ? p.first_dim : C::SUMS < C::CUT ? gradient_side<C>() * C::SUMS : 0;
+}
+
+/* Bytes of the tile's rows of X0, or of X1. */
+template <class C> static __device__ __forceinline__ uint32_t gradient_x_bytes(void) {
+    return blockDim.x / (32 * C::SHARE) * (C::R * C::ROW);
+}
+
+/* Waits for the other warp of this pair; of a warp that owns its rows, for its other lanes. */
+template <class C> static __device__ __forceinline__ void gradient_pair_wait(void) {
+    if (C::SHARE == 1)
+        __syncwarp();
+    else
+        asm volatile("bar.sync %0, 64;" ::"r"(1 + (int)threadIdx.x / 64) : "memory");
+}
 
 #endif

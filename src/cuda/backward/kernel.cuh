@@ -21,7 +21,7 @@
  * then, and listed by nobody. */
 template <class C>
 static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
-                                                     const struct gradient_params &p, int n) {
+                                                     int n) {
     cp_async_wait_all();
     if (!C::OVER_KEYS) {
         __syncthreads();
@@ -29,54 +29,42 @@ static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C
     }
     if (!__syncthreads_or(gradient_some_empty<C>(lists, n & 1)))
         return false;
-    const struct gradient_cursor &compute = lists.steps[(n + 2) & 3];
-    const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
-    gradient_clear_empty<C>(shared, lists, n & 1, gradient_masked<C>(p, item, compute));
+    gradient_clear_empty<C>(shared, lists, n & 1, lists.steps[(n + 2) & 3].is & STEP_MASKED);
     __syncthreads();
     return true;
 }
 
-/* Whether a piece is the end of its item: GRANULE_FIRST or GRANULE_LAST. */
+/* Gathers the step after that of round n. */
 template <class C>
-static __device__ __forceinline__ bool gradient_end(const struct granule_item &item, int which) {
-    return !C::OVER_KEYS || (item.parts & which);
-}
-
-/* The step after `look`, whose piece has `count` granules. */
-template <class C>
-static __device__ __forceinline__ struct gradient_cursor
-gradient_next(const struct gradient_params &p, const struct gradient_cursor &look, uint32_t count,
-              int32_t jobs) {
-    const uint32_t at = look.at + (C::STEP >> p.granule_bits);
-    return at < count ? gradient_cursor{at, look.job} : gradient_cursor{0, min(look.job + 1, jobs)};
-}
-
-/* Round n before its computation: gathers a step, looks another up. Answers whether there is more. empty:
- * of gradient_wait. */
-template <class C>
-static __device__ __forceinline__ bool gradient_round(uint32_t shared, typename C::lists &lists,
-                                                      const struct gradient_params &p, int n,
-                                                      bool &empty) {
-    empty = gradient_wait<C>(shared, lists, p, n);
-    const struct gradient_cursor look = lists.steps[n & 3], fill = lists.steps[(n + 3) & 3];
-    const int32_t jobs = lists.n_jobs;
-    if (lists.steps[(n + 2) & 3].job >= jobs)
-        return false;
-    if ((uint32_t)fill.job < (uint32_t)jobs)
+static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename C::lists &lists,
+                                                       const struct gradient_params &p, int n) {
+    const struct gradient_cursor &fill = lists.steps[(n + 3) & 3];
+    if (fill.is & STEP_SOME)
         gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
-    uint32_t count = 0;
-    if (look.job < jobs) {
-        count = (uint32_t)lists.jobs[look.job & (ATTENTION_JOBS - 1)].count;
-        gradient_fetch_step<C>(lists, p, n & 1, look, jobs);
-    }
-    if (threadIdx.x == 0)
-        lists.steps[(n + 1) & 3] = gradient_next<C>(p, look, count, jobs);
-    return true;
+}
+
+/* Whether this warp gathers in the midst of its computation. Of two warps of a scheduler one does, so
+ * that one has products while the other has none. */
+template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
+    return C::SHARE > 1 && threadIdx.x >= 128;
+}
+
+/* Round n before its computation: gathers a step, looks another up. */
+template <class C>
+static __device__ __forceinline__ void gradient_round(uint32_t shared, typename C::lists &lists,
+                                                      const struct gradient_params &p, int n) {
+    struct gradient_cursor &look = lists.steps[n & 3];
+    if (!gradient_gathers_late<C>() || !(lists.steps[(n + 2) & 3].is & STEP_SOME))
+        gradient_gather<C>(shared, lists, p, n);
+    if (look.job < lists.n_jobs)
+        gradient_fetch_step<C>(lists, p, n & 1, look, lists.n_jobs);
+    if (threadIdx.x == blockDim.x - 1)
+        gradient_plan_step<C>(look, lists.steps[(n + 1) & 3], lists, p);
 }
 
 /* Where the pieces are in shared memory stands there too: registers are for sums. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     gradient_tiles(const __grid_constant__ struct gradient_params p) {
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);
@@ -84,7 +72,6 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     const int64_t job = p.image.worker_ptr[blockIdx.x];
     const int32_t jobs = (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - job);
     struct gradient_sums<C> sums;
-    bool empty;
     if (threadIdx.x < 4)
         lists.steps[threadIdx.x] = {0, threadIdx.x == 0 ? 0 : -1};
     if (threadIdx.x == 0)
@@ -92,24 +79,34 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     if (jobs)
         attention_fetch_job(lists.jobs[0], p, job);
 #pragma unroll 1
-    for (int n = 0; gradient_round<C>(shared, lists, p, n, empty); n++) {
-        const struct gradient_cursor compute = lists.steps[(n + 2) & 3];
-        if (compute.job >= 0) {
-            const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
-            if (compute.at == 0 && gradient_end<C>(item, GRANULE_FIRST))
-                sums = {};
-            gradient_step<C>(sums, shared, n & 1, empty || gradient_masked<C>(p, item, compute), p,
-                             {lists.jobs, compute.job, compute.at});
+    for (int n = 0;; n++) {
+        const bool empty = gradient_wait<C>(shared, lists, n);
+        const struct gradient_cursor &compute = lists.steps[(n + 2) & 3];
+        const struct gradient_cursor &coming = lists.steps[(n + 3) & 3];
+        if (compute.is & STEP_END)
+            break;
+        gradient_round<C>(shared, lists, p, n);
+        const uint32_t is = compute.is;
+        if (is & STEP_FIRST) {
+            asm volatile("" ::: "memory"); /* a branch, not a selection for each register */
+            sums = {};
         }
-        const int32_t done = lists.steps[(n + 2) & 3].job, coming = lists.steps[(n + 3) & 3].job;
-        if (coming != done) {
-            const struct granule_item &item = lists.jobs[done & (ATTENTION_JOBS - 1)];
-            const struct granule_item &next = lists.jobs[coming & (ATTENTION_JOBS - 1)];
-            if (done >= 0 && gradient_end<C>(item, GRANULE_LAST))
-                gradient_finish<C>(p, lists, item, done, sums);
-            if (coming < lists.n_jobs && gradient_end<C>(next, GRANULE_FIRST))
-                gradient_load_rows<C>(shared, lists, p, next);
+        if (is & STEP_SOME) {
+            const bool masked = empty || (is & STEP_MASKED);
+            if constexpr (C::SHARE > 1)
+                gradient_step_pair<C>(sums.first, shared, n & 1, masked, p, [&] {
+                    if (gradient_gathers_late<C>())
+                        gradient_gather<C>(shared, lists, p, n);
+                });
+            else
+                gradient_step<C>(sums, shared, n & 1, masked, p,
+                                 {lists.jobs, compute.job, compute.at});
         }
+        if (compute.is & STEP_LAST)
+            gradient_finish<C>(p, lists, lists.jobs[compute.job & (ATTENTION_JOBS - 1)],
+                               compute.job, sums);
+        if (coming.is & STEP_FIRST)
+            gradient_load_rows<C>(shared, lists, p, lists.jobs[coming.job & (ATTENTION_JOBS - 1)]);
     }
 }
 
@@ -123,45 +120,55 @@ static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaSt
     void *arguments[] = {&part};
     cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    const int dims = p->out[0].data || p->out[1].data ? C::D : C::SUMS; /* slopes need no more */
-    for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::SUMS) {
-        code =
-            cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers),
-                             dim3((unsigned)(rows / C::R * 32)), arguments, (size_t)bytes, stream);
+    const int dims = p->out[0].data || p->out[1].data ? C::D : C::CUT; /* slopes need no more */
+    const dim3 threads((unsigned)(rows / C::R * C::SHARE * 32));
+    for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::CUT) {
+        code = cudaLaunchKernel((const void *)kernel, dim3((unsigned)p->workers), threads,
+                                arguments, (size_t)bytes, stream);
         part.slopes = NULL;
     }
     return code;
 }
 
-template <class T, int D, bool OVER_KEYS> static constexpr int gradient_warp_rows(int32_t rows) {
-    return GRADIENT_WARP(OVER_KEYS, D, type_is_bf16(T()), rows);
+template <class T, int D> static constexpr int gradient_warp_rows(int32_t rows) {
+    return GRADIENT_WARP(D, type_is_bf16(T()), rows);
 }
 
 /* Of two gradients of the widest heads each has a kernel: registers hold one. */
-template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED>
+template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED, bool LOW>
 static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStream_t stream) {
-    using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED>;
+    using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED, LOW>;
     if constexpr (!OVER_KEYS) {
         return gradient_launch_tiles<first>(p, stream);
     } else if constexpr (D <= 128) {
-        using both = gradient_shape<T, D, R, true, GRADIENT_BOTH, MODIFIED>;
+        using both = gradient_shape<T, D, R, true, GRADIENT_BOTH, MODIFIED, LOW>;
         return gradient_launch_tiles<both>(p, stream);
     } else {
-        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND, MODIFIED>;
+        using second = gradient_shape<T, D, R, true, GRADIENT_SECOND, MODIFIED, LOW>;
         cudaError_t code = p->out[0].data ? gradient_launch_tiles<first>(p, stream) : cudaSuccess;
         return code || !p->out[1].data ? code : gradient_launch_tiles<second>(p, stream);
     }
 }
 
+/* Whether low tiles have kernels of their own: else their steps are those of others. */
+template <class T, int D> static constexpr bool gradient_low(int32_t rows) {
+    return GRADIENT_LOW(rows) &&
+           GRADIENT_STEP(D, (int)sizeof(T), 1) != GRADIENT_STEP(D, (int)sizeof(T), 0);
+}
+
 /* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
 template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
-    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
-    const int warp = gradient_warp_rows<T, D, OVER_KEYS>(p->tile_rows);
-    cudaError_t code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true>(p, stream)
-                       : warp == HIGH
-                           ? gradient_launch_rows<T, D, HIGH, OVER_KEYS, false>(p, stream)
-                           : gradient_launch_rows<T, D, 16, OVER_KEYS, false>(p, stream);
+    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
+    constexpr bool LOW = gradient_low<T, D>(16);
+    cudaError_t code;
+    if (gradient_low<T, D>(p->tile_rows))
+        code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, LOW>(p, stream)
+                              : gradient_launch_rows<T, D, 16, OVER_KEYS, false, LOW>(p, stream);
+    else
+        code = p->modify.each
+                   ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, false>(p, stream)
+                   : gradient_launch_rows<T, D, HIGH, OVER_KEYS, false, false>(p, stream);
     if constexpr (!OVER_KEYS) {
         void *arguments[] = {(void *)p};
         if (!code && p->slopes)
@@ -181,10 +188,11 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
 
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */
 template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
-    constexpr int HIGH = gradient_warp_rows<T, D, OVER_KEYS>(GRADIENT_ROWS_MAX);
-    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false>;
-    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false>;
-    return gradient_warp_rows<T, D, OVER_KEYS>(rows) == HIGH ? high::bytes(rows) : low::bytes(rows);
+    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
+    constexpr bool LOW = gradient_low<T, D>(16);
+    using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false, LOW>;
+    using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false, false>;
+    return gradient_low<T, D>(rows) ? low::bytes(rows) : high::bytes(rows);
 }
 
 #endif

@@ -17,18 +17,24 @@
 
 #include "backward/config.cuh"
 
+template <int TALL, int GROUPS>
+static __device__ __forceinline__ void gradient_pack(uint32_t (&to)[TALL][GROUPS][2],
+                                                     const float (&w)[TALL][GROUPS][4]) {
+#pragma unroll
+    for (int i = 0; i < TALL; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                to[i][j][e] = mma_pack(w[i][j][2 * e], w[i][j][2 * e + 1], __nv_bfloat16());
+}
+
 template <int GROUPS, int ROW, int D, int R>
 static __device__ __forceinline__ void
 gradient_add(struct attention_state<__nv_bfloat16, D, R> &sums, const float (&w)[R / 16][GROUPS][4],
              uint32_t y, const struct attention_groups &groups) {
     uint32_t pairs[R / 16][GROUPS][2];
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                pairs[i][j][e] = mma_pack(w[i][j][2 * e], w[i][j][2 * e + 1], __nv_bfloat16());
+    gradient_pack(pairs, w);
     attention_pv<__nv_bfloat16, D, R, GROUPS, ROW, false>(sums, pairs, y, groups);
 }
 

@@ -14,9 +14,33 @@ template <class C> struct gradient_sums {
     double slope;
 };
 
-/* The first bit of each group of a step (attention_listed). */
-template <int STEP> static __device__ __forceinline__ constexpr uint32_t gradient_all_groups(void) {
-    return STEP == 64 ? 0x11111111u : STEP == 32 ? 0x01010101u : 0x0101u;
+/* Groups of 8 columns that some row of a warp lists: nibble j of `order` is the j-th, the last repeated;
+ * bit j of `cut`: not all rows list all of it, or it is a repeated one. */
+struct gradient_columns {
+    uint32_t order, cut;
+    int n;
+};
+
+/* masked: row masks stand at `words`, the warp's first row at bit `shift`. */
+template <class C>
+static __device__ __forceinline__ struct gradient_columns
+gradient_columns_of(uint32_t words, int shift, bool masked) {
+    constexpr int ALL = C::STEP / 8, BITS = attention_group_bits<C::STEP>();
+    struct gradient_columns columns = {0x76543210u, 0, ALL};
+    if (!masked)
+        return columns;
+    bool whole;
+    uint32_t part;
+    uint32_t left =
+        attention_listed<C::R, C::STEP, 8 * GRADIENT_WORDS, true>(whole, part, words, shift);
+    const struct attention_groups listed = attention_groups_next<ALL, BITS>(left);
+    columns = {listed.at, 0, listed.n};
+#pragma unroll
+    for (int j = 0; j < ALL; j++) {
+        const bool cut = j >= listed.n || part >> BITS * attention_group<false>(listed, j) & 1;
+        columns.cut |= (uint32_t)cut << j;
+    }
+    return columns;
 }
 
 static __device__ __forceinline__ struct gradient_known gradient_known_at(uint32_t at) {
@@ -106,12 +130,12 @@ static __device__ __forceinline__ struct gradient_places gradient_places_of(uint
                                                                             int stage) {
     using lists = typename C::lists;
     asm volatile("" : "+r"(stage));
-    const int warp = (int)threadIdx.x / 32, first = warp * C::R;
+    const int first = gradient_first_row<C>();
     const uint32_t x0 = shared + (uint32_t)(C::X + first * C::ROW);
     const uint32_t y0 = shared + (uint32_t)(stage * C::PANEL), of_lists = shared + C::LISTS;
     return {
         .x0 = x0,
-        .x1 = x0 + blockDim.x / 32 * (C::R * C::ROW),
+        .x1 = x0 + gradient_x_bytes<C>(),
         .y0 = y0,
         .y1 = y0 + 2 * C::PANEL,
         .known = of_lists + (uint32_t)offsetof(lists, known) +
@@ -174,25 +198,20 @@ static __device__ __forceinline__ void
 gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool masked,
               const struct gradient_params &p, const struct attention_place &place) {
     using T = typename C::T;
-    constexpr int STRIDE = 8 * GRADIENT_WORDS, BITS = attention_group_bits<C::STEP>();
     constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
     /* Where it is known, the branch still keeps addresses of one product out of the others. */
     const bool to_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
     const bool of_first = to_first || (C::MODIFIED && !C::OVER_KEYS && p.slopes);
-    uint32_t left = gradient_all_groups<C::STEP>(), part = 0;
-    if (masked) {
-        const struct gradient_places at = gradient_places_of<C>(shared, stage);
-        bool whole;
-        left = attention_listed<C::R, C::STEP, STRIDE, true>(whole, part, at.words, at.shift);
-    }
+    const struct gradient_places first = gradient_places_of<C>(shared, stage);
+    struct gradient_columns left = gradient_columns_of<C>(first.words, first.shift, masked);
 #pragma unroll 1
-    while (left) {
+    for (; left.n > 0; left.n -= C::GROUPS) {
         float s[C::R / 16][C::GROUPS][4], dp[C::R / 16][C::GROUPS][4] = {};
         const struct gradient_places at = gradient_places_of<C>(shared, stage);
-        const uint32_t before = left;
-        const struct attention_groups groups = attention_groups_next<C::GROUPS, BITS>(left);
-        const uint32_t of_sums = C::SUMS < C::D ? (uint32_t)p.first_dim * (uint32_t)sizeof(T) : 0;
-        const bool cut = part & (before ^ left) || groups.n < C::GROUPS;
+        const struct attention_groups groups = {left.order, left.n};
+        const bool cut = left.cut & ((1u << C::GROUPS) - 1);
+        left.order >>= 4 * C::GROUPS, left.cut >>= C::GROUPS;
+        const uint32_t of_sums = (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T);
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, groups, T());
         if (of_first)
             attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, groups, T());

@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_GRADIENT_STORE_CUH
 #define TESSERA_CUDA_GRADIENT_STORE_CUH
 
-#include "backward/step.cuh"
+#include "backward/pair.cuh"
 
 /* Where a row of a gradient goes: `d` elements, f32 or of the problem's type. */
 struct gradient_row {
@@ -68,8 +68,8 @@ gradient_store(const struct gradient_params &p, const typename C::lists &lists,
                const struct granule_item &item, int i,
                struct attention_state<typename C::T, C::SUMS, C::R> &sums) {
     using T = typename C::T;
-    const int first = (int)threadIdx.x / 32 * C::R + warp_lane_here() / 4;
-    const int32_t first_dim = C::SUMS < C::D ? p.first_dim : 0;
+    const int first = gradient_first_row<C>() + warp_lane_here() / 4;
+    const int32_t first_dim = gradient_first_dim<C>(p);
     if (!p.out[i].data)
         return;
 #pragma unroll
@@ -108,9 +108,11 @@ gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
         if (warp_lane_here() == 0)
             p.slopes[number * p.slope_warps + threadIdx.x / 32] = share;
     }
-    if (C::WANTED & GRADIENT_FIRST)
+    if (C::SHARE > 1)
+        gradient_store<C>(p, lists, item, C::OVER_KEYS ? gradient_side<C>() : 0, sums.first);
+    else if (C::WANTED & GRADIENT_FIRST)
         gradient_store<C>(p, lists, item, 0, sums.first);
-    if (C::WANTED & GRADIENT_SECOND)
+    if (C::SHARE == 1 && (C::WANTED & GRADIENT_SECOND))
         gradient_store<C>(p, lists, item, 1, sums.second);
 }
 

@@ -153,18 +153,18 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
     return (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)};
 }
 
-/* Of the backward: a multiprocessor has registers for eight warps. */
-static int32_t gradient_resident(int32_t warp, int32_t rows) {
-    return 8 * warp / (rows < warp ? warp : rows);
+static int32_t gradient_resident(int32_t warps, int32_t head, int32_t warp, int32_t rows) {
+    return warps / GRADIENT_SHARE(head, warp) * warp / (rows < warp ? warp : rows);
 }
 #define GRADIENT_FAMILY(pass, type, keys, bf16, size, its_granule)                                 \
     static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
-        (void)head;                                                                                \
-        return gradient_resident(GRADIENT_WARP(keys, head, bf16, rows), rows);                     \
+        const int32_t warp = GRADIENT_WARP(head, bf16, rows);                                      \
+        return gradient_resident(GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows)), head, \
+                                 warp, rows);                                                      \
     }                                                                                              \
     static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
-        (void)rows;                                                                                \
-        return (struct granule_step){GRADIENT_STEP(head, size), 16};                               \
+        return (struct granule_step){GRADIENT_STEP(head, size, GRADIENT_LOW(rows)),                \
+                                     GRADIENT_WARP(head, bf16, rows)};                             \
     }                                                                                              \
     static const struct family family_##pass##_##type = {.granule = its_granule,                   \
                                                          .step = step_##pass##_##type,             \
