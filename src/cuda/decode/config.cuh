@@ -49,6 +49,14 @@ template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode
     static_assert(ROW % 128 == 0 && ROW_V % 128 == 0, "the swizzle is of 128 bytes");
     static_assert(DIMS_O % 16 == 0 && KEYS % (8 * DECODE_GROUPS) == 0, "whole fragments");
     static_assert(KEYS % (4 * WARPS) == 0, "a warp copies four rows at a time");
+
+    /* Of a warp: its group of 16 rows, and its number among the warps that share them. */
+    static __device__ __forceinline__ int group(int warp) {
+        return warp / COLUMNS;
+    }
+    static __device__ __forceinline__ int column(int warp) {
+        return warp % COLUMNS;
+    }
 };
 
 /* CTAs that share a multiprocessor, as registers and shared memory allow. */
