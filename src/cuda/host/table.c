@@ -309,6 +309,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
+#define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
 #define WEIGHED_DECODE_16 1
 #define WEIGHED_DECODE_sm90 1
 #define WEIGHED_DECODE_64 0
@@ -323,6 +324,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                                                      bytes, bytes, bytes},         \
                                          .gqa_rows = PACKED_DECODE_##high,                         \
                                          .gqa_any = 1,                                             \
+                                         .whole_shares = (head) > DECODE_SHARES,                   \
                                          .weighed = WEIGHED_DECODE_##high,                         \
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
