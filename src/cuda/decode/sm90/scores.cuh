@@ -16,9 +16,9 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
     const int32_t rows = p.of.tile_rows * p.of.tile_heads;
 #pragma unroll 1
     for (int row = (int)threadIdx.x % 128 / 8; row < shape::M; row += 16) {
-        const int32_t query = row % p.of.tile_rows;
+        const int32_t query = decode_row_query(p, row);
         const char *const from =
-            attention_head<T>(p.of.q, item.batch, item.head + row / p.of.tile_rows) +
+            attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
             (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
         const uint32_t at = to + (uint32_t)(row * 128) + swizzle_piece(row, piece);
 #pragma unroll 1
