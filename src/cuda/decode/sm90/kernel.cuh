@@ -11,6 +11,8 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     decode_sm90(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(1024) char memory[];
     decode_merge_early();
+    struct work_item w =
+        p.image.items[blockIdx.x]; /* not today's, maybe: it comes with the header */
     const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
     if ((int)blockIdx.x >= items)
         return;
@@ -18,16 +20,36 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     if (threadIdx.x == 0)
         decode_sm90_barriers<shape>(shared);
     __syncthreads();
+    /* Each role goes through the CTA's items at its own pace. */
+    const auto each = [&](const auto &take) {
+        uint32_t step = 0; /* counted over all items */
+#pragma unroll 1
+        for (int i = (int)blockIdx.x;;) {
+            take(w, i, step);
+            i += (int)gridDim.x;
+            if (i >= items)
+                return;
+            w = p.image.items[i];
+        }
+    };
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<shape::PRODUCER>();
-        decode_sm90_produce<shape>(memory, shared, p, items);
+        struct decode_sm90_pending pending = {0};
+        each([&](const struct work_item &of, int, uint32_t &step) {
+            decode_sm90_produce<shape>(memory, shared, p, of, step, pending);
+        });
+        decode_sm90_signal<0>(pending);
     } else if (role == 1) {
         registers_release<shape::SCORES>();
-        decode_sm90_score<shape, MODIFIED>(memory, shared, p, items);
+        each([&](const struct work_item &of, int, uint32_t &step) {
+            decode_sm90_score<shape, MODIFIED>(memory, shared, p, of, step);
+        });
     } else {
         registers_claim<shape::OUTPUTS>();
-        decode_sm90_output<shape>(memory, shared, p, items);
+        each([&](const struct work_item &of, int i, uint32_t &step) {
+            decode_sm90_output<shape>(memory, shared, p, of, p.image.items + i, step);
+        });
     }
 }
 

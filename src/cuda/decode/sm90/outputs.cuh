@@ -66,14 +66,15 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, int32_t steps, u
     }
 }
 
-/* An item, from its first P to its end. Where it goes is found again afterwards: registers are short. */
+/* An item, from its first P to its end. Where it goes is looked up again afterwards, from `again`:
+ * registers are short. */
 template <class shape>
 static __device__ __forceinline__ void
-decode_sm90_output_one(const char *memory, uint32_t shared, const struct decode_params &p,
-                       const struct work_item *w, uint32_t &step) {
+decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,
+                   const struct work_item &w, const struct work_item *again, uint32_t &step) {
     struct attention_state<typename shape::T, shape::DIMS_O, 16> state;
     decode_sm90_add<shape>(reinterpret_cast<float(&)[shape::DIMS_O / 2]>(state.o), shared,
-                           decode_sm90_steps<shape>(decode_item_of(p, *w)), step);
+                           decode_sm90_steps<shape>(decode_item_of(p, w)), step);
     const int row = 16 * decode_group<shape>() + warp_lane() / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -81,20 +82,11 @@ decode_sm90_output_one(const char *memory, uint32_t shared, const struct decode_
         state.m[r] = sums.x, state.l[r] = sums.y;
     }
     decode_sm90_arrive(shared + shape::P_EMPTY);
-    const struct decode_item item = decode_item_of(p, *w);
+    const struct decode_item item = decode_item_of(p, *again);
     if (item.parts > 1)
         decode_store_partial<shape>(p, item, state);
     else
         decode_store<shape>(p, item, state);
-}
-
-template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p, int items) {
-    uint32_t step = 0;
-#pragma unroll 1
-    for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x)
-        decode_sm90_output_one<shape>(memory, shared, p, p.image.items + i, step);
 }
 
 #endif

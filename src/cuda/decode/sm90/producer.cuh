@@ -81,9 +81,9 @@ static __device__ __forceinline__ void decode_sm90_hand_places(char *memory, uin
 /* The rows of an item; `step` counts those of all items. */
 template <class shape>
 static __device__ __forceinline__ void
-decode_sm90_produce_one(char *memory, uint32_t shared, const struct decode_params &p,
-                        const struct work_item &w, uint32_t &step,
-                        struct decode_sm90_pending &pending) {
+decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
+                    const struct work_item &w, uint32_t &step,
+                    struct decode_sm90_pending &pending) {
     using T = typename shape::T;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, item.T);
@@ -114,17 +114,6 @@ decode_sm90_produce_one(char *memory, uint32_t shared, const struct decode_param
             to + shape::V, decode_sm90_at<shape>(shared + shape::V_FULL, step), v, place.key,
             pending);
     }
-}
-
-template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p, int items) {
-    struct decode_sm90_pending pending = {0};
-    uint32_t step = 0;
-#pragma unroll 1
-    for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x)
-        decode_sm90_produce_one<shape>(memory, shared, p, p.image.items[i], step, pending);
-    decode_sm90_signal<0>(pending);
 }
 
 #endif

@@ -86,8 +86,8 @@ decode_sm90_hand_p(char *memory, uint32_t shared, const float (&s)[shape::KEYS /
 /* The scores of an item; `step` counts steps of all items. */
 template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void
-decode_sm90_score_one(char *memory, uint32_t shared, const struct decode_params &p,
-                      const struct work_item &w, uint32_t &step) {
+decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
+                  const struct work_item &w, uint32_t &step) {
     using T = typename shape::T;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_lane lane = decode_lane_of<shape>(p);
@@ -135,15 +135,6 @@ decode_sm90_score_one(char *memory, uint32_t shared, const struct decode_params 
         decode_sm90_hand_p<shape>(memory, shared, s, moved, factor, state, i + 1 == steps);
         decode_sm90_arrive(shared + shape::P_FULL);
     }
-}
-
-template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void decode_sm90_score(char *memory, uint32_t shared,
-                                                         const struct decode_params &p, int items) {
-    uint32_t step = 0;
-#pragma unroll 1
-    for (int i = (int)blockIdx.x; i < items; i += (int)gridDim.x)
-        decode_sm90_score_one<shape, MODIFIED>(memory, shared, p, p.image.items[i], step);
 }
 
 #endif
