@@ -97,18 +97,28 @@ foreach(row ${forward})
     endforeach()
 endforeach()
 
-# Decode.
-string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [0-9]+, [a-z]+," decode
+# Decode. Rows of a tile are a number, or sm90: 64 by Hopper's own instructions.
+string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
     "${rows}")
 foreach(row ${decode})
-    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+, [0-9]+, [a-z]+)," row "${row}")
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+), ([a-z0-9]+), ([a-z]+)," row
+        "${row}")
     set(types ${types_${CMAKE_MATCH_1}})
     set(name ${CMAKE_MATCH_2})
-    set(arguments ${CMAKE_MATCH_3})
+    set(list units)
+    set(folder decode)
+    set(stem decode)
+    set(arguments "${CMAKE_MATCH_3}, ${CMAKE_MATCH_4}, ${CMAKE_MATCH_5}")
+    if(CMAKE_MATCH_4 STREQUAL "sm90")
+        set(list units_sm90)
+        set(folder decode/sm90)
+        set(stem decode_sm90)
+        set(arguments ${CMAKE_MATCH_3})
+    endif()
     foreach(type ${types})
         set(T ${type_${type}})
-        unit(units decode_${type}_${name} decode/kernel.cuh
-            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return decode_launch<${T}, ${arguments}>(p, stream);\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return decode_shared<${T}, ${arguments}>();\n}")
+        unit(${list} decode_${type}_${name} ${folder}/kernel.cuh
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream);\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}")
     endforeach()
 endforeach()
 

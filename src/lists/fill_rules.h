@@ -210,14 +210,17 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
 
 /* ---- splits ---- */
 
-/* Costs are counted in keys: an item takes `item` keys more than it lists. */
+/* Costs are counted in keys: an item takes `item` keys more than it lists. whole: a worker takes one item
+ * at a time, whose begin and end nothing hides, so that a part more than there are workers for is a round
+ * more. */
 struct fill_splits {
-    int64_t item, part_keys, workers;
+    int64_t item, part_keys, workers, whole;
 };
 
-/* The cost from which a tile is split: half of a worker's share, when `total` is that of all tiles. */
+/* The cost from which a tile is split, when `total` is that of all tiles: half of a worker's share, or a
+ * whole one. */
 FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
-    return total / (2 * s->workers) + 1;
+    return s->whole ? fill_most(1, total / s->workers) : total / (2 * s->workers) + 1;
 }
 
 /* Parts of a tile of so many keys, of part_keys at least. Over all tiles they are at most as many as
@@ -225,7 +228,8 @@ FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
         return 1; /* as the divisions say */
-    return (int32_t)fill_most(1, fill_least(keys / s->part_keys, (s->item + keys) / share + 1));
+    return (int32_t)fill_most(
+        1, fill_least(keys / s->part_keys, (s->item + keys) / share + (s->whole ? 0 : 1)));
 }
 
 #endif

@@ -50,7 +50,7 @@ FILL_RULE int32_t fill_run_find(const struct fill_runs *r, int32_t *x) {
         return 0;
     *x -= r->first;
     if (r->each) {
-        const uint32_t after = (uint32_t)*x / (uint32_t)r->each;
+        const uint32_t after = r->each == 1 ? (uint32_t)*x : (uint32_t)*x / (uint32_t)r->each;
         *x -= (int32_t)after * r->each;
         return 1 + (int32_t)after;
     }

@@ -216,6 +216,7 @@ struct tiling {
         part_keys; /* keys of a part of filled lists at least, where the caller names none; 0: the
                           problem's */
     int gqa_any;   /* 1: any number of query heads is packed together; 0: powers of two */
+    int whole_shares; /* 1: parts of filled lists are whole shares of a worker (struct fill_splits) */
 };
 
 struct kernel {

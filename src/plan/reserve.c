@@ -71,18 +71,18 @@ static void reserved_bounds(struct reserved *r) {
 /* A number of the shape and all else that places depend on (FNV-1a). */
 static uint64_t layout_number(const struct reserved *r, int64_t tile_heads) {
     const struct fill_shape *s = &r->shape;
-    const int64_t words[] = {s->form,          s->n_q,
-                             s->n_kv,          s->block_q,
-                             s->block_kv,      s->batch,
-                             s->heads,         s->batches,
-                             s->capacity,      s->cut,
-                             s->tile_rows,     s->row_tiles,
-                             s->tiles,         r->units,
-                             r->items,         r->merges,
-                             r->slots,         s->cut_lo,
-                             s->cut_hi,        tile_heads,
-                             r->splits.item,   r->splits.part_keys,
-                             r->splits.workers};
+    const int64_t words[] = {s->form,           s->n_q,
+                             s->n_kv,           s->block_q,
+                             s->block_kv,       s->batch,
+                             s->heads,          s->batches,
+                             s->capacity,       s->cut,
+                             s->tile_rows,      s->row_tiles,
+                             s->tiles,          r->units,
+                             r->items,          r->merges,
+                             r->slots,          s->cut_lo,
+                             s->cut_hi,         tile_heads,
+                             r->splits.item,    r->splits.part_keys,
+                             r->splits.workers, r->splits.whole};
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         hash = (hash ^ (uint64_t)words[i]) * UINT64_C(0x100000001b3);
@@ -102,7 +102,8 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
                                   : plan->problem.part_keys;
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
                                      .part_keys = part_keys,
-                                     .workers = plan->backend->fill_workers(&plan->target)};
+                                     .workers = plan->backend->fill_workers(&plan->target),
+                                     .whole = kernel->tiling->whole_shares};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
     r->layout = layout_number(r, work->tile_heads);

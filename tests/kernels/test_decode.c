@@ -29,8 +29,8 @@ enum { SKIPPED = 77, REPEATS = 3, REPLAYS = 6, HEADS = 256, WORK = 40000000 };
 
 static int64_t cases = 400, first_seed = 1;
 
-/* What images had: parts of tiles, bands, and how many runs fetched V with K. */
-static int64_t merges, bands, in_k;
+/* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's. */
+static int64_t merges, bands, in_k, of_hopper;
 
 /* ---- a problem, its plan and its memory ---- */
 
@@ -165,6 +165,14 @@ static void arguments_make(struct decoding *t) {
     a->seed = t->problem.dropout > 0 ? word : NULL;
 }
 
+/* On Hopper a part of the problems asks for its kernel by name. */
+static void kernel_draw(struct decoding *t, const tess_target *target) {
+    const uint64_t seed = t->seed;
+    if (target->architecture == 90 && PICK(31, 0, 0, 1))
+        t->problem.kernel = t->problem.type == TESS_F16 ? "cuda_decode_f16_sm90_d576_v512"
+                                                        : "cuda_decode_bf16_sm90_d576_v512";
+}
+
 static void decoding_make(struct decoding *t, uint64_t seed) {
     tess_error error = tess_error_init();
     tess_target target = tess_target_init();
@@ -176,6 +184,7 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     declared.indices = NULL, declared.counts = NULL, declared.row_ptr = NULL;
     declared.bits = NULL, declared.lengths = NULL;
     assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, &error), TESS_OK);
+    kernel_draw(t, &target);
     if (tess_plan_reserve(&t->plan, p, &declared, &target, &error))
         fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk, seed);
@@ -265,10 +274,10 @@ static void hold(const struct decoding *t, const tess_pattern *pattern) {
         fail_msg("no memory");
     lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
     if (!report.ok)
-        fail_msg("seed %llu, d %lld/%lld, %lld heads over %lld, form %d: %s",
+        fail_msg("seed %llu, d %lld/%lld, %lld heads over %lld, form %d, %s: %s",
                  (unsigned long long)t->seed, (long long)t->problem.d_qk, (long long)t->problem.d_v,
                  (long long)t->problem.heads_q, (long long)t->problem.heads_kv,
-                 (int)t->lists.pattern.form, report.message);
+                 (int)t->lists.pattern.form, t->plan->passes->kernel->name, report.message);
     lab_oracle_free(&oracle);
 }
 
@@ -288,6 +297,7 @@ static void generated_case(uint64_t seed) {
     run(&t);
     hold(&t, pattern);
     const uint64_t bits = bits_of(&t);
+    of_hopper += strstr(t.plan->passes->kernel->name, "_sm90_") != NULL;
     for (int i = 0; i < REPEATS; i++) {
         run(&t);
         if (bits_of(&t) != bits)
@@ -312,8 +322,8 @@ static void right_within_the_bounds(void **state) {
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
         assert_true(merges > 0 && bands > 0 && in_k > 0);
-    print_message("%lld merges, %lld bands, %lld runs with V in K\n", (long long)merges,
-                  (long long)bands, (long long)in_k);
+    print_message("%lld merges, %lld bands, %lld runs with V in K, %lld of Hopper's kernel\n",
+                  (long long)merges, (long long)bands, (long long)in_k, (long long)of_hopper);
 }
 
 /* One capture serves lists and lengths that change; the last ones list nothing. */

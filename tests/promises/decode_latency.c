@@ -3,7 +3,7 @@
  * heads, K of 512 + 64 dims with V inside, 2048 keys each of a cache of 624 MB, bf16. Eight sets of lists
  * take turns, so that keys come from memory (cold), or one is repeated (warm); graph replays, microseconds
  * of a step, medians. Beside it the same with fills. Usage:
- * decode_latency [T [HEADS [KEYS [PERCENT LISTED]]]]
+ * decode_latency [T [HEADS [KEYS [PERCENT LISTED [KERNEL]]]]]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,6 +146,7 @@ int main(int argc, char **argv) {
     problem.batch = 1, problem.heads_q = heads, problem.heads_kv = 1, problem.n_q = t,
     problem.n_kv = N;
     problem.d_qk = D, problem.d_v = D_V, problem.type = TESS_BF16, problem.alignment = 16;
+    problem.kernel = argc > 5 ? argv[5] : NULL;
     if (tess_target_query(&target, TESS_CUDA, -1, &error) ||
         tess_plan_reserve(&s.plan, &problem, &pattern, &target, &error))
         need(0, error.message);

@@ -41,7 +41,7 @@ static void ends_of_ranges(void **state) {
 /* Every filler splits alike: the numbers themselves. */
 static void splits_are_these(void **state) {
     (void)state;
-    const struct fill_splits s = {100, 256, 4};
+    const struct fill_splits s = {100, 256, 4, 0}, whole = {100, 256, 4, 1};
     assert_int_equal(fill_share(&s, 7999), 1000);
     assert_int_equal(fill_share(&s, 8000), 1001);
     assert_int_equal(fill_parts(&s, 0, 1000), 1);
@@ -50,6 +50,12 @@ static void splits_are_these(void **state) {
     assert_int_equal(fill_parts(&s, 511, 10), 1);
     assert_int_equal(fill_parts(&s, 512, 10), 2);
     assert_int_equal(fill_parts(&s, 9000, 1000), 10);
+    assert_int_equal(fill_share(&whole, 3), 1);
+    assert_int_equal(fill_share(&whole, 8000), 2000);
+    assert_int_equal(fill_parts(&whole, 1900, 2000), 1);
+    assert_int_equal(fill_parts(&whole, 3899, 2000), 1);
+    assert_int_equal(fill_parts(&whole, 3900, 2000), 2);
+    assert_int_equal(fill_parts(&whole, 1023, 10), 3);
 }
 
 /* Runs of a cut: each listed pair once, no key that no row lists, and full ones where all rows do. */
@@ -90,7 +96,7 @@ static void splits_keep_their_bounds(void **state) {
     (void)state;
     for (uint64_t x = 0; x < 3000; x++) {
         const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 128 << lab_below(2, 2, x, 4),
-                                      1 + lab_below(2, 3, x, 130)};
+                                      1 + lab_below(2, 3, x, 130), lab_below(2, 7, x, 2)};
         const int64_t units = 1 + lab_below(2, 4, x, 40);
         int64_t total = 0, extra = 0, split = 0, slots = 0;
         for (int64_t u = 0; u < units; u++)
@@ -101,6 +107,7 @@ static void splits_keep_their_bounds(void **state) {
                 lab_below(x, 5, (uint64_t)u, 1 << lab_below(x, 6, (uint64_t)u, 17));
             const int32_t parts = fill_parts(&s, keys, share);
             assert_true(parts >= 1 && (parts == 1 || keys / parts >= s.part_keys));
+            assert_true(!s.whole || parts == 1 || (s.item + keys) / parts >= share);
             extra += parts - 1, split += parts > 1, slots += parts > 1 ? parts : 0;
         }
         assert_true(extra <= 2 * s.workers - 1 && split <= 2 * s.workers - 1);

@@ -440,6 +440,45 @@ static void cuda_decode_refuses_by_name(void **state) {
     }
 }
 
+/* Kernels of filled lists are weighed: by heads that share a list, dims and architecture. */
+#define SM90_DECODE "cuda_decode_bf16_sm90_d576_v512"
+static void cuda_decode_kernels_are_weighed(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const struct {
+        int64_t heads, d, d_v;
+        int32_t architecture, shared;
+        const char *name, *kernel; /* name: as asked */
+    } cases[] = {
+        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512"},
+        {64, 576, 512, 90, 232448, NULL, SM90_DECODE},
+        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64"},
+        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64"},
+        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64"},
+        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE},
+        {128, 576, 512, 80, 232448, SM90_DECODE, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
+        tess_problem problem = tess_problem_init();
+        tess_device_pattern pattern = tess_device_pattern_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan;
+        problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads, problem.n_q = 4;
+        problem.n_kv = 4096, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
+        problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = cases[i].name;
+        pattern.n_q = 4, pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
+        pattern.capacity = 2048;
+        assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error),
+                         cases[i].kernel ? TESS_OK : TESS_UNSUPPORTED);
+        if (cases[i].kernel)
+            assert_string_equal(plan->passes->kernel->name, cases[i].kernel);
+        else
+            assert_non_null(strstr(error.message, "architecture is not 90"));
+        tess_plan_free(plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_by_name),
@@ -455,6 +494,7 @@ int main(void) {
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(cuda_heights_of_packed_heads),
         cmocka_unit_test(cuda_decode_refuses_by_name),
+        cmocka_unit_test(cuda_decode_kernels_are_weighed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

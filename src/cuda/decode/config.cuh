@@ -49,6 +49,14 @@ template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode
     static_assert(ROW % 128 == 0 && ROW_V % 128 == 0, "the swizzle is of 128 bytes");
     static_assert(DIMS_O % 16 == 0 && KEYS % (8 * DECODE_GROUPS) == 0, "whole fragments");
     static_assert(KEYS % (4 * WARPS) == 0, "a warp copies four rows at a time");
+
+    /* Of a warp: its group of 16 rows, and its number among the warps that share them. */
+    static __device__ __forceinline__ int group(int warp) {
+        return warp / COLUMNS;
+    }
+    static __device__ __forceinline__ int column(int warp) {
+        return warp % COLUMNS;
+    }
 };
 
 /* CTAs that share a multiprocessor, as registers and shared memory allow. */
@@ -58,12 +66,27 @@ template <class shape, bool MODIFIED> static constexpr int decode_blocks(void) {
                                                                           : 4;
 }
 
+/* n / d. Of one batch, KV head, list or tile of a block row, the branches save a division, of 100 clocks. */
+static __device__ __forceinline__ int32_t decode_quotient(int32_t n, int32_t d) {
+    if (n < d)
+        return 0;
+    return d == 1 ? n : (int32_t)((uint32_t)n / (uint32_t)d);
+}
+
+/* Of a row of a tile, its head among the packed ones and its query: tile_rows is a power of two. */
+static __device__ __forceinline__ int32_t decode_row_head(const struct decode_params &p, int row) {
+    return row >> (__ffs(p.of.tile_rows) - 1);
+}
+static __device__ __forceinline__ int32_t decode_row_query(const struct decode_params &p, int row) {
+    return row & (p.of.tile_rows - 1);
+}
+
 /* First query of a tile of a list: fill_tile_query, in the numbers that kernels have. */
 static __device__ __forceinline__ int32_t decode_tile_query(const struct decode_params &p,
                                                             int32_t tile) {
-    const uint32_t row_tiles = (uint32_t)p.image.row_tiles, t = (uint32_t)tile;
-    return (int32_t)fill_least(p.of.n_q, t / row_tiles * p.image.block_q +
-                                             t % row_tiles * (int64_t)p.of.tile_rows);
+    const int32_t row_tiles = (int32_t)p.image.row_tiles, row = decode_quotient(tile, row_tiles);
+    return (int32_t)fill_least(p.of.n_q, row * p.image.block_q +
+                                             (tile - row * row_tiles) * (int64_t)p.of.tile_rows);
 }
 
 /* A CTA's item. Rows of the tile: row r of the tile is query row + r % tile_rows of head

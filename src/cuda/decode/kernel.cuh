@@ -18,7 +18,7 @@
 #define TESSERA_CUDA_DECODE_KERNEL_CUH
 
 #include "decode/keys.cuh"
-#include "decode/merge.cuh"
+#include "decode/launch.cuh"
 #include "decode/modify.cuh"
 #include "decode/store.cuh"
 
@@ -150,36 +150,18 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
     }
 }
 
-template <class shape, bool MODIFIED>
-static cudaError_t decode_launch_one(const struct decode_params *p, cudaStream_t stream) {
-    void (*const kernel)(const struct decode_params) = decode_attention<shape, MODIFIED>;
-    const cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
-    void *arguments[] = {(void *)p};
-    if (code || p->image.most_items == 0)
-        return code;
-    return cudaLaunchKernel((const void *)kernel, dim3(attention_blocks(p->image.most_items)),
-                            dim3(shape::THREADS), arguments, shape::BYTES, stream);
-}
-
-/* Whether v is the first dims of k. */
-static inline bool decode_v_in_k(const struct attention_params *p) {
-    return p->v.data == p->k.data && p->d_v <= p->d_qk && p->v.stride[0] == p->k.stride[0] &&
-           p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
-}
-
 /* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. */
 template <class T, int D, int DV, int M, bool SHARED>
 static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t stream) {
-    typedef cudaError_t launch(const struct decode_params *, cudaStream_t);
     using apart = decode_shape<T, D, DV, M, false>;
     using in_k = decode_shape<T, D, DV, M, SHARED>;
-    static launch *const launches[2][2] = {
-        {decode_launch_one<apart, false>, decode_launch_one<apart, true>},
-        {decode_launch_one<in_k, false>, decode_launch_one<in_k, true>},
+    static const struct decode_variant variants[2][2] = {
+        {{decode_attention<apart, false>, apart::THREADS, apart::BYTES},
+         {decode_attention<apart, true>, apart::THREADS, apart::BYTES}},
+        {{decode_attention<in_k, false>, in_k::THREADS, in_k::BYTES},
+         {decode_attention<in_k, true>, in_k::THREADS, in_k::BYTES}},
     };
-    const cudaError_t code = launches[decode_v_in_k(&p->of)][p->of.modify.each != 0](p, stream);
-    return code ? code : decode_merge_launch<T>(p, stream);
+    return decode_launch_variants<T>(variants, p, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */

@@ -8,19 +8,33 @@
 
 /* ---- items ---- */
 
+/* schedule_part, in 32 bits where the products fit them. */
+static __device__ __forceinline__ void decode_part(int64_t keys, int32_t part, int32_t parts,
+                                                   int64_t *begin, int64_t *end) {
+    if (parts > 1 && keys >> 16) {
+        schedule_part(keys, part, parts, begin, end);
+        return;
+    }
+    const uint32_t chunks = ((uint32_t)keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
+    *begin = parts == 1 ? 0 : chunks * (uint32_t)part / (uint32_t)parts * SCHEDULE_CHUNK;
+    *end =
+        part + 1 == parts ? keys : chunks * (uint32_t)(part + 1) / (uint32_t)parts * SCHEDULE_CHUNK;
+}
+
 static __device__ __forceinline__ struct decode_item decode_item_of(const struct decode_params &p,
                                                                     const struct work_item &w) {
     const struct attention_params &of = p.of;
     const int32_t first = w.batch_head * of.tile_heads;
     struct decode_item item;
-    item.batch = first / of.heads_q;
-    item.head = first % of.heads_q;
-    item.head_kv = item.head / (of.heads_q / of.heads_kv);
-    const int32_t heads = (int32_t)p.image.heads;
-    const int64_t list = (int64_t)item.batch * heads + item.head / (of.heads_q / heads);
+    const int32_t heads = (int32_t)p.image.heads; /* of a batch, with lists of their own */
+    item.batch = decode_quotient(first, of.heads_q);
+    item.head = first - item.batch * of.heads_q;
+    item.head_kv = of.heads_kv == 1 ? 0 : item.head / (of.heads_q / of.heads_kv);
+    const int64_t list =
+        (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
     item.T = list * p.tiles + w.tile;
     int64_t begin, end;
-    schedule_part(__ldg(p.keys + item.T), w.part, w.parts, &begin, &end);
+    decode_part(__ldg(p.keys + item.T), w.part, w.parts, &begin, &end);
     item.begin = (uint32_t)begin;
     item.end = (uint32_t)end;
     item.row = decode_tile_query(p, w.tile);
@@ -115,10 +129,11 @@ static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct d
     constexpr int PIECES = shape::ROW / 16;
     const int32_t rows = p.of.tile_rows * p.of.tile_heads;
     for (int i = (int)threadIdx.x; i < shape::M * PIECES; i += shape::THREADS) {
-        const int row = i / PIECES, piece = i % PIECES, query = row % p.of.tile_rows;
+        const int row = i / PIECES, piece = i % PIECES, query = decode_row_query(p, row);
         const bool wanted = row < rows && query < item.rows && 8 * piece < p.of.d_qk;
-        const char *from = attention_head<T>(p.of.q, item.batch, item.head + row / p.of.tile_rows) +
-                           (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
+        const char *from =
+            attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
+            (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
         const uint32_t at = to + (uint32_t)(row * shape::ROW) + swizzle_piece(row, piece);
         if (p.of.q_scale == 1)
             cp_async_16_l2_128(at, from, wanted);

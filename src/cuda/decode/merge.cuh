@@ -33,9 +33,11 @@ static __device__ __forceinline__ int64_t decode_merges(const struct decode_para
 template <class T>
 static __device__ __forceinline__ void decode_merge_row(const struct decode_params &p,
                                                         const struct merge_item &merge, int row) {
-    const int32_t query = row % p.of.tile_rows, packed = row / p.of.tile_rows, lane = warp_lane();
+    const int32_t query = decode_row_query(p, row), packed = decode_row_head(p, row),
+                  lane = warp_lane();
     const int32_t first = merge.batch_head * p.of.tile_heads;
-    const int32_t batch = first / p.of.heads_q, head = first % p.of.heads_q + packed;
+    const int32_t batch = decode_quotient(first, p.of.heads_q);
+    const int32_t head = first - batch * p.of.heads_q + packed;
     const int32_t i = decode_tile_query(p, merge.tile) + query;
     if (i >= decode_tile_query(p, merge.tile + 1))
         return;

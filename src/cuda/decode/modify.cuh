@@ -14,7 +14,7 @@ struct decode_lane {
 template <class shape>
 static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct decode_params &p) {
     const int row = 16 * decode_group<shape>() + warp_lane() / 4;
-    return {{row % p.of.tile_rows, (row + 8) % p.of.tile_rows}};
+    return {{decode_row_query(p, row), decode_row_query(p, row + 8)}};
 }
 
 /* Heads of a lane's two rows; of rows that there are not, one that there is. Found when they are
@@ -23,7 +23,7 @@ template <class shape>
 static __device__ __forceinline__ int32_t decode_head(const struct decode_params &p,
                                                       const struct decode_item &item, int r) {
     const int row = 16 * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
-    return min(item.head + row / p.of.tile_rows, p.of.heads_q - 1);
+    return min(item.head + decode_row_head(p, row), p.of.heads_q - 1);
 }
 
 /* Softcap, then ALiBi. */

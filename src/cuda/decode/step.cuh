@@ -8,10 +8,10 @@
 
 /* This warp's group of 16 rows, and its number among the warps that share them. */
 template <class shape> static __device__ __forceinline__ int decode_group(void) {
-    return (int)threadIdx.x / 32 / shape::COLUMNS;
+    return shape::group((int)threadIdx.x / 32);
 }
 template <class shape> static __device__ __forceinline__ int decode_column(void) {
-    return (int)threadIdx.x / 32 % shape::COLUMNS;
+    return shape::column((int)threadIdx.x / 32);
 }
 
 /* A [16, D] of this warp's rows of Q, where registers hold it. */

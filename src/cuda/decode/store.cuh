@@ -11,7 +11,7 @@ struct decode_row {
 };
 static __device__ __forceinline__ struct decode_row
 decode_row_of(const struct decode_params &p, const struct decode_item &item, int row) {
-    const int32_t head = row / p.of.tile_rows, query = row % p.of.tile_rows;
+    const int32_t head = decode_row_head(p, row), query = decode_row_query(p, row);
     return {head, item.head + head, query, head < p.of.tile_heads && query < item.rows};
 }
 

@@ -104,6 +104,12 @@ static const char *decode_refuses(const struct problem *problem, const tess_targ
     return NULL;
 }
 
+static const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    return target->architecture == 90 ? decode_refuses(problem, target)
+                                      : "the target's architecture is not 90 (compute capability "
+                                        "9.0)";
+}
+
 /* ---- CTAs and steps ---- */
 
 /* CTAs that stay for several items, which are assigned among them. */
@@ -225,12 +231,18 @@ static const struct family family_small_m_16bit = {
 
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
+#define decode_rows_sm90 decode_rows_64
 static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
                                                .heights =
                                                    "its query tiles have 1, 2, 4, 8 or 16 rows"};
 static const struct family family_decode_64 = {
     .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
+
+static const struct family family_decode_sm90 = {.cluster = 1,
+                                                 .refuses = decode_sm90_refuses,
+                                                 .heights =
+                                                     "its query tiles have 1, 2, 4 ... 64 rows"};
 
 /* ---- packing and weighing ---- */
 
@@ -297,16 +309,22 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
+#define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
 #define WEIGHED_DECODE_16 1
+#define WEIGHED_DECODE_sm90 1
 #define WEIGHED_DECODE_64 0
+#define PACKED_DECODE_16 16
+#define PACKED_DECODE_sm90 64
+#define PACKED_DECODE_64 64
 #define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
         .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
                                          .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
                                                                      bytes, bytes, bytes},         \
-                                         .gqa_rows = high,                                         \
+                                         .gqa_rows = PACKED_DECODE_##high,                         \
                                          .gqa_any = 1,                                             \
+                                         .whole_shares = (head) > DECODE_SHARES,                   \
                                          .weighed = WEIGHED_DECODE_##high,                         \
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \

@@ -1,0 +1,33 @@
+/* Decode: launches. A kernel has four variants: V apart or in K, scores plain or modified. */
+#ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
+#define TESSERA_CUDA_DECODE_LAUNCH_CUH
+
+#include "decode/merge.cuh"
+
+struct decode_variant {
+    void (*kernel)(const struct decode_params);
+    int threads, bytes; /* of a CTA; bytes of shared memory */
+};
+
+/* Whether v is the first dims of k. */
+static inline bool decode_v_in_k(const struct attention_params *p) {
+    return p->v.data == p->k.data && p->d_v <= p->d_qk && p->v.stride[0] == p->k.stride[0] &&
+           p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
+}
+
+/* variants: [v in k][modified]. The merge follows. */
+template <class T>
+static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
+                                          const struct decode_params *p, cudaStream_t stream) {
+    const struct decode_variant of = variants[decode_v_in_k(&p->of)][p->of.modify.each != 0];
+    cudaError_t code = cudaFuncSetAttribute((const void *)of.kernel,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, of.bytes);
+    void *arguments[] = {(void *)p};
+    if (!code && p->image.most_items > 0)
+        code =
+            cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(p->image.most_items)),
+                             dim3(of.threads), arguments, of.bytes, stream);
+    return code ? code : decode_merge_launch<T>(p, stream);
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* Decode on Hopper: the kernel and its launch. config.cuh describes the pipeline. */
+#ifndef TESSERA_CUDA_DECODE_SM90_KERNEL_CUH
+#define TESSERA_CUDA_DECODE_SM90_KERNEL_CUH
+
+#include "decode/sm90/outputs.cuh"
+#include "decode/sm90/producer.cuh"
+#include "decode/sm90/scores.cuh"
+
+template <class shape, bool MODIFIED>
+static __global__ void __launch_bounds__(shape::THREADS, 1)
+    decode_sm90(const __grid_constant__ struct decode_params p) {
+    extern __shared__ __align__(1024) char memory[];
+    decode_merge_early();
+    struct work_item w =
+        p.image.items[blockIdx.x]; /* not today's, maybe: it comes with the header */
+    const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
+    if ((int)blockIdx.x >= items)
+        return;
+    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    if (threadIdx.x == 0)
+        decode_sm90_barriers<shape>(shared);
+    __syncthreads();
+    /* Each role goes through the CTA's items at its own pace. */
+    const auto each = [&](const auto &take) {
+        uint32_t step = 0; /* counted over all items */
+#pragma unroll 1
+        for (int i = (int)blockIdx.x;;) {
+            take(w, i, step);
+            i += (int)gridDim.x;
+            if (i >= items)
+                return;
+            w = p.image.items[i];
+        }
+    };
+    const int role = sm90_uniform((int)threadIdx.x / 128);
+    if (role == 0) {
+        registers_release<shape::PRODUCER>();
+        struct decode_sm90_pending pending = {0};
+        each([&](const struct work_item &of, int, uint32_t &step) {
+            decode_sm90_produce<shape>(memory, shared, p, of, step, pending);
+        });
+        decode_sm90_signal<0>(pending);
+    } else if (role == 1) {
+        registers_release<shape::SCORES>();
+        each([&](const struct work_item &of, int, uint32_t &step) {
+            decode_sm90_score<shape, MODIFIED>(memory, shared, p, of, step);
+        });
+    } else {
+        registers_claim<shape::OUTPUTS>();
+        each([&](const struct work_item &of, int i, uint32_t &step) {
+            decode_sm90_output<shape>(memory, shared, p, of, p.image.items + i, step);
+        });
+    }
+}
+
+template <class T, int D, int DV>
+static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_t stream) {
+    using apart = decode_sm90_shape<T, D, DV, false>;
+    using in_k = decode_sm90_shape<T, D, DV, true>;
+    static const struct decode_variant variants[2][2] = {
+        {{decode_sm90<apart, false>, apart::THREADS, apart::BYTES},
+         {decode_sm90<apart, true>, apart::THREADS, apart::BYTES}},
+        {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES},
+         {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES}},
+    };
+    return decode_launch_variants<T>(variants, p, stream);
+}
+
+template <class T, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {
+    constexpr int apart = decode_sm90_shape<T, D, DV, false>::BYTES;
+    constexpr int in_k = decode_sm90_shape<T, D, DV, true>::BYTES;
+    return apart > in_k ? apart : in_k;
+}
+
+#endif
