@@ -29,15 +29,64 @@ static void tensor_draw(struct lab_tensor *t, uint64_t seed) {
                         lab_normal(seed, (uint64_t)(b * n[1] + h), (uint64_t)i));
 }
 
+struct lab_cache_shape cache_shape(const tess_problem *p, uint64_t seed) {
+    const tess_type k_type = p->k_type ? p->k_type : p->type;
+    const tess_type v_type = p->v_type ? p->v_type : p->type;
+    return (struct lab_cache_shape){.batch = p->batch,
+                                    .heads_kv = p->heads_kv,
+                                    .n_kv = p->n_kv,
+                                    .d_qk = p->d_qk,
+                                    .d_v = p->d_v,
+                                    .k_type = k_type,
+                                    .v_type = p->v_in_k ? k_type : v_type,
+                                    .page_size = p->page_size,
+                                    .k_scale = p->k_scale,
+                                    .v_scale = p->v_scale,
+                                    .group = p->scale_group,
+                                    .v_in_k = (int)p->v_in_k,
+                                    .alignment = 16,
+                                    .seed = seed};
+}
+
+void cache_draw(tess_problem *p, uint64_t seed) {
+    const int wide = p->type == TESS_F32;
+    if (PICK(30, 0, 1))
+        return;
+    p->alignment = 8; /* rows of 8 bits have as many bytes as dims */
+    p->page_size = PICK(31, 0, 1, 2, 16, 64, 256);
+    p->k_type = (tess_type)PICK(32, 0, TESS_E4M3, TESS_E5M2, wide ? TESS_F16 : 0);
+    p->v_in_k = p->d_v <= p->d_qk && PICK(33, 0, 0, 1);
+    if (!p->v_in_k)
+        p->v_type = (tess_type)PICK(34, p->k_type, p->k_type, 0, TESS_E4M3, wide ? TESS_BF16 : 0);
+    p->scale_group = PICK(37, 8, 16);
+    const int k_groups =
+        p->d_qk % p->scale_group == 0 && (!p->v_in_k || p->d_v % p->scale_group == 0);
+    if (p->k_type >= TESS_E4M3)
+        p->k_scale = (tess_scaling)PICK(35, 0, 1, 2, 3, k_groups ? 4 : 3);
+    if (p->v_type >= TESS_E4M3)
+        p->v_scale = (tess_scaling)PICK(36, 0, 1, 2, 3, p->d_v % p->scale_group == 0 ? 4 : 3);
+    if (p->k_scale != TESS_SCALE_GROUP && p->v_scale != TESS_SCALE_GROUP)
+        p->scale_group = 0;
+}
+
+void tensors_store(struct tensors *t) {
+    lab_cache_values(&t->cache, &t->k.view, &t->v.view);
+    lab_cache_store(&t->cache, &t->k.view, &t->v.view);
+}
+
 void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed) {
+    const struct lab_cache_shape cache = cache_shape(p, seed);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk);
-    tensor_make(&t->k, p->type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
-    tensor_make(&t->v, p->type, p->batch, p->heads_kv, p->n_kv, p->d_v);
+    tensor_make(&t->k, cache.k_type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
+    tensor_make(&t->v, cache.v_type, p->batch, p->heads_kv, p->n_kv, p->d_v);
     tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v);
     tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1);
     tensor_draw(&t->q, seed);
     tensor_draw(&t->k, seed + 1);
     tensor_draw(&t->v, seed + 2);
+    if (lab_cache_make(&t->cache, &cache))
+        fail_msg("no memory");
+    tensors_store(t);
     t->workspace = (struct lab_buffer){0};
 }
 
@@ -48,6 +97,7 @@ void tensors_free(struct tensors *t) {
     lab_tensor_free(&t->o);
     lab_tensor_free(&t->lse);
     lab_buffer_free(&t->workspace);
+    lab_cache_free(&t->cache);
 }
 
 tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void *image) {
@@ -56,7 +106,11 @@ tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void
     t->workspace = setting_workspace(plan);
     lab_tensor_poison(&t->o);
     lab_tensor_poison(&t->lse);
-    a.q = &t->q.view, a.k = &t->k.view, a.v = &t->v.view, a.o = &t->o.view, a.lse = &t->lse.view;
+    const struct lab_cache *c = &t->cache;
+    a.q = &t->q.view, a.k = &lab_cache_k(c, &t->k)->view, a.o = &t->o.view, a.lse = &t->lse.view;
+    a.v = c->v_in_k ? NULL : &lab_cache_v(c, &t->v)->view;
+    a.page_table = c->of.table;
+    a.k_scale = c->of.k_scale, a.v_scale = c->v_in_k ? NULL : c->of.v_scale;
     a.workspace = t->workspace.data, a.workspace_size = tess_plan_workspace_size(plan);
     a.image = image, a.image_size = image ? tess_plan_image_size(plan) : 0;
     return a;
@@ -80,7 +134,10 @@ void hold(const struct tensors *t, const tess_pattern *pattern, const struct lab
           uint64_t seed) {
     struct lab_oracle oracle;
     struct lab_report report;
-    if (lab_oracle_run(&oracle, &t->q.view, &t->k.view, &t->v.view, pattern, scoring, NULL, 0))
+    struct lab_scoring over = scoring ? *scoring : (struct lab_scoring){0};
+    over.cache = &t->cache.of;
+    if (lab_oracle_run(&oracle, &t->q.view, &lab_cache_k(&t->cache, &t->k)->view,
+                       &lab_cache_v(&t->cache, &t->v)->view, pattern, &over, NULL, 0))
         fail_msg("no memory");
     lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
     if (!report.ok)

@@ -419,7 +419,12 @@ static void cuda_decode_refuses_by_name(void **state) {
     tess_pattern_free(pattern);
 
     const struct problem fits = {
-        .type = TESS_BF16, .d_qk = 128, .d_v = 128, .alignment = 16, .scale = 1};
+        .type = TESS_BF16,
+        .d_qk = 128,
+        .d_v = 128,
+        .alignment = 16,
+        .scale = 1,
+        .caches = {.k_type = TESS_BF16, .v_type = TESS_BF16, .page_shift = CACHE_WHOLE}};
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
     type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
     height.tile_rows = 3;

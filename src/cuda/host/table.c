@@ -58,6 +58,9 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = own->too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
+    if (!why && !caches_plain(problem))
+        why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
+              "must be 0";
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
