@@ -5,7 +5,7 @@
 #ifndef TESTS_DEVICE_RUN_H
 #define TESTS_DEVICE_RUN_H
 
-#include "lab/cache.h"
+#include "support/caches.h"
 #include "support/device_lists.h"
 
 struct tensors {
@@ -16,14 +16,9 @@ struct tensors {
 /* k and v have the problem's types; pages and scales are drawn. */
 void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed);
 
-/* Draws pages, types and scales of keys and values, for half of the seeds. */
-void cache_draw(tess_problem *p, uint64_t seed);
-
 /* To be called after a change of k or v, such as poison. */
 void tensors_store(struct tensors *t);
 
-/* The cache of a problem. */
-struct lab_cache_shape cache_shape(const tess_problem *p, uint64_t seed);
 void tensors_free(struct tensors *t);
 
 /* The arguments of a run into poisoned outputs, with a workspace of the plan's size. */
