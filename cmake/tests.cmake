@@ -31,8 +31,8 @@ foreach(name arrays lists schedule pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
 foreach(name fill fill_bits fill_refusals)
-    tessera_test(unit ${name} TEAMS SOURCES tests/support/device_lists.c tests/support/device_run.c
-        tests/support/support.c INCLUDES src)
+    tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
+        tests/support/device_run.c tests/support/support.c INCLUDES src)
 endforeach()
 foreach(name sddmm softmax spmm)
     tessera_test(kernels ${name} TEAMS INCLUDES src src/cpu)
@@ -41,6 +41,8 @@ tessera_test(kernels gradients_cpu TEAMS SOURCES tests/support/gradient_passes.c
 foreach(name softmax_backward spmm_transposed)
     tessera_test(kernels ${name} TEAMS SOURCES tests/support/stages.c INCLUDES src src/cpu)
 endforeach()
+tessera_test(unit caches TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
+    tests/support/device_run.c tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
@@ -69,7 +71,7 @@ tessera_test(unit cuda_backward INCLUDES src src/cuda)
 tessera_test(unit cuda_backward_staged INCLUDES src src/cuda)
 tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
-foreach(name granules plan select staged_variants cuda_print cuda_backward cuda_backward_staged
+foreach(name caches granules plan select staged_variants cuda_print cuda_backward cuda_backward_staged
         fill_kernels)
     tessera_cuda_planning(${name})
 endforeach()
@@ -106,12 +108,13 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
-tessera_test(kernels decode SOURCES tests/support/device_lists.c tests/support/support.c
+tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/device_lists.c
+    tests/support/support.c
     INCLUDES src src/cpu)
 set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention caches gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: docs/notes/planning.md.
 add_executable(cuda_fill_times tests/kernels/cuda_fill_times.c)

@@ -20,9 +20,8 @@ if(TESSERA_WITH_CUDA)
     target_include_directories(lab_flush SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
 add_library(lab STATIC
-    lab/backward.c lab/case.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c lab/device.c
-    lab/fill.c
-    lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
+    lab/backward.c lab/cache.c lab/case.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c
+    lab/device.c lab/fill.c lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c
     lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)

@@ -110,8 +110,15 @@ typedef struct tess_error {
     char message[256]; /* one line without a newline: what is wrong and what to change */
 } tess_error;
 
-/* Storage types. Sums are always f32 or better. */
-typedef enum tess_type { TESS_F32 = 0, TESS_F16 = 1, TESS_BF16 = 2 } tess_type;
+/* Storage types. Sums are always f32 or better. The 8-bit ones (OCP 8-bit floating point) are for keys
+ * and values alone: E4M3 has no Inf, its largest number is 448. */
+typedef enum tess_type {
+    TESS_F32 = 0,
+    TESS_F16 = 1,
+    TESS_BF16 = 2,
+    TESS_E4M3 = 3,
+    TESS_E5M2 = 4
+} tess_type;
 
 /* Where tensors live and kernels run. */
 typedef enum tess_backend { TESS_CPU = 0, TESS_CUDA = 1 } tess_backend;
@@ -473,6 +480,15 @@ typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 /* What the runs of a plan compute. */
 typedef enum tess_operation { TESS_ATTENTION = 0, TESS_ATTENTION_BACKWARD = 1 } tess_operation;
 
+/* What a scale of keys or values is shared by: an element is its stored value times its scale. */
+typedef enum tess_scaling {
+    TESS_SCALE_NONE = 0,
+    TESS_SCALE_TENSOR = 1,
+    TESS_SCALE_HEAD = 2,  /* the keys of a K/V head, of all batches */
+    TESS_SCALE_TOKEN = 3, /* a row */
+    TESS_SCALE_GROUP = 4  /* scale_group dims of a row */
+} tess_scaling;
+
 /* Gradients that a backward can be asked for. */
 enum {
     TESS_GRADIENT_Q = 1,
@@ -542,6 +558,22 @@ enum {
  *              backward adds it to o
  *
  * CUDA's fused backward has up to 256 dims; the staged one any number.
+ *
+ * Keys and values as caches hold them (docs/semantics.md, "Caches"): fused attention alone.
+ *
+ *   k_type, v_type
+ *              types of K and V, 0 as `type`: TESS_F16 and TESS_BF16 beside q of f32 and of the same
+ *              type, TESS_E4M3 and TESS_E5M2 beside any
+ *   v_in_k     1: V is the first d_v dims of K, type and scales included, and a run is given none
+ *   page_size  rows of a page, a power of two up to 4096; 0: not paged. K and V are [pages, heads_kv,
+ *              page_size, dims], and a run is given the page table. Key j of batch b is row
+ *              j % page_size of page page_table[b][j / page_size]; of a page that there is not (below
+ *              0, or at or past the last) no key is listed, and nothing is read
+ *   k_scale, v_scale
+ *              what scales are shared by; for 8-bit types alone
+ *   scale_group
+ *              dims of a scale, 0: 128. Divides d_qk where k_scale is TESS_SCALE_GROUP, and d_v where
+ *              v_scale is
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -567,10 +599,15 @@ typedef struct tess_problem {
     int64_t gradients;
     int64_t spill_size;
     int64_t o_rest;
+    tess_type k_type, v_type;
+    int64_t v_in_k;
+    int64_t page_size;
+    tess_scaling k_scale, v_scale;
+    int64_t scale_group;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
-/* Fills sizes, type and the largest alignment up to 16 that the tensors have (o may be NULL: then
+/* Fills sizes, types and the largest alignment up to 16 that the tensors have (o may be NULL: then
  * make sure that it has the same); the other fields get their defaults. */
 TESS_API tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
                                                const tess_tensor *k, const tess_tensor *v,
@@ -660,6 +697,11 @@ typedef struct tess_arguments {
     const tess_tensor *d_v; /* as v */
     float *d_alibi;         /* [heads_q], written, summed over the batch; NULL likewise */
     float *d_sink;          /* [heads_q], likewise */
+    /* What the problem says of keys and values; NULL where it does not. Scales are f32, and lie as K and
+     * V do: TENSOR [1, 1, 1, 1], HEAD [1, heads_kv, 1, 1], TOKEN [.., .., .., 1] with the batch, heads
+     * and rows of K or V, or their pages, GROUP [.., .., .., dims / scale_group]. */
+    const int32_t *page_table; /* [batch][ceil(n_kv / page_size)] */
+    const tess_tensor *k_scale, *v_scale;
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
@@ -928,7 +970,7 @@ TESS_API const char *tess_version(void);                          /* "0.1.0" */
 TESS_API const char *tess_status_name(tess_status status);        /* "TESS_OK" */
 TESS_API const char *tess_status_text(tess_status status);        /* "success" */
 TESS_API const char *tess_list_fault_name(tess_list_fault fault); /* "unsorted" */
-TESS_API const char *tess_type_name(tess_type type);              /* "f32", "f16", "bf16" */
+TESS_API const char *tess_type_name(tess_type type);              /* "f32", "f16", "e4m3", ... */
 TESS_API size_t tess_type_size(tess_type type);                   /* bytes; 0 if there is none */
 TESS_API const char *tess_backend_name(tess_backend backend);     /* "cpu", "cuda" */
 

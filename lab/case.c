@@ -32,6 +32,8 @@ static const char *const fill_words[] = {"normal",  "positive", "large", "huge",
                                          "extreme", "sink",     "nank",  "nanv", "inf",
                                          "tiny",    "cancel",   "top",   NULL};
 static const char *const operation_words[] = {"attention", "backward", NULL};
+static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
+static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
 /* Bit i of a set of letters is letters[i]. */
 static const char *const gradient_letters[] = {"qkvas", NULL};
@@ -77,6 +79,11 @@ static const struct key keys[] = {
     {"orest", NUMBER, FIELD(o_rest), 1, NULL, "1: backward with what rounding took from o; 0"},
     {"given", WORD, FIELD(given), 0, given_words, "backward: o, o32 (o in f32) or delta; o"},
     {"out32", NUMBER, FIELD(out32), 1, NULL, "1: backward with gradients in f32; 0"},
+    {"page", NUMBER, FIELD(page), 4096, NULL, "rows of a page of K and V; 0, not paged"},
+    {"kvtype", WORD, FIELD(kv_type), 0, kv_type_words, "of K and V: q, f16, bf16, e4m3, e5m2; q"},
+    {"kvscale", WORD, FIELD(kv_scale), 0, kv_scale_words,
+     "of K and V: none, tensor, head, token or group; none"},
+    {"vink", NUMBER, FIELD(v_in_k), 1, NULL, "1: V is the first dims of K; 0"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
@@ -213,7 +220,7 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[240] = "";
+    char names[288] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
@@ -242,6 +249,20 @@ static int complete_backward(const struct lab_case *c, const int seen[N_KEYS], c
     return 0;
 }
 
+/* Rules of caches, which fused attention alone reads. */
+static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
+    if (c->kv_scale && c->kv_type != TESS_E4M3 && c->kv_type != TESS_E5M2)
+        return refuse(why, "kvscale goes with kvtype=e4m3 and kvtype=e5m2");
+    if (!lab_case_caches(c))
+        return 0;
+    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
+        return refuse(why, "page, kvtype and vink go with pipeline=fused,op=attention");
+    if (c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
+        return refuse(why, "page, kvtype and vink go with fill=normal and fill=positive");
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
 /* Defaults that follow other keys, and rules between keys. */
 static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
     if (!was_seen(seen, "hkv"))
@@ -259,7 +280,7 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
                       (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, seen, why))
+    if (complete_backward(c, seen, why) || complete_caches(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
@@ -372,6 +393,14 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",dropout=%.17g", c->dropout);
     if (lab_case_backward(c))
         print_backward(&p, c);
+    if (c->page)
+        put(&p, ",page=%lld", (long long)c->page);
+    if (c->kv_type)
+        put(&p, ",kvtype=%s", kv_type_words[c->kv_type]);
+    if (c->kv_scale)
+        put(&p, ",kvscale=%s", kv_scale_words[c->kv_scale]);
+    if (c->v_in_k)
+        put(&p, ",vink=1");
 }
 
 tess_pattern_shape lab_case_shape(const struct lab_case *c) {
@@ -416,19 +445,26 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.kernel = c->kernel[0] ? c->kernel : NULL;
     p.softcap = c->softcap, p.dropout = c->dropout;
     p.alibi = c->alibi, p.sink = c->sink;
+    p.k_type = c->kv_type, p.v_type = c->v_in_k ? TESS_F32 : c->kv_type;
+    p.k_scale = c->kv_scale, p.v_scale = c->v_in_k ? TESS_SCALE_NONE : c->kv_scale;
+    p.page_size = c->page, p.v_in_k = c->v_in_k;
     p.operation = c->operation, p.gradients = c->gradients, p.o_rest = c->o_rest;
     if (pipeline == TESS_FUSED)
         p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
 
+    const int64_t rows = c->page ? c->page : c->nkv;
+    const size_t of_q = tess_type_size(c->type);
+    const size_t of_kv = c->kv_type ? tess_type_size(c->kv_type) : of_q;
+    const size_t element[4] = {of_q, of_kv, of_kv, of_q};
     const int64_t sizes[4][4] = {{c->b, c->h, c->n, c->d},
-                                 {c->b, c->hkv, c->nkv, c->d},
-                                 {c->b, c->hkv, c->nkv, c->dv},
+                                 {c->b, c->hkv, rows, c->d},
+                                 {c->b, c->hkv, rows, c->dv},
                                  {c->b, c->h, c->n, c->dv}};
     uint64_t strides = (uint64_t)c->align;
     for (int t = 0; t < 4; t++) {
         int64_t stride[4];
         lab_layout_strides(c->layout, sizes[t], stride);
-        strides |= (uint64_t)(stride[0] | stride[1] | stride[2]) * tess_type_size(c->type);
+        strides |= (uint64_t)(stride[0] | stride[1] | stride[2]) * element[t];
     }
     p.alignment = (int64_t)(strides & (~strides + 1));
     return p;

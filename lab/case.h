@@ -25,6 +25,11 @@
  *     dlse=1, orest=1               backward: with a gradient of lse; with o_rest (default 0)
  *     given=o|o32|delta             backward: what runs read, o, o in f32 or delta (default o)
  *     out32=1                       backward: gradients in f32, whatever the type (default 0)
+ *     page=ROWS                     K and V in pages of so many rows, in drawn places (default 0: none)
+ *     kvtype=q|f16|bf16|e4m3|e5m2   type of K and V (default q: as q's)
+ *     kvscale=none|tensor|head|token|group
+ *                                   what scales of K and V are shared by (default none), see cache.h
+ *     vink=1                        V is the first dims of K (default 0)
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -33,7 +38,7 @@
 
 #define LAB_CASE_TEXT 640 /* bytes that hold any printed case */
 #define LAB_WHY 320       /* bytes that hold any reason given by the lab */
-#define LAB_CASE_HELP 3072
+#define LAB_CASE_HELP 4096
 #define LAB_ANY (-1) /* backend or pipeline left out: every one there is */
 
 enum lab_lists { LAB_LISTS_Q, LAB_LISTS_KV, LAB_LISTS_1 };
@@ -87,6 +92,9 @@ struct lab_case {
     int64_t gradients;            /* TESS_GRADIENT_..., 0: of q, k and v */
     int64_t d_lse, o_rest, out32; /* 0 or 1 */
     enum lab_source_of_delta given;
+    int64_t page, v_in_k; /* and what fused attention alone has */
+    tess_type kv_type;    /* 0: as q's */
+    tess_scaling kv_scale;
 };
 
 /* The defaults. */
@@ -123,6 +131,11 @@ static inline int lab_case_asks(const struct lab_case *c, int backend, int pipel
 /* Whether the case has score modifiers. */
 static inline int lab_case_modifies(const struct lab_case *c) {
     return c->softcap > 0 || c->alibi || c->sink || c->dropout > 0;
+}
+
+/* Whether K and V are not rows of q's type. */
+static inline int lab_case_caches(const struct lab_case *c) {
+    return c->page || c->kv_type || c->v_in_k;
 }
 
 static inline int lab_case_backward(const struct lab_case *c) {

@@ -26,7 +26,10 @@ static int make_rest(struct lab_work *w) {
     if (lab_case_backward(&s->c) &&
         (lab_wanted_make(&w->wanted2, &s->c) || lab_fill_poison_queries(w->spec, &s->q.view)))
         return -1;
-    return lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view) || lab_work_answer(w) ? -1 : 0;
+    if (lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view))
+        return -1;
+    lab_cache_store(&s->cache, &s->k.view, &s->v.view);
+    return lab_work_answer(w);
 }
 
 int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY]) {
@@ -48,10 +51,12 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 
 int lab_work_answer(struct lab_work *w) {
     struct lab_setting *s = &w->s;
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    scoring.cache = &s->cache.of;
     lab_oracle_free(&w->oracle);
     lab_gradients_free(&w->gradients);
-    if (lab_oracle_run(&w->oracle, &s->q.view, &s->k.view, &s->v.view, w->spec, &scoring, NULL, 0))
+    if (lab_oracle_run(&w->oracle, &s->q.view, &lab_cache_k(&s->cache, &s->k)->view,
+                       &lab_cache_v(&s->cache, &s->v)->view, w->spec, &scoring, NULL, 0))
         return -1;
     if (!lab_case_backward(&s->c))
         return 0;
@@ -172,7 +177,8 @@ static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_p
                                   .v = &w->s.v,
                                   .o = &w->s.o,
                                   .lse = &w->s.lse,
-                                  .modifiers = &w->s.modifiers};
+                                  .modifiers = &w->s.modifiers,
+                                  .cache = &w->s.cache};
     struct lab_named_run r = {first, lab_pipeline_name((int)pipeline)};
     if (lab_ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
         same_again(out, w, &first, again, pipeline))

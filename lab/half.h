@@ -1,15 +1,19 @@
 /*
- * f16 and bf16 to and from double, and elements of tensors as doubles. Written apart from src/cpu,
+ * f16, bf16, e4m3 and e5m2 to and from double, and elements of tensors as doubles. Written apart from src/cpu,
  * so that the oracle does not share its mistakes. Rounding is to nearest, ties to even; values past
- * the largest finite one (after rounding) become infinite; NaN stays NaN.
+ * the largest finite one (after rounding) become infinite, and NaN in e4m3; NaN stays NaN.
  */
 #ifndef LAB_HALF_H
 #define LAB_HALF_H
 
 #include "tessera.h"
 
+double lab_e4m3_to_double(uint8_t bits);
+double lab_e5m2_to_double(uint8_t bits);
 double lab_f16_to_double(uint16_t bits);
 double lab_bf16_to_double(uint16_t bits);
+uint8_t lab_double_to_e4m3(double x);
+uint8_t lab_double_to_e5m2(double x);
 uint16_t lab_double_to_f16(double x);
 uint16_t lab_double_to_bf16(double x);
 

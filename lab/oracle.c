@@ -24,7 +24,7 @@ struct scratch {
 };
 
 static int scratch_make(struct scratch *s, const struct inputs *in) {
-    size_t n = (size_t)in->k->size[2], d = (size_t)in->q->size[3], dv = (size_t)in->v->size[3];
+    size_t n = (size_t)in->sizes.n_kv, d = (size_t)in->q->size[3], dv = (size_t)in->v->size[3];
     s->keys = malloc(n * sizeof *s->keys);
     s->weights = malloc(n * sizeof *s->weights);
     s->size = malloc(n * sizeof *s->size);
@@ -50,6 +50,41 @@ static int all_finite(const double *x, int64_t count) {
     return sum == 0; /* -ffast-math would break this; it is never used */
 }
 
+/* Whether key j of a batch has a page; where its row lies. */
+static int key_place(const struct inputs *in, int64_t b, int64_t j, int64_t at[2]) {
+    const struct lab_caching *cache = in->scoring.cache;
+    at[0] = b, at[1] = j;
+    if (!cache || !cache->table)
+        return 1;
+    at[0] = cache->table[b * cache->columns + j / cache->size];
+    at[1] = j % cache->size;
+    return at[0] >= 0 && at[0] < cache->pages;
+}
+
+/* Row (b, h, j) of K or V, as stored, times its scales (NULL: none). */
+static void load(double *out, const struct inputs *in, const tess_tensor *t,
+                 const tess_tensor *scale, int64_t b, int64_t h, int64_t j) {
+    int64_t at[2];
+    key_place(in, b, j, at);
+    lab_load_row(out, t, at[0], h, at[1]);
+    for (int64_t d = 0; scale && d < t->size[3]; d++) {
+        const int64_t index[4] = {at[0], h, at[1], d / in->scoring.cache->group};
+        int64_t place = 0;
+        for (int i = 0; i < 4; i++)
+            place += scale->size[i] == 1 ? 0 : index[i] * scale->stride[i];
+        out[d] *= lab_get(scale->data, scale->type, place);
+    }
+}
+
+/* Takes keys whose page there is not out of row x. */
+static void drop(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
+    int64_t n = 0, at[2];
+    for (int64_t e = 0; e < out->keys[x]; e++)
+        if (key_place(in, out->place[x].b, s->keys[e], at))
+            s->keys[n++] = s->keys[e];
+    out->keys[x] = n;
+}
+
 /* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets whether
  * the row lists a bad K row. */
 static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
@@ -62,7 +97,8 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
         q_square += s->q[d] * s->q[d];
     for (int64_t e = 0; e < out->keys[x]; e++) {
         double dot = 0, square = 0;
-        lab_load_row(s->kv, in->k, at->b, hk, s->keys[e]);
+        load(s->kv, in, in->k, in->scoring.cache ? in->scoring.cache->k_scale : NULL, at->b, hk,
+             s->keys[e]);
         for (int64_t d = 0; d < d_qk; d++) {
             dot += s->q[d] * s->kv[d];
             square += s->kv[d] * s->kv[d];
@@ -93,7 +129,8 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     int64_t hk = at->h / (heads / in->k->size[1]), head = at->h / (heads / in->lists_heads);
     double *o = out->o + x * d_v, sum = 0, spread = 0;
     tess_pattern_row(in->pattern, in->lists_batch == 1 ? 0 : at->b, head, at->i, s->keys,
-                     in->k->size[2], &out->keys[x], NULL);
+                     in->sizes.n_kv, &out->keys[x], NULL);
+    drop(out, x, in, s);
     lab_load_row(s->q, in->q, at->b, at->h, at->i);
     double top = scores(out, x, in, s, hk);
 
@@ -112,7 +149,8 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t e = 0; e < out->keys[x]; e++) {
         const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
         const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
-        lab_load_row(s->kv, in->v, at->b, hk, s->keys[e]);
+        load(s->kv, in, in->v, in->scoring.cache ? in->scoring.cache->v_scale : NULL, at->b, hk,
+             s->keys[e]);
         if (!all_finite(s->kv, d_v))
             out->lists_bad[x] |=
                 (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
@@ -169,7 +207,7 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
                         .lists_batch = info.batch,
                         .lists_heads = info.heads,
                         .scoring = scoring ? *scoring : (struct lab_scoring){0},
-                        .sizes = {heads, n_q, k->size[2]}};
+                        .sizes = {heads, n_q, info.n_kv}};
     if (!(in.scoring.scale < 0 || in.scoring.scale > 0))
         in.scoring.scale = 1 / sqrt((double)q->size[3]);
 #pragma omp parallel if (out->rows > 64)

@@ -117,9 +117,9 @@ static void tensor_add(struct parts *all, const char *name, const struct lab_ten
 }
 
 static void array_add(struct parts *all, const char *name, const struct lab_buffer *buffer,
-                      size_t slot) {
+                      size_t slot, int written) {
     if (buffer->base)
-        all->part[all->count++] = (struct part){name, NULL, buffer, slot, 1};
+        all->part[all->count++] = (struct part){name, NULL, buffer, slot, written};
 }
 
 #define SLOT(field) offsetof(tess_arguments, field)
@@ -128,8 +128,15 @@ static struct parts parts_of(const struct lab_run *run) {
     const struct lab_given *given = run->given;
     const struct lab_wanted *wanted = run->wanted;
     tensor_add(&all, "q", run->q, SLOT(q), 0);
-    tensor_add(&all, "k", run->k, SLOT(k), 0);
-    tensor_add(&all, "v", run->v, SLOT(v), 0);
+    const struct lab_cache *cache = run->cache;
+    tensor_add(&all, "k", cache ? lab_cache_k(cache, run->k) : run->k, SLOT(k), 0);
+    if (!cache || !cache->v_in_k)
+        tensor_add(&all, "v", cache ? lab_cache_v(cache, run->v) : run->v, SLOT(v), 0);
+    if (cache) {
+        array_add(&all, "page_table", &cache->table, SLOT(page_table), 0);
+        tensor_add(&all, "k_scale", &cache->k_scale, SLOT(k_scale), 0);
+        tensor_add(&all, "v_scale", &cache->v_scale, SLOT(v_scale), 0);
+    }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
     if (given) {
@@ -142,8 +149,8 @@ static struct parts parts_of(const struct lab_run *run) {
         tensor_add(&all, "d_q", &wanted->d_q, SLOT(d_q), 1);
         tensor_add(&all, "d_k", &wanted->d_k, SLOT(d_k), 1);
         tensor_add(&all, "d_v", &wanted->d_v, SLOT(d_v), 1);
-        array_add(&all, "d_alibi", &wanted->d_alibi, SLOT(d_alibi));
-        array_add(&all, "d_sink", &wanted->d_sink, SLOT(d_sink));
+        array_add(&all, "d_alibi", &wanted->d_alibi, SLOT(d_alibi), 1);
+        array_add(&all, "d_sink", &wanted->d_sink, SLOT(d_sink), 1);
     }
     return all;
 }

@@ -6,6 +6,7 @@
 #define LAB_RUN_H
 
 #include "lab/backward.h"
+#include "lab/cache.h"
 #include "lab/modifiers.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
@@ -35,6 +36,7 @@ struct lab_run {
     struct lab_tensor *o, *lse;
     enum lab_launch launch;
     const struct lab_modifiers *modifiers; /* NULL: none */
+    const struct lab_cache *cache;         /* of k and v; NULL: none */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };

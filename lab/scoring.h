@@ -12,6 +12,14 @@ struct lab_place {
     int64_t b, h, i;
 };
 
+/* How a cache holds keys and values: an element is its stored value times its scale. */
+struct lab_caching {
+    const int32_t *table;                 /* [batch][columns], NULL: not paged */
+    int64_t columns, size, pages;         /* of a page, rows */
+    const tess_tensor *k_scale, *v_scale; /* NULL: none */
+    int64_t group;                        /* dims of a scale where a row has several */
+};
+
 /* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */
 struct lab_scoring {
     double scale, softcap;
@@ -21,7 +29,8 @@ struct lab_scoring {
     /* Where this problem lies in the whole one: added to a head's number (b * heads + h, where heads 0
      * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
     int64_t first_head, heads, first_query, first_key, position;
-    const int32_t *key_positions; /* [n_kv], NULL: j + first_key */
+    const int32_t *key_positions;    /* [n_kv], NULL: j + first_key */
+    const struct lab_caching *cache; /* NULL: keys and values are the tensors' rows */
 };
 
 /* What the definitions need of a problem. */

@@ -20,6 +20,7 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
     tess_error error = tess_error_init();
     memset(s, 0, sizeof *s);
     s->c = *c;
+    const struct lab_cache_shape cache = lab_case_cache(c);
     tess_status status = lab_case_pattern(c, &s->pattern, &error);
     if (status) {
         snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
@@ -31,8 +32,8 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         int64_t size[4];
     } all[] = {
         {&s->q, c->type, {c->b, c->h, c->n, c->d}},
-        {&s->k, c->type, {c->b, c->hkv, c->nkv, c->d}},
-        {&s->v, c->type, {c->b, c->hkv, c->nkv, c->dv}},
+        {&s->k, cache.k_type, {c->b, c->hkv, c->nkv, c->d}},
+        {&s->v, cache.v_type, {c->b, c->hkv, c->nkv, c->dv}},
         {&s->o, c->given == LAB_GIVEN_O32 ? TESS_F32 : c->type, {c->b, c->h, c->n, c->dv}},
         {&s->lse, TESS_F32, {c->b, c->h, c->n, 1}},
     };
@@ -42,11 +43,13 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
             return -1;
         }
     if (lab_modifiers_make(&s->modifiers, c) || lab_given_make(&s->given, c) ||
-        lab_wanted_make(&s->wanted, c)) {
-        snprintf(why, LAB_WHY, "out of memory for the modifiers and gradients of this case");
+        lab_wanted_make(&s->wanted, c) || lab_cache_make(&s->cache, &cache)) {
+        snprintf(why, LAB_WHY, "out of memory for the modifiers, gradients and cache of this case");
         return -1;
     }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
+    lab_cache_values(&s->cache, &s->k.view, &s->v.view);
+    lab_cache_store(&s->cache, &s->k.view, &s->v.view);
     return 0;
 }
 
@@ -55,6 +58,7 @@ void lab_setting_free(struct lab_setting *s) {
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
     lab_modifiers_free(&s->modifiers);
+    lab_cache_free(&s->cache);
     lab_given_free(&s->given);
     lab_wanted_free(&s->wanted);
     tess_pattern_free(s->pattern);

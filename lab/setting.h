@@ -3,6 +3,7 @@
 #define LAB_SETTING_H
 
 #include "lab/backward.h"
+#include "lab/cache.h"
 #include "lab/modifiers.h"
 
 struct lab_setting {
@@ -10,6 +11,7 @@ struct lab_setting {
     tess_pattern *pattern;             /* made through the case's source */
     struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
     struct lab_modifiers modifiers;
+    struct lab_cache cache; /* what runs and the oracle find in place of k and v */
     struct lab_given given; /* backward */
     struct lab_wanted wanted;
 };

@@ -23,13 +23,15 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     for (int i = 0; i < 4; i++) {
         if (!all[i].given && i == 3)
             break;
-        const char *wrong = check_given(&t[i], all[i].given);
+        const char *wrong = (i == 1 || i == 2 ? check_stored : check_given)(&t[i], all[i].given);
         if (wrong)
             return error_set(error, TESS_INVALID_ARGUMENT, function, all[i].name, "%s: %s",
                              all[i].name, wrong);
         alignment_lower(&p.alignment, &t[i]);
     }
     p.type = t[0].type;
+    p.k_type = t[1].type == p.type ? TESS_F32 : t[1].type; /* 0: as q */
+    p.v_type = t[2].type == p.type ? TESS_F32 : t[2].type;
     p.batch = t[0].size[0];
     p.heads_q = t[0].size[1];
     p.n_q = t[0].size[2];

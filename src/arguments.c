@@ -1,6 +1,7 @@
 /* The arguments of a run, checked against its plan and turned into what kernels are handed. */
 #include "arguments.h"
 
+#include "plan/caches.h"
 #include "plan/problem.h"
 #include "base/status.h"
 
@@ -81,6 +82,8 @@ static struct view *view_of(const struct operand *of, struct kernel_args *args) 
 /* Whether any call of a plan for this problem has a use for the tensor. */
 static int operand_declared(const struct operand *of, const struct problem *p) {
     switch (of->use) {
+    case USES_V:
+        return !p->caches.v_in_k;
     case USES_GRADIENTS:
         return (p->gradients & of->gradient) != 0;
     case USES_O_REST:
@@ -94,14 +97,26 @@ static int operand_declared(const struct operand *of, const struct problem *p) {
     }
 }
 
-static struct tensor_rule operand_rule(const struct operand *of, const struct problem *p,
-                                       int when) {
+static tess_type operand_type(const struct operand *of, const struct problem *p) {
+    return of->dim == DIM_ONE  ? TESS_F32
+           : of->use == USES_K ? p->caches.k_type
+           : of->use == USES_V ? p->caches.v_type
+                               : p->type;
+}
+
+/* pages: of paged keys and values. */
+static struct tensor_rule operand_rule(const struct operand *of, const struct problem *p, int when,
+                                       int64_t pages) {
     const int64_t dims[] = {[DIM_QK] = p->d_qk, [DIM_V] = p->d_v, [DIM_ONE] = 1};
+    const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[of->dim]};
+    const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
+                              dims[of->dim]};
+    const int64_t queries[4] = {p->batch, p->heads_q, p->n_q, dims[of->dim]};
+    const int64_t *size = !of->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
     return (struct tensor_rule){
         .name = of->name,
-        .type = of->dim == DIM_ONE ? TESS_F32 : p->type,
-        .size = {p->batch, of->of_keys ? p->heads_kv : p->heads_q, of->of_keys ? p->n_kv : p->n_q,
-                 dims[of->dim]},
+        .type = operand_type(of, p),
+        .size = {size[0], size[1], size[2], size[3]},
         .alignment = of->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
         .output = when == WHEN_WRITTEN,
         .or_f32 = (of->or_f32 & when) != 0,
@@ -117,6 +132,10 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
                          const struct call *call, tess_error *error) {
     const int in_place = call->reads & USES_DELTA && a->delta ? USES_O | USES_O_REST : 0;
     const int uses = (call->reads | call->writes) & ~in_place;
+    int64_t pages;
+    tess_status status = caches_pages(&pages, p, a->k, call->function, error);
+    if (status)
+        return status;
     for (const struct operand *of = operands; of < operands + OPERANDS; of++) {
         const tess_tensor *given = given_of(of, a);
         const int when = call->writes & of->use ? WHEN_WRITTEN : WHEN_READ;
@@ -125,11 +144,14 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
             return undeclared(of->name, call->function, error);
         if (!declared || !(uses & of->use) || (!given && of->optional & when))
             continue;
-        const struct tensor_rule rule = operand_rule(of, p, when);
-        tess_status status = check_tensor(view_of(of, out), given, &rule, call->function, error);
+        const struct tensor_rule rule = operand_rule(of, p, when, pages);
+        status = check_tensor(view_of(of, out), given, &rule, call->function, error);
         if (status)
             return status;
     }
+    if (call->reads & USES_V && p->caches.v_in_k)
+        out->v = out->k;
+    out->pages = pages;
     return TESS_OK;
 }
 
@@ -154,6 +176,8 @@ static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
         {"alibi", a->alibi, sizeof *a->alibi, m->alibi, bias},
         {"sink", a->sink, sizeof *a->sink, m->sink, m->sink && weights},
         {"seed", a->seed, sizeof *a->seed, m->seed, drop},
+        {"page_table", a->page_table, sizeof *a->page_table, caches_paged(&p->caches),
+         caches_paged(&p->caches) && call->reads & USES_K},
         {"key_positions", a->key_positions, sizeof *a->key_positions, m->key_positions,
          m->key_positions && (bias || drop)},
         {"d_alibi", a->d_alibi, sizeof *a->d_alibi, d_alibi, d_alibi && gradients},
@@ -172,6 +196,8 @@ static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
     out->sink = a->sink;
     out->seed = a->seed;
     out->key_positions = a->key_positions;
+    out->page_table = a->page_table;
+    out->table_columns = caches_columns(p);
     out->d_alibi = gradients ? a->d_alibi : NULL;
     out->d_sink = gradients ? a->d_sink : NULL;
     return TESS_OK;
@@ -226,6 +252,8 @@ tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
     tess_status status = tensors_take(out, &plan->problem, &a, call, error);
     if (!status)
         status = arrays_take(out, &plan->problem, &a, call, error);
+    if (!status)
+        status = caches_take(out, &plan->problem, &a, function, error);
     if (status)
         return status;
     if ((call->reads | call->writes) & USES_SCORES) {

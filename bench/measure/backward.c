@@ -10,6 +10,9 @@
 static const double MULTIPLICATIONS = 1e8; /* the oracle's, about 0.3 s */
 
 const char *bench_backward_refuses(const struct lab_case *c, const struct bench_method *method) {
+    if (lab_case_caches(c) && (method->stages || method->layer || method->baselines))
+        return "page, kvtype and vink are measured whole and alone: take --stages, --layer and "
+               "--baseline away";
     if (!lab_case_backward(c))
         return NULL;
     if (method->stages || method->layer || method->baselines)

@@ -56,8 +56,8 @@ void bench_setting_spoil(struct bench_setting *s, int layer) {
 
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
     return lab_mirror_tensor(&p->tensors, &s->of.q, &p->q) ||
-           lab_mirror_tensor(&p->tensors, &s->of.k, &p->k) ||
-           lab_mirror_tensor(&p->tensors, &s->of.v, &p->v) ||
+           lab_mirror_tensor(&p->tensors, lab_cache_k(&s->of.cache, &s->of.k), &p->k) ||
+           lab_mirror_tensor(&p->tensors, lab_cache_v(&s->of.cache, &s->of.v), &p->v) ||
            lab_mirror_tensor(&p->tensors, &s->of.o, &p->o) ||
            lab_mirror_tensor(&p->tensors, &s->of.lse, &p->lse) ||
            (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
@@ -85,9 +85,11 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         p->scores = lab_device_alloc(backend, (size_t)tess_plan_scores_count(plan) * sizeof(float));
     if (scores && !p->scores)
         return "out of memory for the scores";
-    if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a))
+    if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a) ||
+        lab_cache_place(&s->of.cache, &p->tensors, p->scales, &a))
         return p->tensors.why;
-    a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
+    a.v = s->of.cache.v_in_k ? NULL : &p->v;
+    a.q = &p->q, a.k = &p->k, a.o = &p->o, a.lse = &p->lse;
     p->arguments = a;
     return lab_case_backward(&s->of.c) ? bench_backward_place(p, &s->of) : NULL;
 }

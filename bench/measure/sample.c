@@ -23,11 +23,13 @@ int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
         places[x].h = lab_below(c->seed, SAMPLE_STREAM, draw + 1, c->h);
         places[x].i = lab_below(c->seed, SAMPLE_STREAM, draw + 2, c->n);
     }
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->of.modifiers, c);
+    struct lab_scoring scoring = lab_modifiers_scoring(&s->of.modifiers, c);
+    scoring.cache = &s->of.cache.of;
     places[0] = (struct lab_place){c->b - 1, c->h - 1, c->n - 1};
     places[1] = (struct lab_place){0, 0, 0};
-    return lab_oracle_run(oracle, &s->of.q.view, &s->of.k.view, &s->of.v.view, pattern, &scoring,
-                          places, count);
+    return lab_oracle_run(oracle, &s->of.q.view, &lab_cache_k(&s->of.cache, &s->of.k)->view,
+                          &lab_cache_v(&s->of.cache, &s->of.v)->view, pattern, &scoring, places,
+                          count);
 }
 
 int bench_sample_check(const struct lab_oracle *oracle, const struct bench_setting *s, int lse,

@@ -32,9 +32,8 @@ static const struct {
     const char *name;
     size_t size;
 } types[] = {
-    [TESS_F32] = {"f32", 4},
-    [TESS_F16] = {"f16", 2},
-    [TESS_BF16] = {"bf16", 2},
+    [TESS_F32] = {"f32", 4},   [TESS_F16] = {"f16", 2},   [TESS_BF16] = {"bf16", 2},
+    [TESS_E4M3] = {"e4m3", 1}, [TESS_E5M2] = {"e5m2", 1},
 };
 
 static const char *const backend_names[] = {[TESS_CPU] = "cpu", [TESS_CUDA] = "cuda"};

@@ -183,6 +183,8 @@ static const char *pairs_refuse(const struct problem *p) {
     const double factor = fabs(p->scale) * 1.4426950408889634;
     if (p->type != TESS_BF16)
         return "it multiplies bf16";
+    if (p->caches.k_type != TESS_BF16 || p->caches.v_type != TESS_BF16)
+        return "it multiplies keys and values of bf16";
     if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
         return "it needs d_qk in multiples of 32 and d_v of 16";
     if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */

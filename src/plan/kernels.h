@@ -45,6 +45,16 @@ struct block_rows {
     int64_t bands, bitmasks; /* tiles with masks, of all lists */
 };
 
+/* Keys and values as a cache holds them. */
+struct caches {
+    tess_type k_type, v_type;
+    int32_t v_in_k;
+    int32_t page_shift; /* log2 of a page's rows; CACHE_WHOLE: not paged */
+    tess_scaling k_scale, v_scale;
+    int64_t k_group, v_group; /* dims of a scale */
+};
+#define CACHE_WHOLE 31 /* all keys are rows of one page */
+
 /* A tess_problem with every default resolved and every rule checked. */
 struct problem {
     tess_operation operation;
@@ -62,8 +72,22 @@ struct problem {
     int64_t part_keys;
     int32_t parts_asked; /* the caller has named part_keys */
     struct modifiers modifiers;
+    struct caches caches;
     struct block_rows block_rows; /* what planning adds, for kernels of the stages */
 };
+
+static inline int type_is_8bit(tess_type type) {
+    return type == TESS_E4M3 || type == TESS_E5M2;
+}
+
+static inline int caches_paged(const struct caches *c) {
+    return c->page_shift != CACHE_WHOLE;
+}
+
+/* Whether kernels that know keys and values of the problem's type alone, row behind row, compute it. */
+static inline int caches_plain(const struct problem *p) {
+    return p->caches.k_type == p->type && p->caches.v_type == p->type && !caches_paged(&p->caches);
+}
 
 /* Keys that a kernel on a device copies by one instruction at most: costs depend on how blocks fit. */
 #define KERNEL_TILE_KEYS 64
@@ -142,6 +166,9 @@ struct kernel_args {
     const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
     const uint64_t *seed;
     const int32_t *key_positions; /* [n_kv] */
+    struct view k_scale, v_scale; /* f32, data NULL: none; as k and v */
+    const int32_t *page_table;    /* [batch][table_columns], NULL: not paged */
+    int64_t pages, table_columns;
     float *scores;
     float *gradients; /* staged backward: as scores, dP and then dS; NULL = not wanted */
     const struct bcsr *bcsr;

@@ -1,6 +1,7 @@
 /* Rejecting callers: problems, tensors, and patterns that do not fit a problem. */
 #include "plan/problem.h"
 
+#include "plan/caches.h"
 #include "base/status.h"
 #include "base/threads.h"
 
@@ -44,7 +45,7 @@ static const char *sizes_wrong(const tess_problem *p) {
 }
 
 static const char *options_wrong(const tess_problem *p) {
-    if (!tess_type_size(p->type))
+    if (!type_is_of_queries(p->type))
         return "type is not TESS_F32, TESS_F16 or TESS_BF16";
     if (p->pipeline != TESS_FUSED && p->pipeline != TESS_STAGED)
         return "pipeline is not TESS_FUSED or TESS_STAGED";
@@ -52,7 +53,7 @@ static const char *options_wrong(const tess_problem *p) {
         return "scale is not a finite f32 number";
     if (p->alignment < 0 || p->alignment > 4096 || (p->alignment & (p->alignment - 1)))
         return "alignment is not a power of two up to 4096";
-    if (p->alignment && (size_t)p->alignment < tess_type_size(p->type))
+    if (p->alignment && (size_t)p->alignment < caches_element(p))
         return "alignment is less than the size of an element";
     if (p->threads < 0 || p->threads > THREADS_LEGAL)
         return "threads is not in 0 ... 65536";
@@ -181,7 +182,10 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         wrong = operation_wrong(&p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
-    const tess_status status = slices_check(&p, function, error);
+    tess_status status = slices_check(&p, function, error);
+    struct caches caches;
+    if (!status)
+        status = caches_check(&caches, &p, function, error);
     if (status)
         return status;
 
@@ -206,6 +210,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
         .parts_asked = p.part_keys != 0,
         .modifiers = modifiers_of(&p),
+        .caches = caches,
     };
     if (out->part_keys <= INT64_MAX - SCHEDULE_CHUNK)
         out->part_keys = (out->part_keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK * SCHEDULE_CHUNK;
@@ -222,8 +227,14 @@ tess_status check_size(const char *name, int which, int64_t value, int64_t most,
 }
 
 const char *check_given(tess_tensor *out, const tess_tensor *given) {
+    const char *wrong = check_stored(out, given);
+    return !wrong && type_is_8bit(out->type) ? "type is not TESS_F32, TESS_F16 or TESS_BF16"
+                                             : wrong;
+}
+
+const char *check_stored(tess_tensor *out, const tess_tensor *given) {
     const char *wrong = given ? struct_take(out, sizeof *out, sizeof *out, given) : "it is NULL";
-    return !wrong && !tess_type_size(out->type) ? "type is not TESS_F32, TESS_F16 or TESS_BF16"
+    return !wrong && !tess_type_size(out->type) ? "type is not one of TESS_F32 ... TESS_E5M2"
                                                 : wrong;
 }
 

@@ -17,6 +17,8 @@ tess_status check_size(const char *name, int which, int64_t value, int64_t most,
 
 /* A tensor as it is given. NULL, or what is wrong with it by itself. */
 const char *check_given(tess_tensor *out, const tess_tensor *given);
+/* The same of keys or values, which may have 8 bits. */
+const char *check_stored(tess_tensor *out, const tess_tensor *given);
 
 /* What a tensor must be. */
 struct tensor_rule {

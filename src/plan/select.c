@@ -84,6 +84,8 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
         return 1;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
+    easiest.caches = (struct caches){
+        .k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
@@ -201,7 +203,7 @@ double select_key_cost(const tess_plan *plan, const struct pass *pass, const str
     const int64_t n = pass->over_keys ? p->n_q : p->n_kv;
     const double head = (double)(n * (p->d_qk + p->d_v)) * (double)tess_type_size(p->type);
     double fetch = kernel->cost.key_dim;
-    if (p->type != TESS_F32)
+    if (p->caches.k_type != TESS_F32)
         fetch += kernel->cost.convert_dim;
     if (head > kernel->cost.near_size)
         fetch += kernel->cost.far_dim;

@@ -20,6 +20,7 @@
 #include "lab/half.h"
 #include "lab/mirror.h"
 #include "lab/rng.h"
+#include "support/caches.h"
 #include "support/device_lists.h"
 
 #include "cpu.h"
@@ -29,8 +30,9 @@ enum { SKIPPED = 77, REPEATS = 3, REPLAYS = 6, HEADS = 256, WORK = 40000000 };
 
 static int64_t cases = 400, first_seed = 1;
 
-/* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's. */
-static int64_t merges, bands, in_k, of_hopper;
+/* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's;
+ * what caches had. */
+static int64_t merges, bands, in_k, of_hopper, paged, eight_bit, scaled;
 
 /* ---- a problem, its plan and its memory ---- */
 
@@ -43,8 +45,10 @@ struct decoding {
     struct lab_tensor q, k, v, o, lse;
     struct lab_buffer workspace, slopes, sinks, word;
     struct lab_scoring scoring;
+    struct lab_cache cache; /* what runs and the oracle find in place of k and v */
     struct lab_mirror mirror;
     tess_tensor at[5]; /* on the device: q, k, v, o, lse */
+    tess_tensor scales[2];
     tess_arguments arguments;
     void *image; /* on the device */
     tess_stream stream;
@@ -95,6 +99,33 @@ static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int
                     lab_normal(seed, (uint64_t)row, (uint64_t)i));
 }
 
+/* Pages, 8 bits and scales, as the kernels have them: rows of whole 16 bytes, groups of 128 dims, and
+ * of f16 no scales of values by token. */
+static void caches_draw(struct decoding *t) {
+    tess_problem *p = &t->problem;
+    const uint64_t seed = t->seed;
+    const int whole = p->d_qk % 16 == 0 && p->d_v % 16 == 0, by_token = p->type == TESS_BF16;
+    const int groups = p->d_qk % 128 == 0 && p->d_v % 128 == 0 && by_token;
+    if (PICK(40, 0, 1, 1)) {
+        p->page_size = PICK(41, 0, 1, 2, 16, 64, 256, 4096);
+        p->v_in_k = t->v_in_k && PICK(42, 0, 1);
+    }
+    if (whole && PICK(43, 0, 1)) {
+        p->k_type = (tess_type)PICK(44, 0, TESS_E4M3, TESS_E4M3, TESS_E5M2);
+        if (!p->v_in_k)
+            p->v_type = (tess_type)PICK(45, 0, p->k_type, p->k_type, TESS_E4M3, TESS_E5M2);
+    }
+    if (p->k_type)
+        p->k_scale = (tess_scaling)PICK(46, 0, 1, 2, by_token || !p->v_in_k ? 3 : 2,
+                                        groups ? TESS_SCALE_GROUP : 1);
+    if (p->v_type)
+        p->v_scale =
+            (tess_scaling)PICK(47, 0, 1, 2, by_token ? 3 : 2, groups ? TESS_SCALE_GROUP : 1);
+    t->v_in_k &= !p->page_size && !p->k_type && !p->v_type && !p->v_in_k;
+    paged += p->page_size > 0, eight_bit += p->k_type || p->v_type;
+    scaled += p->k_scale || p->v_scale;
+}
+
 static void problem_draw(struct decoding *t) {
     const uint64_t seed = t->seed;
     const int64_t d = PICK(20, 32, 64, 72, 96, 128, 192, 256, 320, 512, 576);
@@ -113,6 +144,7 @@ static void problem_draw(struct decoding *t) {
     t->problem.alibi = s.batch == 1 && PICK(28, 0, 0, 1); /* the oracle has one position for all */
     t->problem.dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
     t->v_in_k = t->problem.d_v <= d && PICK(30, 0, 1);
+    caches_draw(t);
 }
 
 /* V is the first dims of K: the same numbers in a tensor of its own. */
@@ -124,6 +156,13 @@ static void v_from_k(struct decoding *t) {
             lab_put(t->v.view.data, t->v.view.type, lab_row(&t->v.view, b, h, j) + i,
                     lab_get(t->k.view.data, t->k.view.type, lab_row(&t->k.view, b, h, j) + i));
         }
+}
+
+/* To be called after a change of k or v. */
+static void cache_store(struct decoding *t) {
+    lab_cache_values(&t->cache, &t->k.view, &t->v.view);
+    lab_cache_store(&t->cache, &t->k.view, &t->v.view);
+    t->scoring.cache = &t->cache.of;
 }
 
 static void modifiers_make(struct decoding *t) {
@@ -143,17 +182,21 @@ static void modifiers_make(struct decoding *t) {
                                       .sink = t->problem.sink ? sinks : NULL,
                                       .dropped = t->problem.dropout > 0 ? 16384 : 0,
                                       .seed = word,
-                                      .position = t->lists.today[0] - t->problem.n_kv};
+                                      .position = t->lists.today[0] - t->problem.n_kv,
+                                      .cache = &t->cache.of};
 }
 
 static void arguments_make(struct decoding *t) {
-    const struct lab_tensor *const tensors[] = {&t->q, &t->k, &t->v, &t->o, &t->lse};
+    const struct lab_tensor *const tensors[] = {&t->q, lab_cache_k(&t->cache, &t->k),
+                                                lab_cache_v(&t->cache, &t->v), &t->o, &t->lse};
     tess_arguments *a = &t->arguments;
     lab_mirror_make(&t->mirror, TESS_CUDA);
     for (int i = 0; i < 5; i++)
         assert_int_equal(lab_mirror_tensor(&t->mirror, tensors[i], &t->at[i]), 0);
     *a = tess_arguments_init();
-    a->q = &t->at[0], a->k = &t->at[1], a->v = &t->at[2], a->o = &t->at[3], a->lse = &t->at[4];
+    assert_int_equal(lab_cache_place(&t->cache, &t->mirror, t->scales, a), 0);
+    a->v = t->problem.v_in_k ? NULL : &t->at[2];
+    a->q = &t->at[0], a->k = &t->at[1], a->o = &t->at[3], a->lse = &t->at[4];
     a->workspace = lab_mirror_add(&t->mirror, &t->workspace);
     a->workspace_size = tess_plan_workspace_size(t->plan);
     a->image = t->image, a->image_size = tess_plan_image_size(t->plan);
@@ -188,8 +231,12 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     if (tess_plan_reserve(&t->plan, p, &declared, &target, &error))
         fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk, seed);
-    tensor_make(&t->k, p->type, p->batch, p->heads_kv, p->n_kv, p->d_qk, seed + 1);
-    tensor_make(&t->v, p->type, p->batch, p->heads_kv, p->n_kv, p->d_v, seed + 2);
+    struct lab_cache_shape cache = cache_shape(p, seed);
+    cache.layout = PICK(48, LAB_BHND, LAB_BNHD);
+    tensor_make(&t->k, cache.k_type, p->batch, p->heads_kv, p->n_kv, p->d_qk, seed + 1);
+    tensor_make(&t->v, cache.v_type, p->batch, p->heads_kv, p->n_kv, p->d_v, seed + 2);
+    if (lab_cache_make(&t->cache, &cache))
+        fail_msg("no memory");
     tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v, seed + 3);
     tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1, seed + 4);
     const size_t size = tess_plan_workspace_size(t->plan);
@@ -197,6 +244,7 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     memset(t->workspace.data, 0xff, size); /* NaN */
     if (t->v_in_k)
         v_from_k(t);
+    cache_store(t);
     modifiers_make(t);
     t->image = lab_device_alloc(TESS_CUDA, tess_plan_image_size(t->plan));
     assert_non_null(t->image);
@@ -214,6 +262,7 @@ static void decoding_free(struct decoding *t) {
     struct lab_buffer *const buffers[] = {&t->workspace, &t->slopes, &t->sinks, &t->word};
     for (int i = 0; i < 4; i++)
         lab_buffer_free(buffers[i]);
+    lab_cache_free(&t->cache);
     device_lists_free(&t->lists);
 }
 
@@ -270,19 +319,26 @@ static uint64_t bits_of(const struct decoding *t) {
 static void hold(const struct decoding *t, const tess_pattern *pattern) {
     struct lab_oracle oracle;
     struct lab_report report;
-    if (lab_oracle_run(&oracle, &t->q.view, &t->k.view, &t->v.view, pattern, &t->scoring, NULL, 0))
+    const tess_tensor *k = &lab_cache_k(&t->cache, &t->k)->view;
+    const tess_tensor *v = &lab_cache_v(&t->cache, &t->v)->view;
+    if (lab_oracle_run(&oracle, &t->q.view, k, v, pattern, &t->scoring, NULL, 0))
         fail_msg("no memory");
     lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
     if (!report.ok)
-        fail_msg("seed %llu, d %lld/%lld, %lld heads over %lld, form %d, %s: %s",
-                 (unsigned long long)t->seed, (long long)t->problem.d_qk, (long long)t->problem.d_v,
-                 (long long)t->problem.heads_q, (long long)t->problem.heads_kv,
-                 (int)t->lists.pattern.form, t->plan->passes->kernel->name, report.message);
+        fail_msg(
+            "seed %llu, d %lld/%lld, %lld heads over %lld, form %d, pages of %lld, types %d %d, "
+            "scales %d %d, %s: %s",
+            (unsigned long long)t->seed, (long long)t->problem.d_qk, (long long)t->problem.d_v,
+            (long long)t->problem.heads_q, (long long)t->problem.heads_kv,
+            (int)t->lists.pattern.form, (long long)t->problem.page_size, (int)t->problem.k_type,
+            (int)t->problem.v_type, (int)t->problem.k_scale, (int)t->problem.v_scale,
+            t->plan->passes->kernel->name, report.message);
     lab_oracle_free(&oracle);
 }
 
 static void poison(struct decoding *t, const tess_pattern *pattern) {
     assert_int_equal(lab_fill_poison(pattern, t->problem.heads_q, &t->k.view, &t->v.view), 0);
+    cache_store(t);
 }
 
 /* ---- tests ---- */
@@ -321,12 +377,26 @@ static void right_within_the_bounds(void **state) {
     for (int64_t i = 0; i < cases; i++)
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
-        assert_true(merges > 0 && bands > 0 && in_k > 0);
-    print_message("%lld merges, %lld bands, %lld runs with V in K, %lld of Hopper's kernel\n",
-                  (long long)merges, (long long)bands, (long long)in_k, (long long)of_hopper);
+        assert_true(merges > 0 && bands > 0 && in_k > 0 && paged > 0 && eight_bit > 0 &&
+                    scaled > 0);
+    print_message("%lld merges, %lld bands, %lld runs with V in K, %lld of Hopper's kernel; %lld "
+                  "paged, %lld of 8 bits, %lld with scales\n",
+                  (long long)merges, (long long)bands, (long long)in_k, (long long)of_hopper,
+                  (long long)paged, (long long)eight_bit, (long long)scaled);
 }
 
-/* One capture serves lists and lengths that change; the last ones list nothing. */
+/* Pages change places, what lies in them too. */
+static void pages_move(struct decoding *t) {
+    int32_t *table = (int32_t *)(void *)t->cache.table.data;
+    const size_t n = t->cache.table.size / sizeof *table;
+    for (size_t i = 0; i + 1 < n; i++) {
+        const int32_t place = table[i];
+        table[i] = table[i + 1], table[i + 1] = place;
+    }
+    cache_store(t);
+}
+
+/* One capture serves lists, lengths and page tables that change; the last ones list nothing. */
 static void graphs_follow_images(void **state) {
     (void)state;
     for (uint64_t seed = 1000; seed < 1012; seed++) {
@@ -347,6 +417,7 @@ static void graphs_follow_images(void **state) {
                 device_lists_expect(&t.lists);
             }
             t.scoring.position = t.lists.today[0] - t.problem.n_kv;
+            pages_move(&t);
             tess_pattern *pattern = device_lists_pattern(&t.lists);
             image_fill(&t);
             inputs_send(&t);

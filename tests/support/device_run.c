@@ -29,15 +29,24 @@ static void tensor_draw(struct lab_tensor *t, uint64_t seed) {
                         lab_normal(seed, (uint64_t)(b * n[1] + h), (uint64_t)i));
 }
 
+void tensors_store(struct tensors *t) {
+    lab_cache_values(&t->cache, &t->k.view, &t->v.view);
+    lab_cache_store(&t->cache, &t->k.view, &t->v.view);
+}
+
 void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed) {
+    const struct lab_cache_shape cache = cache_shape(p, seed);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk);
-    tensor_make(&t->k, p->type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
-    tensor_make(&t->v, p->type, p->batch, p->heads_kv, p->n_kv, p->d_v);
+    tensor_make(&t->k, cache.k_type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
+    tensor_make(&t->v, cache.v_type, p->batch, p->heads_kv, p->n_kv, p->d_v);
     tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v);
     tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1);
     tensor_draw(&t->q, seed);
     tensor_draw(&t->k, seed + 1);
     tensor_draw(&t->v, seed + 2);
+    if (lab_cache_make(&t->cache, &cache))
+        fail_msg("no memory");
+    tensors_store(t);
     t->workspace = (struct lab_buffer){0};
 }
 
@@ -48,6 +57,7 @@ void tensors_free(struct tensors *t) {
     lab_tensor_free(&t->o);
     lab_tensor_free(&t->lse);
     lab_buffer_free(&t->workspace);
+    lab_cache_free(&t->cache);
 }
 
 tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void *image) {
@@ -56,7 +66,11 @@ tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void
     t->workspace = setting_workspace(plan);
     lab_tensor_poison(&t->o);
     lab_tensor_poison(&t->lse);
-    a.q = &t->q.view, a.k = &t->k.view, a.v = &t->v.view, a.o = &t->o.view, a.lse = &t->lse.view;
+    const struct lab_cache *c = &t->cache;
+    a.q = &t->q.view, a.k = &lab_cache_k(c, &t->k)->view, a.o = &t->o.view, a.lse = &t->lse.view;
+    a.v = c->v_in_k ? NULL : &lab_cache_v(c, &t->v)->view;
+    a.page_table = c->of.table;
+    a.k_scale = c->of.k_scale, a.v_scale = c->v_in_k ? NULL : c->of.v_scale;
     a.workspace = t->workspace.data, a.workspace_size = tess_plan_workspace_size(plan);
     a.image = image, a.image_size = image ? tess_plan_image_size(plan) : 0;
     return a;
@@ -80,7 +94,10 @@ void hold(const struct tensors *t, const tess_pattern *pattern, const struct lab
           uint64_t seed) {
     struct lab_oracle oracle;
     struct lab_report report;
-    if (lab_oracle_run(&oracle, &t->q.view, &t->k.view, &t->v.view, pattern, scoring, NULL, 0))
+    struct lab_scoring over = scoring ? *scoring : (struct lab_scoring){0};
+    over.cache = &t->cache.of;
+    if (lab_oracle_run(&oracle, &t->q.view, &lab_cache_k(&t->cache, &t->k)->view,
+                       &lab_cache_v(&t->cache, &t->v)->view, pattern, &over, NULL, 0))
         fail_msg("no memory");
     lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
     if (!report.ok)

@@ -5,13 +5,20 @@
 #ifndef TESTS_DEVICE_RUN_H
 #define TESTS_DEVICE_RUN_H
 
+#include "support/caches.h"
 #include "support/device_lists.h"
 
 struct tensors {
     struct lab_tensor q, k, v, o, lse;
+    struct lab_cache cache; /* what runs and the oracle find in place of k and v */
     struct lab_buffer workspace;
 };
+/* k and v have the problem's types; pages and scales are drawn. */
 void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed);
+
+/* To be called after a change of k or v, such as poison. */
+void tensors_store(struct tensors *t);
+
 void tensors_free(struct tensors *t);
 
 /* The arguments of a run into poisoned outputs, with a workspace of the plan's size. */

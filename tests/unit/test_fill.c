@@ -167,6 +167,7 @@ static void generated_case(uint64_t seed) {
     problem.alibi =
         s.batch == 1 && PICK(28, 0, 1); /* the oracle has one position for all batches */
     problem.dropout = PICK(29, 0, 0, 1) ? 0.25 : 0;
+    cache_draw(&problem, seed);
     for (int h = 0; h < 64; h++)
         slopes[h] = (float)(h % 3 - 1) * 0.05f, sinks[h] = (float)(h % 5) - 2;
     scoring.softcap = problem.softcap;
@@ -178,6 +179,7 @@ static void generated_case(uint64_t seed) {
     tess_pattern *pattern = device_lists_pattern(&l);
     if (lab_fill_poison(pattern, s.heads_q, &t.k.view, &t.v.view))
         fail_msg("no memory");
+    tensors_store(&t);
     tess_plan *plan = device_plan(&l, &problem, &image);
     device_fill(&l, plan, &image);
     tiles_are_walked(plan, device_image(&image));

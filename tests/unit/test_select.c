@@ -403,6 +403,13 @@ static void cpu_heights_know_what_is_listed(void **state) {
     tess_pattern_free(pattern);
 }
 
+static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
+    const struct kernel *kernel = backend->kernels;
+    while (strcmp(kernel->name, name))
+        assert_true(++kernel < backend->kernels + backend->n_kernels);
+    return kernel;
+}
+
 /* Kernels of filled lists are no plan's over lists of the host, and say what they do not compute. */
 static void cuda_decode_refuses_by_name(void **state) {
     (void)state;
@@ -419,21 +426,45 @@ static void cuda_decode_refuses_by_name(void **state) {
     tess_pattern_free(pattern);
 
     const struct problem fits = {
-        .type = TESS_BF16, .d_qk = 128, .d_v = 128, .alignment = 16, .scale = 1};
+        .type = TESS_BF16,
+        .d_qk = 128,
+        .d_v = 128,
+        .alignment = 16,
+        .scale = 1,
+        .caches = {.k_type = TESS_BF16, .v_type = TESS_BF16, .page_shift = CACHE_WHOLE}};
+    struct problem bytes = fits, group = fits, token = fits, groups = fits, paged = fits;
+    bytes.caches.v_type = TESS_E4M3, bytes.d_v = 120;
+    group.caches.k_type = TESS_E4M3, group.caches.k_scale = TESS_SCALE_GROUP;
+    group.caches.k_group = 64;
+    token.type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
+    token.caches.v_scale = TESS_SCALE_TOKEN;
+    groups.caches.v_type = TESS_E4M3, groups.caches.v_scale = TESS_SCALE_GROUP;
+    groups.caches.v_group = 128;
+    paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
     type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
     height.tile_rows = 3;
     const struct {
         const struct problem *problem;
         const char *says;
-    } cases[] = {{&type, "bf16 only"}, {&rows, "16 bytes"}, {&dims, "128 dims"},
-                 {&piece, "16 bytes"}, {&wide, "128 dims"}, {&height, "1, 2, 4, 8 or 16 rows"}};
+        const char *kernel;
+    } cases[] = {{&bytes, "16 bytes", NULL},
+                 {&group, "scales are of 128 dims", NULL},
+                 {&token, "bf16 alone", "cuda_decode_f16_d128"},
+                 {&groups, "groups of dims", "cuda_decode_bf16_d128_r64"},
+                 {&type, "bf16 only", NULL},
+                 {&rows, "16 bytes", NULL},
+                 {&dims, "128 dims", NULL},
+                 {&piece, "16 bytes", NULL},
+                 {&wide, "128 dims", NULL},
+                 {&height, "1, 2, 4, 8 or 16 rows", NULL}};
     const struct backend *cuda = backend_get(TESS_CUDA);
-    const struct kernel *kernel = cuda->kernels;
-    while (strcmp(kernel->name, "cuda_decode_bf16_d128"))
-        assert_true(++kernel < cuda->kernels + cuda->n_kernels);
-    assert_null(kernel->refuses(kernel, &fits, &target));
+    const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
+    assert_null(own->refuses(own, &fits, &target));
+    assert_null(own->refuses(own, &groups, &target));
+    assert_null(own->refuses(own, &paged, &target));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct kernel *kernel = cases[i].kernel ? kernel_named(cuda, cases[i].kernel) : own;
         const char *why = kernel->refuses(kernel, cases[i].problem, &target);
         if (!why || !strstr(why, cases[i].says))
             fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);

@@ -23,9 +23,12 @@ static void names_are_complete(void **state) {
         assert_non_null(tess_list_fault_name((tess_list_fault)i));
     assert_null(tess_list_fault_name((tess_list_fault)(TESS_FAULT_OVERFLOW + 1)));
     assert_string_equal(tess_type_name(TESS_BF16), "bf16");
-    assert_null(tess_type_name((tess_type)3));
+    assert_string_equal(tess_type_name(TESS_E4M3), "e4m3");
+    assert_string_equal(tess_type_name(TESS_E5M2), "e5m2");
+    assert_null(tess_type_name((tess_type)5));
     assert_int_equal(tess_type_size(TESS_F32), 4);
     assert_int_equal(tess_type_size(TESS_F16), 2);
+    assert_int_equal(tess_type_size(TESS_E5M2), 1);
     assert_int_equal(tess_type_size((tess_type)99), 0);
     assert_string_equal(tess_backend_name(TESS_CUDA), "cuda");
     assert_null(tess_backend_name((tess_backend)2));

@@ -282,8 +282,10 @@ static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k
     int64_t set;
     memset(of->seen, 0, CPU_TILE_ROWS * sizeof *of->seen);
     for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
-        const struct cpu_few_rows keys = listed_rows(k, of->key, n, p->d_qk, it->s.k);
-        const struct cpu_few_rows values = listed_rows(v, of->key, n, p->d_v, it->s.v);
+        const struct cpu_few_rows keys =
+            listed_rows(k, cpu_in_place(p), of->key, n, p->d_qk, it->s.k);
+        const struct cpu_few_rows values =
+            listed_rows(v, cpu_in_place(p), of->key, n, p->d_v, it->s.v);
         for (int32_t j = 0; p->type != TESS_F32 && j < n; j++)
             of->key[j] = j;
         for (int64_t r = 0, step = set ? set : CPU_FEW_SET; r < it->rows; r += step) {

@@ -148,13 +148,14 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
         return;
 #endif
     item_flush(it);
-    const tess_type type = lanes > CPU_GROUP ? TESS_F32 : p->type;
+    const int alike = cpu_alike(p);
+    const tess_type type = lanes > CPU_GROUP || !alike ? TESS_F32 : p->caches.k_type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
     cpu_prefetch_take(it->queue, it->left, v_row + keys->n);
-    if (type != p->type) { /* for all groups at once */
-        cpu_convert(k_row, k_row, p->type, keys->n, p->d_qk, s->k);
-        cpu_convert(v_row, v_row, p->type, keys->n, p->d_v, s->v);
+    if (type != p->caches.k_type || !alike) { /* for all groups at once */
+        cpu_convert_keys(k_row, k, keys->key, keys->n, p->d_qk, s->k);
+        cpu_convert_keys(v_row, v, keys->key, keys->n, p->d_v, s->v);
     }
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
@@ -336,10 +337,10 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
                      it.rows, LOG2_E))
         it.modify = &modify;
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    struct cpu_head k = cpu_head(&args->k, p->type, it.b, h_kv);
-    struct cpu_head v = cpu_head(&args->v, p->type, it.b, h_kv);
+    const struct cpu_head k = cpu_cache_k(args, it.b, h_kv), v = cpu_cache_v(args, it.b, h_kv);
     struct cpu_keys keys;
     struct walk w = walk_begin(args->lists, it.tile, it.heads, work->part, work->parts);
+    w.paged = k.table ? &k : NULL;
     if (it.listed) {
         listed_compute(&it, &w, &k, &v, work->parts);
         return;

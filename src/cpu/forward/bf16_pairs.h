@@ -69,12 +69,12 @@ static inline void pairs_take(struct carve *c, const struct problem *p, size_t l
 }
 
 /* Whether values are worth packing before all else: runs are long, and tiles list a key of V twice
- * and more. Not where lists are filled: values past today's length are not to be read. */
+ * and more. Not where lists are filled: values past today's length are not to be read; nor pages. */
 static inline int pairs_store_pays(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct lists *lists = args->lists;
     double keys = 0;
-    if (lists->filled)
+    if (lists->filled || caches_paged(&p->caches))
         return 0;
     for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
         keys += (double)lists->keys[T];
@@ -217,7 +217,7 @@ static inline int pairs_load_values(const struct pairs *a, const struct pairs_st
             continue;
         }
         for (int32_t i = j; i < j + PAIRS_KEYS; i++)
-            row[i - j] = v->data + key[i < n ? i : n - 1] * v->stride;
+            row[i - j] = cpu_key(v, key[i < n ? i : n - 1]);
         fit &= pairs_pack(a->vt + j * d, row, d);
         out->vt[j / PAIRS_KEYS] = a->vt + j * d;
         out->packed = 1;

@@ -64,8 +64,9 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     listed_take(c, p, &s->listed);
     const int32_t some = cpu_listed_fits(p) ? listed_keys(p) : 0;
     const int32_t keys = some > CPU_KEYS ? some : CPU_KEYS;
-    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof(float));
-    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof(float));
+    const size_t converted = cpu_in_place(p) ? 0 : (size_t)keys;
+    s->k = carve_take_panel(c, converted, (size_t)p->d_qk, sizeof(float));
+    s->v = carve_take_panel(c, converted, (size_t)p->d_v, sizeof(float));
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof(float));
     s->factor = carve_take(c, lanes, sizeof(float)); /* last: every tile fills it */
 #if defined(__AVX512BF16__)

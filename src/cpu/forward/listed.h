@@ -44,7 +44,7 @@ _Static_assert(CPU_LISTED_DIMS % CPU_LANES == 0 && CPU_LISTED_MOST <= CPU_DIMS, 
 
 /* Keys of a superblock. */
 static inline int32_t listed_keys(const struct problem *p) {
-    const int64_t bytes = p->type == TESS_F32 ? LISTED_BYTES : LISTED_BYTES_CONVERTED;
+    const int64_t bytes = cpu_in_place(p) ? LISTED_BYTES : LISTED_BYTES_CONVERTED;
     const int64_t keys =
         bytes / ((p->d_qk + p->d_v) * (int64_t)sizeof(float)) / CPU_KEYS_SHORT * CPU_KEYS_SHORT;
     const int64_t most = cpu_near(p->d_v);
@@ -58,7 +58,7 @@ static inline void listed_take(struct carve *c, const struct problem *p, struct 
         s->mask[half] = carve_take(c, keys, sizeof *s->mask[half]);
     s->list = carve_take(c, keys + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
     s->seen = carve_take(c, CPU_TILE_ROWS, sizeof *s->seen);
-    const int numbered = p->type != TESS_F32 && (p->modifiers.alibi || p->modifiers.dropped);
+    const int numbered = !cpu_in_place(p) && (p->modifiers.alibi || p->modifiers.dropped);
     s->number = carve_take(c, numbered ? keys : 0, sizeof *s->number);
     s->q = carve_take_panel(c, CPU_FEW_SET, d, sizeof *s->q);
     s->s = carve_take_panel(c, CPU_FEW_SET, keys, sizeof *s->s);
@@ -169,7 +169,7 @@ static inline void listed_fold(struct listed_tile *t, int64_t r, int64_t rows) {
 
 /* Number of the key in row `row` of K, or of its conversion. */
 static inline int32_t listed_number(const struct listed_tile *t, int32_t row) {
-    return t->p->type == TESS_F32 ? row : t->s->number[row];
+    return cpu_in_place(t->p) ? row : t->s->number[row];
 }
 
 /* Keys of a vector of scores that begins at i, floats of s; the last stands for those past n. */
@@ -248,13 +248,14 @@ static inline void listed_set(struct listed_tile *t, const struct cpu_few_shape 
 }
 
 /* Rows of one head as f32: where they are, or the superblock's n keys converted into buffer. */
-static inline struct cpu_few_rows listed_rows(const struct cpu_head *head, const int32_t *key,
-                                              int32_t n, int64_t d, float *buffer) {
-    if (head->type == TESS_F32)
+static inline struct cpu_few_rows listed_rows(const struct cpu_head *head, int in_place,
+                                              const int32_t *key, int32_t n, int64_t d,
+                                              float *buffer) {
+    if (in_place)
         return (struct cpu_few_rows){(const float *)(const void *)head->data,
                                      head->stride / (int64_t)sizeof(float)};
     for (int32_t j = 0; j < n; j++)
-        cpu_load_halves(buffer + j * d, head->data + key[j] * head->stride, head->type, d);
+        cpu_load_key(buffer + j * d, head, cpu_key(head, key[j]), key[j], d);
     return (struct cpu_few_rows){buffer, d};
 }
 
@@ -263,12 +264,13 @@ static inline void listed_superblock(struct listed_tile *t, int32_t n, int64_t s
                                      const struct cpu_head *k, const struct cpu_head *v, float *k32,
                                      float *v32) {
     const struct listed *s = t->s;
-    const struct cpu_few_rows keys = listed_rows(k, s->key, n, t->p->d_qk, k32);
-    const struct cpu_few_rows values = listed_rows(v, s->key, n, t->p->d_v, v32);
+    const int in_place = cpu_in_place(t->p);
+    const struct cpu_few_rows keys = listed_rows(k, in_place, s->key, n, t->p->d_qk, k32);
+    const struct cpu_few_rows values = listed_rows(v, in_place, s->key, n, t->p->d_v, v32);
     const int64_t step = set ? set : CPU_FEW_SET;
-    if (t->p->type != TESS_F32 && t->modify && (t->modify->biased || t->modify->drops))
+    if (!in_place && t->modify && (t->modify->biased || t->modify->drops))
         memcpy(s->number, s->key, (size_t)n * sizeof *s->number);
-    for (int32_t j = 0; t->p->type != TESS_F32 && j < n; j++)
+    for (int32_t j = 0; !in_place && j < n; j++)
         s->key[j] = j;
     for (int64_t r = 0; r < t->rows; r += step) {
         const struct cpu_few_shape *shape = cpu_few_begin();

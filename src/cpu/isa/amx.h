@@ -27,12 +27,12 @@ static inline void unit_end(void) {
 /* 16 keys from key[0] on, as rows: in place, or copied to `copy`. */
 static inline const char *amx_keys(const struct cpu_head *k, const int32_t *key, int64_t d,
                                    uint16_t *copy, int64_t *stride) {
-    const int together = pairs_together(key, 16);
+    const int together = !k->table && pairs_together(key, 16);
     *stride = together ? k->stride : 2 * d;
     if (together)
         return k->data + key[0] * k->stride;
     for (int j = 0; j < 16; j++)
-        memcpy(copy + j * d, k->data + key[j] * k->stride, (size_t)d * sizeof *copy);
+        memcpy(copy + j * d, cpu_key(k, key[j]), (size_t)d * sizeof *copy);
     return (const char *)copy;
 }
 

@@ -112,7 +112,7 @@ static inline void unit_scores(const struct pairs *a, int vectors, const struct 
         key[i] = key[n - 1];
     for (int32_t i = 0; i < PAIRS_KEYS && j + i < n; i += DPBF16_STEP) {
         for (int32_t k = 0; k < DPBF16_STEP; k++)
-            row[k] = (const uint16_t *)(const void *)(head->data + key[j + i + k] * head->stride);
+            row[k] = (const uint16_t *)(const void *)cpu_key(head, key[j + i + k]);
         dpbf16_shapes[vectors - 1].scores(a->qp, row, d, st + i * vectors * CPU_LANES);
     }
 }

@@ -1,5 +1,5 @@
 /*
- * f16 and bf16 to f32 and back, rounding to nearest even: overflow becomes Inf, subnormals are
+ * f16 and bf16 to f32 and back, e4m3 and e5m2 to f32; rounding to nearest even: overflow becomes Inf, subnormals are
  * kept, NaN stays NaN. Integer arithmetic without branches, so that loops over rows vectorise.
  */
 #ifndef TESSERA_CPU_CONVERT_H
@@ -58,11 +58,33 @@ static inline uint16_t cpu_f32_to_f16(float x) {
     return (uint16_t)(sign | h);
 }
 
+/* A magnitude of 4 bits of exponent and 3 of mantissa; 0x7f is NaN. */
+static inline float cpu_e4m3_to_f32(uint8_t e) {
+    uint32_t sign = (uint32_t)(e & 0x80) << 24, u = e & 0x7f;
+    uint32_t normal = (u << 20) + (120u << 23); /* exponent bias 7 to 127 */
+    uint32_t subnormal = cpu_f32_bits((float)(int32_t)u * 0x1p-9f);
+    uint32_t magnitude = cpu_choose((int32_t)u < 0x08, subnormal, normal);
+    magnitude = cpu_choose((int32_t)u == 0x7f, 0x7fc00000, magnitude);
+    return cpu_f32_of_bits(sign | magnitude);
+}
+
+/* The upper byte of an f16. */
+static inline float cpu_e5m2_to_f32(uint8_t e) {
+    return cpu_f16_to_f32((uint16_t)(e << 8));
+}
+
 /* n elements of a row of any type to f32. */
 static inline void cpu_row_to_f32(float *restrict out, const void *in, tess_type type, int64_t n) {
     const uint16_t *restrict half = in;
+    const uint8_t *restrict byte = in;
     if (type == TESS_F32)
         memcpy(out, in, (size_t)n * sizeof *out);
+    else if (type == TESS_E4M3)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = cpu_e4m3_to_f32(byte[i]);
+    else if (type == TESS_E5M2)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = cpu_e5m2_to_f32(byte[i]);
     else if (type == TESS_F16)
         for (int64_t i = 0; i < n; i++)
             out[i] = cpu_f16_to_f32(half[i]);

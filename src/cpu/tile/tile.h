@@ -33,6 +33,12 @@ struct cpu_head {
     int64_t stride; /* bytes */
     tess_type type;
     int64_t heads, next; /* how many, and bytes from one to the next */
+    /* Of keys and values, as caches hold them (cache.h): */
+    const int32_t *table; /* pages of the batch's rows; NULL: not paged */
+    int32_t pages, shift;
+    int64_t page;       /* bytes from one to the next */
+    const float *scale; /* of row 0, NULL: none */
+    int64_t scale_row, scale_page, group;
 };
 
 static inline int64_t cpu_round_up(int64_t n, int64_t unit) {
@@ -60,10 +66,12 @@ static inline float *cpu_column(float *panel, int64_t lanes, int64_t lane, int64
 
 static inline struct cpu_head cpu_head(const struct view *view, tess_type type, int64_t b,
                                        int64_t h) {
-    int64_t size = type == TESS_F32 ? 4 : 2;
-    return (struct cpu_head){(char *)view->data +
-                                 (b * view->stride[0] + h * view->stride[1]) * size,
-                             view->stride[2] * size, type, 1, 0};
+    int64_t size = (int64_t)tess_type_size(type);
+    return (struct cpu_head){.data = (char *)view->data +
+                                     (b * view->stride[0] + h * view->stride[1]) * size,
+                             .stride = view->stride[2] * size,
+                             .type = type,
+                             .heads = 1};
 }
 
 /* The same of heads h ... h + heads - 1. */
@@ -325,13 +333,23 @@ static inline void cpu_store_rest(const struct cpu_head *rest, const struct cpu_
     }
 }
 
+/* Where the row of a key lies, which has a page. */
+static inline const char *cpu_key(const struct cpu_head *head, int32_t key) {
+    if (!head->table)
+        return head->data + key * head->stride;
+    return head->data + head->table[key >> head->shift] * head->page +
+           (key & ((1 << head->shift) - 1)) * head->stride;
+}
+
 /* row[j] = where key[j] lies, whatever its type; row has room for CPU_ROWS. */
 static inline void cpu_rows(const float **restrict row, const struct cpu_head *head,
                             const int32_t *restrict key, int32_t n) {
     const char *const data = head->data;
     const int64_t stride = head->stride;
-    for (int32_t j = 0; j < n; j++)
+    for (int32_t j = 0; j < n && !head->table; j++)
         row[j] = (const float *)(const void *)(data + key[j] * stride);
+    for (int32_t j = 0; j < n && head->table; j++)
+        row[j] = (const float *)(const void *)cpu_key(head, key[j]);
     cpu_rows_end(row, n);
 }
 

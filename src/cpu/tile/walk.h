@@ -5,7 +5,7 @@
 #ifndef TESSERA_CPU_WALK_H
 #define TESSERA_CPU_WALK_H
 
-#include "tile/tile.h"
+#include "tile/cache.h"
 
 enum { KIND_FULL = -1 }; /* before the masked kinds of lists.h */
 
@@ -14,10 +14,11 @@ struct walk {
     int64_t heads; /* whose rows a tile holds: each bit of a mask stands for as many */
     int64_t tile;  /* T */
     int kind;
-    int64_t run, end; /* of this kind */
-    int64_t at;       /* keys of the run that are behind */
-    int64_t left;     /* keys still to come */
-    int32_t most;     /* keys of a superblock */
+    int64_t run, end;             /* of this kind */
+    int64_t at;                   /* keys of the run that are behind */
+    int64_t left;                 /* keys still to come */
+    int32_t most;                 /* keys of a superblock */
+    const struct cpu_head *paged; /* whose pages there must be; NULL: all are */
 };
 
 static inline int64_t run_count(const struct walk *w) {
@@ -169,13 +170,17 @@ static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
 
 /* The next superblock, all full or all masked; 0 at the end. */
 static inline int walk_next(struct walk *w, struct cpu_keys *keys) {
-    keys->n = 0;
-    keys->masked = w->kind != KIND_FULL;
-    if (keys->masked)
-        walk_next_masked(w, keys);
-    else
-        walk_next_full(w, keys);
-    walk_settle(w);
+    do {
+        keys->n = 0;
+        keys->masked = w->kind != KIND_FULL;
+        if (keys->masked)
+            walk_next_masked(w, keys);
+        else
+            walk_next_full(w, keys);
+        walk_settle(w);
+        if (w->paged)
+            cpu_drop_keys(w->paged, keys);
+    } while (keys->n == 0 && w->left > 0);
     return keys->n > 0;
 }
 

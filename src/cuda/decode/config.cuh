@@ -15,6 +15,7 @@
  * the first dims of k, and one panel serves both products.
  *
  *   | stage 0: K [KEYS][D] V [KEYS][DV] | stage 1 | ... | Q [M][D] | S [M][KEYS] f32 | kept | places |
+ *   | scales of stage 0 [KEYS][SCALES_KEY] f32 | of stage 1 | ... |                where K or V has 8 bits
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
  */
@@ -44,7 +45,12 @@ template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode
     static constexpr int KEPT = S + M * S_PITCH * (int)sizeof(float);
     static constexpr int PLACES =
         KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
-    static constexpr int BYTES = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
+    static constexpr int SCALES = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
+    /* Of a key, those of K, then those of V. */
+    static constexpr int SCALES_K = D < DECODE_SCALE_DIMS ? 1 : D / DECODE_SCALE_DIMS;
+    static constexpr int SCALES_V = DV < DECODE_SCALE_DIMS ? 1 : DV / DECODE_SCALE_DIMS;
+    static constexpr int SCALES_KEY = SCALES_K + SCALES_V;
+    static constexpr int BYTES = SCALES + STAGES * KEYS * SCALES_KEY * (int)sizeof(float);
     static_assert(!Q_HELD || M * ROW <= STAGE, "Q fits a stage");
     static_assert(ROW % 128 == 0 && ROW_V % 128 == 0, "the swizzle is of 128 bytes");
     static_assert(DIMS_O % 16 == 0 && KEYS % (8 * DECODE_GROUPS) == 0, "whole fragments");

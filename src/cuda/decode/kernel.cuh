@@ -13,6 +13,10 @@
  *   meanwhile    stage n - 1 is filled again; the keys of step n + STAGES are looked up
  *
  * Counts are read from the image: a CTA without an item leaves.
+ *
+ * Rows of 8 bits are copied as they are, and widened to those of Q's type where they stand, by the warp that
+ * copied them. Scales of K multiply scores; of V the weights, or O where there is one for all keys.
+ * MODIFIED: with score modifiers, or K or V of 8 bits.
  */
 #ifndef TESSERA_CUDA_DECODE_KERNEL_CUH
 #define TESSERA_CUDA_DECODE_KERNEL_CUH
@@ -41,18 +45,20 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
     const struct decode_list list = decode_list_of(p, item.T);
     const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
     for (int i = (int)threadIdx.x; i < RING * KEYS; i += shape::THREADS)
-        ring[i] = decode_place_of(list, item.begin + (uint32_t)i, item.end);
+        ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
     __syncthreads();
 
-    const struct decode_rows k = decode_rows_of<T>(p.of.k, item.batch, item.head_kv, p.of.d_qk);
-    const struct decode_rows v = decode_rows_of<T>(p.of.v, item.batch, item.head_kv, p.of.d_v);
+    const struct decode_rows k = decode_rows_k<T>(p, item), v = decode_rows_v<T>(p, item);
     const auto fill = [&](int32_t step) {
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (step < steps) {
-            decode_copy<KEYS, shape::WARPS, shape::ROW>(stage, k, places);
+            decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, places);
             if (!shape::V_IN_K)
-                decode_copy<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, v, places);
+                decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(stage + shape::PANEL, v,
+                                                                        places);
+            if (MODIFIED && p.stored)
+                decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         }
         cp_async_commit();
     };
@@ -78,20 +84,31 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             cp_async_wait<STAGES - 1>();
         else
             cp_async_wait<STAGES - 2>();
+        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
+        if (MODIFIED && p.stored) {
+            __syncwarp(); /* a warp widens what it has copied */
+            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k.eight_bit);
+            if (!shape::V_IN_K)
+                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL,
+                                                                  p.v.eight_bit);
+        }
         __syncthreads();
         if (step > 0)
             fill(step - 1 + STAGES);
         const uint32_t ahead = item.begin + (uint32_t)((step + STAGES) * KEYS) + threadIdx.x;
-        struct decode_place next = {-1, 1, 0};
+        struct decode_place next = DECODE_NO_PLACE;
         if (step > 0 && (int)threadIdx.x < KEYS && step + STAGES < steps)
-            next = decode_place_of(list, ahead, item.end);
-        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
+            next = decode_find(p, item, list, ahead);
+        const float *const scales =
+            reinterpret_cast<const float *>(memory + decode_scales_at<shape>(step));
         const struct decode_place *const places = ring + step % RING * KEYS + key;
         uint32_t *const kept =
             reinterpret_cast<uint32_t *>(memory + shape::KEPT) + decode_group<shape>() * (KEYS / 2);
         if (key < KEYS) {
             float s[shape::TILES][4];
-            decode_scores<shape>(s, q, shared + shape::Q, stage + (uint32_t)(key * shape::ROW));
+            decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
+                                           stage + (uint32_t)(key * shape::ROW),
+                                           scales + key * shape::SCALES_KEY, p.k.scales);
             if (MODIFIED) {
                 decode_modify<shape>(s, p, item, lane, places);
                 decode_draw<shape>(kept + key / 2, p, item, lane, places);
@@ -123,12 +140,17 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
                     s[0][j][2 * r] = two.x, s[0][j][2 * r + 1] = two.y;
                 }
             decode_add<shape>(state, s, panel + (uint32_t)(at * shape::ROW_V), scale, [&] {
-                if (MODIFIED)
+                if (MODIFIED) {
                     decode_drop(s, p, kept + at / 2);
+                    decode_scale_weights<shape>(s, p,
+                                                scales + at * shape::SCALES_KEY + shape::SCALES_K);
+                }
             });
         }
     }
     cp_async_wait_all(); /* Q, where there is no step */
+    if (MODIFIED && p.v_late)
+        attention_scale_o(state, decode_scale_late(p, item));
     decode_finish<shape>(p, item, state);
 }
 
@@ -156,10 +178,10 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
     using apart = decode_shape<T, D, DV, M, false>;
     using in_k = decode_shape<T, D, DV, M, SHARED>;
     static const struct decode_variant variants[2][2] = {
-        {{decode_attention<apart, false>, apart::THREADS, apart::BYTES},
-         {decode_attention<apart, true>, apart::THREADS, apart::BYTES}},
-        {{decode_attention<in_k, false>, in_k::THREADS, in_k::BYTES},
-         {decode_attention<in_k, true>, in_k::THREADS, in_k::BYTES}},
+        {{decode_attention<apart, false>, apart::THREADS, apart::SCALES, apart::BYTES},
+         {decode_attention<apart, true>, apart::THREADS, apart::SCALES, apart::BYTES}},
+        {{decode_attention<in_k, false>, in_k::THREADS, in_k::SCALES, in_k::BYTES},
+         {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
     return decode_launch_variants<T>(variants, p, stream);
 }

@@ -2,8 +2,11 @@
 #ifndef TESSERA_CUDA_DECODE_KEYS_CUH
 #define TESSERA_CUDA_DECODE_KEYS_CUH
 
+#define EIGHT_BIT_RULE static __device__ __forceinline__
+#include "base/eight_bit.h"
 #include "decode/config.cuh"
 #include "device/copy.cuh"
+#include "device/mma.cuh"
 #include "device/swizzle.cuh"
 
 /* ---- items ---- */
@@ -69,56 +72,193 @@ static __device__ __forceinline__ int16_t decode_limit(int32_t c, int32_t limit)
     return (int16_t)(row < -1 ? -1 : row > 256 ? 256 : row);
 }
 
-/* The place of key `at` of a tile's list; none from `end` on. */
+#define DECODE_NO_PLACE                                                                            \
+    decode_place {                                                                                 \
+        -1, -1, 1, 0                                                                               \
+    }
+
+/* The place of key `at` of a tile's list, whose row is still to be found; none from `end` on. */
 static __device__ __forceinline__ struct decode_place decode_place_of(const struct decode_list &l,
                                                                       uint32_t at, uint32_t end) {
     if (at >= end)
-        return {-1, 1, 0};
+        return DECODE_NO_PLACE;
     int32_t x = (int32_t)at;
     if (x < l.full.keys) {
-        const int32_t run = fill_run_find(&l.full, &x);
-        return {fill_run_key(&l.full, run) + x, 0, 256};
+        const int32_t run = fill_run_find(&l.full, &x), key = fill_run_key(&l.full, run) + x;
+        return {key, key, 0, 256};
     }
     x -= l.full.keys;
     const int32_t run = fill_run_find(&l.bands, &x);
     const struct list_masked *const band =
         reinterpret_cast<const struct list_masked *>(l.bands.at) + run;
-    return {__ldg(&band->key) + x, decode_limit(x, __ldg(&band->u.band.hi)),
+    const int32_t key = __ldg(&band->key) + x;
+    return {key, key, decode_limit(x, __ldg(&band->u.band.hi)),
             decode_limit(x, __ldg(&band->u.band.lo))};
+}
+
+/* The same with its row: of a page that there is not, no key is listed. */
+static __device__ __forceinline__ struct decode_place decode_find(const struct decode_params &p,
+                                                                  const struct decode_item &item,
+                                                                  const struct decode_list &l,
+                                                                  uint32_t at) {
+    struct decode_place place = decode_place_of(l, at, item.end);
+    if (!p.table || place.key < 0)
+        return place;
+    const int32_t page = __ldg(p.table + item.batch * p.columns + (place.key >> p.shift));
+    place.row = page << p.shift | (place.key & ((1 << p.shift) - 1));
+    return page >= 0 && page < p.pages ? place : DECODE_NO_PLACE;
 }
 
 /* ---- rows ---- */
 
-/* Rows of a head: its first, and bytes from one to the next and of each. */
+/* Rows of a K/V head: those of page 0, and bytes from one row to the next, from a page to the next, and of
+ * each row. */
 struct decode_rows {
     const char *first;
-    int64_t stride;
-    int32_t bytes;
+    int64_t stride, page;
+    int32_t shift, bytes, eight_bit;
 };
-template <class T>
+/* d elements of `size` bytes each. */
 static __device__ __forceinline__ struct decode_rows
-decode_rows_of(const struct rows_view &view, int32_t batch, int32_t head, int32_t d) {
-    return {attention_head<T>(view, batch, head), view.stride[2] * (int64_t)sizeof(T),
-            d * (int32_t)sizeof(T)};
+decode_rows_of(const struct decode_params &p, const struct rows_view &view,
+               const struct decode_item &item, int32_t d, int32_t size, int32_t eight_bit) {
+    const int64_t batch = p.table ? 0 : item.batch * view.stride[0];
+    return {static_cast<const char *>(view.data) + (batch + item.head_kv * view.stride[1]) * size,
+            view.stride[2] * size,
+            view.stride[0] * size,
+            p.shift,
+            d * size,
+            eight_bit};
+}
+template <class T>
+static __device__ __forceinline__ struct decode_rows decode_rows_k(const struct decode_params &p,
+                                                                   const struct decode_item &item) {
+    return decode_rows_of(p, p.of.k, item, p.of.d_qk, p.k.eight_bit ? 1 : (int32_t)sizeof(T),
+                          p.k.eight_bit);
+}
+template <class T>
+static __device__ __forceinline__ struct decode_rows decode_rows_v(const struct decode_params &p,
+                                                                   const struct decode_item &item) {
+    return decode_rows_of(p, p.of.v, item, p.of.d_v, p.v.eight_bit ? 1 : (int32_t)sizeof(T),
+                          p.v.eight_bit);
+}
+
+/* Where the row of a place lies. Not paged, all rows are of page 0. */
+static __device__ __forceinline__ const char *decode_row_at(const struct decode_rows &rows,
+                                                            int32_t row) {
+    const int32_t slot = row & (int32_t)((1u << rows.shift) - 1);
+    return rows.first + (row >> rows.shift) * rows.page + slot * rows.stride;
 }
 
 /* Copies rows of keys into a panel with rows ROW bytes apart: of KEYS places this warp's share, four
- * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end. */
-template <int KEYS, int WARPS, int ROW>
+ * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end.
+ * Rows of 8 bits (STORED) stand in the second half of theirs until decode_widen. */
+template <int KEYS, int WARPS, int ROW, bool STORED>
 static __device__ __forceinline__ void decode_copy(uint32_t to, const struct decode_rows &rows,
                                                    const struct decode_place *places) {
+    constexpr int HALF = ROW / 32; /* pieces of 16 bytes */
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
 #pragma unroll
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
-        const int32_t key = places[row].key;
-        const char *from = rows.first + key * rows.stride + 16 * piece;
+        const bool is = places[row].key >= 0;
+        const char *from = decode_row_at(rows, places[row].row) + 16 * piece;
+        if (STORED && rows.eight_bit) {
+#pragma unroll 1
+            for (int c = piece; c < HALF; c += 8, from += 128)
+                cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, HALF + c), from,
+                                   is && 16 * c < rows.bytes);
+            continue;
+        }
         const uint32_t at = to + (uint32_t)(row * ROW) + swizzle_piece(row, piece);
 #pragma unroll
         for (int s = 0; s < ROW / 128; s++)
             cp_async_16_l2_128(at + 128 * s, from + 128 * s,
-                               key >= 0 && 128 * s + 16 * piece < rows.bytes);
+                               is && 128 * s + 16 * piece < rows.bytes);
     }
+}
+
+/* Two of 8 bits, the lower half of x, as two of T. */
+template <class T>
+static __device__ __forceinline__ uint32_t decode_widen_two(uint32_t x, int e5m2) {
+    return mma_pack(eight_bit_to_f32(x, e5m2), eight_bit_to_f32(x >> 8, e5m2), T());
+}
+
+/* Turns the rows of 8 bits that this warp has copied, all its lanes' copies being complete, into rows of T
+ * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
+ * up to c of what was copied. */
+template <class T, int KEYS, int WARPS, int ROW>
+static __device__ __forceinline__ void decode_widen(uint32_t panel, int32_t type) {
+    constexpr int HALF = ROW / 32;
+    if (type == 0) /* of T as they are */
+        return;
+    const int sub = warp_lane() / 8, e5m2 = type == TESS_E5M2;
+#pragma unroll 1
+    for (int i = 0; i < KEYS / WARPS; i += 4) {
+        const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
+        const uint32_t at = panel + (uint32_t)(row * ROW);
+#pragma unroll 1
+        for (int first = 0; first < HALF; first += 8) {
+            const int c = first + warp_lane() % 8;
+            uint4 x = {0, 0, 0, 0};
+            if (c < HALF)
+                x = shared_load_16(at + swizzle_piece(row, HALF + c));
+            __syncwarp();
+            if (c >= HALF)
+                continue;
+            shared_store_16(at + swizzle_piece(row, 2 * c),
+                            {decode_widen_two<T>(x.x, e5m2), decode_widen_two<T>(x.x >> 16, e5m2),
+                             decode_widen_two<T>(x.y, e5m2), decode_widen_two<T>(x.y >> 16, e5m2)});
+            shared_store_16(at + swizzle_piece(row, 2 * c + 1),
+                            {decode_widen_two<T>(x.z, e5m2), decode_widen_two<T>(x.z >> 16, e5m2),
+                             decode_widen_two<T>(x.w, e5m2), decode_widen_two<T>(x.w >> 16, e5m2)});
+        }
+    }
+}
+
+/* Where the scales of a step's keys stand in shared memory, in bytes. */
+template <class shape> static __device__ __forceinline__ int decode_scales_at(int32_t step) {
+    return shape::SCALES +
+           step % shape::STAGES * shape::KEYS * shape::SCALES_KEY * (int)sizeof(float);
+}
+
+static __device__ __forceinline__ struct decode_rows
+decode_rows_scale(const struct decode_params &p, const struct decode_stored &stored,
+                  const struct decode_item &item) {
+    return decode_rows_of(p, stored.scale, item, stored.scales, (int32_t)sizeof(float), 0);
+}
+
+/* Copies the scales of a place, zeros where it has no key. */
+static __device__ __forceinline__ void decode_copy_scale(uint32_t to, const struct decode_params &p,
+                                                         const struct decode_stored &stored,
+                                                         const struct decode_item &item,
+                                                         const struct decode_place &place) {
+    const struct decode_rows rows = decode_rows_scale(p, stored, item);
+    const char *from = place.key >= 0 ? decode_row_at(rows, place.row) : rows.first;
+#pragma unroll 1
+    for (int g = 0; g < stored.scales; g++)
+        cp_async_4(to + (uint32_t)(4 * g), from + 4 * g, place.key >= 0);
+}
+
+/* Copies the scales of a step's keys, a thread those of a key: of K, and of V where keys have their own. */
+template <class shape>
+static __device__ __forceinline__ void
+decode_copy_scales(uint32_t to, const struct decode_params &p, const struct decode_item &item,
+                   const struct decode_place *places) {
+    const int row = (int)threadIdx.x;
+    if (row >= shape::KEYS)
+        return;
+    to += (uint32_t)(row * shape::SCALES_KEY) * (uint32_t)sizeof(float);
+    decode_copy_scale(to, p, p.k, item, places[row]);
+    if (!p.v_late)
+        decode_copy_scale(to + shape::SCALES_K * (uint32_t)sizeof(float), p, p.v, item,
+                          places[row]);
+}
+
+/* The scale of all values of a head. */
+static __device__ __forceinline__ float decode_scale_late(const struct decode_params &p,
+                                                          const struct decode_item &item) {
+    return __ldg(reinterpret_cast<const float *>(decode_rows_scale(p, p.v, item).first));
 }
 
 /* Copies the tile's rows of Q, times p.of.q_scale, a power of two: 16 bytes by a thread. */

@@ -1,4 +1,4 @@
-/* Decode: launches. A kernel has four variants: V apart or in K, scores plain or modified. */
+/* Decode: launches. A kernel has four variants: V apart or in K, scores plain or modified (kernel.cuh). */
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
@@ -6,7 +6,8 @@
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
-    int threads, bytes; /* of a CTA; bytes of shared memory */
+    int threads;            /* of a CTA */
+    int bytes, with_scales; /* of shared memory, where K or V has 8 bits the latter */
 };
 
 /* Whether v is the first dims of k. */
@@ -19,14 +20,16 @@ static inline bool decode_v_in_k(const struct attention_params *p) {
 template <class T>
 static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
                                           const struct decode_params *p, cudaStream_t stream) {
-    const struct decode_variant of = variants[decode_v_in_k(&p->of)][p->of.modify.each != 0];
+    const bool in_k = decode_v_in_k(&p->of) && p->k.eight_bit == p->v.eight_bit;
+    const struct decode_variant of = variants[in_k][p->of.modify.each != 0 || p->stored];
+    const int bytes = p->stored ? of.with_scales : of.bytes;
     cudaError_t code = cudaFuncSetAttribute((const void *)of.kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, of.bytes);
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     void *arguments[] = {(void *)p};
     if (!code && p->image.most_items > 0)
         code =
             cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(p->image.most_items)),
-                             dim3(of.threads), arguments, of.bytes, stream);
+                             dim3(of.threads), arguments, bytes, stream);
     return code ? code : decode_merge_launch<T>(p, stream);
 }
 

@@ -99,6 +99,21 @@ decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_i
     }
 }
 
+/* Scales of values, of tokens or of this warp's dims, on P of DECODE_GROUPS groups of 8 keys. */
+template <class shape>
+static __device__ __forceinline__ void decode_scale_weights(float (&s)[1][DECODE_GROUPS][4],
+                                                            const struct decode_params &p,
+                                                            const float *scales) {
+    if (p.v.scales == 0 || p.v_late)
+        return;
+    scales += min(decode_column<shape>() * shape::DIMS_O / DECODE_SCALE_DIMS, p.v.scales - 1);
+#pragma unroll
+    for (int j = 0; j < DECODE_GROUPS; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[0][j][e] *= scales[(8 * j + warp_lane() % 4 * 2 + e % 2) * shape::SCALES_KEY];
+}
+
 /* Dropout, on P of DECODE_GROUPS groups of 8 keys. */
 static __device__ __forceinline__ void
 decode_drop(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p, const uint32_t *kept) {

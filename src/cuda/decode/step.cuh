@@ -45,15 +45,34 @@ decode_q_of(uint32_t (&a)[4], const struct decode_q<shape> &held, uint32_t row, 
             a[i] = held.a[shape::Q_HELD ? d : 0][i];
 }
 
-/* S [16, 8 TILES] = Q [16, D] K [8 TILES, D]^T. k: the first of the warp's keys. */
-template <class shape>
+/* S [16, 8 TILES] = Q [16, D] K [8 TILES, D]^T. k: the first of the warp's keys. STORED: of K without its
+ * scales, of which a key has n (0: none) from `scales` on; they multiply the sums over their dims. */
+template <class shape, bool STORED>
 static __device__ __forceinline__ void decode_scores(float (&s)[shape::TILES][4],
                                                      const struct decode_q<shape> &held, uint32_t q,
-                                                     uint32_t k) {
-    constexpr int TILES = shape::TILES;
+                                                     uint32_t k, const float *scales, int32_t n) {
+    constexpr int TILES = shape::TILES, STEPS = shape::D / 16;
     const int lane = warp_lane();
     float odd[TILES == 1 ? 1 : TILES][4] =
         {}; /* of every other MMA, where there is one tile alone */
+    float sum[STORED ? TILES : 1][4] = {};
+    const auto scale =
+        [&](int done) { /* after `done` steps of 16 dims */
+                        if (!STORED || n == 0 || (done % (DECODE_SCALE_DIMS / 16) && done < STEPS))
+                            return;
+                        const float *const of =
+                            scales + min((done - 1) / (DECODE_SCALE_DIMS / 16), n - 1);
+#pragma unroll
+                        for (int j = 0; j < TILES; j++)
+#pragma unroll
+                            for (int e = 0; e < 4; e++) {
+                                const float by =
+                                    of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
+                                sum[STORED ? j : 0][e] +=
+                                    (TILES == 1 ? s[0][e] + odd[0][e] : s[j][e]) * by;
+                                s[j][e] = odd[TILES == 1 ? 0 : j][e] = 0;
+                            }
+        };
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
@@ -72,10 +91,11 @@ static __device__ __forceinline__ void decode_scores(float (&s)[shape::TILES][4]
             ldmatrix(b, swizzle_piece_after(k, d));
             mma_sync(s[0], a[0], b, typename shape::T());
             mma_sync(odd[0], a[1], b + 2, typename shape::T());
+            scale(d + 2);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            s[0][e] += odd[0][e];
+            s[0][e] = STORED && n ? sum[0][e] : s[0][e] + odd[0][e];
         return;
     }
     k += (uint32_t)(lane / 16 * 8 * shape::ROW) + swizzle_piece(lane, lane / 8 % 2);
@@ -90,7 +110,14 @@ static __device__ __forceinline__ void decode_scores(float (&s)[shape::TILES][4]
             mma_sync(s[j], a, b, typename shape::T());
             mma_sync(s[j + (TILES > 1)], a, b + 2, typename shape::T());
         }
+        scale(d + 1);
     }
+    if (STORED && n)
+#pragma unroll
+        for (int j = 0; j < TILES; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[j][e] = sum[STORED ? j : 0][e];
 }
 
 /* O [16, DIMS_O] += P [16, 8 GROUPS] V [keys, DIMS_O]. v: the first of the keys. */

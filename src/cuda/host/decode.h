@@ -6,12 +6,20 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 
-/* A place of a step: its key, -1 for none, and the rows of the tile that list it, from the first to the
- * last. */
+/* A place of a step: its key, -1 for none, the row of K and V where it lies, and the rows of the tile that
+ * list it, from the first to the last. Row r is row r % 2^shift of page r / 2^shift. */
 struct decode_place {
-    int32_t key;
+    int32_t key, row;
     int16_t first, last;
 };
+
+/* How a cache holds keys, or values. */
+struct decode_stored {
+    int32_t eight_bit; /* 0: of q's type; else of 8 bits, TESS_E4M3 or TESS_E5M2 */
+    int32_t scales;    /* of a row, one for each DECODE_SCALE_DIMS dims or one alone; 0: none */
+    struct rows_view scale;
+};
+#define DECODE_SCALE_DIMS 128
 
 struct decode_params {
     struct attention_params of; /* its image is empty: a filled one is laid out otherwise */
@@ -20,8 +28,14 @@ struct decode_params {
     const int64_t *keys, *full_ptr, *full_end, *masked_ptr, *masked_end;
     const struct list_run *full;
     const struct list_masked *masked;
-    int64_t tiles; /* of a list */
-    bool early;    /* the merge may start before its predecessor ends */
+    int64_t tiles;        /* of a list */
+    const int32_t *table; /* [batch][columns], NULL: not paged, and pages hold 2^31 rows */
+    int64_t columns;
+    int32_t pages, shift;
+    struct decode_stored k, v;
+    bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
+    bool stored; /* K or V has 8 bits */
+    bool early;  /* the merge may start before its predecessor ends */
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);

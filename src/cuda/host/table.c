@@ -3,6 +3,7 @@
 #include "host/table.h"
 
 #include "host/backward.h"
+#include "host/decode.h"
 #include "host/staged.h"
 
 #include <math.h>
@@ -58,6 +59,9 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = own->too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
+    if (!why && !kernel->tiling->filled_alone && !caches_plain(problem))
+        why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
+              "must be 0";
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
@@ -97,17 +101,40 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
     return NULL;
 }
 
+static int pieces_whole(tess_type type, int64_t d) {
+    return d * (int64_t)tess_type_size(type) % 16 == 0;
+}
+
 static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
     (void)target;
-    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+    if (problem->alignment < 16 || !pieces_whole(problem->type, problem->d_qk) ||
+        !pieces_whole(problem->type, problem->d_v) || !pieces_whole(c->k_type, problem->d_qk) ||
+        !pieces_whole(c->v_type, problem->d_v))
         return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if ((c->k_scale == TESS_SCALE_GROUP && c->k_group != DECODE_SCALE_DIMS) ||
+        (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
+        return "its scales are of 128 dims: leave scale_group 0";
+    if (by_token && problem->type == TESS_F16)
+        return "it scales values by token in bf16 alone, whose weights have the range";
     return NULL;
 }
 
+/* A warp's dims of tiles of 64 rows may be of several groups. */
+static const char *decode_64_refuses(const struct problem *problem, const tess_target *target) {
+    const char *why = decode_refuses(problem, target);
+    if (!why && problem->caches.v_scale == TESS_SCALE_GROUP)
+        why = "it does not scale values by groups of dims";
+    return why;
+}
+
 static const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
-    return target->architecture == 90 ? decode_refuses(problem, target)
-                                      : "the target's architecture is not 90 (compute capability "
-                                        "9.0)";
+    if (target->architecture != 90)
+        return "the target's architecture is not 90 (compute capability 9.0)";
+    if (type_is_8bit(problem->caches.k_type) || type_is_8bit(problem->caches.v_type))
+        return "it reads keys and values of 16 bits";
+    return decode_refuses(problem, target);
 }
 
 /* ---- CTAs and steps ---- */
@@ -236,8 +263,10 @@ static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
                                                .heights =
                                                    "its query tiles have 1, 2, 4, 8 or 16 rows"};
-static const struct family family_decode_64 = {
-    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
+static const struct family family_decode_64 = {.cluster = 1,
+                                               .refuses = decode_64_refuses,
+                                               .heights =
+                                                   "its query tiles have 1, 2, 4 ... 64 rows"};
 
 static const struct family family_decode_sm90 = {.cluster = 1,
                                                  .refuses = decode_sm90_refuses,

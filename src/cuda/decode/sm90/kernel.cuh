@@ -58,10 +58,10 @@ static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_
     using apart = decode_sm90_shape<T, D, DV, false>;
     using in_k = decode_sm90_shape<T, D, DV, true>;
     static const struct decode_variant variants[2][2] = {
-        {{decode_sm90<apart, false>, apart::THREADS, apart::BYTES},
-         {decode_sm90<apart, true>, apart::THREADS, apart::BYTES}},
-        {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES},
-         {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES}},
+        {{decode_sm90<apart, false>, apart::THREADS, apart::BYTES, apart::BYTES},
+         {decode_sm90<apart, true>, apart::THREADS, apart::BYTES, apart::BYTES}},
+        {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES, in_k::BYTES},
+         {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
     };
     return decode_launch_variants<T>(variants, p, stream);
 }

@@ -31,22 +31,21 @@ static __device__ __forceinline__ void decode_sm90_wait_empty(uint32_t barrier, 
     barrier_wait(barrier, parity);
 }
 
-/* Copies 16 rows to panels: four at a time, 128 bytes of each by an instruction. Lane i holds the key of
- * row i. Zeros where there is no key, and past a row's end. */
+/* Copies 16 rows to panels: four at a time, 128 bytes of each by an instruction. Lane i holds the place of
+ * row i in its tensor, -1: none. Zeros where there is none, and past a row's end. */
 template <int PANELS, int PANEL>
 static __device__ __forceinline__ void decode_sm90_copy(uint32_t to, const struct decode_rows &rows,
-                                                        int32_t keys) {
+                                                        int32_t places) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-    const char *const first = rows.first + 16 * piece;
 #pragma unroll 1
     for (int i = 0; i < 16; i += 4) {
-        const int32_t key = __shfl_sync(WARP_ALL, keys, i + sub);
-        const char *const from = first + key * rows.stride;
+        const int32_t row = __shfl_sync(WARP_ALL, places, i + sub);
+        const char *const from = decode_row_at(rows, row) + 16 * piece;
         const uint32_t at = to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece);
 #pragma unroll
         for (int s = 0; s < PANELS; s++)
             cp_async_16_l2_128(at + (uint32_t)(s * PANEL), from + 128 * s,
-                               key >= 0 && 128 * s + 16 * piece < rows.bytes);
+                               row >= 0 && 128 * s + 16 * piece < rows.bytes);
     }
     cp_async_commit();
 }
@@ -54,11 +53,11 @@ static __device__ __forceinline__ void decode_sm90_copy(uint32_t to, const struc
 /* Waits for the stage of step `step`, copies this warp's rows there, and arrives for those before. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
-decode_sm90_fetch(uint32_t to, uint32_t full, const struct decode_rows &rows, int32_t keys,
+decode_sm90_fetch(uint32_t to, uint32_t full, const struct decode_rows &rows, int32_t places,
                   struct decode_sm90_pending &pending) {
     const int warp = (int)threadIdx.x / 32;
     decode_sm90_copy<PANELS, shape::PANEL>(to + (uint32_t)(warp * shape::ROWS_WARP * 128), rows,
-                                           keys);
+                                           places);
     decode_sm90_signal<1>(pending);
     pending.full = full;
 }
@@ -87,31 +86,30 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
     using T = typename shape::T;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, item.T);
-    const struct decode_rows k = decode_rows_of<T>(p.of.k, item.batch, item.head_kv, p.of.d_qk);
-    const struct decode_rows v = decode_rows_of<T>(p.of.v, item.batch, item.head_kv, p.of.d_v);
+    const struct decode_rows k = decode_rows_k<T>(p, item), v = decode_rows_v<T>(p, item);
     const int32_t steps = decode_sm90_steps<shape>(item);
     /* Lanes 16 ... 31 find the same places again. */
     uint32_t at =
         item.begin + (threadIdx.x / 32 * shape::ROWS_WARP + threadIdx.x % shape::ROWS_WARP);
-    struct decode_place next = decode_place_of(list, at, item.end);
+    struct decode_place next = decode_find(p, item, list, at);
 #pragma unroll 1
     for (int32_t i = 0; i < steps; i++, step++) {
         const struct decode_place place = next;
         const uint32_t stage = step % shape::STAGES, parity = decode_sm90_phase<shape>(step) ^ 1;
         const uint32_t to = shared + stage * shape::STAGE;
         at += shape::KEYS;
-        next = decode_place_of(list, at, item.end);
+        next = decode_find(p, item, list, at);
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity,
                                pending);
         decode_sm90_hand_places<shape>(memory, stage, place);
         decode_sm90_fetch<shape, shape::K_PANELS>(
-            to, decode_sm90_at<shape>(shared + shape::K_FULL, step), k, place.key, pending);
+            to, decode_sm90_at<shape>(shared + shape::K_FULL, step), k, place.row, pending);
         if (shape::V_IN_K)
             continue;
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity,
                                pending);
         decode_sm90_fetch<shape, shape::V_PANELS>(
-            to + shape::V, decode_sm90_at<shape>(shared + shape::V_FULL, step), v, place.key,
+            to + shape::V, decode_sm90_at<shape>(shared + shape::V_FULL, step), v, place.row,
             pending);
     }
 }

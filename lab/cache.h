@@ -1,0 +1,62 @@
+/*
+ * How a case's cache holds keys and values, and what runs are given of it.
+ *
+ *   pages    drawn places of a pool that has a third more; what no key lies in holds NaN. One entry of
+ *            sixteen names no page
+ *   scales   from 1/4 to 4; those of rows that hold NaN are NaN
+ */
+#ifndef LAB_CACHE_H
+#define LAB_CACHE_H
+
+#include "lab/mirror.h"
+#include "lab/scoring.h"
+
+struct lab_cache {
+    int v_in_k;
+    struct lab_buffer table;            /* no data: not paged */
+    struct lab_tensor k, v;             /* paged; no data: as the case's tensors */
+    struct lab_tensor k_scale, v_scale; /* no data: none */
+    struct lab_caching of;              /* for the oracle */
+};
+
+/* What a cache is like. */
+struct lab_cache_shape {
+    int64_t batch, heads_kv, n_kv, d_qk, d_v;
+    tess_type k_type, v_type;
+    int64_t page_size; /* 0: not paged */
+    tess_scaling k_scale, v_scale;
+    int64_t group;
+    int v_in_k;
+    enum lab_layout layout;
+    int64_t alignment;
+    uint64_t seed;
+};
+
+struct lab_cache_shape lab_case_cache(const struct lab_case *c);
+
+/* Draws table and scales, and makes room for pages. 0, or -1 without memory; lab_cache_free whichever. */
+int lab_cache_make(struct lab_cache *cache, const struct lab_cache_shape *shape);
+void lab_cache_free(struct lab_cache *cache);
+
+/* V becomes the first dims of K, where V lies in K. */
+void lab_cache_values(const struct lab_cache *cache, const tess_tensor *k, const tess_tensor *v);
+
+/* Writes keys and values, [batch, heads_kv, n_kv, d], to where runs find them. Again after each change. */
+void lab_cache_store(struct lab_cache *cache, const tess_tensor *k, const tess_tensor *v);
+
+/* Where table and scales lie on the mirror's backend; the views stay, as arguments are told of them. 0,
+ * or -1 and the mirror's why. */
+int lab_cache_place(const struct lab_cache *cache, struct lab_mirror *mirror, tess_tensor scales[2],
+                    tess_arguments *arguments);
+
+/* What runs are given for k or v. */
+static inline const struct lab_tensor *lab_cache_k(const struct lab_cache *cache,
+                                                   const struct lab_tensor *k) {
+    return cache->k.buffer.base ? &cache->k : k;
+}
+static inline const struct lab_tensor *lab_cache_v(const struct lab_cache *cache,
+                                                   const struct lab_tensor *v) {
+    return cache->v.buffer.base ? &cache->v : v;
+}
+
+#endif
