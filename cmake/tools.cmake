@@ -22,7 +22,7 @@ endif()
 add_library(lab STATIC
     lab/backward.c lab/case.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c lab/device.c
     lab/fill.c
-    lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
+    lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/listed.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c
     lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
@@ -68,7 +68,7 @@ add_executable(tessera_tool
     tools/cli/arguments.c tools/cli/attention_input.c tools/cli/attention_output.c tools/cli/compute.c
     tools/cli/gradcheck.c tools/cli/info.c tools/cli/main.c
     tools/cli/memory_limit.c tools/cli/modifier_options.c tools/cli/pattern.c tools/cli/pattern_options.c tools/picture/picture.c
-    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/verify.c)
+    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings bench tool_files PNG::PNG)
 if(TESSERA_INSTALL)

@@ -21,6 +21,8 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
     memset(s, 0, sizeof *s);
     s->c = *c;
     tess_status status = lab_case_pattern(c, &s->pattern, &error);
+    if (!status && lab_case_listed(c) && lab_listed_make(&s->listed, c, 0))
+        status = TESS_OUT_OF_MEMORY;
     if (status) {
         snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
         return -1;
@@ -37,7 +39,8 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         {&s->lse, TESS_F32, {c->b, c->h, c->n, 1}},
     };
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
-        if (tensor_make(all[t].tensor, c, all[t].type, all[t].size)) {
+        if (!(c->v_in_k && all[t].tensor == &s->v) &&
+            tensor_make(all[t].tensor, c, all[t].type, all[t].size)) {
             snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
             return -1;
         }
@@ -45,6 +48,10 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         lab_wanted_make(&s->wanted, c)) {
         snprintf(why, LAB_WHY, "out of memory for the modifiers and gradients of this case");
         return -1;
+    }
+    if (c->v_in_k) {
+        s->v.view = s->k.view;
+        s->v.view.size[3] = c->dv;
     }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
     return 0;
@@ -54,6 +61,7 @@ void lab_setting_free(struct lab_setting *s) {
     struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse};
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
+    lab_listed_free(&s->listed);
     lab_modifiers_free(&s->modifiers);
     lab_given_free(&s->given);
     lab_wanted_free(&s->wanted);
@@ -61,9 +69,15 @@ void lab_setting_free(struct lab_setting *s) {
     memset(s, 0, sizeof *s);
 }
 
+struct lab_scoring lab_setting_scoring(const struct lab_setting *s) {
+    struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    scoring.lengths = s->listed.today;
+    return scoring;
+}
+
 int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *pattern,
                           struct lab_gradients *gradients) {
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    const struct lab_scoring scoring = lab_setting_scoring(s);
     const struct lab_gradients_of of = {&s->q.view,
                                         &s->k.view,
                                         &s->v.view,

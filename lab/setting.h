@@ -3,12 +3,15 @@
 #define LAB_SETTING_H
 
 #include "lab/backward.h"
+#include "lab/listed.h"
 #include "lab/modifiers.h"
 
 struct lab_setting {
     struct lab_case c;
-    tess_pattern *pattern;             /* made through the case's source */
-    struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
+    tess_pattern *pattern;    /* made through the case's source */
+    struct lab_listed listed; /* topk=: what the plan is filled from; the same keys */
+    struct lab_tensor q, k, v, o,
+        lse; /* o and lse are read by a backward; vink=1: v is a view of k */
     struct lab_modifiers modifiers;
     struct lab_given given; /* backward */
     struct lab_wanted wanted;
@@ -22,6 +25,9 @@ void lab_setting_free(struct lab_setting *setting);
 /* Another o or lse, or K or V, of the setting's layout. 0, or -1 without memory. */
 int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
                       struct lab_tensor *tensor);
+
+/* How the oracle scores: modifiers, and today's lengths. */
+struct lab_scoring lab_setting_scoring(const struct lab_setting *setting);
 
 /* The oracle's gradients of what the setting holds, by a pattern that lists what the setting's does. 0, or
  * -1 without memory; lab_gradients_free in either case. */
