@@ -54,7 +54,7 @@ add_custom_target(bench_commit
     BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
     bench/measure/backward.c bench/run/against.c bench/baselines/baseline.c bench/run/bench.c bench/baselines/blocks.c bench/run/cases.c bench/baselines/cublas.c
-    bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/baselines/library.c bench/measure/measure.c
+    bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c bench/baselines/library.c bench/measure/measure.c
     bench/baselines/naive.c bench/baselines/openblas.c bench/run/options.c bench/measure/peak.c bench/baselines/peer.c bench/baselines/peer_check.c
     bench/measure/place.c bench/run/results.c bench/measure/sample.c bench/baselines/sparse.c bench/measure/throttle.c
     bench/measure/timing.c ${bench_kernels})

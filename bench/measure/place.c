@@ -4,6 +4,7 @@
 #include "lab/setting.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
+#include "measure/lists.h"
 
 /* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
  * fetched in twice as many sectors. Allocators do not place tensors so: only what asks for less gets
@@ -22,6 +23,8 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
         refusal = bench_backward_refuses(c, method);
+    if (!refusal)
+        refusal = bench_lists_refuses(c, method);
     if (refusal) {
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
@@ -54,10 +57,18 @@ void bench_setting_spoil(struct bench_setting *s, int layer) {
         memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
 }
 
+/* V that is the first dims of K lies in its memory. */
+static int place_v(struct bench_place *p, const struct bench_setting *s) {
+    if (!s->of.c.v_in_k)
+        return lab_mirror_tensor(&p->tensors, &s->of.v, &p->v);
+    p->v = p->k;
+    p->v.size[3] = s->of.c.dv;
+    return 0;
+}
+
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
     return lab_mirror_tensor(&p->tensors, &s->of.q, &p->q) ||
-           lab_mirror_tensor(&p->tensors, &s->of.k, &p->k) ||
-           lab_mirror_tensor(&p->tensors, &s->of.v, &p->v) ||
+           lab_mirror_tensor(&p->tensors, &s->of.k, &p->k) || place_v(p, s) ||
            lab_mirror_tensor(&p->tensors, &s->of.o, &p->o) ||
            lab_mirror_tensor(&p->tensors, &s->of.lse, &p->lse) ||
            (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
