@@ -113,20 +113,11 @@ set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE
 # They read tests/cases.
 set_tests_properties(attention gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
-# Measured by hand: docs/notes/planning.md.
-add_executable(cuda_fill_times tests/kernels/cuda_fill_times.c)
-target_include_directories(cuda_fill_times PRIVATE src)
-target_link_libraries(cuda_fill_times PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C m)
-
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
-
-add_executable(decode_latency tests/promises/decode_latency.c)
-target_link_libraries(decode_latency PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C
-    Threads::Threads m)
 
 # Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
 # another can stand in its place.

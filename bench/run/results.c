@@ -82,6 +82,16 @@ static json_t *block_text(const struct lab_case *c) {
     return json_string(text);
 }
 
+/* Lists on the device have their form's name, entries and share. */
+static json_t *pattern_text(const struct lab_case *c) {
+    static const char *const forms[] = {"topk", "rows", "bits", "ranges"};
+    char text[80];
+    if (!lab_case_listed(c))
+        return json_string(c->pattern);
+    snprintf(text, sizeof text, "%s(%lld,%.6g)", forms[c->form], (long long)c->topk, c->valid);
+    return json_string(text);
+}
+
 static json_t *case_text(const struct lab_case *c) {
     char text[LAB_CASE_TEXT];
     lab_case_print(c, text);
@@ -117,7 +127,7 @@ static json_t *object(const struct bench_result *r) {
         {"dv", json_integer(c->dv)},
         {"dtype", json_string(tess_type_name(c->type))},
         {"block", block_text(c)},
-        {"pattern", json_string(lab_case_listed(c) ? "" : c->pattern)},
+        {"pattern", pattern_text(c)},
         {"topk", json_integer(c->topk)},
         {"valid", real(c->valid)},
         {"lists", json_string(lists[c->lists])},
