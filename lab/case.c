@@ -81,12 +81,11 @@ static const struct key keys[] = {
     {"given", WORD, FIELD(given), 0, given_words, "backward: o, o32 (o in f32) or delta; o"},
     {"out32", NUMBER, FIELD(out32), 1, NULL, "1: backward with gradients in f32; 0"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
-     "entries of each block row of a device pattern, in the pattern's place"},
+     "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
     {"form", WORD, FIELD(form), 0, form_words, "topk: indices, rows, bits or ranges; indices"},
     {"entries", LETTERS, FIELD(entries), 0, entry_letters,
-     "topk: counts, duplicates, empty, first, lengths, mixed, overflow, promised, room, unordered, "
-     "wrong; none"},
+     "topk: how lists are drawn, letters (semantics.md); ascending"},
     {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
     {"vink", NUMBER, FIELD(v_in_k), 1, NULL, "topk: 1: v is the first dims of k; 0"},
 };
