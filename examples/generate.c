@@ -83,6 +83,7 @@ static void launch(const struct step *s) {
     if (!ready) {
         cudaGraph_t graph;
         cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        give(s, stream); /* a kernel's first launch may load it, which no capture can hold */
         cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
         give(s, stream);
         cuda(cudaStreamEndCapture(stream, &graph));

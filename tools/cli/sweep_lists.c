@@ -31,17 +31,17 @@ static void shrink(struct lab_case *c, double budget) {
 }
 
 /* Sizes of the lists: entries fewer than there are block columns, as many, one more, many. */
-static void draw_lists(struct lab_case *c, struct draw *r, int64_t number) {
+static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer) {
     c->form = (tess_form)(number % 4);
     c->block_q = draw_pick(r, blocks_q, COUNT(blocks_q));
     c->block_kv = c->form == TESS_RANGES ? 1 : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
     const int64_t most = c->form == TESS_RANGES ? 4 : cols + 1;
-    c->topk = c->form == TESS_RANGES ? 1 + draw_below(r, 4)
-              : draw_chance(r, 0.3)  ? cols - 1 + draw_below(r, 3)
-                                     : 1 + draw_below(r, cols);
+    c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
+              : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
+                                                   : 1 + draw_below(r, cols);
     c->topk = c->topk < 1 ? 1 : c->topk > most ? most : c->topk;
-    c->valid = shares[draw_below(r, COUNT(shares))];
+    c->valid = longer && draw_chance(r, 0.7) ? 1 : shares[draw_below(r, COUNT(shares))];
     for (int64_t letter = 1; letter <= LAB_ENTRIES_ALL; letter *= 2)
         if (draw_chance(r, letter == LAB_ENTRIES_LENGTHS ? 0.5 : 0.25))
             c->entries |= letter;
@@ -79,8 +79,11 @@ struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
         dims[c.type == TESS_F32 ? draw_below(&r, COUNT(dims)) : turn % (COUNT(dims) - 1)];
     c.d = d[0], c.dv = d[1] ? d[1] : d[0];
     c.seed = (uint64_t)draw_below(&r, 1000000);
-    shrink(&c, 2e7);
-    draw_lists(&c, &r, number);
+    const int longer = draw_chance(&r, 0.12); /* tiles that are split, which take long */
+    if (longer)
+        c.n = 1 + draw_below(&r, 2), c.nkv = 600 + draw_below(&r, 2400);
+    shrink(&c, longer ? 2e7 : 2e6);
+    draw_lists(&c, &r, number, longer);
     draw_tensors(&c, &r);
     return c;
 }
