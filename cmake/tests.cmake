@@ -83,6 +83,7 @@ endif()
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
+tessera_test(unit listed)
 tessera_test(unit oracle)
 tessera_test(unit gradients TEAMS SOURCES tests/support/support.c)
 tessera_test(unit modifiers TEAMS SOURCES tests/support/modified.c tests/support/support.c)
@@ -116,20 +117,11 @@ set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE
 # They read tests/cases.
 set_tests_properties(attention caches gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
-# Measured by hand: docs/notes/planning.md.
-add_executable(cuda_fill_times tests/kernels/cuda_fill_times.c)
-target_include_directories(cuda_fill_times PRIVATE src)
-target_link_libraries(cuda_fill_times PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C m)
-
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
     add_executable(${name} tests/promises/${name}.c)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
-
-add_executable(decode_latency tests/promises/decode_latency.c)
-target_link_libraries(decode_latency PRIVATE tessera_warnings lab tessera_inside OpenMP::OpenMP_C
-    Threads::Threads m)
 
 # Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
 # another can stand in its place.
@@ -178,11 +170,11 @@ target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
-    tools/cli/sweep.c tools/cli/verify.c)
+    tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
     -Wl,--wrap=lab_check,--wrap=lab_seconds)
 add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
-    tools/cli/reference.c tools/cli/sweep.c tools/cli/verify.c)
+    tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
 add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
 set_tests_properties(verify_teams PROPERTIES TIMEOUT 300)

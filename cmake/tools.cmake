@@ -21,7 +21,8 @@ if(TESSERA_WITH_CUDA)
 endif()
 add_library(lab STATIC
     lab/backward.c lab/cache.c lab/case.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c
-    lab/device.c lab/fill.c lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
+    lab/device.c lab/fill.c lab/gradients.c lab/guard.c lab/half.c lab/identities.c lab/listed.c
+    lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c
     lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
@@ -53,7 +54,7 @@ add_custom_target(bench_commit
     BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
     bench/measure/backward.c bench/run/against.c bench/baselines/baseline.c bench/run/bench.c bench/baselines/blocks.c bench/run/cases.c bench/baselines/cublas.c
-    bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/baselines/library.c bench/measure/measure.c
+    bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c bench/baselines/library.c bench/measure/measure.c
     bench/baselines/naive.c bench/baselines/openblas.c bench/run/options.c bench/measure/peak.c bench/baselines/peer.c bench/baselines/peer_check.c
     bench/measure/place.c bench/run/results.c bench/measure/sample.c bench/baselines/sparse.c bench/measure/throttle.c
     bench/measure/timing.c ${bench_kernels})
@@ -67,7 +68,7 @@ add_executable(tessera_tool
     tools/cli/arguments.c tools/cli/attention_input.c tools/cli/attention_output.c tools/cli/compute.c
     tools/cli/gradcheck.c tools/cli/gradcheck_probe.c tools/cli/info.c tools/cli/main.c
     tools/cli/memory_limit.c tools/cli/modifier_options.c tools/cli/pattern.c tools/cli/pattern_options.c tools/picture/picture.c
-    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/verify.c)
+    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings bench tool_files PNG::PNG)
 if(TESSERA_INSTALL)

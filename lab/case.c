@@ -1,5 +1,5 @@
 /* Case strings: parsing, printing and what they mean as tess_ structs. A table holds the keys. */
-#include "lab/case.h"
+#include "lab/listed.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -35,8 +35,11 @@ static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
+static const char *const form_words[] = {"indices", "rows", "bits", "ranges", NULL};
+static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
 /* Bit i of a set of letters is letters[i]. */
 static const char *const gradient_letters[] = {"qkvas", NULL};
+static const char *const entry_letters[] = {"cdeflmopruw", NULL};
 
 #define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
 static const struct key keys[] = {
@@ -84,6 +87,13 @@ static const struct key keys[] = {
     {"kvscale", WORD, FIELD(kv_scale), 0, kv_scale_words,
      "of K and V: none, tensor, head, token or group; none"},
     {"vink", NUMBER, FIELD(v_in_k), 1, NULL, "1: V is the first dims of K; 0"},
+    {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
+     "entries of a block row of lists on the device; a pattern"},
+    {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
+    {"form", WORD, FIELD(form), 0, form_words, "topk: indices, rows, bits or ranges; indices"},
+    {"entries", LETTERS, FIELD(entries), 0, entry_letters,
+     "topk: how lists are drawn, letters (semantics.md); ascending"},
+    {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
@@ -105,6 +115,7 @@ struct lab_case lab_case_default(void) {
     snprintf(c.pattern, sizeof c.pattern, "dense");
     c.backend = LAB_ANY, c.pipeline = LAB_ANY;
     c.align = 16;
+    c.valid = 1;
     return c;
 }
 
@@ -220,7 +231,7 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[288] = "";
+    char names[340] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
@@ -257,10 +268,32 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
         return 0;
     if (c->pipeline == TESS_STAGED || lab_case_backward(c))
         return refuse(why, "page, kvtype and vink go with pipeline=fused,op=attention");
-    if (c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
-        return refuse(why, "page, kvtype and vink go with fill=normal and fill=positive");
+    if ((c->page || c->kv_type) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
+        return refuse(why, "page and kvtype go with fill=normal and fill=positive");
+    if (c->v_in_k && (c->fill == LAB_FILL_NANK || c->fill == LAB_FILL_NANV))
+        return refuse(why, "vink=1 does not go with fill=nank and fill=nanv");
+    if (c->v_in_k && c->dv > c->d)
+        return refuse(why, "vink=1 needs dv of at most d");
     c->pipeline = TESS_FUSED;
     return 0;
+}
+
+/* Rules of lists on the device. */
+static int complete_listed(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
+    static const char *const alone[] = {"valid", "form", "entries", "cut"};
+    static const char *const others[] = {"pattern", "source"};
+    for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_listed(c); k++)
+        if (was_seen(seen, alone[k]))
+            return refuse(why, "%s goes with topk=", alone[k]);
+    if (!lab_case_listed(c))
+        return 0;
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        if (was_seen(seen, others[k]))
+            return refuse(why, "%s does not go with topk=", others[k]);
+    if (!was_seen(seen, "block"))
+        c->block_q = c->block_kv = 1;
+    const char *wrong = lab_listed_refuses(c);
+    return wrong ? refuse(why, "topk: %s", wrong) : 0;
 }
 
 /* Defaults that follow other keys, and rules between keys. */
@@ -286,7 +319,7 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
         __builtin_mul_overflow(all, d + 16, &all) || all > INT64_MAX / 8)
         return refuse(why, "the tensors of this case do not fit 64 bits");
-    return 0;
+    return complete_listed(c, seen, why);
 }
 
 int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]) {
@@ -335,13 +368,26 @@ static void put(struct printer *p, const char *format, ...) {
         p->used = LAB_CASE_TEXT - 1;
 }
 
+static void put_letters(struct printer *p, const char *name, const char *letters, int64_t set) {
+    if (set)
+        put(p, ",%s=", name);
+    for (int i = 0; letters[i]; i++)
+        if (set & (1 << i))
+            put(p, "%c", letters[i]);
+}
+
+static void print_listed(struct printer *p, const struct lab_case *c) {
+    put(p, ",topk=%lld,valid=%.17g", (long long)c->topk, c->valid);
+    if (c->form != TESS_INDICES)
+        put(p, ",form=%s", form_words[c->form]);
+    put_letters(p, "entries", entry_letters[0], c->entries);
+    if (c->cut != LAB_CUT_NONE)
+        put(p, ",cut=%s", cut_words[c->cut]);
+}
+
 static void print_backward(struct printer *p, const struct lab_case *c) {
     put(p, ",op=%s", operation_words[c->operation]);
-    if (c->gradients)
-        put(p, ",grads=");
-    for (int i = 0; gradient_letters[0][i]; i++)
-        if (c->gradients & (1 << i))
-            put(p, "%c", gradient_letters[0][i]);
+    put_letters(p, "grads", gradient_letters[0], c->gradients);
     if (c->d_lse)
         put(p, ",dlse=1");
     if (c->o_rest)
@@ -358,7 +404,10 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         (long long)c->b, (long long)c->h, (long long)c->hkv, (long long)c->n, (long long)c->nkv,
         (long long)c->d, (long long)c->dv, type_words[c->type], (long long)c->block_q,
         (long long)c->block_kv);
-    put(&p, ",pattern=%s", c->pattern);
+    if (lab_case_listed(c))
+        print_listed(&p, c);
+    else
+        put(&p, ",pattern=%s", c->pattern);
     if (c->backend != LAB_ANY)
         put(&p, ",backend=%s", backend_words[c->backend]);
     if (c->pipeline != LAB_ANY)
@@ -414,6 +463,8 @@ tess_pattern_shape lab_case_shape(const struct lab_case *c) {
 
 tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error) {
     tess_pattern_shape shape = lab_case_shape(c);
+    if (lab_case_listed(c))
+        return lab_listed_spec(c, pattern, error);
     return tess_pattern_from_spec(pattern, c->pattern, &shape, error);
 }
 

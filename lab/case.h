@@ -30,6 +30,17 @@
  *     kvscale=none|tensor|head|token|group
  *                                   what scales of K and V are shared by (default none), see cache.h
  *     vink=1                        V is the first dims of K (default 0)
+ *
+ * Lists that live on the device (listed.h): a reserved plan, filled, instead of a pattern's.
+ *
+ *     topk=K, valid=SHARE           entries of a block row, and how many of them name a block
+ *                                   (default 1); blocks are 1x1 unless block= says otherwise
+ *     form=indices|rows|bits|ranges of the device pattern (default indices)
+ *     entries=LETTERS               c counts, d duplicates, e empty rows, f padding first, l lengths,
+ *                                   m padding between, o overflows, p promises, r room for one block
+ *                                   more, u in any order, w entries that are not to be (default none:
+ *                                   ascending, padding last)
+ *     cut=none|causal|window|ahead  of the device pattern (default none)
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -67,6 +78,23 @@ enum lab_fill {
     LAB_FILL_CANCEL,
     LAB_FILL_TOP
 };
+enum lab_cut { LAB_CUT_NONE, LAB_CUT_CAUSAL, LAB_CUT_WINDOW, LAB_CUT_AHEAD };
+
+/* Letters of entries=, in their order. */
+enum lab_entries {
+    LAB_ENTRIES_COUNTS = 1,
+    LAB_ENTRIES_DUPLICATES = 2,
+    LAB_ENTRIES_EMPTY = 4,
+    LAB_ENTRIES_FIRST = 8,
+    LAB_ENTRIES_LENGTHS = 16,
+    LAB_ENTRIES_MIXED = 32,
+    LAB_ENTRIES_OVERFLOW = 64,
+    LAB_ENTRIES_PROMISED = 128,
+    LAB_ENTRIES_ROOM = 256,
+    LAB_ENTRIES_UNORDERED = 512,
+    LAB_ENTRIES_WRONG = 1024,
+    LAB_ENTRIES_ALL = 2047
+};
 enum lab_source_of_delta { LAB_GIVEN_O, LAB_GIVEN_O32, LAB_GIVEN_DELTA };
 
 struct lab_case {
@@ -95,6 +123,11 @@ struct lab_case {
     int64_t page, v_in_k; /* and what fused attention alone has */
     tess_type kv_type;    /* 0: as q's */
     tess_scaling kv_scale;
+    int64_t topk; /* 0: no lists on the device; what follows belongs to them */
+    double valid;
+    tess_form form;
+    int64_t entries; /* LAB_ENTRIES_... */
+    enum lab_cut cut;
 };
 
 /* The defaults. */
@@ -113,7 +146,7 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]);
 /* The shape of the case's pattern: as many lists as `lists` says. */
 tess_pattern_shape lab_case_shape(const struct lab_case *c);
 
-/* The case's pattern as its spec says, whatever its source. */
+/* The case's pattern as its spec says, whatever its source; of lists on the device what they list. */
 tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
 
 /* Whether the case's pattern lists whole blocks only. */
@@ -122,10 +155,17 @@ int lab_case_whole_blocks(const struct lab_case *c);
 /* The case's pattern, made through its source (source.c). */
 tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, tess_error *error);
 
-/* Whether the case asks for a backend and pipeline: it names them, or none. */
+/* Whether the case has lists on the device. */
+static inline int lab_case_listed(const struct lab_case *c) {
+    return c->topk > 0;
+}
+
+/* Whether the case asks for a backend and pipeline: it names them, or none. Plans of lists on the device
+ * are fused. */
 static inline int lab_case_asks(const struct lab_case *c, int backend, int pipeline) {
     return (c->backend == LAB_ANY || c->backend == backend) &&
-           (c->pipeline == LAB_ANY || c->pipeline == pipeline);
+           (c->pipeline == LAB_ANY || c->pipeline == pipeline) &&
+           !(lab_case_listed(c) && pipeline != TESS_FUSED);
 }
 
 /* Whether the case has score modifiers. */

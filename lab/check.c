@@ -51,8 +51,7 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
 
 int lab_work_answer(struct lab_work *w) {
     struct lab_setting *s = &w->s;
-    struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
-    scoring.cache = &s->cache.of;
+    const struct lab_scoring scoring = lab_setting_scoring(s);
     lab_oracle_free(&w->oracle);
     lab_gradients_free(&w->gradients);
     if (lab_oracle_run(&w->oracle, &s->q.view, &lab_cache_k(&s->cache, &s->k)->view,
@@ -205,6 +204,31 @@ static int kernel_exists(const char *name) {
     return 0;
 }
 
+static tess_status make_planned(struct lab_planned *planned, const tess_problem *problem,
+                                const struct lab_setting *s, const tess_target *target,
+                                tess_error *error) {
+    return lab_case_listed(&s->c) ? lab_planned_reserve(planned, problem, &s->listed, target, error)
+                                  : lab_planned_make(planned, problem, s->pattern, target, error);
+}
+
+/* Of lists on the device: the fill's report tells as many pairs as are listed. */
+static int counts_pairs(struct lab_outcome *out, const struct lab_work *w,
+                        const struct lab_planned *planned) {
+    tess_error error = tess_error_init();
+    tess_fill_report report = tess_fill_report_init();
+    tess_pattern_info info = tess_pattern_info_init();
+    const struct lab_case *c = &w->s.c;
+    if (!planned->listed)
+        return 0;
+    if (tess_plan_report(planned->plan, planned->image.data, &report, &error) ||
+        tess_pattern_describe(w->spec, &info, &error))
+        return lab_fail(out, "the report: %s", error.message);
+    const int64_t pairs = info.pairs * (c->b / info.batch) * (c->h / info.heads);
+    return report.pairs == pairs ? 0
+                                 : lab_fail(out, "the fill tells of %lld pairs, not of %lld",
+                                            (long long)report.pairs, (long long)pairs);
+}
+
 void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend,
                tess_pipeline pipeline, const char *kernel) {
     tess_error error = tess_error_init();
@@ -216,16 +240,16 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
         problem.kernel = kernel;
     tess_status status = tess_target_query(&target, backend, 0, &error);
     if (!status)
-        status = lab_planned_make(&planned, &problem, w->s.pattern, &target, &error);
+        status = make_planned(&planned, &problem, &w->s, &target, &error);
     tess_problem other = problem;
     other.threads = problem.threads == 1 ? 3 : 1;
     if (!status)
-        status = lab_planned_make(&again, &other, w->s.pattern, &target, &error);
+        status = make_planned(&again, &other, &w->s, &target, &error);
     if (status) {
         lab_fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
         if (status == TESS_UNSUPPORTED && problem.kernel && kernel_exists(problem.kernel))
             out->verdict = LAB_REFUSED;
-    } else {
+    } else if (!counts_pairs(out, w, &planned)) {
         for (int s = 0; s < LAB_STAGES; s++)
             out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
         if (lab_case_backward(&w->s.c))

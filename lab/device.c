@@ -13,9 +13,9 @@ static int host_available(void) {
 }
 
 static void *host_alloc(size_t size) {
-    if (size > SIZE_MAX - 63)
+    if (size > SIZE_MAX - 255)
         return NULL;
-    return aligned_alloc(64, size ? (size + 63) / 64 * 64 : 64);
+    return aligned_alloc(256, size ? (size + 255) / 256 * 256 : 256);
 }
 
 static const char *host_copy(void *to, const void *from, size_t size) {

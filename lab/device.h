@@ -23,7 +23,7 @@ const char *lab_device_lacks(tess_backend backend, tess_operation operation,
 /* 0 when something that a case asks for is here; else -1 and the first that is lacking. */
 int lab_device_case(const struct lab_case *c, char why[LAB_WHY]);
 
-/* Memory aligned to 64 bytes (CUDA: 256), or NULL. */
+/* Memory aligned to 256 bytes, or NULL. */
 void *lab_device_alloc(tess_backend backend, size_t size);
 void lab_device_free(tess_backend backend, void *memory);
 

@@ -35,8 +35,8 @@ int lab_buffer_make(struct lab_buffer *buffer, size_t size, size_t alignment) {
     if (size > SIZE_MAX / 2)
         return -1;
     size_t before = MARGIN + (alignment < 64 ? alignment : 0);
-    size_t total = (before + size + MARGIN + 63) / 64 * 64;
-    buffer->base = aligned_alloc(64, total);
+    size_t total = (before + size + MARGIN + 255) / 256 * 256;
+    buffer->base = aligned_alloc(256, total);
     if (!buffer->base)
         return -1;
     buffer->data = buffer->base + before;

@@ -14,7 +14,7 @@ struct lab_buffer {
     size_t whole; /* bytes from base: canaries included */
 };
 
-/* data is aligned to `alignment` (a power of two, at most 64) and, below 64, to no more. All of it
+/* data is aligned to `alignment` (a power of two, at most 256) and, below 64, to no more. All of it
  * is filled with the canary. Answers 0, or -1 without memory. */
 int lab_buffer_make(struct lab_buffer *buffer, size_t size, size_t alignment);
 void lab_buffer_poison(struct lab_buffer *buffer); /* refills data */

@@ -14,26 +14,32 @@ static int say(char why[LAB_WHY], const char *what, const char *reason) {
 
 /* ---- plans and their images ---- */
 
+static tess_status fill(const struct lab_planned *p, tess_error *error, tess_stream stream) {
+    return tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
+}
+
 static tess_status image_fill(struct lab_planned *p, tess_error *error) {
     char why[LAB_WHY];
     size_t size = tess_plan_image_size(p->plan);
     if (size == 0)
         return TESS_OK;
-    if (lab_buffer_make(&p->image, size, 64))
+    if (lab_buffer_make(&p->image, size, p->listed ? 256 : 64))
         return TESS_OUT_OF_MEMORY;
     p->place = lab_mirror_add(&p->home, &p->image);
     if (!p->place) {
         snprintf(error->message, sizeof error->message, "the image: %s", p->home.why);
         return TESS_OUT_OF_MEMORY;
     }
-    tess_status status = tess_plan_upload(p->plan, p->place, size, error, NULL);
+    tess_status status =
+        p->listed ? fill(p, error, NULL) : tess_plan_upload(p->plan, p->place, size, error, NULL);
     const char *broken = status ? NULL : lab_mirror_fetch(&p->home);
     if (!status && !broken && lab_buffer_check(&p->image, "the image", why))
         broken = why;
     p->hash = lab_buffer_hash(&p->image);
     if (!broken)
         return status;
-    snprintf(error->message, sizeof error->message, "the upload: %.200s", broken);
+    snprintf(error->message, sizeof error->message, "the %s: %.200s", p->listed ? "fill" : "upload",
+             broken);
     return TESS_CUDA_ERROR;
 }
 
@@ -44,6 +50,22 @@ tess_status lab_planned_make(struct lab_planned *p, const tess_problem *problem,
     p->backend = target->backend;
     lab_mirror_make(&p->home, target->backend);
     tess_status status = tess_plan_create(&p->plan, problem, pattern, target, error);
+    return status ? status : image_fill(p, error);
+}
+
+tess_status lab_planned_reserve(struct lab_planned *p, const tess_problem *problem,
+                                const struct lab_listed *listed, const tess_target *target,
+                                tess_error *error) {
+    const tess_device_pattern declared = lab_listed_declared(listed);
+    memset(p, 0, sizeof *p);
+    p->backend = target->backend;
+    p->listed = listed;
+    lab_mirror_make(&p->home, target->backend);
+    tess_status status = tess_plan_reserve(&p->plan, problem, &declared, target, error);
+    if (!status && lab_listed_place(listed, &p->home, &p->lists)) {
+        snprintf(error->message, sizeof error->message, "the lists: %s", p->home.why);
+        return TESS_OUT_OF_MEMORY;
+    }
     return status ? status : image_fill(p, error);
 }
 
@@ -63,7 +85,9 @@ static const char *replay(call *function, const struct lab_run *run, const tess_
     const char *why = lab_device_graph_begin(backend, stream);
     if (why)
         return why;
-    tess_status status = function(run->planned->plan, a, error, stream);
+    tess_status status = run->planned->listed ? fill(run->planned, error, stream) : TESS_OK;
+    if (!status)
+        status = function(run->planned->plan, a, error, stream);
     why = lab_device_graph_end(backend, stream, &graph);
     if (status)
         why = error->message;
@@ -189,9 +213,10 @@ static int sight_make(struct sight *s, const struct lab_run *run, const struct p
     return a->workspace && (a->scores || !scores) ? 0 : -1;
 }
 
+/* image: the hash of what it held before. A fill may write its unused places otherwise. */
 static int guards(const struct lab_run *run, const struct parts *parts,
                   const struct lab_buffer *workspace, const struct lab_buffer *scores,
-                  char why[LAB_WHY]) {
+                  uint64_t image, char why[LAB_WHY]) {
     const struct lab_planned *p = run->planned;
     for (int i = 0; i < parts->count; i++) {
         const struct part *part = &parts->part[i];
@@ -202,9 +227,11 @@ static int guards(const struct lab_run *run, const struct parts *parts,
     if (lab_buffer_check(workspace, "the workspace", why) ||
         (scores && lab_buffer_check(scores, "scores", why)) ||
         (run->modifiers && lab_modifiers_check(run->modifiers, why)) ||
+        (p->listed && lab_listed_check(p->listed, why)) ||
         (p->place && lab_buffer_check(&p->image, "the image", why)))
         return -1;
-    if (p->place && lab_buffer_hash(&p->image) != p->hash)
+    const int filled = p->listed && run->launch == LAB_GRAPH;
+    if (p->place && !filled && lab_buffer_hash(&p->image) != image)
         return say(why, "the image", "it was written to");
     return 0;
 }
@@ -218,6 +245,8 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
     struct sight sight;
     struct lab_buffer workspace;
     const char *broken = NULL;
+    const uint64_t image =
+        run->planned->listed ? lab_buffer_hash(&run->planned->image) : run->planned->hash;
     if (lab_buffer_make(&workspace, workspace_size, 64))
         return say(why, what, "out of memory for the workspace");
     if (sight_make(&sight, run, &parts, &workspace, scores))
@@ -228,7 +257,8 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
         broken = lab_mirror_fetch(&sight.mirror);
     if (!broken)
         broken = lab_mirror_fetch(&run->planned->home);
-    int failed = broken ? say(why, what, broken) : guards(run, &parts, &workspace, scores, why);
+    int failed =
+        broken ? say(why, what, broken) : guards(run, &parts, &workspace, scores, image, why);
     lab_mirror_free(&sight.mirror);
     lab_buffer_free(&workspace);
     return failed;
@@ -239,6 +269,8 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
 static uint64_t inputs_hash(const struct lab_run *run) {
     const struct parts parts = parts_of(run);
     uint64_t hash = run->modifiers ? lab_modifiers_hash(run->modifiers) : 0;
+    if (run->planned->listed)
+        hash ^= lab_listed_hash(run->planned->listed);
     for (int i = 0; i < parts.count; i++)
         if (!parts.part[i].written)
             hash = 31 * hash + lab_buffer_hash(parts.part[i].buffer);

@@ -7,6 +7,7 @@
 
 #include "lab/backward.h"
 #include "lab/cache.h"
+#include "lab/listed.h"
 #include "lab/modifiers.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
@@ -17,12 +18,18 @@ struct lab_planned {
     struct lab_mirror home;
     void *place; /* NULL: the plan has no image */
     uint64_t hash;
+    const struct lab_listed *listed; /* reserved: what the image is filled from, NULL: uploaded */
+    tess_device_pattern lists;       /* the same where the plan's fills find it */
 };
 
 /* Plans and fills the image. Not TESS_OK: error says why. lab_planned_free in either case. */
 tess_status lab_planned_make(struct lab_planned *planned, const tess_problem *problem,
                              const tess_pattern *pattern, const tess_target *target,
                              tess_error *error);
+/* The same of a reserved plan. A run that is replayed as a graph fills the image again in it. */
+tess_status lab_planned_reserve(struct lab_planned *planned, const tess_problem *problem,
+                                const struct lab_listed *listed, const tess_target *target,
+                                tess_error *error);
 void lab_planned_free(struct lab_planned *planned);
 
 /* On the default stream; on one that does not wait for it; recorded there as a graph and replayed

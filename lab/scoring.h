@@ -30,6 +30,7 @@ struct lab_scoring {
      * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
     int64_t first_head, heads, first_query, first_key, position;
     const int32_t *key_positions;    /* [n_kv], NULL: j + first_key */
+    const int32_t *lengths;          /* [batches] that stand for n_kv, NULL: n_kv */
     const struct lab_caching *cache; /* NULL: keys and values are the tensors' rows */
 };
 
@@ -45,7 +46,8 @@ static inline int64_t lab_key_position(const struct lab_scoring *s, int64_t key)
 /* How far a key stands behind a query: j - p_i. */
 static inline double lab_distance(const struct lab_scoring *s, const struct lab_sizes *sizes,
                                   const struct lab_place *at, int64_t key) {
-    return (double)(lab_key_position(s, key) - at->i - sizes->n_kv + sizes->n_q - s->position);
+    const int64_t n_kv = s->lengths ? s->lengths[at->b] : sizes->n_kv;
+    return (double)(lab_key_position(s, key) - at->i - n_kv + sizes->n_q - s->position);
 }
 
 /* A scaled score as softcap and ALiBi leave it. */

@@ -22,6 +22,8 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
     s->c = *c;
     const struct lab_cache_shape cache = lab_case_cache(c);
     tess_status status = lab_case_pattern(c, &s->pattern, &error);
+    if (!status && lab_case_listed(c) && lab_listed_make(&s->listed, c, 0))
+        status = TESS_OUT_OF_MEMORY;
     if (status) {
         snprintf(why, LAB_WHY, "%s", error.message[0] ? error.message : tess_status_text(status));
         return -1;
@@ -57,6 +59,7 @@ void lab_setting_free(struct lab_setting *s) {
     struct lab_tensor *const all[] = {&s->q, &s->k, &s->v, &s->o, &s->lse};
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
         lab_tensor_free(all[t]);
+    lab_listed_free(&s->listed);
     lab_modifiers_free(&s->modifiers);
     lab_cache_free(&s->cache);
     lab_given_free(&s->given);
@@ -65,9 +68,16 @@ void lab_setting_free(struct lab_setting *s) {
     memset(s, 0, sizeof *s);
 }
 
+struct lab_scoring lab_setting_scoring(const struct lab_setting *s) {
+    struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    scoring.lengths = s->listed.today;
+    scoring.cache = &s->cache.of;
+    return scoring;
+}
+
 int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *pattern,
                           struct lab_gradients *gradients) {
-    const struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
+    const struct lab_scoring scoring = lab_setting_scoring(s);
     const struct lab_gradients_of of = {&s->q.view,
                                         &s->k.view,
                                         &s->v.view,

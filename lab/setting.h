@@ -4,11 +4,13 @@
 
 #include "lab/backward.h"
 #include "lab/cache.h"
+#include "lab/listed.h"
 #include "lab/modifiers.h"
 
 struct lab_setting {
     struct lab_case c;
     tess_pattern *pattern;             /* made through the case's source */
+    struct lab_listed listed;          /* topk=: what the plan is filled from; the same keys */
     struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
     struct lab_modifiers modifiers;
     struct lab_cache cache; /* what runs and the oracle find in place of k and v */
@@ -24,6 +26,9 @@ void lab_setting_free(struct lab_setting *setting);
 /* Another o or lse, or K or V, of the setting's layout. 0, or -1 without memory. */
 int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
                       struct lab_tensor *tensor);
+
+/* How the oracle scores: modifiers, today's lengths, and how the cache holds keys and values. */
+struct lab_scoring lab_setting_scoring(const struct lab_setting *setting);
 
 /* The oracle's gradients of what the setting holds, by a pattern that lists what the setting's does. 0, or
  * -1 without memory; lab_gradients_free in either case. */

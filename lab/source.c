@@ -192,7 +192,7 @@ tess_status lab_case_pattern(const struct lab_case *c, tess_pattern **pattern, t
     tess_pattern *spec;
     *pattern = NULL;
     tess_status status = lab_case_spec(c, &spec, error);
-    if (status || c->source == LAB_SOURCE_SPEC) {
+    if (status || c->source == LAB_SOURCE_SPEC) { /* or lists on the device */
         *pattern = spec;
         return status;
     }

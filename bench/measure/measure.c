@@ -7,6 +7,7 @@
 #include "lab/timer.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
+#include "measure/lists.h"
 #include "measure/peak.h"
 #include "measure/sample.h"
 
@@ -17,7 +18,7 @@ void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     r->ms = r->ms_min = r->ms_max = r->plan_ms = r->upload_ms = r->tflops = NAN;
     for (int i = 0; i < BENCH_STAGES; i++)
         r->stage_ms[i] = r->stage_over_floor[i] = NAN;
-    r->projection_ms = r->layer_ms = r->over_floor = NAN;
+    r->fill_ms = r->step_ms = r->projection_ms = r->layer_ms = r->over_floor = NAN;
     r->noise = r->peak_tflops = r->predicted_ms = r->host_us = NAN;
     r->speedup = r->layer_speedup = r->copy_gbs = r->cache_gbs = r->matmul_tflops = NAN;
 }
@@ -41,6 +42,7 @@ struct measuring {
     const tess_plan *plan;
     tess_pipeline pipeline;
     struct bench_place place;
+    struct bench_lists lists; /* topk= */
     struct bench_clock clock;
     tess_error error;
 };
@@ -49,9 +51,26 @@ struct measuring {
 
 static const char *run_attention(void *what, tess_stream stream) {
     struct measuring *m = what;
+    if (m->lists.sets)
+        m->place.arguments.image = m->lists.image[m->lists.turn];
     if (tess_run(m->plan, &m->place.arguments, &m->error, stream) != TESS_OK)
         return m->error.message;
+    if (m->lists.sets)
+        bench_lists_next(&m->lists);
     return NULL;
+}
+
+static const char *run_fill(void *what, tess_stream stream) {
+    struct measuring *m = what;
+    const char *why = bench_lists_fill(&m->lists, &m->error, stream);
+    bench_lists_next(&m->lists);
+    return why;
+}
+
+static const char *run_step(void *what, tess_stream stream) {
+    struct measuring *m = what;
+    const char *why = bench_lists_fill(&m->lists, &m->error, stream);
+    return why ? why : run_attention(what, stream);
 }
 
 static const char *run_projection(void *what, tess_stream stream) {
@@ -95,6 +114,10 @@ static const char *run_stages(void *what, tess_stream stream) {
 /* ---- steps ---- */
 
 static const char *upload(struct measuring *m) {
+    if (lab_case_listed(&m->s->of.c))
+        return bench_lists_make(&m->lists, &m->s->of, m->plan, m->clock.backend,
+                                m->method->timing == BENCH_ROTATE ? BENCH_SETS : 1, m->place.image,
+                                &m->error);
     double before = lab_seconds();
     if (tess_plan_upload(m->plan, m->place.image, m->place.arguments.image_size, &m->error, NULL) !=
         TESS_OK)
@@ -166,6 +189,10 @@ static const char *time_all(struct measuring *m) {
         why = bench_time_host(&m->r->host_us, &m->clock, &attention);
     for (int i = 0; i < BENCH_STAGES && m->place.scores && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
+    if (!why && m->lists.sets)
+        why = time_one(&m->r->fill_ms, m, run_fill);
+    if (!why && m->lists.sets)
+        why = time_one(&m->r->step_ms, m, run_step);
     if (!why && m->method->layer)
         why = time_one(&m->r->projection_ms, m, run_projection);
     if (!why && m->method->layer)
@@ -254,12 +281,16 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
 
 /* ---- the measurement ---- */
 
+/* Runs of a graph over lists on the device: a launch of one alone would take as long as the run. */
+enum { TURNS = 2 * BENCH_SETS };
+
 static int measure_plan(struct measuring *m, const struct bench_limits *limits, char why[LAB_WHY]) {
     tess_backend backend = (tess_backend)m->r->c.backend;
     tess_plan_info info = tess_plan_info_init();
     int status = BENCH_BAD;
     const char *broken = bench_clock_make(&m->clock, backend, m->method->timing, m->method->seconds,
                                           m->method->noise);
+    m->clock.turns = lab_case_listed(&m->s->of.c) ? TURNS : 1;
     bench_setting_spoil(m->s, m->method->layer);
     const char *no_place = bench_place_make(&m->place, m->s, m->plan, backend,
                                             m->method->stages && m->pipeline == TESS_STAGED);
@@ -268,6 +299,11 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         broken = upload(m);
     if (!broken && tess_plan_describe(m->plan, &info, &m->error) != TESS_OK)
         broken = m->error.message;
+    if (!broken && m->lists.sets) {
+        tess_fill_report report = tess_fill_report_init();
+        broken = bench_lists_report(&m->lists, &report, &m->error);
+        info.pairs = report.pairs;
+    }
     if (!broken) {
         m->r->pairs = info.pairs;
         if (backend == TESS_CUDA || m->s->of.c.threads == 1)
@@ -280,13 +316,14 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         snprintf(why, LAB_WHY, "%s", broken);
         status = BENCH_BAD;
     }
+    bench_lists_free(&m->lists);
     bench_place_free(&m->place);
     bench_clock_free(&m->clock);
     if (status != BENCH_DONE)
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
     m->r->tflops = bench_flops(&m->s->of.c, info.pairs) / (m->r->ms * 1e9);
-    if (!lab_case_backward(&m->s->of.c))
+    if (!lab_case_backward(&m->s->of.c) && !m->lists.sets)
         set_beside_limits(m, &info, limits);
     return status;
 }
@@ -307,8 +344,10 @@ int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend 
     int failed = tess_target_query(&target, backend, 0, &m.error) != TESS_OK ||
                  tess_device_describe(backend, 0, &device, &m.error) != TESS_OK;
     double before = lab_seconds();
-    failed =
-        failed || tess_plan_create(&plan, &problem, s->of.pattern, &target, &m.error) != TESS_OK;
+    if (!failed && lab_case_listed(&s->of.c))
+        failed = bench_lists_reserve(&plan, &s->of, &problem, &target, &m.error) != TESS_OK;
+    else if (!failed)
+        failed = tess_plan_create(&plan, &problem, s->of.pattern, &target, &m.error) != TESS_OK;
     r->plan_ms = 1e3 * (lab_seconds() - before);
     memcpy(r->device, device.name, sizeof r->device);
     if (failed) {

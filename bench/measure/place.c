@@ -4,6 +4,7 @@
 #include "lab/setting.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
+#include "measure/lists.h"
 
 /* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
  * fetched in twice as many sectors. Allocators do not place tensors so: only what asks for less gets
@@ -22,6 +23,8 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
         refusal = bench_backward_refuses(c, method);
+    if (!refusal)
+        refusal = bench_lists_refuses(c, method);
     if (refusal) {
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;

@@ -23,8 +23,7 @@ int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
         places[x].h = lab_below(c->seed, SAMPLE_STREAM, draw + 1, c->h);
         places[x].i = lab_below(c->seed, SAMPLE_STREAM, draw + 2, c->n);
     }
-    struct lab_scoring scoring = lab_modifiers_scoring(&s->of.modifiers, c);
-    scoring.cache = &s->of.cache.of;
+    const struct lab_scoring scoring = lab_setting_scoring(&s->of);
     places[0] = (struct lab_place){c->b - 1, c->h - 1, c->n - 1};
     places[1] = (struct lab_place){0, 0, 0};
     return lab_oracle_run(oracle, &s->of.q.view, &lab_cache_k(&s->of.cache, &s->of.k)->view,

@@ -10,7 +10,7 @@ enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000, STRETCHES = 5, HOS
 static const double SLOW_SECONDS = 1, BURST_MS = 1, PATIENCE = 10;
 
 const char *bench_timing_name(enum bench_timing timing) {
-    static const char *const names[] = {"cold", "hot", "replay"};
+    static const char *const names[] = {"cold", "hot", "replay", "rotate"};
     return names[timing];
 }
 
@@ -18,9 +18,10 @@ const char *bench_clock_make(struct bench_clock *clock, tess_backend backend,
                              enum bench_timing timing, double seconds, double noise) {
     memset(clock, 0, sizeof *clock);
     clock->backend = backend;
-    clock->timing = backend == TESS_CPU ? BENCH_HOT : timing;
+    clock->timing = backend == TESS_CPU && timing != BENCH_ROTATE ? BENCH_HOT : timing;
     clock->seconds = seconds;
     clock->noise = noise;
+    clock->turns = 1;
     const char *why = lab_device_timer_make(&clock->timer, backend);
     return why ? why : lab_device_stream_make(backend, &clock->stream);
 }
@@ -116,11 +117,17 @@ static const char *time_runs(struct bench_times *times, struct bench_clock *cloc
     return NULL;
 }
 
+/* Graphs of the CPU there are none. */
+static int is_replayed(const struct bench_clock *clock) {
+    return clock->backend == TESS_CUDA &&
+           (clock->timing == BENCH_REPLAY || clock->timing == BENCH_ROTATE);
+}
+
 const char *bench_time(struct bench_times *times, struct bench_clock *clock,
                        const struct bench_work *work) {
     void *graph = NULL;
     const char *why = NULL;
-    if (clock->timing == BENCH_REPLAY) {
+    if (is_replayed(clock)) {
         why = work->run(work->what, clock->stream); /* a library's first call may allocate */
         if (!why)
             why = lab_device_synchronize(clock->backend);
@@ -128,12 +135,16 @@ const char *bench_time(struct bench_times *times, struct bench_clock *clock,
             why = lab_device_graph_begin(clock->backend, clock->stream);
         if (why)
             return why;
-        why = work->run(work->what, clock->stream);
+        for (int64_t turn = 0; turn < clock->turns && !why; turn++)
+            why = work->run(work->what, clock->stream);
         const char *broken = lab_device_graph_end(clock->backend, clock->stream, &graph);
         why = why ? why : broken;
     }
     if (!why)
         why = time_runs(times, clock, work, graph);
+    if (!why && graph)
+        times->ms /= (double)clock->turns, times->min /= (double)clock->turns,
+            times->max /= (double)clock->turns;
     lab_device_graph_free(clock->backend, graph);
     return why;
 }

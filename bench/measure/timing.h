@@ -7,14 +7,17 @@
 
 /* COLD: nothing is left in the L2 cache before each run. HOT: it is as the run before left it.
  * REPLAY: a CUDA graph of the work, replayed many times between two events, so that neither the
- * host nor an event is in the time of a small kernel. Work on the CPU is timed HOT. */
-enum bench_timing { BENCH_COLD, BENCH_HOT, BENCH_REPLAY };
-const char *bench_timing_name(enum bench_timing timing); /* "cold", "hot", "replay" */
+ * host nor an event is in the time of a small kernel. ROTATE: the same of work whose turns differ in what
+ * they read, so that it comes from memory. Work on the CPU is timed HOT, in turns where they are asked
+ * for. */
+enum bench_timing { BENCH_COLD, BENCH_HOT, BENCH_REPLAY, BENCH_ROTATE };
+const char *bench_timing_name(enum bench_timing timing); /* "cold", "hot", "replay", "rotate" */
 
 struct bench_clock {
     tess_backend backend;
     enum bench_timing timing;
     double seconds; /* to spend on each bench_time */
+    int64_t turns;  /* runs that a graph holds; 1 unless it is set */
     double noise;   /* longer, up to 10 times, until that is this at most; 0: whatever it is */
     struct lab_device_timer timer;
     tess_stream stream;
@@ -33,7 +36,7 @@ struct bench_work {
 
 struct bench_times {
     double ms, min, max; /* of one run: median, fastest, slowest */
-    int64_t runs;        /* REPLAY: bursts of replays, each giving one mean */
+    int64_t runs;        /* of graphs: bursts of replays, each giving one mean */
     /* How far the medians of five equal stretches of the runs lie apart, over ms: noise that comes
      * in stretches too. NAN for fewer than five runs. */
     double noise;

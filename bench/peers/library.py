@@ -72,6 +72,13 @@ class Arguments(Struct):
         ("workspace_size", c_size_t), ("image", c_void_p), ("image_size", c_size_t)]
 
 
+class DevicePattern(Struct):
+    _fields_ = [("struct_size", c_size_t), ("form", c_int)] + [
+        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "capacity",
+                                     "cut_lo", "cut_hi", "promises")] + [
+        (name, c_void_p) for name in ("indices", "counts", "row_ptr", "bits", "lengths")]
+
+
 class Library:
     """libtessera.so; every method raises RuntimeError with the library's own words."""
 
@@ -90,7 +97,7 @@ class Library:
 
 
 # These take the stream after the error.
-WITH_STREAM = ("tess_run", "tess_plan_upload")
+WITH_STREAM = ("tess_run", "tess_plan_upload", "tess_plan_fill")
 
 
 class Pattern:
@@ -149,6 +156,51 @@ class Pattern:
         listed[place] = True
         partial[place[parts]] = True
         return listed.reshape(n, rows, columns), partial.reshape(n, rows, columns)
+
+
+class Decode:
+    """A reserved plan over padded indices [n_q, capacity], shared by all heads: an image for each of several
+    sets of them, which take turns. Over PyTorch tensors [1, H, N, D] on one device."""
+
+    def __init__(self, library, q, k, v, o, lse, indices, dtype, backend):
+        import torch
+
+        self.library, self.plan = library, c_void_p()
+        self.tensors = q, k, v, o, lse  # whose memory runs use
+        self.views = [Attention.view(x, t) for x, t in zip((q, k, v, o, lse), [dtype] * 4 + ["f32"])]
+        problem, target = Problem(), Target()
+        library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
+        library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
+        sizes = dict(n_q=q.shape[2], n_kv=k.shape[2], block_q=1, block_kv=1, batch=1, heads=1,
+                     capacity=indices[0].shape[1])
+        library.call("tess_plan_reserve", byref(self.plan), byref(problem), byref(DevicePattern(**sizes)),
+                     byref(target))
+        self.workspace_size, self.image_size = (
+            library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan))
+        # The CPU's tensors are aligned to less than images are.
+        self.memory = [torch.empty(size + 256, dtype=torch.uint8, device=q.device)
+                       for size in [self.workspace_size] + [self.image_size] * len(indices)]
+        place = [(x.data_ptr() + 255) // 256 * 256 for x in self.memory]
+        self.indices, self.images = indices, place[1:]
+        self.patterns = [DevicePattern(indices=x.data_ptr(), **sizes) for x in indices]
+        self.arguments = Arguments(workspace=place[0], workspace_size=self.workspace_size,
+                                   image_size=self.image_size)
+        for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
+            setattr(self.arguments, name, ctypes.pointer(view))
+
+    def __del__(self):
+        self.library.c.tess_plan_free(self.plan)
+
+    def kernel(self):
+        return self.library.c.tess_plan_kernel(self.plan, 0).decode()
+
+    def fill(self, number, stream=0):
+        self.library.call("tess_plan_fill", self.plan, byref(self.patterns[number]),
+                          c_void_p(self.images[number]), c_size_t(self.image_size), c_void_p(stream))
+
+    def run(self, number, stream=0):
+        self.arguments.image = self.images[number]
+        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
 
 
 class Attention:

@@ -15,6 +15,7 @@ enum {
     KEY_STAGES,
     KEY_LAYER,
     KEY_REPLAY,
+    KEY_ROTATE,
     KEY_BASELINE,
     KEY_AGAINST,
     KEY_LIMIT
@@ -41,6 +42,10 @@ static const struct argp_option method_table[] = {
      0},
     {"hot", KEY_HOT, NULL, 0, "CUDA: leave the L2 cache as it is between runs", 0},
     {"replay", KEY_REPLAY, NULL, 0, "CUDA: replays of a graph of the runs, the cache warm", 0},
+    {"rotate", KEY_ROTATE, NULL, 0,
+     "topk=: eight draws of the lists take turns, so that keys come from memory; CUDA: in replays "
+     "of a graph",
+     0},
     {"stages", KEY_STAGES, NULL, 0, "Staged: each stage by itself too", 0},
     {"layer", KEY_LAYER, NULL, 0,
      "CUDA, f32, one head: also with the projections of tokens to Q, K and V before it", 0},
@@ -95,6 +100,9 @@ static error_t parse_method(int key, char *text, struct argp_state *state) {
     case KEY_REPLAY:
         method->timing = BENCH_REPLAY;
         return 0;
+    case KEY_ROTATE:
+        method->timing = BENCH_ROTATE;
+        return 0;
     case KEY_STAGES:
         method->stages = true;
         return 0;
@@ -119,7 +127,7 @@ int bench_method_parse(struct bench_method *method, char **words, int count, cha
 
 void bench_asked(char text[BENCH_ASKED_TEXT], const struct bench_method *method,
                  const struct lab_case *c) {
-    static const char *const timings[] = {"", "--hot ", "--replay "};
+    static const char *const timings[] = {"", "--hot ", "--replay ", "--rotate "};
     const char *separator = "--baseline=";
     int used = snprintf(text, BENCH_ASKED_TEXT, "%s%s%s", timings[method->timing],
                         method->stages ? "--stages " : "", method->layer ? "--layer " : "");

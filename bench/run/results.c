@@ -82,6 +82,16 @@ static json_t *block_text(const struct lab_case *c) {
     return json_string(text);
 }
 
+/* Lists on the device have their form's name, entries and share. */
+static json_t *pattern_text(const struct lab_case *c) {
+    static const char *const forms[] = {"topk", "rows", "bits", "ranges"};
+    char text[80];
+    if (!lab_case_listed(c))
+        return json_string(c->pattern);
+    snprintf(text, sizeof text, "%s(%lld,%.6g)", forms[c->form], (long long)c->topk, c->valid);
+    return json_string(text);
+}
+
 static json_t *case_text(const struct lab_case *c) {
     char text[LAB_CASE_TEXT];
     lab_case_print(c, text);
@@ -117,7 +127,9 @@ static json_t *object(const struct bench_result *r) {
         {"dv", json_integer(c->dv)},
         {"dtype", json_string(tess_type_name(c->type))},
         {"block", block_text(c)},
-        {"pattern", json_string(c->pattern)},
+        {"pattern", pattern_text(c)},
+        {"topk", json_integer(c->topk)},
+        {"valid", real(c->valid)},
         {"lists", json_string(lists[c->lists])},
         {"seed", seed_number(c->seed)},
         {"softcap", real(c->softcap)},
@@ -137,6 +149,8 @@ static json_t *object(const struct bench_result *r) {
         {"host_us", real(r->host_us)},
         {"plan_ms", real(r->plan_ms)},
         {"upload_ms", real(r->upload_ms)},
+        {"fill_ms", real(r->fill_ms)},
+        {"step_ms", real(r->step_ms)},
         {"runs", json_integer(r->runs)},
         {"pairs", json_integer(r->pairs)},
         {"tflops", real(r->tflops)},
@@ -270,11 +284,13 @@ void bench_print(FILE *out, const struct bench_result *r) {
             ours ? "" : r->kernel, ours ? "" : ": ", text);
     print_doubts(out, r);
     if (isnan(r->stage_ms[0]) && isnan(r->over_floor) && isnan(r->speedup) &&
-        isnan(r->peak_tflops) && isnan(r->predicted_ms) && isnan(r->host_us))
+        isnan(r->peak_tflops) && isnan(r->predicted_ms) && isnan(r->host_us) && isnan(r->fill_ms))
         return;
     fprintf(out, "%10s", "");
     if (!isnan(r->host_us))
         fprintf(out, "  host %.1f us", r->host_us);
+    print_part(out, "fill", r->fill_ms, NAN);
+    print_part(out, "fill and run", r->step_ms, NAN);
     for (int i = 0; i < BENCH_STAGES; i++)
         print_part(out, stages[i], r->stage_ms[i], r->stage_over_floor[i]);
     print_part(out, "projections", r->projection_ms, NAN);

@@ -74,6 +74,7 @@ fi
 
 verify=("$tessera" verify --backend cuda)
 ! asked verify || step 'verify, 3200 cases' 400 "${verify[@]}"
+! asked verify || step 'verify, 2000 cases of lists on the device' 300 "${verify[@]}" --lists --count 2000
 # Nothing runs beside them: processes that share a GPU wait for their turns.
 ! asked hard || step 'verify, hard cases' 500 "$tessera" verify --cases tests/cases/hard.txt
 for test in cuda cuda_bits cuda_fill decode api plan; do

@@ -47,6 +47,12 @@ draws length 'tokens' 'time (ms)' 'window of 256 keys'
 good bench --seconds 0 "h=1,n=64,d=64,pattern=random_row(0.125,1),block=16x16,threads=1,$small" \
     --json cpu_frob.json --csv cpu_frob.csv
 draws cpu_frob 'peak: frob, one thread' 'blocks, D = 64'
+listed="h=16,hkv=1,lists=kv,n=8,nkv=300,d=16,dtype=bf16,$small"
+good bench --seconds 0 --rotate "$listed,topk=80,valid=1" "$listed,topk=80,valid=0.5" \
+    --json topk.json --csv topk.csv
+draws topk 'Decode over top-k lists' 'valid keys' '8 queries of 16 heads' 'published mean'
+good bench --seconds 0 "$listed,topk=80" "$listed,block=8x8,topk=4,form=rows" --json fill.json --csv fill.csv
+draws fill 'Fills of lists' 'entries of all' 'indices, CPU' 'block rows, CPU'
 for bad in none.json stage.txt threads.txt; do
     checks=$((checks + 1))
     "$repository/tools/scripts/plot.sh" $bad figures >std 2>err

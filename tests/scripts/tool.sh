@@ -36,11 +36,12 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32; do
+    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32 topk \
+    valid form entries cut vink; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 33 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 39 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
@@ -336,6 +337,10 @@ good "${run[@]}" --topk topk2.npy --out out/e.npy --lse out/el.npy
 same out/d.npy out/e.npy 2e-6
 same out/dl.npy out/el.npy 2e-6
 good "${run[@]}" --topk topk2.npy --out out/e.npy # over what is there
+# By lists that are planned on the host.
+good "${run[@]}" --topk topk2.npy --pipeline staged --out out/e.npy --lse out/el.npy
+same out/d.npy out/e.npy 2e-6
+same out/dl.npy out/el.npy 2e-6
 good run $(named f32) --dtype bf16 --pattern causal --out out/f.npy
 good run $(named bf16) --pattern causal --out out/g.npy
 same out/f.npy out/g.npy 0
@@ -582,6 +587,23 @@ says 'verify: 1 cases, 1 passed, 0 failed'
 good verify n=40,d=8,block=8x8,pattern=causal,softcap=2,alibi=1,sink=1,dropout=0.25
 says 'verify: 1 cases, 1 passed, 0 failed'
 says 'softcap=2,alibi=1,sink=1,dropout=0.25'
+# Lists on the device: the sweep's, and cases that repeat themselves.
+good verify --lists -n 40
+says 'verify: 40 cases, 40 passed, 0 failed (seed 1)'
+nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
+good verify "$nearest"
+says "nearest to its bound: tessera verify '$nearest'"
+good plan h=16,hkv=1,lists=kv,n=8,nkv=300,d=32,topk=20,backend=cpu
+says 'capacity 20'
+for bad in 'pattern does not go:pattern=causal' 'source does not go:source=mask' 'staged pipeline:pipeline=staged' \
+    'backward has no:op=backward' 'at most 4:form=ranges' 'valid is a share:valid=1.5' 'dv of at most d:vink=1,dv=80' \
+    'letters of:entries=xyz'; do
+    refused "${bad%%:*}" verify "n=4,topk=5,${bad#*:}"
+done
+for key in valid=0.5 form=bits entries=u cut=causal vink=1; do
+    refused 'goes with topk=' verify "n=4,$key"
+done
+
 # fails CASE: a verify with a planted fault finds it in the staged pipeline; the line to repeat it
 # is left in the variable repro.
 fails() {

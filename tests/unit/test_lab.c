@@ -44,6 +44,10 @@ static void case_round_trips(void **state) {
         "pattern=(window(3,4)+global(2))&segments(1,2,3),backend=cpu,pipeline=staged,lists=kv,"
         "kernel=cpu_spmm_portable,seed=18446744073709551615,source=mask,layout=padded,align=2,"
         "fill=nanv,threads=3,tile=16,part=9223372036854775807,scale=-0.10000000000000001",
+        "b=1,h=16,hkv=1,n=8,nkv=90,d=576,dv=512,dtype=bf16,block=1x1,topk=20,valid=0.25,"
+        "entries=cdeflmopruw,cut=window,backend=cpu,pipeline=fused,lists=kv,seed=0,vink=1",
+        "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=16x8,topk=2,valid=1,form=bits,lists=1,"
+        "seed=3",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct lab_case c;
@@ -102,6 +106,19 @@ static void case_refusals(void **state) {
         {"scale=2x", "finite"},
         {"pattern=", "value"},
         {"n=2147483647,nkv=1,b=2147483647,h=2147483647", "64 bits"},
+        {"topk=0", "topk=0"},
+        {"topk=3,pattern=causal", "pattern does not go"},
+        {"topk=3,source=mask", "source does not go"},
+        {"topk=3,valid=-1", "a share"},
+        {"topk=3,pipeline=staged", "staged"},
+        {"topk=3,op=backward", "backward"},
+        {"topk=5,form=ranges", "at most 4"},
+        {"topk=2,form=ranges,block=1x2", "QUERIESx1"},
+        {"topk=2,entries=cx", "letters of"},
+        {"topk=2,vink=1,d=8,dv=9", "at most d"},
+        {"topk=2,vink=1,fill=nank", "fill"},
+        {"topk=2147483647,n=2147483647,d=1,h=1000", "64 bits"},
+        {"cut=causal", "goes with topk="},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct lab_case c;

@@ -88,12 +88,29 @@ static bool place(struct placed *placed, const tess_tensor *host, tess_backend b
 
 /* What a plan needs besides tensors, in its backend's memory. */
 struct room {
-    void *workspace, *image;
+    void *workspace, *image, *indices;
     size_t workspace_size, image_size;
 };
 
-static bool room_make(struct room *room, const tess_plan *plan, tess_backend backend,
-                      struct reason *reason) {
+static bool room_fill(struct room *room, const tess_plan *plan, const tess_device_pattern *topk,
+                      const tess_tensor *q, tess_backend backend, struct reason *reason) {
+    tess_error error = tess_error_init();
+    tess_device_pattern there = *topk;
+    const size_t size = (size_t)(topk->heads * q->size[2] * topk->capacity) * sizeof(int32_t);
+    if (backend != TESS_CPU) {
+        there.indices = room->indices = lab_device_alloc(backend, size);
+        if (!room->indices)
+            return reason_set(reason, "%zu bytes of indices do not fit the device", size);
+        if (!worked(lab_device_to_device(backend, room->indices, topk->indices, size), reason))
+            return false;
+    }
+    return tess_plan_fill(plan, &there, room->image, room->image_size, &error, NULL) == TESS_OK ||
+           reason_set_error(reason, &error);
+}
+
+/* topk: what a reserved plan is filled from, NULL: the plan has lists. */
+static bool room_make(struct room *room, const tess_plan *plan, const tess_device_pattern *topk,
+                      const tess_tensor *q, tess_backend backend, struct reason *reason) {
     tess_error error = tess_error_init();
     room->workspace_size = tess_plan_workspace_size(plan);
     room->workspace = lab_device_alloc(backend, room->workspace_size);
@@ -106,6 +123,8 @@ static bool room_make(struct room *room, const tess_plan *plan, tess_backend bac
     room->image = lab_device_alloc(backend, room->image_size);
     if (!room->image)
         return reason_set(reason, "out of memory for a plan of %zu bytes", room->image_size);
+    if (topk)
+        return room_fill(room, plan, topk, q, backend, reason);
     return tess_plan_upload(plan, room->image, room->image_size, &error, NULL) == TESS_OK ||
            reason_set_error(reason, &error);
 }
@@ -144,12 +163,20 @@ static bool run_placed(const tess_plan *plan, const struct placed p[INPUTS + OUT
     return done;
 }
 
-static bool run_plan(const tess_plan *plan, tess_backend backend,
-                     const struct attention_input *input, const struct lab_modifiers *modifiers,
-                     struct attention_output *output, struct reason *reason) {
+/* Of --topk in the fused pipeline; NULL: the plan is made of a pattern. */
+static const tess_device_pattern *filled_from(const struct compute_options *options) {
+    return options->operation == TESS_ATTENTION && options->pipeline == TESS_FUSED ? options->topk
+                                                                                   : NULL;
+}
+
+static bool run_plan(const struct compute_options *options, const tess_plan *plan,
+                     tess_backend backend, const struct attention_input *input,
+                     const struct lab_modifiers *modifiers, struct attention_output *output,
+                     struct reason *reason) {
     struct placed p[INPUTS + OUTPUTS] = {{.size = 0}};
     struct room room = {0};
-    bool done = room_make(&room, plan, backend, reason);
+    bool done =
+        room_make(&room, plan, filled_from(options), &input->view[INPUT_Q], backend, reason);
     for (int i = 0; done && i < INPUTS; i++)
         done = place(&p[i], &input->view[i], backend, true, reason);
     for (int i = 0; done && i < OUTPUTS; i++)
@@ -165,6 +192,7 @@ static bool run_plan(const tess_plan *plan, tess_backend backend,
     }
     lab_device_free(backend, room.workspace);
     lab_device_free(backend, room.image);
+    lab_device_free(backend, room.indices);
     return done;
 }
 
@@ -200,8 +228,22 @@ static bool make_plan(tess_plan **plan, const struct compute_options *options, t
     if (options->operation ==
         TESS_ATTENTION_BACKWARD) /* dO and O may lie otherwise in their files */
         problem.alignment = (int64_t)tess_type_size(problem.type);
-    return tess_plan_create(plan, &problem, pattern, &target, &error) == TESS_OK ||
-           reason_set_error(reason, &error);
+    if (!filled_from(options))
+        return tess_plan_create(plan, &problem, pattern, &target, &error) == TESS_OK ||
+               reason_set_error(reason, &error);
+    tess_device_pattern declared = *options->topk;
+    declared.indices = NULL;
+    if (tess_plan_reserve(plan, &problem, &declared, &target, &error) == TESS_OK)
+        return true;
+    struct reason why;
+    reason_set_error(&why, &error);
+    return reason_set(
+        reason,
+        error.status != TESS_UNSUPPORTED || backend == TESS_CPU
+            ? "%.400s"
+            : "%.400s; --topk on CUDA is for --dtype f16 and bf16, heads of up to 576 "
+              "dims: else --pipeline staged, or --backend cpu",
+        why.text);
 }
 
 /* That of the largest pass. */
@@ -227,7 +269,7 @@ static bool run_kernels(const struct compute_options *options, const struct atte
     if (!plan && !make_plan(&plan, options, backend, input, pattern, output, reason))
         return false;
     double start = lab_seconds();
-    bool done = run_plan(plan, backend, input, modifiers, output, reason);
+    bool done = run_plan(options, plan, backend, input, modifiers, output, reason);
     if (done && options->verbose) {
         const char *kernel = main_kernel(plan);
         fprintf(stderr, "tessera: run: %s, %s, %.3f s\n", tess_backend_name(backend),

@@ -15,6 +15,7 @@ struct compute_options {
     tess_operation operation;
     bool verbose; /* one line on stderr, of what ran and how long it took */
     const struct modifier_options *modifiers;
+    const tess_device_pattern *topk; /* the fused pipeline reserves and fills; NULL: it plans */
 };
 
 /* Fills those views of *output that have data. */

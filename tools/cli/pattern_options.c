@@ -130,10 +130,14 @@ static bool make_mask(tess_pattern **pattern, const struct tensor *mask, tess_pa
             reason_set_error(reason, &error));
 }
 
-/* Indices of 64 bits in 32: those that do not fit are past all keys, or below -1, and stay so. */
+/* Indices in 32 bits: those of 64 that do not fit are past all keys, or below -1, and stay so. */
 static int32_t *narrow(const struct tensor *topk) {
-    size_t count = topk->size / sizeof(int64_t);
-    int32_t *indices = malloc(topk->size / 2);
+    size_t count = topk->size / element_size(topk->type);
+    int32_t *indices = malloc(count * sizeof *indices);
+    if (indices && topk->type == ELEMENT_I32) {
+        memcpy(indices, topk->data, topk->size);
+        return indices;
+    }
     for (size_t i = 0; indices && i < count; i++) {
         int64_t index;
         memcpy(&index, (const char *)topk->data + i * sizeof index, sizeof index);
@@ -186,6 +190,24 @@ static bool make_lists(tess_pattern **pattern, const char *path, tess_pattern_sh
                  reason_set_error(&why, &error));
     lists_file_close(&file);
     return done || reason_set(reason, "%.200s: %.270s", path, why.text);
+}
+
+bool pattern_options_topk(tess_device_pattern *pattern, const struct pattern_options *options,
+                          const struct pattern_sizes *sizes, struct reason *reason) {
+    struct tensor_file file;
+    *pattern = tess_device_pattern_init();
+    if (!options->text[FROM_TOPK])
+        return true;
+    if (!tensor_file_open(&file, options->text[FROM_TOPK], reason))
+        return false;
+    const struct tensor *topk = &file.tensor;
+    pattern->n_q = sizes->n_q, pattern->n_kv = sizes->n_kv;
+    pattern->block_q = pattern->block_kv = 1;
+    pattern->heads = topk->rank > 2 ? topk->shape[0] : 1;
+    pattern->capacity = topk->shape[topk->rank - 1];
+    pattern->indices = narrow(topk);
+    tensor_file_close(&file);
+    return pattern->indices || reason_set(reason, "out of memory for the indices of --topk");
 }
 
 bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *options,

@@ -21,6 +21,11 @@ extern const struct argp pattern_argp;
 bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *options,
                           const struct pattern_sizes *sizes, struct reason *reason);
 
+/* The indices of --topk as lists on the device are given, once a pattern could be made of them. The caller
+ * frees pattern->indices; they are NULL where --topk is not given. */
+bool pattern_options_topk(tess_device_pattern *pattern, const struct pattern_options *options,
+                          const struct pattern_sizes *sizes, struct reason *reason);
+
 /* What the pattern was given as: the spec, or the file's name. */
 const char *pattern_options_name(const struct pattern_options *options);
 

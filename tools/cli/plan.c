@@ -6,7 +6,7 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "lab/case.h"
+#include "lab/listed.h"
 #include "cli/reference.h"
 
 enum { KEY_TARGET = 't' };
@@ -88,6 +88,22 @@ static bool parse_target(tess_target *target, const char *text, struct reason *r
 
 /* ---- plans ---- */
 
+/* Of lists on the device the plan is reserved, without them. */
+static tess_status make_plan(tess_plan **plan, const struct lab_case *c,
+                             const tess_problem *problem, const tess_pattern *pattern,
+                             const tess_target *target, tess_error *error) {
+    struct lab_listed listed;
+    if (!lab_case_listed(c))
+        return tess_plan_create(plan, problem, pattern, target, error);
+    tess_status status = TESS_OUT_OF_MEMORY;
+    if (lab_listed_make(&listed, c, 0) == 0) {
+        const tess_device_pattern declared = lab_listed_declared(&listed);
+        status = tess_plan_reserve(plan, problem, &declared, target, error);
+    }
+    lab_listed_free(&listed);
+    return status;
+}
+
 /* On `asked`, or on this machine's first device where that is NULL. Sets what the run is predicted to
  * take. */
 static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_backend backend,
@@ -99,7 +115,7 @@ static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_
     tess_plan_info info = tess_plan_info_init();
     tess_plan *plan;
     if ((!asked && tess_target_query(&target, backend, 0, &error) != TESS_OK) ||
-        tess_plan_create(&plan, &problem, pattern, &target, &error) != TESS_OK ||
+        make_plan(&plan, c, &problem, pattern, &target, &error) != TESS_OK ||
         tess_plan_describe(plan, &info, &error) != TESS_OK)
         return reason_set_error(reason, &error);
     size_t length = tess_plan_print(plan, NULL, 0);
@@ -116,7 +132,7 @@ static bool print_plan(const struct lab_case *c, const tess_target *asked, tess_
 
 /* Whether tess_attention or tess_attention_backward, which have no options, compute the case. */
 static bool is_one_call(const struct lab_case *c) {
-    return !c->d_lse && !c->o_rest && c->given != LAB_GIVEN_DELTA &&
+    return !lab_case_listed(c) && !c->d_lse && !c->o_rest && c->given != LAB_GIVEN_DELTA &&
            c->gradients <= (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V) &&
            !lab_case_modifies(c) && !(c->scale < 0 || c->scale > 0) && !c->kernel[0] &&
            !c->tile_rows && !c->part_keys && !c->threads;
@@ -129,7 +145,7 @@ static int print_pipelines(const struct lab_case *c, const tess_target *asked, t
     double seconds[2] = {INFINITY, INFINITY};
     int planned = 0, without = LAB_ANY;
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-        if (c->pipeline != LAB_ANY && c->pipeline != pipeline)
+        if (!lab_case_asks(c, (int)backend, pipeline))
             continue;
         if (print_plan(c, asked, backend, (tess_pipeline)pipeline, pattern, &seconds[pipeline],
                        reason))

@@ -211,23 +211,27 @@ static bool check_gradients(const struct attention_input *input, struct reason *
     return true;
 }
 
-static bool compute(const struct run_options *options, const struct attention_input *input,
+static bool compute(struct run_options *options, const struct attention_input *input,
                     struct reason *reason) {
     const tess_tensor *q = &input->view[INPUT_Q], *k = &input->view[INPUT_K];
     struct pattern_sizes sizes = {q->size[0], q->size[1], k->size[1], q->size[2], k->size[2]};
     struct attention_output output = {.rank = 0};
     struct lab_modifiers modifiers = {.alibi = {0}};
     tess_pattern *pattern = NULL;
+    tess_device_pattern topk = {.indices = NULL};
     bool done = check_shapes(input, reason) &&
                 (!options->backward || check_gradients(input, reason)) &&
                 modifier_options_make(&modifiers, &options->modifiers, q->size[1], reason) &&
                 pattern_options_make(&pattern, &options->pattern, &sizes, reason) &&
-                make_output(&output, input, options, reason) &&
-                compute_run(&options->compute, input, pattern, &modifiers, &output, reason) &&
-                attention_output_write(&output, reason);
+                pattern_options_topk(&topk, &options->pattern, &sizes, reason) &&
+                make_output(&output, input, options, reason);
+    options->compute.topk = topk.indices ? &topk : NULL;
+    done = done && compute_run(&options->compute, input, pattern, &modifiers, &output, reason) &&
+           attention_output_write(&output, reason);
     for (int i = 0; i < OUTPUTS; i++)
         lab_device_free(TESS_CPU, output.view[i].data);
     lab_modifiers_free(&modifiers);
+    free((void *)(uintptr_t)topk.indices);
     tess_pattern_free(pattern);
     return done;
 }

@@ -3,9 +3,7 @@
 
 #include <stdio.h>
 
-#include "lab/rng.h"
-
-#define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+#include "cli/sweep_draw.h"
 
 /* Patterns; capitals are drawn: W width, C count of at least 1, E even width, P step, T few,
  * K probability, S seed, D length of one of three documents. */
@@ -53,26 +51,9 @@ static const int64_t wide_dims[] = {264, 512, 576, 768, 1000, 1024};
 static const int64_t tiles[] = {8, 16, 32, 64};
 static const int64_t thread_counts[] = {1, 3};
 
-/* Numbers drawn one after another. */
-struct draw {
-    uint64_t seed, stream, count;
-};
-
-static int64_t below(struct draw *r, int64_t n) {
-    return lab_below(r->seed, r->stream, r->count++, n);
-}
-
-static int chance(struct draw *r, double p) {
-    return lab_uniform(r->seed, r->stream, r->count++) < p;
-}
-
-static int64_t pick(struct draw *r, const int64_t *table, int64_t count) {
-    return table[below(r, count)];
-}
-
 /* A length beside a round number. */
 static int64_t length(struct draw *r) {
-    int64_t n = pick(r, lengths, COUNT(lengths)) + below(r, 3) - 1;
+    int64_t n = draw_pick(r, lengths, COUNT(lengths)) + draw_below(r, 3) - 1;
     return n < 1 ? 1 : n;
 }
 
@@ -80,24 +61,24 @@ static int64_t dim(struct draw *r, int64_t number) {
     if (number % 8 == 0)
         return 1 + number / 8 % 256;
     if (number % 50 == 1)
-        return pick(r, wide_dims, COUNT(wide_dims));
-    return pick(r, dims, COUNT(dims));
+        return draw_pick(r, wide_dims, COUNT(wide_dims));
+    return draw_pick(r, dims, COUNT(dims));
 }
 
 static void write_number(char *out, size_t size, char what, const struct lab_case *c,
                          struct draw *r) {
     int64_t n = c->n > c->nkv ? c->n : c->nkv;
     if (what == 'K')
-        snprintf(out, size, "0.%02d", (int)(5 + below(r, 95)));
+        snprintf(out, size, "0.%02d", (int)(5 + draw_below(r, 95)));
     else
         snprintf(out, size, "%lld",
-                 (long long)(what == 'W'   ? below(r, n / 2 + 1)
-                             : what == 'C' ? 1 + below(r, c->nkv)
-                             : what == 'E' ? 2 * below(r, n / 4 + 1)
-                             : what == 'P' ? 1 + below(r, 9)
-                             : what == 'T' ? below(r, 5)
-                             : what == 'D' ? 1 + below(r, c->nkv / 3)
-                                           : below(r, 1000)));
+                 (long long)(what == 'W'   ? draw_below(r, n / 2 + 1)
+                             : what == 'C' ? 1 + draw_below(r, c->nkv)
+                             : what == 'E' ? 2 * draw_below(r, n / 4 + 1)
+                             : what == 'P' ? 1 + draw_below(r, 9)
+                             : what == 'T' ? draw_below(r, 5)
+                             : what == 'D' ? 1 + draw_below(r, c->nkv / 3)
+                                           : draw_below(r, 1000)));
 }
 
 static void write_pattern(struct lab_case *c, const char *form, struct draw *r) {
@@ -125,88 +106,93 @@ static void shrink(struct lab_case *c, double budget) {
             break;
 }
 
-/* Score modifiers of a third of the cases. */
-static void draw_modifiers(struct lab_case *c, struct draw *r) {
-    if (!chance(r, 0.33))
+void draw_modifiers(struct lab_case *c, struct draw *r) {
+    if (!draw_chance(r, 0.33))
         return;
-    if (chance(r, 0.4))
-        c->softcap = chance(r, 0.5) ? 30 : 0.5;
-    c->alibi = chance(r, 0.4);
-    c->sink = chance(r, 0.4);
-    if (chance(r, 0.4))
-        c->dropout = chance(r, 0.5) ? 0.1 : 0.75;
+    if (draw_chance(r, 0.4))
+        c->softcap = draw_chance(r, 0.5) ? 30 : 0.5;
+    c->alibi = draw_chance(r, 0.4);
+    c->sink = draw_chance(r, 0.4);
+    if (draw_chance(r, 0.4))
+        c->dropout = draw_chance(r, 0.5) ? 0.1 : 0.75;
 }
 
 /* One case in four is a backward. */
 static void draw_backward(struct lab_case *c, struct draw *r) {
-    if (!chance(r, 0.25))
+    if (!draw_chance(r, 0.25))
         return;
     c->operation = TESS_ATTENTION_BACKWARD;
     if (c->fill == LAB_FILL_EXTREME)
         c->fill = LAB_FILL_NORMAL; /* gradients are not promised for such scores */
-    if (chance(r, 0.6))
-        c->gradients = 1 + below(r, 7);
-    if (c->alibi && chance(r, 0.7))
+    if (draw_chance(r, 0.6))
+        c->gradients = 1 + draw_below(r, 7);
+    if (c->alibi && draw_chance(r, 0.7))
         c->gradients |= TESS_GRADIENT_ALIBI;
-    if (c->sink && chance(r, 0.7))
+    if (c->sink && draw_chance(r, 0.7))
         c->gradients |= TESS_GRADIENT_SINK;
-    c->d_lse = chance(r, 0.4);
-    c->given = (enum lab_source_of_delta)(chance(r, 0.5) ? LAB_GIVEN_O : 1 + below(r, 2));
-    c->o_rest = c->given == LAB_GIVEN_O && chance(r, 0.3);
-    c->out32 = chance(r, 0.3);
+    c->d_lse = draw_chance(r, 0.4);
+    c->given = (enum lab_source_of_delta)(draw_chance(r, 0.5) ? LAB_GIVEN_O : 1 + draw_below(r, 2));
+    c->o_rest = c->given == LAB_GIVEN_O && draw_chance(r, 0.3);
+    c->out32 = draw_chance(r, 0.3);
 }
 
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
 static void draw_tensors(struct lab_case *c, struct draw *r) {
-    c->layout = (enum lab_layout)below(r, LAB_PADDED + 1);
-    if (chance(r, 0.5))
-        c->fill = (enum lab_fill)(1 + below(r, LAB_FILL_INF));
-    if (chance(r, 0.15))
-        c->align = chance(r, 0.5) ? (int64_t)tess_type_size(c->type) : 64;
-    if (chance(r, 0.1))
-        c->scale = chance(r, 0.5) ? 0.125 : -0.5;
-    if (chance(r, 0.3))
-        c->source = chance(r, 0.6) ? LAB_SOURCE_MASK : LAB_SOURCE_LISTS;
-    if (c->block_q == 1 && c->block_kv == 1 && chance(r, 0.5))
+    c->layout = (enum lab_layout)draw_below(r, LAB_PADDED + 1);
+    if (draw_chance(r, 0.5))
+        c->fill = (enum lab_fill)(1 + draw_below(r, LAB_FILL_INF));
+    if (draw_chance(r, 0.15))
+        c->align = draw_chance(r, 0.5) ? (int64_t)tess_type_size(c->type) : 64;
+    if (draw_chance(r, 0.1))
+        c->scale = draw_chance(r, 0.5) ? 0.125 : -0.5;
+    if (draw_chance(r, 0.3))
+        c->source = draw_chance(r, 0.6) ? LAB_SOURCE_MASK : LAB_SOURCE_LISTS;
+    if (c->block_q == 1 && c->block_kv == 1 && draw_chance(r, 0.5))
         c->source = LAB_SOURCE_TOPK;
-    if (chance(r, 0.2))
-        c->tile_rows = pick(r, tiles, COUNT(tiles));
+    if (draw_chance(r, 0.2))
+        c->tile_rows = draw_pick(r, tiles, COUNT(tiles));
     if (c->tile_rows && (c->d > c->dv ? c->d : c->dv) > (c->type == TESS_F32 ? 128 : 256))
         c->tile_rows = 8; /* CUDA has kernels of 8 rows for all wide heads, of others for some */
-    if (chance(r, c->nkv >= 500 ? 0.8 : 0.2))
-        c->part_keys = 1 + below(r, 256);
-    c->threads = pick(r, thread_counts, COUNT(thread_counts));
-    if (chance(r, 0.4) && lab_case_whole_blocks(c))
-        c->source = (enum lab_source)(LAB_SOURCE_COUNTS + below(r, 3));
+    if (draw_chance(r, c->nkv >= 500 ? 0.8 : 0.2))
+        c->part_keys = 1 + draw_below(r, 256);
+    c->threads = draw_pick(r, thread_counts, COUNT(thread_counts));
+    if (draw_chance(r, 0.4) && lab_case_whole_blocks(c))
+        c->source = (enum lab_source)(LAB_SOURCE_COUNTS + draw_below(r, 3));
     draw_modifiers(c, r);
     draw_backward(c, r);
 }
 
-struct lab_case sweep_case(uint64_t seed, int64_t number) {
+static struct lab_case sweep_pattern_case(uint64_t seed, int64_t number) {
     struct draw r = {seed, (uint64_t)number, 0};
     struct lab_case c = lab_case_default();
     const char *form = patterns[number % COUNT(patterns)];
     c.type = (tess_type)(number / COUNT(patterns) % 3);
     c.block_q = blocks[number % COUNT(blocks)][0];
     c.block_kv = blocks[number % COUNT(blocks)][1];
-    int64_t ratio = below(&r, COUNT(heads));
+    int64_t ratio = draw_below(&r, COUNT(heads));
     c.h = heads[ratio][0], c.hkv = heads[ratio][1];
-    c.b = chance(&r, 0.7) ? 1 : 2 + below(&r, 2);
-    c.lists = (enum lab_lists)below(&r, LAB_LISTS_1 + 1);
+    c.b = draw_chance(&r, 0.7) ? 1 : 2 + draw_below(&r, 2);
+    c.lists = (enum lab_lists)draw_below(&r, LAB_LISTS_1 + 1);
     c.n = length(&r);
-    c.nkv = chance(&r, 0.5) ? c.n : length(&r);
-    if (chance(&r, 0.1)) /* long rows, which are split */
-        c.n = 1 + below(&r, 20), c.nkv = 500 + below(&r, 2000);
+    c.nkv = draw_chance(&r, 0.5) ? c.n : length(&r);
+    if (draw_chance(&r, 0.1)) /* long rows, which are split */
+        c.n = 1 + draw_below(&r, 20), c.nkv = 500 + draw_below(&r, 2000);
     c.d = dim(&r, number);
-    c.dv = chance(&r, 0.5) ? c.d : dim(&r, number + 1);
+    c.dv = draw_chance(&r, 0.5) ? c.d : dim(&r, number + 1);
     if (c.type == TESS_BF16 &&
-        chance(&r, 0.5)) /* AMX multiplies whole tiles, and takes no others */
+        draw_chance(&r, 0.5)) /* AMX multiplies whole tiles, and takes no others */
         c.d = (c.d + 31) / 32 * 32, c.dv = (c.dv + 15) / 16 * 16;
-    c.seed = (uint64_t)below(&r, 1000000);
+    c.seed = (uint64_t)draw_below(&r, 1000000);
     shrink(&c, 4e6);
     if (strchr(form, 'D') && c.nkv < 3)
         c.nkv = 3;
     write_pattern(&c, form, &r);
     draw_tensors(&c, &r);
     return c;
+}
+
+/* Every fifth case has lists on the device. */
+struct lab_case sweep_case(uint64_t seed, int64_t number) {
+    return number % 5 == 4 ? sweep_lists_case(seed, number / 5)
+                           : sweep_pattern_case(seed, number - number / 5);
 }

@@ -5,7 +5,11 @@
 #include "lab/case.h"
 
 /* Case `number` of the sweep with this seed. Patterns, types, blocks and head dims take turns, so
- * that any few hundred cases in a row meet all of them; the rest is drawn. */
+ * that any few hundred cases in a row meet all of them; the rest is drawn. Every fifth has lists on
+ * the device. */
 struct lab_case sweep_case(uint64_t seed, int64_t number);
+
+/* Case `number` of those with lists on the device alone. Forms, types and head dims take turns. */
+struct lab_case sweep_lists_case(uint64_t seed, int64_t number);
 
 #endif

@@ -14,13 +14,13 @@
 #include "lab/device.h"
 #include "lab/rng.h"
 #include "cli/reference.h"
-#include "cli/sweep.h"
 #include "lab/timer.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
 enum { QUIET_SECONDS = 15 };    /* a log gets a line after so many, and what runs then */
 enum { LEVEL_DRAW = 6 };        /* seed of the draws of a kernel for each case */
 enum { BACKWARD_WIDEST = 256 }; /* dims of heads that CUDA's fused backward takes at most */
+enum { DECODE_WIDEST = 576, DECODE_WIDEST_V = 512, DECODE_PIECE = 16 }; /* and its decode; bytes */
 
 struct options {
     char **words; /* cases on the command line */
@@ -29,7 +29,7 @@ struct options {
     struct lab_cases cases;             /* of both; none: the sweep */
     int64_t sweep_cases, seed, threads; /* threads -1: as the case says */
     int backend;                        /* LAB_ANY: as the case says */
-    bool list;
+    bool list, lists; /* print the cases; the sweep is of lists on the device alone */
 };
 
 static const struct argp_option option_table[] = {
@@ -39,6 +39,8 @@ static const struct argp_option option_table[] = {
      0},
     {"count", 'n', "N", 0, "Number of cases in the generated sweep (default 3200)", 0},
     {"seed", 's', "S", 0, "Seed of the sweep (default 1)", 0},
+    {"lists", 'd', NULL, 0, "A sweep of lists on the device alone; else they are every fifth case",
+     0},
     {"quick", 'q', NULL, 0, "A sweep of 400 cases", 0},
     {"threads", 't', "T", 0, "Run every case with T threads", 0},
     {"backend", 'b', "NAME", 0, "Run every case on cpu or cuda alone", 0},
@@ -71,6 +73,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return argument_number(&o->threads, text, 0, 4096, "verify", "threads");
     case 'b':
         return parse_backend(&o->backend, text);
+    case 'd':
+        o->lists = true;
+        return 0;
     case 'l':
         o->list = true;
         return 0;
@@ -159,12 +164,23 @@ static int64_t widest_f32(void) {
     return widest;
 }
 
+/* Whether CUDA's decode takes a problem: 16 bits, rows of whole pieces. */
+static bool is_decoded(const struct lab_case *c) {
+    const tess_problem p = lab_case_problem(c, TESS_FUSED);
+    const int64_t element = (int64_t)tess_type_size(c->type);
+    return c->type != TESS_F32 && c->d <= DECODE_WIDEST && c->dv <= DECODE_WIDEST_V &&
+           c->d * element % DECODE_PIECE == 0 && c->dv * element % DECODE_PIECE == 0 &&
+           p.alignment >= DECODE_PIECE;
+}
+
 /* Whether a case of the sweep has no fused kernel on this machine's GPU. */
 static bool is_too_wide(const struct verify *v, const struct lab_case *c, tess_backend backend,
                         tess_pipeline pipeline) {
     const int64_t d = c->d > c->dv ? c->d : c->dv;
     if (backend != TESS_CUDA || pipeline != TESS_FUSED)
         return false;
+    if (lab_case_listed(c))
+        return !is_decoded(c);
     return lab_case_backward(c) ? d > BACKWARD_WIDEST : c->type == TESS_F32 && d > v->widest_f32;
 }
 
@@ -296,8 +312,9 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
 
 /* The case with this number, the caller's or the sweep's. */
 static struct lab_case case_at(const struct options *o, int64_t number) {
-    struct lab_case c =
-        o->cases.count ? o->cases.at[number] : sweep_case((uint64_t)o->seed, number);
+    struct lab_case c = o->cases.count
+                            ? o->cases.at[number]
+                            : (o->lists ? sweep_lists_case : sweep_case)((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
     if (o->backend != LAB_ANY)
@@ -369,10 +386,11 @@ static void summary(const struct verify *v, const struct options *o) {
                 printf("  %s: %s, skipped\n", tess_backend_name((tess_backend)backend), lacks);
         }
     if (v->too_wide)
-        printf("  cuda fused: %lld cases skipped, of backwards past %d dims and of f32 heads past "
-               "%lld, which "
-               "take more shared memory than this GPU has\n",
-               (long long)v->too_wide, BACKWARD_WIDEST, (long long)v->widest_f32);
+        printf(
+            "  cuda fused: %lld cases skipped: backwards past %d dims, f32 heads past %lld, which "
+            "take more shared memory than this GPU has, and lists on the device that its decode "
+            "does not take\n",
+            (long long)v->too_wide, BACKWARD_WIDEST, (long long)v->widest_f32);
     if (v->worst > 0) {
         char text[LAB_CASE_TEXT];
         lab_case_print(&v->nearest, text);

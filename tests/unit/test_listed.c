@@ -1,0 +1,161 @@
+/* Lists on the device that cases draw. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "lab/check.h"
+
+/* A case's lists, drawn. */
+static struct lab_listed listed_make(const char *text, uint64_t set) {
+    struct lab_listed l;
+    struct lab_case c;
+    char why[LAB_WHY] = "";
+    if (lab_case_parse(&c, text, why))
+        fail_msg("%s", why);
+    assert_int_equal(lab_listed_make(&l, &c, set), 0);
+    return l;
+}
+
+/* Where the entries stand that name a key, and in what order. */
+static void listed_entries(void **state) {
+    (void)state;
+    static const struct {
+        const char *letters;
+        int first, mixed, falls, twice, wrong; /* what some row has; the others must not */
+    } table[] = {{"", 0, 0, 0, 0, 0},           {",entries=f", 1, 0, 0, 0, 0},
+                 {",entries=m", 0, 1, 0, 0, 0}, {",entries=u", 0, 0, 1, 0, 0},
+                 {",entries=d", 0, 0, 1, 1, 0}, {",entries=w", 0, 1, 1, 1, 1}};
+    for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
+        char text[120];
+        int first = 0, mixed = 0, falls = 0, twice = 0, wrong = 0;
+        snprintf(text, sizeof text, "h=2,n=9,nkv=300,d=8,topk=20,valid=0.6%s", table[t].letters);
+        struct lab_listed l = listed_make(text, 1);
+        for (int64_t row = 0; row < 18; row++) {
+            const int32_t *x = l.pattern.indices + 20 * row;
+            int named = 0;
+            for (int i = 0; i < 20; i++) {
+                named += x[i] != -1;
+                wrong += x[i] < -1 || x[i] >= 300;
+                mixed += i > 0 && i < 19 && x[i] == -1 && x[i + 1] != -1 && x[0] != -1;
+                falls += i > 0 && x[i] != -1 && x[i] < x[i - 1];
+                for (int j = 0; j < i; j++)
+                    twice += x[i] != -1 && x[i] == x[j];
+            }
+            first += x[0] == -1;
+            if (!strchr(table[t].letters, 'w'))
+                assert_int_equal(named, 12);
+        }
+        lab_listed_free(&l);
+        assert_int_equal(wrong > 0, table[t].wrong);
+        if (table[t].wrong)
+            continue;
+        assert_int_equal(first == 18, table[t].first);
+        assert_int_equal(mixed > 0, table[t].mixed);
+        assert_int_equal(falls > 0, table[t].falls);
+        assert_int_equal(twice > 0, table[t].twice);
+    }
+}
+
+/* Room for the blocks of all rows, one fewer and one more; sets that differ; lengths that are none. */
+static void listed_sizes(void **state) {
+    (void)state;
+    static const char *const forms[] = {"rows", "bits"};
+    for (int f = 0; f < 2; f++) {
+        char text[120];
+        int64_t capacity[3];
+        static const char *const letters[3] = {"", ",entries=o", ",entries=r"};
+        for (int i = 0; i < 3; i++) {
+            snprintf(text, sizeof text, "h=3,n=64,nkv=300,d=8,block=16x8,topk=7,form=%s%s",
+                     forms[f], letters[i]);
+            struct lab_listed l = listed_make(text, 0);
+            capacity[i] = l.pattern.capacity;
+            lab_listed_free(&l);
+        }
+        assert_int_equal(capacity[0], 3 * 4 * 7);
+        assert_int_equal(capacity[1], capacity[0] - 1);
+        assert_int_equal(capacity[2], capacity[0] + 1);
+    }
+    struct lab_listed a = listed_make("n=4,nkv=90,d=8,topk=20", 0);
+    struct lab_listed b = listed_make("n=4,nkv=90,d=8,topk=20", 1);
+    assert_true(lab_listed_hash(&a) != lab_listed_hash(&b));
+    lab_listed_free(&a);
+    lab_listed_free(&b);
+    a = listed_make("b=200,h=1,n=1,nkv=90,d=8,topk=20,entries=lw", 0);
+    int none = 0;
+    for (int i = 0; i < 200; i++) {
+        none += a.pattern.lengths[i] < 0 || a.pattern.lengths[i] > 90;
+        assert_true(a.today[i] == 0 || a.today[i] == a.pattern.lengths[i]);
+    }
+    assert_true(none > 0 && none < 200);
+    lab_listed_free(&a);
+}
+
+/* Too large for a mask: the same keys by block lists; and what has no such pattern. */
+static void listed_large(void **state) {
+    (void)state;
+    struct lab_listed l = listed_make("h=1,n=8200,nkv=8200,d=8,topk=5,valid=0.6,entries=du", 0);
+    tess_pattern *pattern;
+    tess_error error = tess_error_init();
+    assert_int_equal(lab_listed_pattern(&l, &pattern, &error), TESS_OK);
+    for (int64_t i = 0; i < 8200; i += 37) {
+        int64_t keys[5], count = 0, found = 0;
+        assert_int_equal(tess_pattern_row(pattern, 0, 0, i, keys, 5, &count, NULL), TESS_OK);
+        for (int64_t x = 0; x < count; x++)
+            for (int64_t e = 0; e < 5; e++)
+                if (l.pattern.indices[5 * i + e] == keys[x]) {
+                    found++;
+                    break;
+                }
+        assert_int_equal(found, count);
+        assert_true(count >= 1 && count <= 3);
+    }
+    tess_pattern_free(pattern);
+    lab_listed_free(&l);
+    l = listed_make("h=1,n=8200,nkv=8200,d=8,topk=5,cut=causal", 0);
+    assert_int_equal(lab_listed_pattern(&l, &pattern, &error), TESS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "without ranges"));
+    lab_listed_free(&l);
+}
+
+/* Planted: a fill of fewer entries than the pattern lists is seen. */
+static void check_sees_other_lists(void **state) {
+    (void)state;
+    struct lab_outcome outcome;
+    struct lab_work work;
+    struct lab_case c;
+    char why[LAB_WHY] = "";
+    assert_int_equal(lab_case_parse(&c, "h=2,n=5,nkv=90,d=8,topk=20,entries=c", why), 0);
+    assert_int_equal(lab_work_make(&work, &c, why), 0);
+    lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
+    assert_int_equal(outcome.verdict, LAB_PASSED);
+    int32_t *counts = (int32_t *)(void *)work.s.listed.counts.data;
+    int row = 0;
+    while (counts[row] < 2)
+        row++;
+    counts[row]--;
+    lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
+    assert_int_equal(outcome.verdict, LAB_FAILED);
+    assert_non_null(strstr(outcome.message, "pairs"));
+    /* another key, and as many: NaN is where no list is */
+    counts[row]++;
+    int32_t *index = (int32_t *)(void *)work.s.listed.indices.data + 20 * row;
+    index[0] = index[0] ? 0 : 1;
+    lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
+    assert_int_equal(outcome.verdict, LAB_FAILED);
+    lab_work_free(&work);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(listed_entries),
+        cmocka_unit_test(listed_sizes),
+        cmocka_unit_test(listed_large),
+        cmocka_unit_test(check_sees_other_lists),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,89 @@
+/* The cases with lists on the device that `tessera verify` makes up. */
+#include "cli/sweep.h"
+
+#include <stdio.h>
+
+#include "cli/sweep_draw.h"
+
+/* Heads over KV heads, from one each to a group that fills a tile of 128 rows. */
+static const int64_t heads[][2] = {{1, 1}, {2, 1},  {4, 1},  {8, 2}, {16, 1}, {6, 2},
+                                   {3, 1}, {17, 1}, {16, 2}, {4, 4}, {64, 1}, {128, 1}};
+static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
+static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
+static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
+static const int64_t keys[] = {1, 40, 130, 300, 700, 1500, 3000};
+/* Dims of Q and K, and of V: 0 as many. 576 over 512 is MLA's. */
+static const int64_t dims[][2] = {{64, 0},    {128, 0},   {576, 512}, {32, 0},   {72, 64}, {96, 0},
+                                  {192, 128}, {256, 256}, {320, 256}, {512, 64}, {8, 0},   {5, 7}};
+static const double shares[] = {1, 1, 0.5, 0.1, 0.02, 0};
+
+/* Halves what costs most until the oracle needs at most `budget` multiplications. */
+static void shrink(struct lab_case *c, double budget) {
+    while ((double)(c->b * c->h * c->n) * (double)c->nkv * (double)(c->d + c->dv) > budget)
+        if (c->n > 8)
+            c->n = (c->n + 1) / 2;
+        else if (c->nkv > 64)
+            c->nkv = (c->nkv + 1) / 2;
+        else if (c->b > 1)
+            c->b = 1;
+        else
+            break;
+}
+
+/* Sizes of the lists: entries fewer than there are block columns, as many, one more, many. */
+static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer) {
+    c->form = (tess_form)(number % 4);
+    c->block_q = draw_pick(r, blocks_q, COUNT(blocks_q));
+    c->block_kv = c->form == TESS_RANGES ? 1 : draw_pick(r, blocks_kv, COUNT(blocks_kv));
+    const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
+    const int64_t most = c->form == TESS_RANGES ? 4 : cols + 1;
+    c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
+              : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
+                                                   : 1 + draw_below(r, cols);
+    c->topk = c->topk < 1 ? 1 : c->topk > most ? most : c->topk;
+    c->valid = longer && draw_chance(r, 0.7) ? 1 : shares[draw_below(r, COUNT(shares))];
+    for (int64_t letter = 1; letter <= LAB_ENTRIES_ALL; letter *= 2)
+        if (draw_chance(r, letter == LAB_ENTRIES_LENGTHS ? 0.5 : 0.25))
+            c->entries |= letter;
+    if (draw_chance(r, 0.4))
+        c->cut = (enum lab_cut)(1 + draw_below(r, LAB_CUT_AHEAD));
+}
+
+static void draw_tensors(struct lab_case *c, struct draw *r) {
+    static const enum lab_fill fills[] = {LAB_FILL_POSITIVE, LAB_FILL_LARGE, LAB_FILL_SUBNORMAL,
+                                          LAB_FILL_NANK, LAB_FILL_NANV};
+    c->layout = draw_chance(r, 0.7) ? LAB_BHND : (enum lab_layout)draw_below(r, LAB_PADDED + 1);
+    c->v_in_k = c->dv <= c->d && draw_chance(r, c->d == 576 ? 0.7 : 0.2);
+    if (draw_chance(r, 0.4))
+        c->fill = fills[draw_below(r, c->v_in_k ? 3 : COUNT(fills))];
+    if (draw_chance(r, 0.1))
+        c->scale = draw_chance(r, 0.5) ? 0.125 : -0.5;
+    if (draw_chance(r, 0.4))
+        c->part_keys = 128 * (1 + draw_below(r, 3));
+    c->threads = draw_chance(r, 0.5) ? 1 : 3;
+    draw_modifiers(c, r);
+}
+
+struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
+    struct draw r = {seed, (UINT64_C(1) << 40) + (uint64_t)number, 0};
+    struct lab_case c = lab_case_default();
+    const int64_t turn = number / 4, ratio = draw_below(&r, COUNT(heads));
+    c.type = turn % 8 == 7 ? TESS_F32 : turn % 2 ? TESS_F16 : TESS_BF16;
+    c.h = heads[ratio][0], c.hkv = heads[ratio][1];
+    c.b = draw_chance(&r, 0.6) ? 1 : 2 + draw_below(&r, 2);
+    c.lists = (enum lab_lists)draw_below(&r, LAB_LISTS_1 + 1);
+    c.n = draw_pick(&r, queries, COUNT(queries));
+    c.nkv = draw_pick(&r, keys, COUNT(keys)) + draw_below(&r, 3);
+    /* What no CUDA kernel takes is f32's turn: rows that are not of whole 16-byte pieces. */
+    const int64_t *d =
+        dims[c.type == TESS_F32 ? draw_below(&r, COUNT(dims)) : turn % (COUNT(dims) - 1)];
+    c.d = d[0], c.dv = d[1] ? d[1] : d[0];
+    c.seed = (uint64_t)draw_below(&r, 1000000);
+    const int longer = draw_chance(&r, 0.12); /* tiles that are split, which take long */
+    if (longer)
+        c.n = 1 + draw_below(&r, 2), c.nkv = 600 + draw_below(&r, 2400);
+    shrink(&c, longer ? 2e7 : 2e6);
+    draw_lists(&c, &r, number, longer);
+    draw_tensors(&c, &r);
+    return c;
+}
