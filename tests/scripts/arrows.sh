@@ -67,9 +67,9 @@ paths() {
         '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' \
         $(all src include | grep -v '/device/architecture.cuh$')
     skip='lab/device_*'
-    forbid 'CUDA outside src/cuda, the baselines of bench and the device of the lab' \
-        "$include.*(cuda_|cublas|cusparse)" $(all lab tests tools examples) \
-        $(all bench | grep -v '\.cu$')
+    forbid 'CUDA outside src/cuda, the baselines of bench, the device of the lab and its example' \
+        "$include.*(cuda_|cublas|cusparse)" $(all lab tests tools) \
+        $(all examples | grep -v '/generate\.c$') $(all bench | grep -v '\.cu$')
     skip=src/cpu/table.c
     forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)
     skip=

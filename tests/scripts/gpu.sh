@@ -81,6 +81,8 @@ for test in cuda cuda_bits cuda_fill decode api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 240 "$stage/test_$test"
 done
 
+! asked tests || [ ! -x "$stage/generate_cuda" ] || step 'generate_cuda' 60 "$stage/generate_cuda"
+
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck initcheck synccheck racecheck; do
     if asked hopper && [ -n "$sanitizer" ]; then

@@ -10,7 +10,8 @@ build=${1:-build/release}
 stage=${2:-.stage}
 
 programs=("$build/tessera")
-for program in test_cuda test_cuda_bits test_cuda_fill test_decode test_api test_plan test_large outputs; do
+for program in test_cuda test_cuda_bits test_cuda_fill test_decode test_api test_plan test_large outputs \
+    examples/generate_cuda; do
     [ -x "$build/$program" ] && programs+=("$build/$program")
 done
 [ -x "$build/tessera" ] || { echo "gpu_stage: there is no $build/tessera: build first" >&2; exit 2; }
