@@ -608,7 +608,8 @@ typedef struct tess_problem {
 TESS_DEFINE_INIT(tess_problem)
 
 /* Fills sizes, types and the largest alignment up to 16 that the tensors have (o may be NULL: then
- * make sure that it has the same); the other fields get their defaults. */
+ * make sure that it has the same); the other fields get their defaults. Of keys in pages the rows of a
+ * page are taken for n_kv: set page_size to it, and n_kv to the capacity. */
 TESS_API tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
                                                const tess_tensor *k, const tess_tensor *v,
                                                const tess_tensor *o, tess_error *error);

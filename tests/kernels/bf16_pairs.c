@@ -34,6 +34,9 @@ static const char *const cases[] = {
     "h=8,hkv=1,n=7,nkv=700,d=64,pattern=window(300,9),softcap=20,alibi=1,sink=1,dropout=0.2",
     "h=2,n=70,nkv=333,d=96,dv=48,pattern=causal,dropout=0.5",
     "h=1,n=60,nkv=500,d=512,dv=16,pattern=dense,layout=padded",
+    "h=2,hkv=1,n=300,d=64,pattern=dense,page=16",
+    "h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.3,3),lists=kv,page=1,layout=bnhd",
+    "h=4,hkv=1,n=70,nkv=700,d=96,dv=48,pattern=window(300,9),vink=1,page=64,alibi=1",
 };
 
 /* A case in which the unit is not fit for some values between others: those of keys 256 ... 383. */

@@ -48,15 +48,16 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
     __syncthreads();
 
-    const struct decode_rows k = decode_rows_k<T>(p, item), v = decode_rows_v<T>(p, item);
+    const char *const k = decode_head_rows(p.k.rows, item), *const v =
+                                                                decode_head_rows(p.v.rows, item);
     const auto fill = [&](int32_t step) {
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (step < steps) {
-            decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, places);
+            decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
             if (!shape::V_IN_K)
                 decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(stage + shape::PANEL, v,
-                                                                        places);
+                                                                        p.v, p.shift, places);
             if (MODIFIED && p.stored)
                 decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         }
@@ -99,6 +100,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         struct decode_place next = DECODE_NO_PLACE;
         if (step > 0 && (int)threadIdx.x < KEYS && step + STAGES < steps)
             next = decode_find(p, item, list, ahead);
+        if (!MODIFIED)
+            next.key = next.row; /* modifiers alone need keys, and registers are short */
         const float *const scales =
             reinterpret_cast<const float *>(memory + decode_scales_at<shape>(step));
         const struct decode_place *const places = ring + step % RING * KEYS + key;

@@ -111,70 +111,46 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
 
 /* ---- rows ---- */
 
-/* Rows of a K/V head: those of page 0, and bytes from one row to the next, from a page to the next, and of
- * each row. */
-struct decode_rows {
-    const char *first;
-    int64_t stride, page;
-    int32_t shift, bytes, eight_bit;
-};
-/* d elements of `size` bytes each. */
-static __device__ __forceinline__ struct decode_rows
-decode_rows_of(const struct decode_params &p, const struct rows_view &view,
-               const struct decode_item &item, int32_t d, int32_t size, int32_t eight_bit) {
-    const int64_t batch = p.table ? 0 : item.batch * view.stride[0];
-    return {static_cast<const char *>(view.data) + (batch + item.head_kv * view.stride[1]) * size,
-            view.stride[2] * size,
-            view.stride[0] * size,
-            p.shift,
-            d * size,
-            eight_bit};
-}
-template <class T>
-static __device__ __forceinline__ struct decode_rows decode_rows_k(const struct decode_params &p,
-                                                                   const struct decode_item &item) {
-    return decode_rows_of(p, p.of.k, item, p.of.d_qk, p.k.eight_bit ? 1 : (int32_t)sizeof(T),
-                          p.k.eight_bit);
-}
-template <class T>
-static __device__ __forceinline__ struct decode_rows decode_rows_v(const struct decode_params &p,
-                                                                   const struct decode_item &item) {
-    return decode_rows_of(p, p.of.v, item, p.of.d_v, p.v.eight_bit ? 1 : (int32_t)sizeof(T),
-                          p.v.eight_bit);
+/* The first row of a K/V head, of page 0. */
+static __device__ __forceinline__ const char *decode_head_rows(const struct decode_layout &of,
+                                                               const struct decode_item &item) {
+    return of.data + item.batch * of.batch + item.head_kv * of.head;
 }
 
-/* Where the row of a place lies. Not paged, all rows are of page 0. */
-static __device__ __forceinline__ const char *decode_row_at(const struct decode_rows &rows,
-                                                            int32_t row) {
-    const int32_t slot = row & (int32_t)((1u << rows.shift) - 1);
-    return rows.first + (row >> rows.shift) * rows.page + slot * rows.stride;
+/* Where the row of a place lies, in a head whose rows begin at `first`. Not paged, all are of page 0. */
+static __device__ __forceinline__ const char *
+decode_row_at(const char *first, const struct decode_layout &of, int32_t shift, int32_t row) {
+    const int32_t slot = row & (int32_t)((1u << shift) - 1);
+    return first + (row >> shift) * of.page + slot * of.row;
 }
 
 /* Copies rows of keys into a panel with rows ROW bytes apart: of KEYS places this warp's share, four
  * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end.
  * Rows of 8 bits (STORED) stand in the second half of theirs until decode_widen. */
 template <int KEYS, int WARPS, int ROW, bool STORED>
-static __device__ __forceinline__ void decode_copy(uint32_t to, const struct decode_rows &rows,
+static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
+                                                   const struct decode_stored &of, int32_t shift,
                                                    const struct decode_place *places) {
     constexpr int HALF = ROW / 32; /* pieces of 16 bytes */
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
 #pragma unroll
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
-        const bool is = places[row].key >= 0;
-        const char *from = decode_row_at(rows, places[row].row) + 16 * piece;
-        if (STORED && rows.eight_bit) {
+        const int32_t place = places[row].row;
+        const bool is = place >= 0;
+        const char *from = decode_row_at(first, of.rows, shift, place) + 16 * piece;
+        if (STORED && of.eight_bit) {
 #pragma unroll 1
             for (int c = piece; c < HALF; c += 8, from += 128)
                 cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, HALF + c), from,
-                                   is && 16 * c < rows.bytes);
+                                   is && 16 * c < of.rows.size);
             continue;
         }
         const uint32_t at = to + (uint32_t)(row * ROW) + swizzle_piece(row, piece);
 #pragma unroll
         for (int s = 0; s < ROW / 128; s++)
             cp_async_16_l2_128(at + 128 * s, from + 128 * s,
-                               is && 128 * s + 16 * piece < rows.bytes);
+                               is && 128 * s + 16 * piece < of.rows.size);
     }
 }
 
@@ -222,19 +198,14 @@ template <class shape> static __device__ __forceinline__ int decode_scales_at(in
            step % shape::STAGES * shape::KEYS * shape::SCALES_KEY * (int)sizeof(float);
 }
 
-static __device__ __forceinline__ struct decode_rows
-decode_rows_scale(const struct decode_params &p, const struct decode_stored &stored,
-                  const struct decode_item &item) {
-    return decode_rows_of(p, stored.scale, item, stored.scales, (int32_t)sizeof(float), 0);
-}
-
 /* Copies the scales of a place, zeros where it has no key. */
 static __device__ __forceinline__ void decode_copy_scale(uint32_t to, const struct decode_params &p,
                                                          const struct decode_stored &stored,
                                                          const struct decode_item &item,
                                                          const struct decode_place &place) {
-    const struct decode_rows rows = decode_rows_scale(p, stored, item);
-    const char *from = place.key >= 0 ? decode_row_at(rows, place.row) : rows.first;
+    const char *from = decode_head_rows(stored.scale, item);
+    if (place.key >= 0)
+        from = decode_row_at(from, stored.scale, p.shift, place.row);
 #pragma unroll 1
     for (int g = 0; g < stored.scales; g++)
         cp_async_4(to + (uint32_t)(4 * g), from + 4 * g, place.key >= 0);
@@ -258,7 +229,7 @@ decode_copy_scales(uint32_t to, const struct decode_params &p, const struct deco
 /* The scale of all values of a head. */
 static __device__ __forceinline__ float decode_scale_late(const struct decode_params &p,
                                                           const struct decode_item &item) {
-    return __ldg(reinterpret_cast<const float *>(decode_rows_scale(p, p.v, item).first));
+    return __ldg(reinterpret_cast<const float *>(decode_head_rows(p.v.scale, item)));
 }
 
 /* Copies the tile's rows of Q, times p.of.q_scale, a power of two: 16 bytes by a thread. */

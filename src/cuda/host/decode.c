@@ -4,19 +4,40 @@
 /* Programmatic dependent launch. */
 #define EARLY_ARCHITECTURE 90
 
-static struct decode_stored stored_of(tess_type type, const struct view *scale,
-                                      tess_scaling scaling, int64_t groups) {
+/* n elements of a row. */
+static struct decode_layout layout_of(const struct view *view, int paged, tess_type type,
+                                      int64_t n) {
+    const int64_t size = (int64_t)tess_type_size(type);
+    return (struct decode_layout){
+        .data = view->data,
+        .batch = paged ? 0 : view->stride[0] * size,
+        .head = view->stride[1] * size,
+        .page = paged ? view->stride[0] * size : 0,
+        .row = view->stride[2] * size,
+        .size = (int32_t)(n * size),
+    };
+}
+
+static struct decode_stored stored_of(const struct view *rows, const struct view *scale, int paged,
+                                      tess_type type, int64_t d, int64_t scales) {
     return (struct decode_stored){
         .eight_bit = type_is_8bit(type) ? (int32_t)type : 0,
-        .scales = scaling == TESS_SCALE_NONE ? 0 : (int32_t)groups,
-        .scale = rows_view_of(scale),
+        .scales = (int32_t)scales,
+        .rows = layout_of(rows, paged, type, d),
+        .scale = layout_of(scale, paged, TESS_F32, scales),
     };
+}
+
+/* Scales of a row. */
+static int64_t scales_of(tess_scaling scaling, int64_t d, int64_t group) {
+    return scaling == TESS_SCALE_NONE ? 0 : scaling == TESS_SCALE_GROUP ? d / group : 1;
 }
 
 struct decode_params decode_params_of(const struct kernel_args *args) {
     const struct lists *lists = args->lists;
     const struct problem *p = args->problem;
     const struct caches *c = &p->caches;
+    const int paged = args->page_table != NULL;
     return (struct decode_params){
         .of = attention_params_shared(args),
         .image = *args->filled,
@@ -34,9 +55,10 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .columns = args->table_columns,
         .pages = (int32_t)args->pages,
         .shift = c->page_shift,
-        .k = stored_of(c->k_type, &args->k_scale, c->k_scale, p->d_qk / c->k_group),
-        .v = stored_of(c->v_type, &args->v_scale, c->v_scale,
-                       c->v_scale == TESS_SCALE_GROUP ? p->d_v / c->v_group : 1),
+        .k = stored_of(&args->k, &args->k_scale, paged, c->k_type, p->d_qk,
+                       scales_of(c->k_scale, p->d_qk, c->k_group)),
+        .v = stored_of(&args->v, &args->v_scale, paged, c->v_type, p->d_v,
+                       scales_of(c->v_scale, p->d_v, c->v_group)),
         .v_late = c->v_scale == TESS_SCALE_TENSOR || c->v_scale == TESS_SCALE_HEAD,
         .stored = type_is_8bit(c->k_type) || type_is_8bit(c->v_type),
     };

@@ -13,11 +13,19 @@ struct decode_place {
     int16_t first, last;
 };
 
+/* Where rows of keys, values or scales lie: strides and the size of a row, in bytes. Paged ones have no
+ * batches, others no pages. */
+struct decode_layout {
+    const char *data;
+    int64_t batch, head, page, row;
+    int32_t size;
+};
+
 /* How a cache holds keys, or values. */
 struct decode_stored {
     int32_t eight_bit; /* 0: of q's type; else of 8 bits, TESS_E4M3 or TESS_E5M2 */
     int32_t scales;    /* of a row, one for each DECODE_SCALE_DIMS dims or one alone; 0: none */
-    struct rows_view scale;
+    struct decode_layout rows, scale;
 };
 #define DECODE_SCALE_DIMS 128
 
