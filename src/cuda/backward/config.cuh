@@ -85,7 +85,8 @@ struct gradient_shape {
     /* Registers of a thread for sums. */
     static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH && SHARE == 1 ? 2 : 1);
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
-    static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
+    static constexpr bool FEW =
+        sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= (LOW ? 64 : 128);
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
     /* At most, and thread blocks of that many. */
     static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
