@@ -84,13 +84,16 @@ struct gradient_shape {
     static constexpr int PANEL = STEP * ROW;
     /* Registers of a thread for sums. */
     static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH && SHARE == 1 ? 2 : 1);
+    /* Warps of a multiprocessor: with modifiers high tiles have as many as take all registers. */
+    static constexpr int WARPS =
+        MODIFIED && !LOW ? 8 : GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW);
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
-    static constexpr bool FEW = sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= 128;
+    static constexpr bool FEW =
+        sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= (WARPS > 8 ? 64 : 128);
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
     /* At most, and thread blocks of that many. */
     static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
-    static constexpr int BLOCKS =
-        32 * GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW) / THREADS;
+    static constexpr int BLOCKS = 32 * WARPS / THREADS;
     static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0; /* bytes, by a warp */
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;

@@ -51,9 +51,9 @@ struct gradient_params {
 /* Low tiles, whose warps are few: more of them fit a multiprocessor where steps are short. */
 #define GRADIENT_LOW(rows) ((rows) <= 32)
 
-/* Warps that a multiprocessor has registers for. */
+/* Warps that a multiprocessor has registers for, without score modifiers. */
 #define GRADIENT_WARPS(keys, head, size, warp, low)                                                \
-    ((head) * (size) > 128 ? 8 : (low) ? 10 : !(keys) && (warp) > 16 ? 12 : 8)
+    ((head) * (size) > 128 ? 8 : (low) ? 10 : (warp) <= 16 ? 16 : (keys) ? 8 : 12)
 
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size, low)                                                             \
