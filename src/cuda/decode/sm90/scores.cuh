@@ -21,16 +21,19 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
             attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
             (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
         const uint32_t at = to + (uint32_t)(row * 128) + swizzle_piece(row, piece);
+        const int32_t dims = row < rows && query < item.rows ? p.of.d_qk - 8 * piece : 0;
+        if (p.of.q_scale == 1)
+#pragma unroll
+            for (int s = 0; s < shape::K_PANELS; s++)
+                cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), from + 128 * s,
+                                   64 * s < dims);
+        else
 #pragma unroll 1
-        for (int s = 0; s < shape::K_PANELS; s++) {
-            const bool wanted = row < rows && query < item.rows && 64 * s + 8 * piece < p.of.d_qk;
-            if (p.of.q_scale == 1)
-                cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), from + 128 * s, wanted);
-            else
+            for (int s = 0; s < shape::K_PANELS; s++)
                 shared_store_16(at + (uint32_t)(s * shape::PANEL),
-                                wanted ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
-                                       : uint4{0, 0, 0, 0});
-        }
+                                64 * s < dims
+                                    ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
+                                    : uint4{0, 0, 0, 0});
     }
     cp_async_wait_all();
     proxy_fence();
