@@ -25,12 +25,12 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
         if (p.of.q_scale == 1)
 #pragma unroll
             for (int s = 0; s < shape::K_PANELS; s++)
-                cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), from + 128 * s,
+                cp_async_16_l2_128(at + (uint32_t)(s * shape::Q_PANEL), from + 128 * s,
                                    64 * s < dims);
         else
 #pragma unroll 1
             for (int s = 0; s < shape::K_PANELS; s++)
-                shared_store_16(at + (uint32_t)(s * shape::PANEL),
+                shared_store_16(at + (uint32_t)(s * shape::Q_PANEL),
                                 64 * s < dims
                                     ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
                                     : uint4{0, 0, 0, 0});
@@ -50,8 +50,9 @@ static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::KEYS / 2
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < shape::D / 16; i++) {
-        const uint64_t on = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
-        wgmma_ss(s, of_q + on, of_k + on, i != 0, typename shape::T());
+        const uint64_t on_q = i / 4 * (shape::Q_PANEL / 16) + i % 4 * (32 / 16);
+        const uint64_t on_k = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
+        wgmma_ss(s, of_q + on_q, of_k + on_k, i != 0, typename shape::T());
     }
     wgmma_commit();
 }
@@ -97,7 +98,7 @@ decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
     const int32_t steps = decode_sm90_steps<shape>(item);
     const float scale = MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
     uint32_t *const kept = reinterpret_cast<uint32_t *>(memory + shape::KEPT) +
-                           decode_group<shape>() * DECODE_SM90_KEPT;
+                           decode_group<shape>() * shape::KEPT_WARP;
     struct sm90_state state;
     sm90_clear(state);
     warpgroup_sync(DECODE_SM90_SCORES_BARRIER); /* all have used the Q before */
