@@ -63,7 +63,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shap
     static constexpr int P_FULL = K_EMPTY + 8 * STAGES * (SHARED ? 1 : 3), P_EMPTY = P_FULL + 8;
     static constexpr int BYTES = P_EMPTY + 8;
     /* Registers of a thread. */
-    static constexpr int PRODUCER = 56, SCORES = 104, OUTPUTS = 176;
+    static constexpr int PRODUCER = 56, SCORES = 120, OUTPUTS = 168;
     static_assert(PRODUCER + SCORES + 2 * OUTPUTS <= 512, "what a multiprocessor has");
     static_assert(BYTES <= 227 * 1024, "what a CTA of Hopper can have");
     static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && P % 1024 == 0, "aligned");
