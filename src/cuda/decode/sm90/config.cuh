@@ -36,26 +36,25 @@
 #include "device/sm90/wgmma.cuh"
 #include "forward/sm90/softmax.cuh"
 
-#define DECODE_SM90_KEPT 32 /* words of a warp: 8 keys by 16 rows take four */
-
 /* D dims of q and k, DV of v. SHARED: v is the first dims of k. */
 template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shape {
     using T = TYPE;
-    static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 64, THREADS = 512;
+    static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 32, THREADS = 512;
     static constexpr bool V_IN_K = SHARED;
-    static constexpr int STAGES = SHARED ? 2 : 1;
+    static constexpr int STAGES = SHARED ? 4 : 2;
     static constexpr int TILES = KEYS / 8;     /* of a warp's scores */
     static constexpr int DIMS_O = DV / 2;      /* of a warpgroup */
     static constexpr int ROWS_WARP = KEYS / 4; /* that a warp of the producer gathers */
-    static constexpr int PANEL = 64 * 128;     /* bytes */
+    static constexpr int PANEL = KEYS * 128, Q_PANEL = M * 128; /* bytes */
     static constexpr int K_PANELS = D / 64, V_PANELS = DV / 64;
     static constexpr int V = SHARED ? 0 : K_PANELS * PANEL; /* in a stage */
     static constexpr int STAGE = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL;
-    static constexpr int Q = STAGES * STAGE, P = Q + K_PANELS * PANEL;
-    static constexpr int FACTORS = P + PANEL, MOVED = FACTORS + M * (int)sizeof(float);
+    static constexpr int Q = STAGES * STAGE, P = Q + K_PANELS * Q_PANEL;
+    static constexpr int FACTORS = P + Q_PANEL, MOVED = FACTORS + M * (int)sizeof(float);
     static constexpr int SUMS = MOVED + 4 * (int)sizeof(int32_t);
+    static constexpr int KEPT_WARP = KEYS / 2; /* words: 8 keys by 16 rows take four */
     static constexpr int KEPT = SUMS + M * (int)sizeof(float2);
-    static constexpr int PLACES = KEPT + 4 * DECODE_SM90_KEPT * (int)sizeof(uint32_t);
+    static constexpr int PLACES = KEPT + 4 * KEPT_WARP * (int)sizeof(uint32_t);
     static constexpr int PARTIAL = PLACES + STAGES * KEYS * (int)sizeof(struct decode_place);
     static constexpr int BARRIERS = PARTIAL + STAGES * 4 * (int)sizeof(uint32_t);
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
@@ -64,7 +63,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shap
     static constexpr int P_FULL = K_EMPTY + 8 * STAGES * (SHARED ? 1 : 3), P_EMPTY = P_FULL + 8;
     static constexpr int BYTES = P_EMPTY + 8;
     /* Registers of a thread. */
-    static constexpr int PRODUCER = 56, SCORES = 104, OUTPUTS = 176;
+    static constexpr int PRODUCER = 56, SCORES = 120, OUTPUTS = 168;
     static_assert(PRODUCER + SCORES + 2 * OUTPUTS <= 512, "what a multiprocessor has");
     static_assert(BYTES <= 227 * 1024, "what a CTA of Hopper can have");
     static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && P % 1024 == 0, "aligned");

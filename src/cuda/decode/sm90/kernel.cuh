@@ -35,11 +35,13 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<shape::PRODUCER>();
-        struct decode_sm90_pending pending = {0};
+        struct decode_sm90_pending pending = {};
         each([&](const struct work_item &of, int, uint32_t &step) {
             decode_sm90_produce<shape>(memory, shared, p, of, step, pending);
         });
-        decode_sm90_signal<0>(pending);
+#pragma unroll 1
+        while (pending.n > 0)
+            decode_sm90_signal(pending);
     } else if (role == 1) {
         registers_release<shape::SCORES>();
         each([&](const struct work_item &of, int, uint32_t &step) {

@@ -1,116 +1,133 @@
-/* Decode on Hopper: the producer warpgroup, which gathers rows of K and V. Each of its warps has 16 rows
- * of a step, and needs no other warp. */
+/* Decode on Hopper: the producer warpgroup, which gathers rows of K and V. Each of its warps has a
+ * quarter of a step's rows, and needs no other warp. */
 #ifndef TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 #define TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 
 #include "decode/sm90/config.cuh"
 
-/* Copies in flight, and the barrier to arrive at once they are complete; 0: none. */
+/* Copies in flight, oldest first, and the barriers to arrive at once they are complete. */
+#define DECODE_SM90_IN_FLIGHT 4 /* at most */
 struct decode_sm90_pending {
-    uint32_t full;
+    uint32_t full[DECODE_SM90_IN_FLIGHT];
+    int n;
 };
 
-/* Arrives for the copies in flight, unless they are among the last PENDING groups. The proxy fence makes
- * the copied bytes visible to WGMMA. */
-template <int PENDING>
+/* Arrives for the oldest copies, when they are complete. The proxy fence makes the copied bytes visible to
+ * WGMMA. */
 static __device__ __forceinline__ void decode_sm90_signal(struct decode_sm90_pending &pending) {
-    if (!pending.full)
-        return;
-    cp_async_wait<PENDING>();
+    if (pending.n == 1)
+        cp_async_wait<0>();
+    else if (pending.n == 2)
+        cp_async_wait<1>();
+    else if (pending.n == 3)
+        cp_async_wait<2>();
+    else
+        cp_async_wait<3>();
     proxy_fence();
-    decode_sm90_arrive(pending.full);
-    pending.full = 0;
+    decode_sm90_arrive(pending.full[0]);
+#pragma unroll
+    for (int i = 1; i < DECODE_SM90_IN_FLIGHT; i++)
+        pending.full[i - 1] = pending.full[i];
+    pending.n--;
 }
 
-/* Waits until a stage is free. Where that takes time, first arrives for the copies in flight. */
+/* Commits copies, for which `full` waits. */
+static __device__ __forceinline__ void decode_sm90_commit(struct decode_sm90_pending &pending,
+                                                          uint32_t full) {
+    cp_async_commit();
+#pragma unroll
+    for (int i = 0; i < DECODE_SM90_IN_FLIGHT; i++)
+        if (pending.n == i)
+            pending.full[i] = full;
+    if (++pending.n == DECODE_SM90_IN_FLIGHT)
+        decode_sm90_signal(pending);
+}
+
+/* Waits until a stage is free. Where that takes time, first arrives for the copies in flight: nobody frees
+ * a stage who waits for one of them. */
 static __device__ __forceinline__ void decode_sm90_wait_empty(uint32_t barrier, uint32_t parity,
                                                               struct decode_sm90_pending &pending) {
-    if (__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
-        return;
-    decode_sm90_signal<0>(pending);
-    barrier_wait(barrier, parity);
+#pragma unroll 1
+    while (!__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
+        if (pending.n > 0)
+            decode_sm90_signal(pending);
+        else
+            barrier_wait(barrier, parity);
 }
 
-/* Copies 16 rows to panels: four at a time, 128 bytes of each by an instruction. Lane i holds the place of
- * row i in its tensor, -1: none. Zeros where there is none, and past a row's end. */
-template <int PANELS, int PANEL>
+/* Copies a warp's rows of a step to panels: four at a time, 128 bytes of each by an instruction. Lane
+ * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. */
+template <class shape, int PANELS>
 static __device__ __forceinline__ void decode_sm90_copy(uint32_t to, const struct decode_rows &rows,
-                                                        int32_t places) {
+                                                        int32_t places, int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-#pragma unroll 1
-    for (int i = 0; i < 16; i += 4) {
-        const int32_t row = __shfl_sync(WARP_ALL, places, i + sub);
-        const char *const from = decode_row_at(rows, row) + 16 * piece;
+    to += threadIdx.x / 32 * shape::ROWS_WARP * 128;
+#pragma unroll
+    for (int i = 0; i < shape::ROWS_WARP; i += 4) {
+        const int32_t place = __shfl_sync(WARP_ALL, places, from + i + sub);
+        const char *const row = decode_row_at(rows, place) + 16 * piece;
         const uint32_t at = to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece);
 #pragma unroll
         for (int s = 0; s < PANELS; s++)
-            cp_async_16_l2_128(at + (uint32_t)(s * PANEL), from + 128 * s,
-                               row >= 0 && 128 * s + 16 * piece < rows.bytes);
+            cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), row + 128 * s,
+                               place >= 0 && 128 * s + 16 * piece < rows.bytes);
     }
-    cp_async_commit();
 }
 
-/* Waits for the stage of step `step`, copies this warp's rows there, and arrives for those before. */
-template <class shape, int PANELS>
-static __device__ __forceinline__ void
-decode_sm90_fetch(uint32_t to, uint32_t full, const struct decode_rows &rows, int32_t places,
-                  struct decode_sm90_pending &pending) {
-    const int warp = (int)threadIdx.x / 32;
-    decode_sm90_copy<PANELS, shape::PANEL>(to + (uint32_t)(warp * shape::ROWS_WARP * 128), rows,
-                                           places);
-    decode_sm90_signal<1>(pending);
-    pending.full = full;
-}
-
-/* Hands this warp's places to warpgroup 1, and whether some row of a tile does not list some of them. */
+/* Hands this warp's places of a step to warpgroup 1, and whether some row of a tile does not list some of
+ * them. Lane from + i holds place i. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_hand_places(char *memory, uint32_t stage,
-                                                               const struct decode_place &place) {
-    const int warp = (int)threadIdx.x / 32, lane = warp_lane();
+static __device__ __forceinline__ void
+decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place &place, int from) {
+    const int warp = (int)threadIdx.x / 32, i = warp_lane() - from;
+    const bool mine = i >= 0 && i < shape::ROWS_WARP;
     struct decode_place *const places =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
-    if (lane < shape::ROWS_WARP)
-        places[warp * shape::ROWS_WARP + lane] = place;
-    const uint32_t partial = __ballot_sync(
-        WARP_ALL, lane < shape::ROWS_WARP && (place.first > 0 || place.last < shape::M - 1));
-    if (lane == 0)
+    if (mine)
+        places[warp * shape::ROWS_WARP + i] = place;
+    const uint32_t partial =
+        __ballot_sync(WARP_ALL, mine && (place.first > 0 || place.last < shape::M - 1));
+    if (warp_lane() == 0)
         reinterpret_cast<uint32_t *>(memory + shape::PARTIAL)[4 * stage + (uint32_t)warp] = partial;
 }
 
-/* The rows of an item; `step` counts those of all items. */
+/* The rows of an item; `step` counts those of all items. A warp looks up its places of BATCH steps at a
+ * time, a lane each, while the rows of the BATCH before are copied. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
                     const struct work_item &w, uint32_t &step,
                     struct decode_sm90_pending &pending) {
     using T = typename shape::T;
+    constexpr int BATCH = 32 / shape::ROWS_WARP;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, item.T);
     const struct decode_rows k = decode_rows_k<T>(p, item), v = decode_rows_v<T>(p, item);
     const int32_t steps = decode_sm90_steps<shape>(item);
-    /* Lanes 16 ... 31 find the same places again. */
-    uint32_t at =
-        item.begin + (threadIdx.x / 32 * shape::ROWS_WARP + threadIdx.x % shape::ROWS_WARP);
-    struct decode_place next = decode_find(p, item, list, at);
+    uint32_t at = item.begin + threadIdx.x % 32 / shape::ROWS_WARP * shape::KEYS +
+                  threadIdx.x / 32 * shape::ROWS_WARP + threadIdx.x % shape::ROWS_WARP;
+    struct decode_place place, next = decode_find(p, item, list, at);
 #pragma unroll 1
     for (int32_t i = 0; i < steps; i++, step++) {
-        const struct decode_place place = next;
         const uint32_t stage = step % shape::STAGES, parity = decode_sm90_phase<shape>(step) ^ 1;
         const uint32_t to = shared + stage * shape::STAGE;
-        at += shape::KEYS;
-        next = decode_find(p, item, list, at);
+        const int from = i % BATCH * shape::ROWS_WARP;
+        if (from == 0) {
+            place = next;
+            at += BATCH * shape::KEYS;
+            next = decode_find(p, item, list, at);
+        }
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity,
                                pending);
-        decode_sm90_hand_places<shape>(memory, stage, place);
-        decode_sm90_fetch<shape, shape::K_PANELS>(
-            to, decode_sm90_at<shape>(shared + shape::K_FULL, step), k, place.row, pending);
+        decode_sm90_hand_places<shape>(memory, stage, place, from);
+        decode_sm90_copy<shape, shape::K_PANELS>(to, k, place.row, from);
+        decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::K_FULL, step));
         if (shape::V_IN_K)
             continue;
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity,
                                pending);
-        decode_sm90_fetch<shape, shape::V_PANELS>(
-            to + shape::V, decode_sm90_at<shape>(shared + shape::V_FULL, step), v, place.row,
-            pending);
+        decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, place.row, from);
+        decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::V_FULL, step));
     }
 }
 

@@ -21,16 +21,19 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
             attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
             (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
         const uint32_t at = to + (uint32_t)(row * 128) + swizzle_piece(row, piece);
+        const int32_t dims = row < rows && query < item.rows ? p.of.d_qk - 8 * piece : 0;
+        if (p.of.q_scale == 1)
+#pragma unroll
+            for (int s = 0; s < shape::K_PANELS; s++)
+                cp_async_16_l2_128(at + (uint32_t)(s * shape::Q_PANEL), from + 128 * s,
+                                   64 * s < dims);
+        else
 #pragma unroll 1
-        for (int s = 0; s < shape::K_PANELS; s++) {
-            const bool wanted = row < rows && query < item.rows && 64 * s + 8 * piece < p.of.d_qk;
-            if (p.of.q_scale == 1)
-                cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), from + 128 * s, wanted);
-            else
-                shared_store_16(at + (uint32_t)(s * shape::PANEL),
-                                wanted ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
-                                       : uint4{0, 0, 0, 0});
-        }
+            for (int s = 0; s < shape::K_PANELS; s++)
+                shared_store_16(at + (uint32_t)(s * shape::Q_PANEL),
+                                64 * s < dims
+                                    ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
+                                    : uint4{0, 0, 0, 0});
     }
     cp_async_wait_all();
     proxy_fence();
@@ -47,8 +50,9 @@ static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::KEYS / 2
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < shape::D / 16; i++) {
-        const uint64_t on = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
-        wgmma_ss(s, of_q + on, of_k + on, i != 0, typename shape::T());
+        const uint64_t on_q = i / 4 * (shape::Q_PANEL / 16) + i % 4 * (32 / 16);
+        const uint64_t on_k = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
+        wgmma_ss(s, of_q + on_q, of_k + on_k, i != 0, typename shape::T());
     }
     wgmma_commit();
 }
@@ -83,57 +87,116 @@ decode_sm90_hand_p(char *memory, uint32_t shared, const float (&s)[shape::KEYS /
     }
 }
 
+/* What the scores of an item go by. */
+struct decode_sm90_scoring {
+    struct decode_item item;
+    struct decode_lane lane;
+    struct sm90_state state;
+    float scale;
+};
+
+/* Waits for the keys of a step, and issues its S. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_issue(float (&s)[shape::KEYS / 2],
+                                                         uint32_t shared, uint32_t step) {
+    barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step),
+                 decode_sm90_phase<shape>(step));
+    decode_sm90_qk<shape>(s, shared + shape::Q, shared + step % shape::STAGES * shape::STAGE);
+}
+
+/* From S of a step to P, handed on. */
+template <class shape, bool MODIFIED>
+static __device__ __forceinline__ void
+decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
+                  const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t step,
+                  bool last) {
+    const uint32_t stage = step % shape::STAGES;
+    const struct decode_place *const places =
+        reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
+    const uint4 partial = *reinterpret_cast<const uint4 *>(memory + shape::PARTIAL + 16 * stage);
+    uint32_t *const kept = reinterpret_cast<uint32_t *>(memory + shape::KEPT) +
+                           decode_group<shape>() * shape::KEPT_WARP;
+    float(&tiles)[shape::TILES][4] = reinterpret_cast<float(&)[shape::TILES][4]>(s);
+    float factor[2] = {1, 1};
+    if (MODIFIED) {
+        decode_modify<shape>(tiles, p, by.item, by.lane, places);
+        __syncwarp(); /* all have read the draws before */
+        decode_draw<shape>(kept, p, by.item, by.lane, places);
+        __syncwarp();
+    }
+    if (partial.x | partial.y | partial.z | partial.w)
+        decode_mask<shape>(tiles, by.lane, places);
+    if (!shape::V_IN_K)
+        decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::K_EMPTY, step));
+    const bool moved =
+        sm90_softmax<typename shape::T, shape::KEYS / 2>(s, by.state, factor, by.scale);
+    if (MODIFIED)
+        decode_drop(reinterpret_cast<float(&)[1][DECODE_GROUPS][4]>(tiles), p, kept);
+    barrier_wait(shared + shape::P_EMPTY, (step & 1) ^ 1);
+    decode_sm90_hand_p<shape>(memory, shared, s, moved, factor, by.state, last);
+    decode_sm90_arrive(shared + shape::P_FULL);
+}
+
+/* A step whose S is in flight: S of the next one is issued first, and multiplied meanwhile. */
+template <class shape>
+static __device__ __forceinline__ void
+decode_sm90_overlap(float (&s)[shape::KEYS / 2], float (&next)[shape::KEYS / 2], char *memory,
+                    uint32_t shared, const struct decode_params &p, struct decode_sm90_scoring &by,
+                    uint32_t &step) {
+    decode_sm90_issue<shape>(next, shared, step + 1);
+    wgmma_wait<1>();
+    wgmma_fence_operand(s);
+    decode_sm90_weigh<shape, false>(s, memory, shared, p, by, step, false);
+    step++;
+}
+
+/* A step whose S is in flight, and no other one. */
+template <class shape, bool MODIFIED>
+static __device__ __forceinline__ void
+decode_sm90_alone(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
+                  const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t &step,
+                  bool last) {
+    wgmma_wait<0>();
+    wgmma_fence_operand(s);
+    decode_sm90_weigh<shape, MODIFIED>(s, memory, shared, p, by, step, last);
+    step++;
+}
+
 /* The scores of an item; `step` counts steps of all items. */
 template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void
 decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
                   const struct work_item &w, uint32_t &step) {
-    using T = typename shape::T;
-    const struct decode_item item = decode_item_of(p, w);
-    const struct decode_lane lane = decode_lane_of<shape>(p);
-    const int32_t steps = decode_sm90_steps<shape>(item);
-    const float scale = MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
-    uint32_t *const kept = reinterpret_cast<uint32_t *>(memory + shape::KEPT) +
-                           decode_group<shape>() * DECODE_SM90_KEPT;
-    struct sm90_state state;
-    sm90_clear(state);
+    struct decode_sm90_scoring by;
+    by.item = decode_item_of(p, w);
+    by.lane = decode_lane_of<shape>(p);
+    by.scale = MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
+    sm90_clear(by.state);
+    const int32_t steps = decode_sm90_steps<shape>(by.item);
     warpgroup_sync(DECODE_SM90_SCORES_BARRIER); /* all have used the Q before */
-    decode_sm90_copy_q<shape>(shared + shape::Q, p, item);
+    decode_sm90_copy_q<shape>(shared + shape::Q, p, by.item);
     warpgroup_sync(DECODE_SM90_SCORES_BARRIER);
+    float s[shape::KEYS / 2], next[shape::KEYS / 2];
+    if (MODIFIED) { /* registers are short */
 #pragma unroll 1
-    for (int32_t i = 0; i < steps; i++, step++) {
-        const uint32_t stage = step % shape::STAGES;
-        const struct decode_place *const places =
-            reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
-        float s[shape::KEYS / 2], factor[2] = {1, 1};
-        float(&tiles)[shape::TILES][4] = reinterpret_cast<float(&)[shape::TILES][4]>(s);
-        barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step),
-                     decode_sm90_phase<shape>(step));
-        decode_sm90_qk<shape>(s, shared + shape::Q, shared + stage * shape::STAGE);
-        const uint4 partial =
-            *reinterpret_cast<const uint4 *>(memory + shape::PARTIAL + 16 * stage);
-        wgmma_wait<0>();
-        wgmma_fence_operand(s);
-        if (MODIFIED) {
-            decode_modify<shape>(tiles, p, item, lane, places);
-            __syncwarp(); /* all have read the draws before */
-            decode_draw<shape>(kept, p, item, lane, places);
-            __syncwarp();
+        for (int32_t left = steps; left > 0; left--) {
+            decode_sm90_issue<shape>(s, shared, step);
+            decode_sm90_alone<shape, true>(s, memory, shared, p, by, step, left == 1);
         }
-        if (partial.x | partial.y | partial.z | partial.w)
-            decode_mask<shape>(tiles, lane, places);
-        if (!shape::V_IN_K)
-            decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::K_EMPTY, step));
-        const bool moved = sm90_softmax<T, shape::KEYS / 2>(s, state, factor, scale);
-        if (MODIFIED)
-#pragma unroll
-            for (int half = 0; half < shape::TILES / DECODE_GROUPS; half++)
-                decode_drop(
-                    reinterpret_cast<float(&)[1][DECODE_GROUPS][4]>(tiles[half * DECODE_GROUPS]), p,
-                    kept + 4 * half * DECODE_GROUPS);
-        barrier_wait(shared + shape::P_EMPTY, (step & 1) ^ 1);
-        decode_sm90_hand_p<shape>(memory, shared, s, moved, factor, state, i + 1 == steps);
-        decode_sm90_arrive(shared + shape::P_FULL);
+        return;
+    }
+    int32_t left = steps;
+    decode_sm90_issue<shape>(s, shared, step);
+#pragma unroll 1
+    for (; left > 2; left -= 2) {
+        decode_sm90_overlap<shape>(s, next, memory, shared, p, by, step);
+        decode_sm90_overlap<shape>(next, s, memory, shared, p, by, step);
+    }
+    if (left == 1) {
+        decode_sm90_alone<shape, false>(s, memory, shared, p, by, step, true);
+    } else {
+        decode_sm90_overlap<shape>(s, next, memory, shared, p, by, step);
+        decode_sm90_alone<shape, false>(next, memory, shared, p, by, step, true);
     }
 }
 
