@@ -55,7 +55,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = draw_chance(r, 0.7) ? LAB_BHND : (enum lab_layout)draw_below(r, LAB_PADDED + 1);
     c->v_in_k = c->dv <= c->d && draw_chance(r, c->d == 576 ? 0.7 : 0.2);
     if (draw_chance(r, 0.4))
-        c->fill = fills[draw_below(r, c->v_in_k ? 3 : COUNT(fills))];
+        c->fill = fills[draw_below(r, c->v_in_k ? 1 : COUNT(fills))];
     if (draw_chance(r, 0.1))
         c->scale = draw_chance(r, 0.5) ? 0.125 : -0.5;
     if (draw_chance(r, 0.4))
