@@ -36,11 +36,12 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32; do
+    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32 page \
+    kvtype kvscale vink; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 33 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 37 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
