@@ -36,12 +36,12 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32 topk \
-    valid form entries cut vink; do
+    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32 page \
+    kvtype kvscale vink topk valid form entries cut; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 39 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 42 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
@@ -600,7 +600,7 @@ for bad in 'pattern does not go:pattern=causal' 'source does not go:source=mask'
     'letters of:entries=xyz'; do
     refused "${bad%%:*}" verify "n=4,topk=5,${bad#*:}"
 done
-for key in valid=0.5 form=bits entries=u cut=causal vink=1; do
+for key in valid=0.5 form=bits entries=u cut=causal; do
     refused 'goes with topk=' verify "n=4,$key"
 done
 

@@ -141,6 +141,7 @@ static void scoring_make(struct run *r) {
                                       .seed = r->seed,
                                       .key_positions = s->positions ? r->positions : NULL};
     r->problem = (struct problem){.type = s->type,
+                                  .caches = {s->type, s->type, .page_shift = CACHE_WHOLE},
                                   .batch = s->batch,
                                   .heads_q = s->heads_q,
                                   .heads_kv = s->heads_kv,

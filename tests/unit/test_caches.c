@@ -268,6 +268,42 @@ static void cuda_refuses_caches_of_host_lists(void **state) {
     }
 }
 
+/* Decode takes them, and says what it does not: rows of 8 bits that are not whole pieces, q of f32. */
+static void cuda_decode_takes_caches(void **state) {
+    (void)state;
+    const tess_target target = cuda_target(90, 232448);
+    const struct {
+        tess_type type, k, v;
+        tess_scaling k_scale, v_scale;
+        int64_t d_v;
+        const char *refused; /* NULL: taken */
+    } cases[] = {
+        {TESS_F16, TESS_E4M3, TESS_E5M2, TESS_SCALE_TOKEN, TESS_SCALE_HEAD, 128, NULL},
+        {TESS_BF16, TESS_E4M3, TESS_E4M3, TESS_SCALE_GROUP, TESS_SCALE_GROUP, 128, NULL},
+        {TESS_BF16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_TOKEN, 64, NULL},
+        {TESS_BF16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_NONE, 8, "16 bytes"},
+        {TESS_F16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_TOKEN, 64, "bf16 alone"},
+        {TESS_F32, TESS_BF16, TESS_BF16, TESS_SCALE_NONE, TESS_SCALE_NONE, 64, "16 only"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem p = device_problem(&device_small, 128);
+        tess_device_pattern d = tess_device_pattern_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan;
+        d.n_q = 3, d.n_kv = 40, d.block_q = d.block_kv = 1, d.capacity = 6;
+        p.page_size = 16, p.alignment = 16, p.type = cases[i].type, p.d_v = cases[i].d_v;
+        p.k_type = cases[i].k, p.v_type = cases[i].v;
+        p.k_scale = cases[i].k_scale, p.v_scale = cases[i].v_scale;
+        const tess_status status = tess_plan_reserve(&plan, &p, &d, &target, &error);
+        const int taken = !status && strstr(tess_plan_kernel(plan, TESS_STAGE_ATTENTION), "decode");
+        if (cases[i].refused
+                ? status != TESS_UNSUPPORTED || !strstr(error.message, cases[i].refused)
+                : !taken)
+            fail_msg("%d: %d, '%s'", (int)i, (int)status, error.message);
+        tess_plan_free(plan);
+    }
+}
+
 static void run_refuses(const struct tensors *t, const tess_plan *plan, const tess_arguments *a,
                         const char *argument) {
     tess_error error = tess_error_init();
@@ -363,6 +399,7 @@ int main(void) {
         cmocka_unit_test(problems_are_refused_by_name),
         cmocka_unit_test(other_pipelines_refuse_caches),
         cmocka_unit_test(cuda_refuses_caches_of_host_lists),
+        cmocka_unit_test(cuda_decode_takes_caches),
         cmocka_unit_test(runs_are_refused_by_name),
         cmocka_unit_test(problems_take_types_from_tensors),
     };
