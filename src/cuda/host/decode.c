@@ -19,5 +19,6 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .masked = lists->masked,
         .tiles = lists->tiles,
         .early = args->target->architecture >= EARLY_ARCHITECTURE,
+        .multiprocessors = args->target->multiprocessors,
     };
 }

@@ -22,6 +22,7 @@ struct decode_params {
     const struct list_masked *masked;
     int64_t tiles; /* of a list */
     bool early;    /* the merge may start before its predecessor ends */
+    int32_t multiprocessors;
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);
