@@ -20,5 +20,6 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .tiles = lists->tiles,
         .early = args->target->architecture >= EARLY_ARCHITECTURE,
         .multiprocessors = args->target->multiprocessors,
+        .packs = (int32_t)(args->filled->units / lists->tiles),
     };
 }

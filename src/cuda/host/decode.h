@@ -23,6 +23,7 @@ struct decode_params {
     int64_t tiles; /* of a list */
     bool early;    /* the merge may start before its predecessor ends */
     int32_t multiprocessors;
+    int32_t packs; /* packed heads of all batches */
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);
