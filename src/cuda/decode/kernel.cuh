@@ -186,7 +186,7 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
         {{decode_attention<in_k, false>, in_k::THREADS, in_k::SCALES, in_k::BYTES},
          {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
-    return decode_launch_variants<T>(variants, p, stream);
+    return decode_launch_variants<T>(variants, p, p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */

@@ -16,10 +16,11 @@ static inline bool decode_v_in_k(const struct attention_params *p) {
            p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
 }
 
-/* variants: [v in k][modified]. The merge follows. */
+/* variants: [v in k][modified]. CTAs take items in turn. The merge follows. */
 template <class T>
 static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
-                                          const struct decode_params *p, cudaStream_t stream) {
+                                          const struct decode_params *p, int64_t ctas,
+                                          cudaStream_t stream) {
     const bool in_k = decode_v_in_k(&p->of) && p->k.eight_bit == p->v.eight_bit;
     const struct decode_variant of = variants[in_k][p->of.modify.each != 0 || p->stored];
     const int bytes = p->stored ? of.with_scales : of.bytes;

@@ -29,7 +29,20 @@ static __device__ __forceinline__ int64_t decode_merges(const struct decode_para
     return fill_is_of(p.image.header, p.image.layout) ? p.image.header->merges : 0;
 }
 
-/* One row: O = sum over parts of 2^(m_part - m) O_part / l. Lane i of each warp weighs part 32 n + i. */
+#define DECODE_MERGE_AHEAD 8 /* parts whose O is loaded before it is weighed */
+
+/* 4 dims of parts first ... first + DECODE_MERGE_AHEAD - 1, of those that there are. */
+static __device__ __forceinline__ void decode_merge_load(float4 (&x)[DECODE_MERGE_AHEAD],
+                                                         const float *from, int64_t part, int first,
+                                                         int parts) {
+#pragma unroll
+    for (int e = 0; e < DECODE_MERGE_AHEAD; e++)
+        if (first + e < parts)
+            x[e] = *reinterpret_cast<const float4 *>(from + (first + e) * part);
+}
+
+/* One row: O = sum over parts of 2^(m_part - m) O_part / l. Lane i of each warp weighs part 32 n + i. Loads
+ * do not wait for one another: those of the first parts' O, of m and of l are issued together. */
 template <class T>
 static __device__ __forceinline__ void decode_merge_row(const struct decode_params &p,
                                                         const struct merge_item &merge, int row) {
@@ -44,31 +57,45 @@ static __device__ __forceinline__ void decode_merge_row(const struct decode_para
     const struct attention_slot slot =
         attention_slot_of(p.of, merge.first_slot * p.of.tile_heads + packed);
     const int64_t part = p.of.tile_heads * p.of.slot_floats; /* from one to the next */
-    float m = -INFINITY;
-    for (int at = lane; at < merge.parts; at += 32)
+    const int d = (int)threadIdx.x * DECODE_MERGE_DIMS;
+    const float *const from =
+        slot.o + query * p.of.slot_dims + min(d, p.of.slot_dims - DECODE_MERGE_DIMS);
+    float4 x[DECODE_MERGE_AHEAD];
+    decode_merge_load(x, from, part, 0, merge.parts);
+    float of_m = -INFINITY, of_l = 0; /* of this lane's part */
+    if (lane < merge.parts)
+        of_m = slot.m[lane * part + query], of_l = slot.l[lane * part + query];
+    float m = of_m;
+    for (int at = lane + 32; at < merge.parts; at += 32)
         m = fmaxf(m, slot.m[at * part + query]);
     m = warp_max(m);
     const float base = attention_base(m);
-    const int d = (int)threadIdx.x * DECODE_MERGE_DIMS;
-    const float *from =
-        slot.o + query * p.of.slot_dims + min(d, p.of.slot_dims - DECODE_MERGE_DIMS);
     float4 sum = {0, 0, 0, 0};
-    float l = 0;
+    float l = 0, weight = exp2f(of_m - base);
 #pragma unroll 1
-    for (int at = 0; at < merge.parts; at += 32) {
-        const int n = min(32, merge.parts - at);
-        float weight = 0, of_lane = 0;
-        if (lane < n) {
-            weight = exp2f(slot.m[(at + lane) * part + query] - base);
-            of_lane = weight * slot.l[(at + lane) * part + query];
+    for (int at = 0; at < merge.parts; at += DECODE_MERGE_AHEAD) {
+        if (at > 0 && at % 32 == 0) {
+            of_m = -INFINITY, of_l = 0;
+            if (at + lane < merge.parts)
+                of_m = slot.m[(at + lane) * part + query],
+                of_l = slot.l[(at + lane) * part + query];
+            weight = exp2f(of_m - base);
         }
-#pragma unroll 8
-        for (int j = 0; j < n; j++, from += part) {
-            const float w = __shfl_sync(WARP_ALL, weight, j);
-            const float4 x = *reinterpret_cast<const float4 *>(from);
-            l += __shfl_sync(WARP_ALL, of_lane, j);
-            sum.x += w * x.x, sum.y += w * x.y, sum.z += w * x.z, sum.w += w * x.w;
+        float4 next[DECODE_MERGE_AHEAD];
+        decode_merge_load(next, from, part, at + DECODE_MERGE_AHEAD, merge.parts);
+#pragma unroll
+        for (int e = 0; e < DECODE_MERGE_AHEAD; e++) {
+            const float w = __shfl_sync(WARP_ALL, weight, at % 32 + e);
+            const float its_l = __shfl_sync(WARP_ALL, weight * of_l, at % 32 + e);
+            if (at + e < merge.parts) {
+                l += its_l;
+                sum.x += w * x[e].x, sum.y += w * x[e].y;
+                sum.z += w * x[e].z, sum.w += w * x[e].w;
+            }
         }
+#pragma unroll
+        for (int e = 0; e < DECODE_MERGE_AHEAD; e++)
+            x[e] = next[e];
     }
     if (d >= p.of.d_v)
         return;
@@ -76,10 +103,10 @@ static __device__ __forceinline__ void decode_merge_row(const struct decode_para
     const float factor = l == 0 ? 0.0f : __fdividef(p.of.modify.kept, below);
     T *const o =
         reinterpret_cast<T *>(attention_head<T>(p.of.o, batch, head)) + i * p.of.o.stride[2] + d;
-    const float x[DECODE_MERGE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
+    const float of[DECODE_MERGE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < DECODE_MERGE_DIMS; e++)
-        from_f32(&o[e], l == 0 ? 0.0f : mean_in_range(x[e] * factor, T()));
+        from_f32(&o[e], l == 0 ? 0.0f : mean_in_range(of[e] * factor, T()));
     if (d == 0)
         attention_store_lse(p.of, batch, head, i, m, l);
 }

@@ -61,5 +61,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
                        scales_of(c->v_scale, p->d_v, c->v_group)),
         .v_late = c->v_scale == TESS_SCALE_TENSOR || c->v_scale == TESS_SCALE_HEAD,
         .stored = type_is_8bit(c->k_type) || type_is_8bit(c->v_type),
+        .multiprocessors = args->target->multiprocessors,
+        .packs = (int32_t)(args->filled->units / lists->tiles),
     };
 }

@@ -4,8 +4,8 @@
  *
  *   warpgroup   0: rows of K and V           1: S, P             2, 3: half of O's dims each
  *
- *   step n      gathers step n + 1 or 2      S = Q K^T (n)       O += P V (n - 1)
- *                                            softmax, P (n)      -
+ *   step n      gathers up to step           S = Q K^T (n + 1)   O += P V (n - 1)
+ *               n + STAGES - 1               softmax, P (n)
  *
  *   S [64, KEYS]     = Q [64, D] K [KEYS, D]^T         both from shared memory
  *   P [64, KEYS]     = exp2(scale S - row max)         online softmax, in registers

@@ -6,16 +6,30 @@
 #include "decode/sm90/producer.cuh"
 #include "decode/sm90/scores.cuh"
 
+/* Where the i-th item stands that is taken. Where no tile is split, heads that are packed in several tiles
+ * come one after another: they read the same rows, which L2 then has. */
+static __device__ __forceinline__ int decode_sm90_order(const struct decode_params &p, int i,
+                                                        int64_t items) {
+    if (items != p.image.units)
+        return i;
+    const int tile = (int)((uint32_t)i / (uint32_t)p.packs);
+    return (i - tile * p.packs) * (int)p.tiles + tile;
+}
+
 template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, 1)
     decode_sm90(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(1024) char memory[];
     decode_merge_early();
-    struct work_item w =
-        p.image.items[blockIdx.x]; /* not today's, maybe: it comes with the header */
+    /* Not today's, maybe, and one of the two: they come with the header. */
+    struct work_item w = p.image.items[blockIdx.x];
+    const struct work_item in_order = p.image.items[decode_sm90_order(
+        p, (int)fill_least(blockIdx.x, p.image.units - 1), p.image.units)];
     const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
     if ((int)blockIdx.x >= items)
         return;
+    if (items == p.image.units)
+        w = in_order;
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
     if (threadIdx.x == 0)
         decode_sm90_barriers<shape>(shared);
@@ -29,7 +43,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
             i += (int)gridDim.x;
             if (i >= items)
                 return;
-            w = p.image.items[i];
+            w = p.image.items[decode_sm90_order(p, i, items)];
         }
     };
     const int role = sm90_uniform((int)threadIdx.x / 128);
@@ -50,7 +64,9 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     } else {
         registers_claim<shape::OUTPUTS>();
         each([&](const struct work_item &of, int i, uint32_t &step) {
-            decode_sm90_output<shape>(memory, shared, p, of, p.image.items + i, step);
+            decode_sm90_output<shape>(
+                memory, shared, p, of,
+                [&] { return p.image.items[decode_sm90_order(p, i, items)]; }, step);
         });
     }
 }
@@ -65,7 +81,8 @@ static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_
         {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES, in_k::BYTES},
          {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
     };
-    return decode_launch_variants<T>(variants, p, stream);
+    /* CTAs that stay: rows of an item are fetched before the last one has ended. */
+    return decode_launch_variants<T>(variants, p, p->multiprocessors, stream);
 }
 
 template <class T, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {

@@ -66,12 +66,12 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, int32_t steps, u
     }
 }
 
-/* An item, from its first P to its end. Where it goes is looked up again afterwards, from `again`:
- * registers are short. */
-template <class shape>
+/* An item, from its first P to its end. Where it goes is looked up again afterwards: registers are
+ * short. */
+template <class shape, class looks_up>
 static __device__ __forceinline__ void
 decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,
-                   const struct work_item &w, const struct work_item *again, uint32_t &step) {
+                   const struct work_item &w, const looks_up &again, uint32_t &step) {
     struct attention_state<typename shape::T, shape::DIMS_O, 16> state;
     decode_sm90_add<shape>(reinterpret_cast<float(&)[shape::DIMS_O / 2]>(state.o), shared,
                            decode_sm90_steps<shape>(decode_item_of(p, w)), step);
@@ -82,7 +82,7 @@ decode_sm90_output(const char *memory, uint32_t shared, const struct decode_para
         state.m[r] = sums.x, state.l[r] = sums.y;
     }
     decode_sm90_arrive(shared + shape::P_EMPTY);
-    const struct decode_item item = decode_item_of(p, *again);
+    const struct decode_item item = decode_item_of(p, again());
     if (item.parts > 1)
         decode_store_partial<shape>(p, item, state);
     else
