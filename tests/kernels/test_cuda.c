@@ -192,6 +192,7 @@ static void places_of_modifiers(void **state) {
     slices_are_of_the_whole(TESS_CUDA);
     positions_may_be_given(TESS_CUDA);
     sinks_stand_at_their_ends(TESS_CUDA);
+    gradients_of_slices_are_of_the_whole(TESS_CUDA);
 }
 
 /* ---- merges ---- */

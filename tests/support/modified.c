@@ -163,6 +163,14 @@ void slice_run(struct lab_setting *s, const struct slice *at, tess_backend backe
     const tess_tensor v = cut_there(&mirror, &s->v, key, keys);
     assert_int_equal(lab_modifiers_place(&s->modifiers, &mirror, &a), 0);
     a.q = &q, a.k = &k, a.v = &v, a.o = &o, a.lse = &lse;
+    tess_tensor d_o, d_q, d_k, d_v;
+    if (lab_case_backward(&s->c)) {
+        d_o = cut_there(&mirror, &s->given.d_o, rows, some);
+        d_q = cut_there(&mirror, &s->wanted.d_q, rows, some);
+        d_k = cut_there(&mirror, &s->wanted.d_k, key, keys);
+        d_v = cut_there(&mirror, &s->wanted.d_v, key, keys);
+        a.d_o = &d_o, a.d_q = &d_q, a.d_k = &d_k, a.d_v = &d_v;
+    }
     a.alibi = a.alibi ? a.alibi + at->h : NULL;
     a.sink = a.sink ? a.sink + at->h : NULL;
     if (at->positions)
@@ -305,6 +313,74 @@ void positions_may_be_given(tess_backend backend) {
         slice_is_right(&turned, &(struct slice){0, 1, 0, 2, 0, N, 0, KEYS, position});
         lab_setting_free(&s);
         lab_setting_free(&turned);
+    }
+}
+
+/* ---- gradients of slices ---- */
+
+/* Rows of a gradient from `first` on, against those of the oracle's gradient of the whole. */
+static void gradient_slice_is_right(const char *name, const struct lab_gradient *whole,
+                                    const struct lab_tensor *wrote, const int64_t first[3],
+                                    const int64_t size[3], tess_type type) {
+    const tess_tensor got = cut(&wrote->view, first, size);
+    const int64_t *all = wrote->view.size, rows = size[0] * size[1] * size[2];
+    const size_t bytes = (size_t)whole->dim * sizeof *whole->value;
+    struct lab_gradient part = {rows, whole->dim, malloc((size_t)rows * bytes),
+                                malloc((size_t)rows * sizeof *part.size)};
+    struct lab_report report;
+    assert_non_null(part.value);
+    assert_non_null(part.size);
+    for (int64_t x = 0; x < rows; x++) {
+        const int64_t b = first[0] + x / size[2] / size[1], h = first[1] + x / size[2] % size[1];
+        const int64_t row = (b * all[1] + h) * all[2] + first[2] + x % size[2];
+        memcpy(part.value + x * whole->dim, whole->value + row * whole->dim, bytes);
+        part.size[x] = whole->size[row];
+    }
+    lab_compare_gradient(&report, name, &part, &got, &(struct lab_gradient_rule){type, 0, 256});
+    if (!report.ok)
+        fail_msg("%s", report.message);
+    free(part.value);
+    free(part.size);
+}
+
+/* With the o and lse of the whole, some keys have their gradients of all queries, and some queries theirs of
+ * all keys, wherever a problem says that it lies. */
+void gradients_of_slices_are_of_the_whole(tess_backend backend) {
+    enum { N = 80, KEYS = 120, FIRST = 21, SOME = 90, QUERY = 37 };
+    static const char *const types[] = {"d=32", "d=64,dtype=bf16", "d=128,dtype=bf16",
+                                        "d=128,dtype=f16"};
+    int32_t positions[SOME];
+    for (int32_t j = 0; j < SOME; j++)
+        positions[j] = FIRST + j;
+    const struct slice slices[] = {
+        {0, 2, 1, 3, 0, N, FIRST, SOME, NULL},
+        {1, 1, 0, 4, 0, N, FIRST, SOME, positions},
+        {0, 2, 1, 2, QUERY, N - QUERY, 0, KEYS, NULL},
+    };
+    for (size_t x = 0; x < 2 * sizeof types / sizeof *types; x++) {
+        struct lab_work w;
+        char text[160];
+        snprintf(text, sizeof text,
+                 "b=2,h=4,n=80,nkv=120,op=backward,alibi=1,sink=1,softcap=9,dropout=0.3,%s",
+                 types[x / 2]);
+        const struct lab_case c = case_of(text);
+        work_make(&w, &c);
+        assert_int_equal(lab_work_answer(&w), 0);
+        for (size_t y = 0; y < sizeof slices / sizeof *slices; y++) {
+            const struct slice *at = &slices[y];
+            const int64_t row[3] = {at->b, at->h, at->i};
+            const int64_t rows[3] = {at->batches, at->heads, at->queries};
+            const int64_t key[3] = {at->b, at->h, at->j};
+            const int64_t keys[3] = {at->batches, at->heads, at->keys};
+            slice_run(&w.s, at, backend, x % 2 ? TESS_STAGED : TESS_FUSED);
+            if (at->keys == KEYS) {
+                gradient_slice_is_right("dQ", &w.gradients.q, &w.s.wanted.d_q, row, rows, c.type);
+                continue;
+            }
+            gradient_slice_is_right("dK", &w.gradients.k, &w.s.wanted.d_k, key, keys, c.type);
+            gradient_slice_is_right("dV", &w.gradients.v, &w.s.wanted.d_v, key, keys, c.type);
+        }
+        lab_work_free(&w);
     }
 }
 

@@ -19,6 +19,7 @@ void slice_run(struct lab_setting *s, const struct slice *at, tess_backend backe
 void every_way_drops_the_same(tess_backend backend);
 void slices_are_of_the_whole(tess_backend backend);
 void positions_may_be_given(tess_backend backend);
+void gradients_of_slices_are_of_the_whole(tess_backend backend);
 void sinks_stand_at_their_ends(tess_backend backend);
 
 #endif

@@ -82,6 +82,11 @@ static void positions(void **state) {
     positions_may_be_given(TESS_CPU);
 }
 
+static void gradients_of_slices(void **state) {
+    (void)state;
+    gradients_of_slices_are_of_the_whole(TESS_CPU);
+}
+
 /* ---- ends ---- */
 
 static void sinks_at_their_ends(void **state) {
@@ -208,6 +213,7 @@ int main(void) {
         cmocka_unit_test(every_way_of_the_cpu),
         cmocka_unit_test(slices),
         cmocka_unit_test(positions),
+        cmocka_unit_test(gradients_of_slices),
         cmocka_unit_test(sinks_at_their_ends),
         cmocka_unit_test(what_is_off_changes_no_bit),
         cmocka_unit_test(problems_are_refused),
