@@ -129,7 +129,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.pairs = plan->pairs;
     known.tile_heads = rows->tile_heads > 0 ? rows->tile_heads : 1;
     known.work_items = rows->schedule.n_items + keys->schedule.n_items;
-    known.split_tiles = rows->schedule.n_merges + keys->schedule.n_merges;
+    known.split_tiles = rows->schedule.n_combines + keys->schedule.n_combines;
     known.memory_size =
         (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +
                   work_memory(rows, plan->backend) + work_memory(keys, plan->backend) +

@@ -12,7 +12,7 @@ static int64_t unit_keys(const struct fill_job *job, int64_t u) {
 
 static void items_fill(const struct fill_job *job) {
     const int64_t tiles = job->shape->tiles;
-    int64_t total = 0, items = 0, merges = 0, slots = 0;
+    int64_t total = 0, items = 0, combines = 0, slots = 0;
     for (int64_t u = 0; u < job->units; u++)
         total += unit_keys(job, u);
     const int64_t share = fill_share(job->splits, total + job->units * job->splits->item);
@@ -23,11 +23,11 @@ static void items_fill(const struct fill_job *job) {
             job->items[items++] =
                 (struct work_item){packed, tile, part, parts, parts > 1 ? slots + part : -1};
         if (parts > 1) {
-            job->merges[merges++] = (struct merge_item){packed, tile, parts, slots};
+            job->combines[combines++] = (struct combine_item){packed, tile, parts, slots};
             slots += parts;
         }
     }
-    job->header->items = items, job->header->merges = merges, job->header->slots = slots;
+    job->header->items = items, job->header->combines = combines, job->header->slots = slots;
     job->header->unit_keys = total;
 }
 

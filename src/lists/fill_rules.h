@@ -27,7 +27,7 @@ FILL_RULE int64_t fill_most(int64_t a, int64_t b) {
 struct fill_header {
     uint64_t magic, layout;                        /* FILL_MAGIC, and a number of the plan */
     int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
-    int64_t merges, slots;
+    int64_t combines, slots;
     int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
 };
 

@@ -129,11 +129,11 @@ struct query_stats {
  * the header is not of this plan (fill_is_of), it writes nothing.
  */
 struct filled_image {
-    const struct fill_header *header; /* fill_rules.h: items, merges and slots of today */
+    const struct fill_header *header; /* fill_rules.h: items, combines and slots of today */
     const struct work_item *items;
-    const struct merge_item *merges;
-    uint64_t layout;                             /* the header's, of this plan */
-    int64_t most_items, most_merges, most_slots; /* capacities */
+    const struct combine_item *combines;
+    uint64_t layout;                               /* the header's, of this plan */
+    int64_t most_items, most_combines, most_slots; /* capacities */
     int64_t units;              /* query tiles of all heads, heads packed in one once */
     int64_t block_q, row_tiles; /* of a block row: queries, and query tiles that it has */
     int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
@@ -204,12 +204,12 @@ struct kernel_cost {
     double copied_dim;  /* the same where blocks are not whole eighths of KERNEL_TILE_KEYS */
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    double value;       /* staged: one value between the stages, written or read */
+    double score;       /* staged: one score between the stages, written or read */
     /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
      * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
     double listed_row_dim, listed_key_dim;
-    double launch; /* from the call until all workers are at work, once */
-    double merge;  /* merging parts, once; 0: known to pay for long tiles alone (schedule.h) */
+    double launch;  /* from the call until all workers are at work, once */
+    double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
     /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
      * masked key. */
     int skips;
@@ -277,7 +277,7 @@ struct fill_job {
     struct fill_header *header; /* TESS_REPORT_SIZE bytes */
     struct fill_arrays arrays;
     struct work_item *items;
-    struct merge_item *merges;
+    struct combine_item *combines;
     void *scratch; /* of fill_scratch bytes */
     uint64_t layout;
     int64_t units;

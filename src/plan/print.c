@@ -153,7 +153,7 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
     if (plan->work.tile_heads > 1)
         say(t, " of each of %d heads", (int)plan->work.tile_heads);
     say(t, "\n  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
-        plural(r->items), (long long)r->merges, plural(r->merges));
+        plural(r->items), (long long)r->combines, plural(r->combines));
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
 }
@@ -168,8 +168,8 @@ static void say_work(struct text *t, const tess_plan *plan, const struct work *w
         say_lists(t, plan, work, &sides[over_keys]);
     if (work_packed(work) || work_copied(work))
         say(t, "  schedule  %lld work item%s, %lld split tile%s%s\n", (long long)schedule->n_items,
-            plural(schedule->n_items), (long long)schedule->n_merges, plural(schedule->n_merges),
-            over_keys ? ", over keys" : "");
+            plural(schedule->n_items), (long long)schedule->n_combines,
+            plural(schedule->n_combines), over_keys ? ", over keys" : "");
 }
 
 size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {

@@ -9,14 +9,14 @@
 
 _Static_assert(sizeof(struct fill_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE");
 
-/* Places an image:  | header | arrays of lists | items | merges | scratch | */
+/* Places an image:  | header | arrays of lists | items | combines | scratch | */
 static void image_take(struct carve *c, const tess_plan *plan, struct fill_job *image) {
     const struct reserved *r = plan->reserved;
     size_t (*scratch)(const struct fill_shape *) = plan->backend->fill_scratch;
     image->header = carve_take(c, TESS_REPORT_SIZE, 1);
     fill_take(c, &r->shape, &image->arrays);
     image->items = carve_take(c, (size_t)r->items, sizeof *image->items);
-    image->merges = carve_take(c, (size_t)r->merges, sizeof *image->merges);
+    image->combines = carve_take(c, (size_t)r->combines, sizeof *image->combines);
     image->scratch = carve_take(c, scratch ? scratch(&r->shape) : 0, 1);
 }
 
@@ -63,9 +63,9 @@ static int64_t parts_most(const struct reserved *r) {
 static void reserved_bounds(struct reserved *r) {
     const int64_t most = parts_most(r), workers = r->splits.workers;
     const int64_t cuts = most > 1 ? 2 * workers - 1 : 0;
-    r->merges = min_i64(r->units, cuts);
-    r->items = r->units + min_i64(r->merges * (most - 1), cuts);
-    r->slots = r->items - r->units + r->merges;
+    r->combines = min_i64(r->units, cuts);
+    r->items = r->units + min_i64(r->combines * (most - 1), cuts);
+    r->slots = r->items - r->units + r->combines;
 }
 
 /* A number of the shape and all else that places depend on (FNV-1a). */
@@ -78,7 +78,7 @@ static uint64_t layout_number(const struct reserved *r, int64_t tile_heads) {
                              s->capacity,       s->cut,
                              s->tile_rows,      s->row_tiles,
                              s->tiles,          r->units,
-                             r->items,          r->merges,
+                             r->items,          r->combines,
                              r->slots,          s->cut_lo,
                              s->cut_hi,         tile_heads,
                              r->splits.item,    r->splits.part_keys,
@@ -129,10 +129,10 @@ static struct filled_image filled_image(const tess_plan *plan, const struct fill
     const struct reserved *r = plan->reserved;
     return (struct filled_image){.header = image ? image->header : NULL,
                                  .items = image ? image->items : NULL,
-                                 .merges = image ? image->merges : NULL,
+                                 .combines = image ? image->combines : NULL,
                                  .layout = r->layout,
                                  .most_items = r->items,
-                                 .most_merges = r->merges,
+                                 .most_combines = r->combines,
                                  .most_slots = r->slots,
                                  .units = r->units,
                                  .block_q = r->shape.block_q,
@@ -235,10 +235,10 @@ static tess_status run_on_host(const tess_plan *plan, struct kernel_args *args,
                          "this plan has not filled the image: call tess_plan_fill before the run");
     const struct lists lists = fill_view(&r->shape, &image->arrays, plan->work.lists.tile_row);
     const struct schedule schedule = {.n_items = header->items,
-                                      .n_merges = header->merges,
+                                      .n_combines = header->combines,
                                       .n_slots = header->slots,
                                       .items = image->items,
-                                      .merges = image->merges};
+                                      .combines = image->combines};
     args->lists = &lists;
     args->schedule = &schedule;
     args->seconds =

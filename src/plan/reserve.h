@@ -11,9 +11,9 @@
 struct reserved {
     struct fill_shape shape;
     struct fill_splits splits;
-    int64_t units;                /* query tiles of all heads, heads packed in one once */
-    int64_t items, merges, slots; /* at most */
-    uint64_t layout;              /* a number of all of the above: images of other plans differ */
+    int64_t units;                  /* query tiles of all heads, heads packed in one once */
+    int64_t items, combines, slots; /* at most */
+    uint64_t layout;                /* a number of all of the above: images of other plans differ */
     double item_seconds, key_seconds; /* predicted, of one thread */
 };
 

@@ -52,9 +52,9 @@ static void cuts_decide(struct cuts *cuts, const int64_t *keys, int64_t tiles,
             cuts->parts[bh * tiles + t] = tile_parts(rules, keys[list_of[bh] * tiles + t], limit);
 }
 
-/* Where each head's items, merges and slots begin; [batch_heads] has the sums. */
+/* Where each head's items, combines and slots begin; [batch_heads] has the sums. */
 struct head_places {
-    int64_t items, merges, slots;
+    int64_t items, combines, slots;
 };
 
 static void places_sum(struct head_places *places, const struct cuts *cuts, int64_t tiles,
@@ -65,7 +65,7 @@ static void places_sum(struct head_places *places, const struct cuts *cuts, int6
         for (int64_t t = 0; t < tiles; t++) {
             int32_t parts = cuts->parts[bh * tiles + t];
             sum.items += parts;
-            sum.merges += parts > 1;
+            sum.combines += parts > 1;
             sum.slots += parts > 1 ? parts : 0;
         }
     }
@@ -101,7 +101,7 @@ static void group_fill(struct schedule *out, const struct cuts *cuts, const int6
     for (int b = 0; b < SCHEDULE_BUCKETS; b++)
         place[b + 1] += place[b];
     for (int64_t bh = first; bh < last; bh++) {
-        int64_t merge = places[bh].merges, slot = places[bh].slots;
+        int64_t combine = places[bh].combines, slot = places[bh].slots;
         for (int64_t t = 0; t < tiles; t++) {
             int32_t parts = cuts->parts[bh * tiles + t];
             int64_t *at = &place[bucket_of(rules, keys[list_of[bh] * tiles + t], parts, largest)];
@@ -109,7 +109,8 @@ static void group_fill(struct schedule *out, const struct cuts *cuts, const int6
                 out->items[(*at)++] = (struct work_item){(int32_t)bh, (int32_t)t, part, parts,
                                                          parts > 1 ? slot + part : -1};
             if (parts > 1)
-                out->merges[merge++] = (struct merge_item){(int32_t)bh, (int32_t)t, parts, slot};
+                out->combines[combine++] =
+                    (struct combine_item){(int32_t)bh, (int32_t)t, parts, slot};
             slot += parts > 1 ? parts : 0;
         }
     }
@@ -120,11 +121,11 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
                           int64_t batch_heads, const struct schedule_rules *rules) {
     places_sum(places, cuts, tiles, batch_heads);
     out->n_items = places[batch_heads].items;
-    out->n_merges = places[batch_heads].merges;
+    out->n_combines = places[batch_heads].combines;
     out->n_slots = places[batch_heads].slots;
     out->items = calloc((size_t)out->n_items + 1, sizeof *out->items);
-    out->merges = calloc((size_t)out->n_merges + 1, sizeof *out->merges);
-    if (!out->items || !out->merges)
+    out->combines = calloc((size_t)out->n_combines + 1, sizeof *out->combines);
+    if (!out->items || !out->combines)
         return -1;
     int64_t step = rules->heads_per_group;
     const int shared = batch_heads > step && threads_pay(20e-9 * (double)out->n_items);
@@ -194,22 +195,22 @@ static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tile
 }
 
 /* Cuts tiles that all but a few workers would wait for at the end, where that saves more than merging
- * them costs: then *cut. *end: when all is done, merges included. Zero, or -1 when memory ran out. */
+ * them costs: then *cut. *end: when all is done, combines included. Zero, or -1 when memory ran out. */
 static int wave_cut(struct cuts *cuts, const struct schedule *s, const int64_t *keys, int64_t tiles,
                     const int64_t *list_of, int64_t batch_heads, const struct schedule_rules *rules,
                     int *cut, int64_t *end) {
     const size_t bytes = (size_t)(batch_heads * tiles) * sizeof *cuts->parts;
     struct wave wave;
     struct cuts even = {malloc(bytes + 1)};
-    int64_t whole = 0, parts = 0, merge = 0;
+    int64_t whole = 0, parts = 0, combine = 0;
     int failed = wave_begin(&wave, s, keys, tiles, list_of, rules) || !even.parts;
     if (!failed) {
-        merge = (int64_t)(rules->merge_cost / rules->key_cost / (double)rules->workers);
+        combine = (int64_t)(rules->combine_cost / rules->key_cost / (double)rules->workers);
         memcpy(even.parts, cuts->parts, bytes);
         failed = wave_assign(&wave, s, tiles, NULL, rules, &whole) ||
                  wave_assign(&wave, s, tiles, &even, rules, &parts);
-        whole += s->n_merges > 0 ? merge : 0;
-        parts += merge;
+        whole += s->n_combines > 0 ? combine : 0;
+        parts += combine;
     }
     *cut = !failed && parts < whole;
     *end = *cut ? parts : whole;
@@ -230,7 +231,7 @@ static int schedule_try(struct schedule *out, struct cuts *cuts, struct head_pla
     *end = 0;
     cuts_decide(cuts, keys, tiles, list_of, batch_heads, rules, limit);
     int failed = schedule_build(out, cuts, places, keys, tiles, list_of, batch_heads, rules);
-    if (!failed && rules->merge_cost > 0)
+    if (!failed && rules->combine_cost > 0)
         failed = wave_cut(cuts, out, keys, tiles, list_of, batch_heads, rules, &cut, end);
     if (!failed && cut) {
         schedule_free(out);
@@ -250,7 +251,7 @@ tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t til
     const double limit = limit_find(keys, tiles, list_of, batch_heads, rules, &largest);
     int64_t end = 0, end_whole = INT64_MAX;
     int failed = !cuts.parts || !places;
-    if (!failed && rules->may_stay_whole && rules->merge_cost > 0 && largest > limit)
+    if (!failed && rules->may_stay_whole && rules->combine_cost > 0 && largest > limit)
         failed = schedule_try(&whole, &cuts, places, keys, tiles, list_of, batch_heads, rules,
                               INFINITY, &end_whole);
     if (!failed)
@@ -273,11 +274,11 @@ tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t til
 
 void schedule_free(struct schedule *schedule) {
     free(schedule->items);
-    free(schedule->merges);
+    free(schedule->combines);
     *schedule = (struct schedule){0};
 }
 
 size_t schedule_memory(const struct schedule *schedule) {
     return (size_t)schedule->n_items * sizeof *schedule->items +
-           (size_t)schedule->n_merges * sizeof *schedule->merges;
+           (size_t)schedule->n_combines * sizeof *schedule->combines;
 }

@@ -21,15 +21,15 @@ struct work_item {
 };
 
 /* A split tile: parts partial results, slots first_slot ... first_slot + parts - 1. */
-struct merge_item {
+struct combine_item {
     int32_t batch_head, tile, parts;
     int64_t first_slot;
 };
 
 struct schedule {
-    int64_t n_items, n_merges, n_slots;
+    int64_t n_items, n_combines, n_slots;
     struct work_item *items;
-    struct merge_item *merges;
+    struct combine_item *combines;
 };
 
 /* Qualifiers of the rule below, which kernels compile too. */
@@ -53,9 +53,9 @@ struct schedule_rules {
                               the threads of this run */
     int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
     int64_t heads_per_group; /* order only */
-    double merge_cost;  /* of merging parts once all are done, in seconds of all workers; 0: tiles
+    double combine_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
                               are split for their length alone, not to end together */
-    int may_stay_whole; /* 1: long tiles are left whole where splits save less than merge_cost */
+    int may_stay_whole;  /* 1: long tiles are left whole where splits save less than combine_cost */
 };
 
 /*

@@ -84,8 +84,8 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
         return 1;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
-    easiest.caches = (struct caches){
-        .k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
+    easiest.caches =
+        (struct caches){.k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
@@ -305,7 +305,7 @@ double select_stage_cost(const tess_plan *plan, const struct pass *pass, const s
     return cost->launch +
            heads * (rows * cost->item +
                     keys * select_key_cost(plan, pass, pass->kernel, dims[pass->stage], height) +
-                    keys * height * cost->value + masked * cost->masked_key);
+                    keys * height * cost->score + masked * cost->masked_key);
 }
 
 /* ---- heights ---- */
@@ -332,7 +332,7 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
  * be short. Kernels whose parts are merged fill it with them. */
 static double waves(const tess_plan *plan, const struct kernel *kernel, double tiles,
                     int32_t rows) {
-    const double workers = kernel->tiling->workers && kernel->cost.merge == 0
+    const double workers = kernel->tiling->workers && kernel->cost.combine == 0
                                ? kernel->tiling->workers(kernel, &plan->target, rows)
                                : 0;
     return tiles > workers && workers > 0 ? ceil(tiles / workers) * workers / tiles : 1;

@@ -45,7 +45,7 @@ double select_key_cost(const tess_plan *plan, const struct pass *pass, const str
                        double dims, double rows);
 
 /* A fused pass over lists with these sums, each list read by `heads` heads, in tiles of `height`
- * rows of each of `tile_heads` heads: what kernels and heights are weighed by, without launch, merges and
+ * rows of each of `tile_heads` heads: what kernels and heights are weighed by, without launch, combines and
  * workers that have more to do than others, which the plan's prediction counts. */
 double select_fused_cost(const tess_plan *plan, const struct pass *pass,
                          const struct kernel *kernel, const struct lists_sums *sums, double heads,

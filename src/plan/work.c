@@ -103,7 +103,7 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
         .workers =
             assigned > 1 && assigned < workers ? assigned : workers, /* two may share an item */
         .min_part_keys = plan->problem.part_keys,
-        .merge_cost = kernel->cost.merge,
+        .combine_cost = kernel->cost.combine,
         .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
@@ -136,7 +136,7 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct b
     const struct kernel_cost *cost = &pass->kernel->cost;
     const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
     pass->seconds =
-        cost->launch + (work->schedule.n_merges ? cost->merge : 0) +
+        cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
         select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven;
     return TESS_OK;
 }

@@ -282,7 +282,7 @@ static void image_fill(struct decoding *t) {
     assert_int_equal(check_filling(&given, &t->lists.pattern, t->plan, "test", &error), TESS_OK);
     const struct fill_job job = reserve_job(t->plan, &given, host);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
-    merges += job.header->merges;
+    merges += job.header->combines;
     for (int64_t T = 0; T < job.shape->batches * job.shape->heads * job.shape->tiles; T++)
         bands += job.arrays.masked_end[3 * T] - job.arrays.masked_ptr[3 * T];
     assert_null(lab_device_to_device(TESS_CUDA, t->image, host, tess_plan_image_size(t->plan)));

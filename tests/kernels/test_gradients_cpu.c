@@ -242,7 +242,7 @@ static void threads_change_no_bit(void **state) {
     (void)state;
     run_make(&r, &for_bits);
     run_passes(&r, 1, ALL);
-    assert_true(r.rows.n_merges > 0 && r.keys.n_merges > 0);
+    assert_true(r.rows.n_combines > 0 && r.keys.n_combines > 0);
     const uint64_t q = bits_of(&r.d_q), k = bits_of(&r.d_k), v = bits_of(&r.d_v);
     float alibi[4], sink[4];
     memcpy(alibi, r.d_alibi, sizeof alibi);

@@ -23,8 +23,8 @@ static void same(const void *a, const void *b, int64_t begin, int64_t end, size_
 static void items_same(const struct fill_job *a, const struct fill_job *b, uint64_t seed) {
     for (int64_t i = 0; i < a->header->items; i++)
         same(a->items, b->items, i, i + 1, sizeof *a->items, "items", i, seed);
-    for (int64_t i = 0; i < a->header->merges; i++) { /* with a gap in each */
-        const struct merge_item *x = &a->merges[i], *y = &b->merges[i];
+    for (int64_t i = 0; i < a->header->combines; i++) { /* with a gap in each */
+        const struct combine_item *x = &a->combines[i], *y = &b->combines[i];
         if (x->batch_head != y->batch_head || x->tile != y->tile || x->parts != y->parts ||
             x->first_slot != y->first_slot)
             fail_msg("seed %llu: merges %lld differ", (unsigned long long)seed, (long long)i);

@@ -169,7 +169,7 @@ static void every_key_tile_has_its_items(void **state) {
             assert_true(parts[i] > 0);
         assert_int_equal(met, queries * (problem.batch * problem.heads_q / l->n_lists));
         assert_int_equal(info.work_items, plan->work.schedule.n_items + s->n_items);
-        assert_int_equal(info.split_tiles, plan->work.schedule.n_merges + s->n_merges);
+        assert_int_equal(info.split_tiles, plan->work.schedule.n_combines + s->n_combines);
         free(parts);
         tess_plan_free(plan);
         tess_pattern_free(pattern);

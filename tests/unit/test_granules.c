@@ -51,7 +51,7 @@ static void cut_make_for(struct cut *c, struct granule_step step, const char *sp
     const int64_t tiles = c->lists.n_lists * c->lists.tiles;
     assert_int_equal(
         granules_memory(g),
-        (g->n_items + g->n_merges) * (int64_t)sizeof *g->items + g->n * (int64_t)sizeof *g->keys +
+        (g->n_items + g->n_combines) * (int64_t)sizeof *g->items + g->n * (int64_t)sizeof *g->keys +
             g->n_masks * (int64_t)sizeof *g->masks + g->n_groups * (int64_t)sizeof *g->group_keys +
             g->n_records * (int64_t)sizeof *g->records + g->n_bits * (int64_t)sizeof *g->mask_bits +
             (groups ? 2 * (tiles + 1) * (int64_t)sizeof(int64_t) : 0) +
@@ -401,10 +401,10 @@ static void merges_name_their_parts(void **state) {
         cut_make(&c, "global(8)+window(16,16)", 2000, 2000, 64, 64, 64, 11, tile_heads);
         const struct granules *g = &c.granules;
         unsigned char *slot = calloc((size_t)(c.schedule.n_slots * tile_heads), 1);
-        assert_true(g->n_merges > 0);
-        for (int64_t m = 0; m < g->n_merges; m++)
+        assert_true(g->n_combines > 0);
+        for (int64_t m = 0; m < g->n_combines; m++)
             for (int64_t i = 0; i < g->n_items; i++) {
-                const struct granule_item *item = &g->items[i], *merge = &g->merges[m];
+                const struct granule_item *item = &g->items[i], *merge = &g->combines[m];
                 const int64_t at = item->slot + (merge->head - item->head) * item->parts;
                 if (item->head != merge->head / tile_heads * tile_heads || item->row != merge->row)
                     continue;

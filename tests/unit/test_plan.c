@@ -150,7 +150,7 @@ static void threads_do_not_change_the_schedule(void **state) {
         tess_plan *plan = NULL;
         problem.threads = threads;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
-        assert_true(plan->work.schedule.n_merges > 0);
+        assert_true(plan->work.schedule.n_combines > 0);
         if (threads == 1) {
             first = plan->work.schedule;
             plan->work.schedule = (struct schedule){0};

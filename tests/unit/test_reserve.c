@@ -258,7 +258,7 @@ static void fill_and_run_leave_the_image_alone(void **state) {
     assert_ptr_equal(ran_lists.masked_ptr, filled_by.arrays.masked_ptr);
     assert_ptr_equal(ran_filled.header, IMAGE);
     assert_ptr_equal(ran_filled.items, filled_by.items);
-    assert_ptr_equal(ran_filled.merges, filled_by.merges);
+    assert_ptr_equal(ran_filled.combines, filled_by.combines);
     assert_int_equal(ran_filled.layout, filled_by.layout);
     assert_int_equal(ran_filled.units, 10);
     assert_int_equal(ran_filled.block_q, 1);

@@ -50,7 +50,7 @@ static void work_is_covered_once(void **state) {
     struct schedule s;
     keys_make(keys);
     assert_int_equal(schedule_make(&s, keys, TILES, list_of, HEADS, &rules, NULL), TESS_OK);
-    assert_true(s.n_merges > 0);
+    assert_true(s.n_combines > 0);
 
     int32_t(*done)[TILES] = calloc(HEADS, sizeof *done); /* parts seen */
     int32_t(*parts)[TILES] = calloc(HEADS, sizeof *parts);
@@ -91,11 +91,11 @@ static void work_is_covered_once(void **state) {
             assert_true(done[bh][t] >= 1);
             merges += parts[bh][t] > 1;
         }
-    assert_int_equal(merges, s.n_merges);
-    for (int64_t i = 0; i < s.n_merges; i++) {
-        assert_int_equal(s.merges[i].parts, parts[s.merges[i].batch_head][s.merges[i].tile]);
-        assert_int_equal(s.merges[i].first_slot, slots);
-        slots += s.merges[i].parts;
+    assert_int_equal(merges, s.n_combines);
+    for (int64_t i = 0; i < s.n_combines; i++) {
+        assert_int_equal(s.combines[i].parts, parts[s.combines[i].batch_head][s.combines[i].tile]);
+        assert_int_equal(s.combines[i].first_slot, slots);
+        slots += s.combines[i].parts;
     }
     assert_int_equal(slots, s.n_slots);
     free(done);
@@ -130,7 +130,7 @@ static void threads_change_nothing(void **state) {
         assert_int_equal(schedule_make(&s, keys, TILES, list_of, HEADS, &rules, NULL), TESS_OK);
         assert_int_equal(s.n_items, first.n_items);
         assert_memory_equal(s.items, first.items, (size_t)s.n_items * sizeof *s.items);
-        assert_memory_equal(s.merges, first.merges, (size_t)s.n_merges * sizeof *s.merges);
+        assert_memory_equal(s.combines, first.combines, (size_t)s.n_combines * sizeof *s.combines);
         schedule_free(&s);
     }
     omp_set_num_threads(before);
@@ -217,22 +217,22 @@ static void last_waves_are_split(void **state) {
     for (int t = 0; t < TILES_HERE; t++)
         keys[t] = 16384;
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_merges, 0);
+    assert_int_equal(s.n_combines, 0);
     whole = makespan(&s, keys, 128, WORKERS, &share);
     assert_int_equal(whole, 16 * (16384 + 128));
     schedule_free(&s);
 
-    r.merge_cost = WORKERS * 1000.0;
+    r.combine_cost = WORKERS * 1000.0;
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
     const int64_t split = makespan(&s, keys, 128, WORKERS, &share);
-    assert_in_range(s.n_merges, 1, TILES_HERE * HEADS_HERE % WORKERS);
+    assert_in_range(s.n_combines, 1, TILES_HERE * HEADS_HERE % WORKERS);
     assert_true(split <= share + 1024 + 128);
     assert_true(split + 1000 < whole);
     schedule_free(&s);
 
-    r.merge_cost = WORKERS * (double)(whole - split);
+    r.combine_cost = WORKERS * (double)(whole - split);
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_merges, 0);
+    assert_int_equal(s.n_combines, 0);
     schedule_free(&s);
 }
 
@@ -248,25 +248,25 @@ static void tiles_of_few_waves_stay_whole(void **state) {
                                .workers = 132,
                                .min_part_keys = 256,
                                .heads_per_group = 1,
-                               .merge_cost = 132 * 400.0,
+                               .combine_cost = 132 * 400.0,
                                .may_stay_whole = 1};
     struct schedule s;
     for (int t = 0; t < FEW; t++)
         keys[t] = 2048;
     assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_merges, 0);
+    assert_int_equal(s.n_combines, 0);
     assert_int_equal(s.n_items, FEW);
     schedule_free(&s);
 
     r.may_stay_whole = 0;
     assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_merges, FEW);
+    assert_int_equal(s.n_combines, FEW);
     schedule_free(&s);
 
     r.may_stay_whole = 1;
     keys[7] = 200 * 2048;
     assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_merges > 0, 1);
+    assert_int_equal(s.n_combines > 0, 1);
     schedule_free(&s);
 }
 

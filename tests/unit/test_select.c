@@ -403,113 +403,6 @@ static void cpu_heights_know_what_is_listed(void **state) {
     tess_pattern_free(pattern);
 }
 
-static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
-    const struct kernel *kernel = backend->kernels;
-    while (strcmp(kernel->name, name))
-        assert_true(++kernel < backend->kernels + backend->n_kernels);
-    return kernel;
-}
-
-/* Kernels of filled lists are no plan's over lists of the host, and say what they do not compute. */
-static void cuda_decode_refuses_by_name(void **state) {
-    (void)state;
-    cuda_table_needed();
-    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
-    tess_problem problem = problem_make(64);
-    tess_target target = cuda_target(90, 232448);
-    tess_error error = tess_error_init();
-    tess_plan *plan;
-    problem.type = TESS_BF16, problem.kernel = "cuda_decode_bf16_d64";
-    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, &error), TESS_UNSUPPORTED);
-    if (!strstr(error.message, "lists that tess_plan_fill writes alone"))
-        fail_msg("'%s'", error.message);
-    tess_pattern_free(pattern);
-
-    const struct problem fits = {
-        .type = TESS_BF16,
-        .d_qk = 128,
-        .d_v = 128,
-        .alignment = 16,
-        .scale = 1,
-        .caches = {.k_type = TESS_BF16, .v_type = TESS_BF16, .page_shift = CACHE_WHOLE}};
-    struct problem bytes = fits, group = fits, token = fits, groups = fits, paged = fits;
-    bytes.caches.v_type = TESS_E4M3, bytes.d_v = 120;
-    group.caches.k_type = TESS_E4M3, group.caches.k_scale = TESS_SCALE_GROUP;
-    group.caches.k_group = 64;
-    token.type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
-    token.caches.v_scale = TESS_SCALE_TOKEN;
-    groups.caches.v_type = TESS_E4M3, groups.caches.v_scale = TESS_SCALE_GROUP;
-    groups.caches.v_group = 128;
-    paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
-    struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
-    type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
-    height.tile_rows = 3;
-    const struct {
-        const struct problem *problem;
-        const char *says;
-        const char *kernel;
-    } cases[] = {{&bytes, "16 bytes", NULL},
-                 {&group, "scales are of 128 dims", NULL},
-                 {&token, "bf16 alone", "cuda_decode_f16_d128"},
-                 {&groups, "groups of dims", "cuda_decode_bf16_d128_r64"},
-                 {&type, "bf16 only", NULL},
-                 {&rows, "16 bytes", NULL},
-                 {&dims, "128 dims", NULL},
-                 {&piece, "16 bytes", NULL},
-                 {&wide, "128 dims", NULL},
-                 {&height, "1, 2, 4, 8 or 16 rows", NULL}};
-    const struct backend *cuda = backend_get(TESS_CUDA);
-    const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
-    assert_null(own->refuses(own, &fits, &target));
-    assert_null(own->refuses(own, &groups, &target));
-    assert_null(own->refuses(own, &paged, &target));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct kernel *kernel = cases[i].kernel ? kernel_named(cuda, cases[i].kernel) : own;
-        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
-        if (!why || !strstr(why, cases[i].says))
-            fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
-    }
-}
-
-/* Kernels of filled lists are weighed: by heads that share a list, dims and architecture. */
-#define SM90_DECODE "cuda_decode_bf16_sm90_d576_v512"
-static void cuda_decode_kernels_are_weighed(void **state) {
-    (void)state;
-    cuda_table_needed();
-    static const struct {
-        int64_t heads, d, d_v;
-        int32_t architecture, shared;
-        const char *name, *kernel; /* name: as asked */
-    } cases[] = {
-        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512"},
-        {64, 576, 512, 90, 232448, NULL, SM90_DECODE},
-        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64"},
-        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE},
-        {128, 576, 512, 80, 232448, SM90_DECODE, NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
-        tess_problem problem = tess_problem_init();
-        tess_device_pattern pattern = tess_device_pattern_init();
-        tess_error error = tess_error_init();
-        tess_plan *plan;
-        problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads, problem.n_q = 4;
-        problem.n_kv = 4096, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
-        problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = cases[i].name;
-        pattern.n_q = 4, pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
-        pattern.capacity = 2048;
-        assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error),
-                         cases[i].kernel ? TESS_OK : TESS_UNSUPPORTED);
-        if (cases[i].kernel)
-            assert_string_equal(plan->passes->kernel->name, cases[i].kernel);
-        else
-            assert_non_null(strstr(error.message, "architecture is not 90"));
-        tess_plan_free(plan);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_by_name),
@@ -524,8 +417,6 @@ int main(void) {
         cmocka_unit_test(cuda_scales_are_refused),
         cmocka_unit_test(cuda_hopper_kernels_are_weighed),
         cmocka_unit_test(cuda_heights_of_packed_heads),
-        cmocka_unit_test(cuda_decode_refuses_by_name),
-        cmocka_unit_test(cuda_decode_kernels_are_weighed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -245,7 +245,7 @@ static void listed_run(struct item *it, struct walk *w) {
     }
 }
 
-/* ---- items and merges ---- */
+/* ---- items and combines ---- */
 
 /* Positions [begin, end) of a head's list. */
 static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
@@ -330,14 +330,14 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     memcpy(slot + lanes * s->d_k.d, s->d_v.near, (size_t)(lanes * s->d_v.d) * sizeof *slot);
 }
 
-static void merge_run(const void *context, int64_t number, int32_t thread) {
+static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
-    const struct merge_item *merge = &args->schedule->merges[number];
-    struct item it = item_of(job, merge->batch_head, merge->tile, thread);
+    const struct combine_item *combine = &args->schedule->combines[number];
+    struct item it = item_of(job, combine->batch_head, combine->tile, thread);
     const int64_t lanes = cpu_lanes(it.rows);
-    for (int32_t part = 0; part < merge->parts; part++) {
-        const float *slot = slot_of(job, merge->first_slot + part);
+    for (int32_t part = 0; part < combine->parts; part++) {
+        const float *slot = slot_of(job, combine->first_slot + part);
         sums_fold(&it.s.d_k, lanes, slot);
         sums_fold(&it.s.d_v, lanes, slot + lanes * it.s.d_k.d);
     }
@@ -352,6 +352,6 @@ tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *
     struct job job;
     job_take(&c, args, &job);
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
+    cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
     return TESS_OK;
 }

@@ -297,7 +297,7 @@ static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k
     }
 }
 
-/* ---- items and merges ---- */
+/* ---- items and combines ---- */
 
 /* An empty query gets 0, whatever it lists. */
 static void item_clear_empty(const struct item *it) {
@@ -360,12 +360,12 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
                (size_t)(cpu_lanes(it.rows) * it.s.d_q.d) * sizeof(float));
 }
 
-static void merge_run(const void *context, int64_t number, int32_t thread) {
+static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
-    const struct merge_item *merge = &job->args->schedule->merges[number];
-    struct item it = item_of(job, merge->batch_head, merge->tile, thread);
-    for (int32_t part = 0; part < merge->parts; part++)
-        sums_fold(&it.s.d_q, cpu_lanes(it.rows), slot_of(job, merge->first_slot + part));
+    const struct combine_item *combine = &job->args->schedule->combines[number];
+    struct item it = item_of(job, combine->batch_head, combine->tile, thread);
+    for (int32_t part = 0; part < combine->parts; part++)
+        sums_fold(&it.s.d_q, cpu_lanes(it.rows), slot_of(job, combine->first_slot + part));
     sums_end(&it.s.d_q, cpu_lanes(it.rows));
     item_store(&it);
 }
@@ -391,7 +391,7 @@ tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *
     job_take(&c, args, &job);
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_Q)
-        cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
+        cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_ALIBI)
         slopes_gather(&job);
     return TESS_OK;

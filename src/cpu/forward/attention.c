@@ -1,7 +1,7 @@
 /*
  * Fused attention on the CPU: online softmax over a query tile's packed list. A work item is one
  * tile, or one part of a tile whose list is split; parts leave their state in slots of the
- * workspace, which a second pass merges in the order of the parts.
+ * workspace, which a second pass combines in the order of the parts.
  *
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
@@ -169,7 +169,7 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     }
 }
 
-/* ---- items and merges ---- */
+/* ---- items and combines ---- */
 
 static float lse_of(float m, double l) {
     return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
@@ -393,24 +393,24 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 #endif
 }
 
-static void merge_run(const void *context, int64_t number, int32_t thread) {
+static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct merge_item *merge = &args->schedule->merges[number];
-    const int64_t head = merge->batch_head * args->tile_heads;
+    const struct combine_item *combine = &args->schedule->combines[number];
+    const int64_t head = combine->batch_head * args->tile_heads;
     struct scratch s = thread_scratch(job, thread);
     struct item it = {.args = args,
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
                       .heads = args->tile_heads,
-                      .first = args->lists->tile_row[merge->tile]};
-    it.rows = (args->lists->tile_row[merge->tile + 1] - it.first) * it.heads;
-    const struct state sum = slot_state(job, merge->first_slot);
-    for (int32_t part = 1; part < merge->parts; part++) {
-        const struct state state = slot_state(job, merge->first_slot + part);
+                      .first = args->lists->tile_row[combine->tile]};
+    it.rows = (args->lists->tile_row[combine->tile + 1] - it.first) * it.heads;
+    const struct state sum = slot_state(job, combine->first_slot);
+    for (int32_t part = 1; part < combine->parts; part++) {
+        const struct state state = slot_state(job, combine->first_slot + part);
         state_merge(&sum, &sum, s.low, &state, cpu_lanes(it.rows), p->d_v, part,
-                    part + 1 == merge->parts);
+                    part + 1 == combine->parts);
     }
     tile_finish(&it, &sum, s.row);
 }
@@ -427,6 +427,6 @@ tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *erro
                  store_run, &job);
 #endif
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    cpu_for_each(args, args->schedule->n_merges, merge_run, &job);
+    cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
     return TESS_OK;
 }

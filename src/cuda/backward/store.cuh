@@ -119,21 +119,21 @@ gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
 /* Adds the parts of split tiles up, in their order. A warp takes a row. */
 template <class T, bool OVER_KEYS>
 static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
-    gradient_merge(const __grid_constant__ struct gradient_params p) {
-    for (int64_t m = blockIdx.x; m < p.n_merges; m += gridDim.x) {
-        const struct granule_item &merge = p.image.merges[m];
+    gradient_combine(const __grid_constant__ struct gradient_params p) {
+    for (int64_t m = blockIdx.x; m < p.n_combines; m += gridDim.x) {
+        const struct granule_item &combine = p.image.combines[m];
         for (int row = (int)(blockIdx.y * ATTENTION_COMBINE_ROWS + threadIdx.x / 32);
-             row < merge.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS)
+             row < combine.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS)
             for (int i = 0; i < 2; i++) {
                 if (!p.out[i].data)
                     continue;
                 const struct gradient_row to = gradient_row_of(
-                    p, i, merge, OVER_KEYS ? merge.head_kv : merge.head, row, (int)sizeof(T));
+                    p, i, combine, OVER_KEYS ? combine.head_kv : combine.head, row, (int)sizeof(T));
                 for (int32_t dim = 2 * warp_lane(); dim < to.d; dim += 64) {
                     float2 sum = {0, 0};
-                    for (int part = 0; part < merge.parts; part++) {
+                    for (int part = 0; part < combine.parts; part++) {
                         const float2 x = *reinterpret_cast<const float2 *>(
-                            gradient_slot(p, merge.slot + part, i) + (int64_t)row * p.slot_dims[i] +
+                            gradient_slot(p, combine.slot + part, i) + (int64_t)row * p.slot_dims[i] +
                             dim);
                         sum.x += x.x, sum.y += x.y;
                     }

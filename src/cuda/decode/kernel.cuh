@@ -161,7 +161,7 @@ template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, MODIFIED>()))
     decode_attention(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    decode_merge_early();
+    decode_combine_early();
     int64_t i = blockIdx.x;
     struct work_item w = p.image.items[i]; /* not today's, maybe; header and item come at once */
     const int64_t items = decode_items(p);

@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
-#include "decode/merge.cuh"
+#include "decode/combine.cuh"
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
@@ -16,7 +16,7 @@ static inline bool decode_v_in_k(const struct attention_params *p) {
            p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
 }
 
-/* variants: [v in k][modified]. CTAs take items in turn. The merge follows. */
+/* variants: [v in k][modified]. At most `ctas` CTAs take items in turn. The combine follows. */
 template <class T>
 static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
                                           const struct decode_params *p, int64_t ctas,
@@ -27,11 +27,11 @@ static cudaError_t decode_launch_variants(const struct decode_variant (&variants
     cudaError_t code = cudaFuncSetAttribute((const void *)of.kernel,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     void *arguments[] = {(void *)p};
-    if (!code && p->image.most_items > 0)
-        code =
-            cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(p->image.most_items)),
-                             dim3(of.threads), arguments, bytes, stream);
-    return code ? code : decode_merge_launch<T>(p, stream);
+    ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
+    if (!code && ctas > 0)
+        code = cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(ctas)),
+                                dim3(of.threads), arguments, bytes, stream);
+    return code ? code : decode_combine_launch<T>(p, stream);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Work items and merges, from the keys of each query tile; and the header. */
+/* Work items and combines, from the keys of each query tile; and the header. */
 #ifndef TESSERA_CUDA_FILL_ITEMS_CUH
 #define TESSERA_CUDA_FILL_ITEMS_CUH
 
@@ -34,11 +34,11 @@ static __device__ __forceinline__ void unit_write(const struct fill_params *p, i
         item->slot = parts > 1 ? slot + part : -1;
     }
     if (parts > 1 && first == 0) {
-        struct merge_item *merge = &p->merges[split];
-        merge->batch_head = packed;
-        merge->tile = tile;
-        merge->parts = parts;
-        merge->first_slot = slot;
+        struct combine_item *combine = &p->combines[split];
+        combine->batch_head = packed;
+        combine->tile = tile;
+        combine->parts = parts;
+        combine->first_slot = slot;
     }
 }
 
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void header_write(const struct fill_params *p,
     h->keys = (int64_t)tally_of(TALLY_KEYS);
     h->items = p->units + more;
     h->pairs = (int64_t)tally_of(TALLY_PAIRS) * p->list_heads;
-    h->merges = split;
+    h->combines = split;
     h->slots = more + split;
     h->unit_keys = h->keys * p->list_packs;
 }

@@ -46,33 +46,33 @@ static __device__ __forceinline__ float attention_base(float m) {
 template <class T>
 static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
     attention_combine(const __grid_constant__ struct attention_params p) {
-    const int64_t merges = p.header->array[ATTENTION_IMAGE_MERGES].count;
-    for (int64_t i = blockIdx.x; i < merges; i += gridDim.x) {
-        const struct granule_item merge = p.image.merges[i];
-        const int32_t b = merge.batch, h = merge.head;
+    const int64_t combines = p.header->array[ATTENTION_IMAGE_COMBINES].count;
+    for (int64_t i = blockIdx.x; i < combines; i += gridDim.x) {
+        const struct granule_item combine = p.image.combines[i];
+        const int32_t b = combine.batch, h = combine.head;
         T *o = static_cast<T *>(p.o.data) + b * p.o.stride[0] + h * p.o.stride[1];
         for (int row = (int)(blockIdx.y * ATTENTION_COMBINE_ROWS + threadIdx.x / 32);
-             row < merge.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS) {
+             row < combine.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS) {
             float m = -INFINITY, l = 0;
-            for (int part = 0; part < merge.parts; part++)
-                m = fmaxf(m, attention_slot_of(p, merge.slot + part).m[row]);
+            for (int part = 0; part < combine.parts; part++)
+                m = fmaxf(m, attention_slot_of(p, combine.slot + part).m[row]);
             const float base = attention_base(m);
-            for (int part = 0; part < merge.parts; part++) {
-                const struct attention_slot s = attention_slot_of(p, merge.slot + part);
+            for (int part = 0; part < combine.parts; part++) {
+                const struct attention_slot s = attention_slot_of(p, combine.slot + part);
                 l += exp2f(s.m[row] - base) * s.l[row];
             }
             const float below = modify_denominator(p.modify, h, m, l);
             for (int d = warp_lane(); d < p.d_v; d += 32) {
                 float sum = 0;
-                for (int part = 0; part < merge.parts; part++) {
-                    const struct attention_slot s = attention_slot_of(p, merge.slot + part);
+                for (int part = 0; part < combine.parts; part++) {
+                    const struct attention_slot s = attention_slot_of(p, combine.slot + part);
                     sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
                 }
-                from_f32(&o[(merge.row + row) * p.o.stride[2] + d],
+                from_f32(&o[(combine.row + row) * p.o.stride[2] + d],
                          l == 0 ? 0.0f : mean_in_range(sum * p.modify.kept / below, T()));
             }
             if (warp_lane() == 0)
-                attention_store_lse(p, b, h, merge.row + row, m, l);
+                attention_store_lse(p, b, h, combine.row + row, m, l);
         }
     }
 }
@@ -96,7 +96,7 @@ template <class T>
 static cudaError_t attention_combine_launch(const struct attention_params *p, cudaStream_t stream) {
     const unsigned high =
         (unsigned)(p->tile_rows + ATTENTION_COMBINE_ROWS - 1) / ATTENTION_COMBINE_ROWS;
-    return attention_launch(attention_combine<T>, dim3(attention_blocks(p->n_merges), high),
+    return attention_launch(attention_combine<T>, dim3(attention_blocks(p->n_combines), high),
                             ATTENTION_COMBINE_THREADS, 0, p, stream);
 }
 

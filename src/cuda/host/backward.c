@@ -79,7 +79,7 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .stats = args->stats,
         .slots = slots_take(&carve, args),
         .slot_floats = slot_floats(args),
-        .n_merges = g->n_merges,
+        .n_combines = g->n_combines,
         .d = {(int32_t)p->d_qk, (int32_t)p->d_v},
         .granule_bits = __builtin_ctz((unsigned)g->size),
         .tile_rows = args->lists->tile_rows,

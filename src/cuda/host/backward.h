@@ -24,7 +24,7 @@ struct gradient_params {
     float score_scale;                   /* what scores lack to be in base 2 */
     struct query_stats stats;
     float *slots;
-    int64_t slot_floats, n_merges;
+    int64_t slot_floats, n_combines;
     int32_t slot_dims[2];
     int32_t d[2];                           /* of both tensors of a side, and of their gradients */
     int32_t granule_bits, tile_rows, words; /* words: 64-bit ones of a row mask */

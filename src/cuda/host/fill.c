@@ -67,7 +67,7 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .lengths = given->lengths,
                             .header = job->header,
                             .items = job->items,
-                            .merges = job->merges,
+                            .combines = job->combines,
                             .tallies = (struct fill_counts *)job->scratch,
                             .layout = job->layout,
                             .units = job->units,

@@ -26,7 +26,7 @@ struct fill_params {
     const int32_t *lengths;
     struct fill_header *header;
     struct work_item *items;
-    struct merge_item *merges;
+    struct combine_item *combines;
     struct fill_counts *tallies; /* [blocks]: what each thread block over block rows counted */
     uint64_t layout;
     int64_t units, list_heads, list_packs;

@@ -23,7 +23,7 @@ static struct attention_image image_take(struct carve *c, const struct kernel_ar
     i.masks = carve_take(c, (size_t)g->n_masks, sizeof *i.masks);
     i.words = carve_take(c, (size_t)row_masks(args), sizeof *i.words);
     i.items = carve_take(c, (size_t)g->n_items, sizeof *i.items);
-    i.merges = carve_take(c, (size_t)g->n_merges, sizeof *i.merges);
+    i.combines = carve_take(c, (size_t)g->n_combines, sizeof *i.combines);
     i.worker_ptr = carve_take(c, (size_t)g->workers + 1, sizeof *i.worker_ptr);
     i.n_groups = g->n_groups;
     i.group_keys = carve_take(c, (size_t)g->n_groups, sizeof *i.group_keys);
@@ -52,7 +52,7 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.masks, g->masks, g->n_masks, sizeof *to.masks},
         {to.words, args->lists->words_of_rows, row_masks(args), sizeof *to.words},
         {to.items, g->items, g->n_items, sizeof *to.items},
-        {to.merges, g->merges, g->n_merges, sizeof *to.merges},
+        {to.combines, g->combines, g->n_combines, sizeof *to.combines},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
         {to.group_keys, g->group_keys, g->n_groups, sizeof *to.group_keys},
         {to.records, g->records, g->n_records, sizeof *to.records},
@@ -124,7 +124,7 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
     p.image = attention_image_of(args);
     p.header = args->image;
     p.n_items = g->n_items;
-    p.n_merges = g->n_merges;
+    p.n_combines = g->n_combines;
     p.granule_bits = __builtin_ctz((unsigned)g->size);
     p.thin = args->prepared->thin;
     p.tma = args->prepared->path == OPERANDS_TMA;

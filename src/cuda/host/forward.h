@@ -10,19 +10,19 @@
 #include <stdbool.h>
 
 /* The image: arrays of struct granules, and the row masks of struct lists. Kernels read how many items
- * each worker has in worker_ptr, and those of the forward how many merges there are in the header. */
+ * each worker has in worker_ptr, and those of the forward how many combines there are in the header. */
 struct attention_image {
     int32_t *keys;
     struct granule_mask *masks;
     uint64_t *words;
-    struct granule_item *items, *merges;
+    struct granule_item *items, *combines;
     int64_t *worker_ptr;
     /* For kernels that read mask groups: */
     int64_t n_groups;
     uint64_t *group_keys;
     uint32_t *records, *mask_bits;
 };
-#define ATTENTION_IMAGE_MERGES 4 /* the array's number in the header */
+#define ATTENTION_IMAGE_COMBINES 4 /* the array's number in the header */
 
 /*
  * Slots of the workspace, one for each part of a split tile:
@@ -35,8 +35,8 @@ struct attention_params {
     struct attention_image image;
     struct rows_view q, k, v, o, lse;
     float *slots;
-    int64_t n_items, n_merges; /* at most: what grids are sized by */
-    int32_t granule_bits;      /* log2 of the granule's size */
+    int64_t n_items, n_combines; /* at most: what grids are sized by */
+    int32_t granule_bits;        /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
     int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
     int64_t slot_floats; /* of a slot */

@@ -313,6 +313,13 @@ static const struct family family_decode_sm90 = {.cluster = 1,
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
 #define LIST(...) __VA_ARGS__
+/* What a kernel of heads of up to so many dims has. */
+#define OF_WIDTHS(its_type, head, head_v, its_family)                                              \
+    &(const struct forward_kernel) {                                                               \
+        .type = its_type, .d_qk = head, .d_v = head_v,                                             \
+        .too_wide = "its heads have at most " #head " dims",                                       \
+        .v_too_wide = "its values have at most " #head_v " dims", .family = &its_family            \
+    }
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
@@ -323,15 +330,8 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
-        .own = &(const struct forward_kernel){.type = its_type,                                    \
-                                              .d_qk = head,                                        \
-                                              .d_v = head_v,                                       \
-                                              .too_wide = "its heads have at most " #head " dims", \
-                                              .v_too_wide =                                        \
-                                                  "its values have at most " #head_v " dims",      \
-                                              .family = &family_##its_family},                     \
-        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
-        .run = forward_run                                                                         \
+        .own = OF_WIDTHS(its_type, head, head_v, family_##its_family), .unusable = cuda_unusable,  \
+        .refuses = forward_refuses, .workspace = attention_workspace, .run = forward_run           \
     }
 #define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \
@@ -358,15 +358,8 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \
-        .own = &(const struct forward_kernel){.type = its_type,                                    \
-                                              .d_qk = head,                                        \
-                                              .d_v = head_v,                                       \
-                                              .too_wide = "its heads have at most " #head " dims", \
-                                              .v_too_wide =                                        \
-                                                  "its values have at most " #head_v " dims",      \
-                                              .family = &family_decode_##high},                    \
-        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
-        .run = decode_run                                                                          \
+        .own = OF_WIDTHS(its_type, head, head_v, family_decode_##high), .unusable = cuda_unusable, \
+        .refuses = forward_refuses, .workspace = attention_workspace, .run = decode_run            \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
     DECODE_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                             \
@@ -406,11 +399,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                       .apart = (head) > 128,                                       \
                                       .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
-     .own = &(const struct forward_kernel){.type = TYPE_OF_##its_type,                             \
-                                           .d_qk = head,                                           \
-                                           .d_v = head,                                            \
-                                           .too_wide = "its heads have at most " #head " dims",    \
-                                           .family = &family_##pass##_##its_type},                 \
+     .own = OF_WIDTHS(TYPE_OF_##its_type, head, head, family_##pass##_##its_type),                 \
      .unusable = cuda_unusable,                                                                    \
      .refuses = gradient_refuses,                                                                  \
      .workspace = gradient_workspace,                                                              \

@@ -267,13 +267,13 @@ static void items_assign(struct granules *out, const struct unassigned *items) {
 
 static void merges_fill(struct granules *out, const struct lists *lists,
                         const struct schedule *schedule, const struct granule_rules *rules) {
-    for (int64_t i = 0; i < out->n_merges; i++) {
-        const struct merge_item *m = &schedule->merges[i / rules->tile_heads];
+    for (int64_t i = 0; i < out->n_combines; i++) {
+        const struct combine_item *m = &schedule->combines[i / rules->tile_heads];
         const int64_t of_tile = i % rules->tile_heads;
         const int64_t bh = m->batch_head * heads_together(rules) + of_tile;
-        out->merges[i] = piece_make(out, lists, rules, bh, m->tile, 0, 0);
-        out->merges[i].parts = m->parts;
-        out->merges[i].slot = m->first_slot * rules->tile_heads + of_tile * m->parts;
+        out->combines[i] = piece_make(out, lists, rules, bh, m->tile, 0, 0);
+        out->combines[i].parts = m->parts;
+        out->combines[i].slot = m->first_slot * rules->tile_heads + of_tile * m->parts;
     }
 }
 
@@ -307,9 +307,9 @@ static int granules_build(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules) {
     out->ptr = array_make(out->tiles, sizeof *out->ptr);
     out->mask_ptr = array_make(out->tiles, sizeof *out->mask_ptr);
-    out->merges = array_make(out->n_merges, sizeof *out->merges);
+    out->combines = array_make(out->n_combines, sizeof *out->combines);
     out->worker_ptr = array_make(out->workers, sizeof *out->worker_ptr);
-    if (!out->ptr || !out->mask_ptr || !out->merges || !out->worker_ptr)
+    if (!out->ptr || !out->mask_ptr || !out->combines || !out->worker_ptr)
         return -1;
     tiles_count(out, lists);
     out->n = prefix_sum(out->ptr, out->tiles);
@@ -332,7 +332,7 @@ tess_status granules_make(struct granules *out, const struct lists *lists,
                           tess_error *error) {
     *out = (struct granules){.size = size_choose(lists, rules->size),
                              .tiles = lists->n_lists * lists->tiles,
-                             .n_merges = schedule->n_merges * rules->tile_heads,
+                             .n_combines = schedule->n_combines * rules->tile_heads,
                              .workers = rules->workers};
     if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
@@ -364,14 +364,14 @@ void granules_free(struct granules *g) {
     free(g->group_keys);
     free(g->records);
     free(g->mask_bits);
-    free(g->merges);
+    free(g->combines);
     free(g->worker_ptr);
     *g = (struct granules){0};
 }
 
 size_t granules_memory(const struct granules *g) {
     return (size_t)g->n * sizeof *g->keys + (size_t)g->n_masks * sizeof *g->masks +
-           (size_t)(g->n_items + g->n_merges) * sizeof *g->items +
+           (size_t)(g->n_items + g->n_combines) * sizeof *g->items +
            (size_t)g->n_groups * sizeof *g->group_keys + (size_t)g->n_records * sizeof *g->records +
            (size_t)g->n_bits * sizeof *g->mask_bits +
            (g->records ? 2 * (size_t)(g->tiles + 1) * sizeof *g->group_ptr : 0) +

@@ -69,9 +69,9 @@ struct granules {
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
-    int64_t n_items, n_merges;
-    struct granule_item *items;  /* of worker 0, of worker 1, ...; each in the schedule's order */
-    struct granule_item *merges; /* slot: the first of `parts` */
+    int64_t n_items, n_combines;
+    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_item *combines; /* slot: the first of `parts` */
     /* Where the rules ask for mask groups: */
     int64_t n_groups, n_records, n_bits;
     int64_t *group_ptr;   /* [tiles + 1] */

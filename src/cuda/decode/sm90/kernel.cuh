@@ -20,7 +20,7 @@ template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, 1)
     decode_sm90(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(1024) char memory[];
-    decode_merge_early();
+    decode_combine_early();
     /* Not today's, maybe, and one of the two: they come with the header. */
     struct work_item w = p.image.items[blockIdx.x];
     const struct work_item in_order = p.image.items[decode_sm90_order(
