@@ -102,6 +102,11 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             next = decode_find(p, item, list, ahead);
         if (!MODIFIED)
             next.key = next.row; /* modifiers alone need keys, and registers are short */
+        /* Of the step before, whose places all have read. Plain scores do not wait for the lookup. */
+        struct decode_place *const later = ring + (step + STAGES) % RING * KEYS + (int)threadIdx.x;
+        const bool found = step > 0 && (int)threadIdx.x < KEYS;
+        if (MODIFIED && found)
+            *later = next;
         const float *const scales =
             reinterpret_cast<const float *>(memory + decode_scales_at<shape>(step));
         const struct decode_place *const places = ring + step % RING * KEYS + key;
@@ -125,8 +130,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
                                                         8 * j + warp_lane() % 4 * 2]) = {
                         s[j][2 * r], s[j][2 * r + 1]};
         }
-        if (step > 0 && (int)threadIdx.x < KEYS)
-            ring[(step + STAGES) % RING * KEYS + (int)threadIdx.x] = next;
+        if (!MODIFIED && found)
+            *later = next;
         __syncthreads();
         const uint32_t panel = stage + (shape::V_IN_K ? 0 : shape::PANEL);
         const float scale =
