@@ -208,13 +208,13 @@ static void arguments_make(struct decoding *t) {
     a->seed = t->problem.dropout > 0 ? word : NULL;
 }
 
-/* On Hopper a part of the problems asks for its kernel by name. For few multiprocessors CTAs that stay have
+/* On Hopper a part of the problems of 16 bits asks for its kernel by name. For few multiprocessors CTAs that stay have
  * several items each. */
 static void kernel_draw(struct decoding *t, tess_target *target) {
     const uint64_t seed = t->seed;
     if (PICK(32, 0, 1))
         target->multiprocessors = 1 + (int32_t)lab_below(seed, 33, 2, 9);
-    if (target->architecture == 90 && PICK(31, 0, 0, 1))
+    if (target->architecture == 90 && !t->problem.k_type && !t->problem.v_type && PICK(31, 0, 0, 1))
         t->problem.kernel = t->problem.type == TESS_F16 ? "cuda_decode_f16_sm90_d576_v512"
                                                         : "cuda_decode_bf16_sm90_d576_v512";
 }
