@@ -69,7 +69,7 @@ static const struct key keys[] = {
     {"threads", NUMBER, FIELD(threads), 4096, NULL, "CPU threads; all"},
     {"scale", REAL, FIELD(scale), 0, NULL, "of the scores; 1/sqrt(d)"},
     {"tile", NUMBER, FIELD(tile_rows), 256, NULL, "rows of a query tile; the plan's choice"},
-    {"part", NUMBER, FIELD(part_keys), INT64_MAX, NULL,
+    {"split", NUMBER, FIELD(part_keys), INT64_MAX, NULL,
      "fewest keys of a part of a split tile; the plan's choice"},
     {"softcap", REAL, FIELD(softcap), 0, NULL, "C: scores become C tanh(score / C); none"},
     {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
@@ -429,7 +429,7 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
     if (c->tile_rows != 0)
         put(&p, ",tile=%lld", (long long)c->tile_rows);
     if (c->part_keys != 0)
-        put(&p, ",part=%lld", (long long)c->part_keys);
+        put(&p, ",split=%lld", (long long)c->part_keys);
     if (c->scale < 0 || c->scale > 0)
         put(&p, ",scale=%.17g", c->scale);
     if (c->softcap > 0)

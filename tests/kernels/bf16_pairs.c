@@ -16,7 +16,7 @@
 static const char *const cases[] = {
     "h=2,hkv=1,n=300,d=64,pattern=dense", /* values packed before all else */
     "h=4,hkv=2,b=2,n=257,d=32,dv=80,pattern=causal,threads=3",
-    "h=2,n=400,d=128,block=64x64,pattern=window(150,20),part=128,layout=bnhd",
+    "h=2,n=400,d=128,block=64x64,pattern=window(150,20),split=128,layout=bnhd",
     "h=1,n=290,d=64,block=64x32,pattern=dense,fill=positive",
     "h=1,n=290,d=64,block=32x32,pattern=dense,fill=subnormal",
     "h=2,n=300,d=64,pattern=dense,fill=nanv",

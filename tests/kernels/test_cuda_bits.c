@@ -154,7 +154,7 @@ static void gradients_repeat(void **state) {
     (void)state;
     static const char *const texts[] = {
         "h=4,hkv=2,n=500,d=64,dtype=bf16,pattern=window(90,9),block=16x16,op=backward",
-        "h=8,hkv=1,n=40,nkv=1900,d=128,dtype=f16,block=16x64,part=128,op=backward,sink=1,grads="
+        "h=8,hkv=1,n=40,nkv=1900,d=128,dtype=f16,block=16x64,split=128,op=backward,sink=1,grads="
         "qkvs",
         "h=2,n=300,d=64,pattern=random(0.2,1),block=8x8,op=backward",
         "h=4,hkv=2,n=300,d=64,pattern=causal,block=16x16,alibi=1,softcap=9,dropout=0.2,op="

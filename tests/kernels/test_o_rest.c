@@ -112,7 +112,7 @@ static void o_and_its_rest_are_right(void **state) {
         "h=2,n=130,d=32,dtype=f16,pattern=causal",
         "h=2,n=130,d=32,dtype=bf16,pattern=causal,layout=padded",
         "h=4,hkv=1,n=7,nkv=300,d=64,dv=80,dtype=bf16,pattern=dense,block=1x64,layout=bnhd",
-        "h=4,hkv=1,n=3,nkv=5000,d=16,dtype=f16,pattern=dense,part=128",
+        "h=4,hkv=1,n=3,nkv=5000,d=16,dtype=f16,pattern=dense,split=128",
         "h=1,n=200,d=64,dtype=bf16,block=2x1,pattern=random(0.1,3)",
         "h=1,n=200,d=64,dtype=f16,block=1x1,pattern=random(0.05,3),tile=64",
         "h=2,n=99,d=48,dv=17,dtype=bf16,block=16x16,pattern=random(0.3,3),sink=1,dropout=0.2",

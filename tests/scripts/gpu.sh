@@ -117,7 +117,7 @@ for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
     if [ "$part" != "$tool" ]; then
         cases=$out/$part.txt
         "$tessera" verify --list --cases tests/cases/reduced.txt |
-            awk -v part="${part#*-}" '(NR - 1) % 8 == part' >"$cases"
+            awk -v split="${part#*-}" '(NR - 1) % 8 == part' >"$cases"
     fi
     while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
         sleep 1

@@ -36,7 +36,7 @@ done
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
-    fill align threads scale tile part softcap alibi sink dropout op grads dlse orest given out32 page \
+    fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
     kvtype kvscale vink topk valid form entries cut; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
@@ -79,7 +79,7 @@ refused 'alibi=2: a whole number from 0 to 1' plan n=256,alibi=2
 refused 'a case is needed' plan
 refused 'one case is enough' plan n=4 n=5
 refused "'heads' is no key of a case; there are b, h, hkv, n, nkv, d, dv, dtype," plan heads=1
-refused 'fill, align, threads, scale, tile, part' plan heads=1
+refused 'fill, align, threads, scale, tile, split' plan heads=1
 refused "'sliding_window': is window(left,right) meant?" plan n=64,pattern='sliding_window(9)'
 # GPUs that need not be here, planned for wherever the library has kernels for them.
 for target in gpu 90 90x x132 90x0 0x132 90x132x1 -90x132 99999999999x1; do

@@ -43,7 +43,7 @@ static void case_round_trips(void **state) {
         "b=2,h=8,hkv=2,n=5,nkv=7,d=3,dv=9,dtype=f16,block=192x1,"
         "pattern=(window(3,4)+global(2))&segments(1,2,3),backend=cpu,pipeline=staged,lists=kv,"
         "kernel=cpu_spmm_portable,seed=18446744073709551615,source=mask,layout=padded,align=2,"
-        "fill=nanv,threads=3,tile=16,part=9223372036854775807,scale=-0.10000000000000001",
+        "fill=nanv,threads=3,tile=16,split=9223372036854775807,scale=-0.10000000000000001",
         "b=1,h=16,hkv=1,n=8,nkv=90,d=576,dv=512,dtype=bf16,block=1x1,topk=20,valid=0.25,"
         "entries=cdeflmopruw,cut=window,backend=cpu,pipeline=fused,lists=kv,seed=0,vink=1",
         "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=16x8,topk=2,valid=1,form=bits,lists=1,"
