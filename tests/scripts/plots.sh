@@ -53,6 +53,9 @@ good bench --seconds 0 --rotate "$listed,topk=80,valid=1" "$listed,topk=80,valid
 draws topk 'Decode over top-k lists' 'valid keys' '8 queries of 16 heads' 'published mean'
 good bench --seconds 0 "$listed,topk=80" "$listed,block=8x8,topk=4,form=rows" --json fill.json --csv fill.csv
 draws fill 'Fills of lists' 'entries of all' 'indices, CPU' 'block rows, CPU'
+printf 'h=8,n=64,d=64,dtype=bf16,block={8x8,16x16},pattern=random(0.1,1),op={attention,backward},%s\n' "$small" >sweep.txt
+good bench --seconds 0 --sweep sweep.txt --json backward.json --csv backward.csv
+draws backward 'Forward and backward' 'rows and columns' 'backward'
 for bad in none.json stage.txt threads.txt; do
     checks=$((checks + 1))
     "$repository/tools/scripts/plot.sh" $bad figures >std 2>err
@@ -61,7 +64,7 @@ done
 checks=$((checks + 1))
 : >frob.json
 "$repository/tools/scripts/plot.sh" frob.json figures >std 2>err
-grep -qF 'no figure of frob; there are blocked_dynamic, columns, cpu_LEVEL, ' err ||
+grep -qF 'no figure of frob; there are backward, blocked_dynamic, columns, cpu_LEVEL, ' err ||
     fail 'which figures there are is not said'
 # A results file of one sweep under another's name has none of its lines.
 cp length.json keep.json && cp length.csv keep.csv
