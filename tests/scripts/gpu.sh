@@ -3,8 +3,9 @@
 # What is run on a machine with a GPU, from a folder that tools/scripts/gpu_stage.sh made:
 #   tests/scripts/gpu.sh [STAGE [MINUTES [STEP...]]]      (default .stage, 9 minutes)
 #
-# STEP is verify, tests, hopper, bench, million, memcheck, initcheck, synccheck, racecheck or hard;
-# without one, all are run. hopper: all four sanitizers, over cases of Hopper's kernels alone.
+# STEP is verify, lists, hard, tests, hopper, memcheck, initcheck, synccheck, racecheck, bench or million;
+# without one, all are run. hopper: all four sanitizers, over cases of Hopper's kernels alone. All but bench
+# and million run eight at a time: each keeps two cores of the host busy more than it does the GPU.
 # Logs go to $OUT when it is set, else to build/gpu. Steps past the time are skipped by name; the
 # last lines count. Exit status 1 when a step failed, 2 without a device.
 set -u
@@ -21,7 +22,7 @@ tessera=$stage/tessera
 passed=0 failed=0 skipped=0 summary=()
 
 result() {
-    summary+=("$(printf '%-34s %4d s  %s' "$1" "$2" "$3")")
+    summary+=("$(printf '%-52s %4d s  %s' "$1" "$2" "$3")")
     printf '%s\n' "${summary[-1]}"
 }
 
@@ -65,6 +66,41 @@ step() {
     counted "$name" $((SECONDS - start)) $? "$limit" "$out/step.log"
 }
 
+# beside NAME SECONDS COMMAND...: the same, while others run; counted by ended.
+names=()
+beside() {
+    local name=$1 limit number=${#names[@]}
+    while [ "$(jobs -rp | wc -l)" -ge 8 ]; do
+        sleep 0.2
+    done
+    in_time "$name" "$2" || return 0
+    shift 2
+    names+=("$name")
+    (
+        start=$SECONDS
+        OMP_NUM_THREADS=2 timeout "$limit" stdbuf -oL "$@" >"$out/beside-$number.log" 2>&1 </dev/null
+        echo "$? $((SECONDS - start)) $limit" >"$out/beside-$number.status"
+    ) &
+}
+
+# Waits for what runs beside, and counts it.
+ended() {
+    local number status seconds limit
+    wait
+    for number in "${!names[@]}"; do
+        read -r status seconds limit <"$out/beside-$number.status"
+        counted "${names[number]}" "$seconds" "$status" "$limit" "$out/beside-$number.log"
+        rm -f "$out/beside-$number.status"
+    done
+    names=()
+}
+
+# parts NAME N: the cases of NAME.txt in files $out/NAME-0.txt ... NAME-(N - 1).txt
+parts() {
+    "$tessera" verify --list --cases "tests/cases/$1.txt" |
+        awk -v n="$2" -v to="$out/$1-" '{ print >(to (NR - 1) % n ".txt") }'
+}
+
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --format=csv,noheader || true
 "$tessera" info | tee -a "$log"
 if "$tessera" info | grep -q '^cuda *none'; then
@@ -72,24 +108,47 @@ if "$tessera" info | grep -q '^cuda *none'; then
     exit 2
 fi
 
-verify=("$tessera" verify --backend cuda)
-! asked verify || step 'verify, 3200 cases' 400 "${verify[@]}"
-! asked verify || step 'verify, 2000 cases of lists on the device' 300 "${verify[@]}" --lists --count 2000
-# Nothing runs beside them: processes that share a GPU wait for their turns.
-! asked hard || step 'verify, hard cases' 500 "$tessera" verify --cases tests/cases/hard.txt
-for test in cuda cuda_bits cuda_fill decode api plan; do
-    ! asked tests || [ ! -x "$stage/test_$test" ] || step "test_$test" 240 "$stage/test_$test"
-done
-
-! asked tests || [ ! -x "$stage/generate_cuda" ] || step 'generate_cuda' 60 "$stage/generate_cuda"
-
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-for tool in memcheck initcheck synccheck racecheck; do
-    if asked hopper && [ -n "$sanitizer" ]; then
-        step "hopper, $tool" 120 "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 5 \
-            "$tessera" verify --cases tests/cases/sm90.txt
+# sanitized TOOL NAME CASES
+sanitized() {
+    if [ -n "$sanitizer" ]; then
+        beside "$2" 500 "$sanitizer" --tool "$1" --error-exitcode 3 --print-limit 5 \
+            "$tessera" verify --cases "$3"
+    else
+        skipped=$((skipped + 1))
+        result "$2" 0 'skipped: compute-sanitizer is not here'
     fi
+}
+
+# What takes longest begins first.
+for test in cuda cuda_bits cuda_fill decode api plan; do
+    ! asked tests || [ ! -x "$stage/test_$test" ] || beside "test_$test" 400 "$stage/test_$test"
 done
+! asked tests || [ ! -x "$stage/generate_cuda" ] || beside 'generate_cuda' 60 "$stage/generate_cuda"
+if asked hard; then
+    parts hard 6
+    for part in 0 1 2 3 4 5; do
+        beside "verify, hard cases, part $part" 500 "$tessera" verify --cases "$out/hard-$part.txt"
+    done
+fi
+for seed in 1 2 3 4; do
+    ! asked verify || beside "verify, 800 cases, seed $seed" 400 \
+        "$tessera" verify --backend cuda --count 800 --seed $seed
+    ! asked lists || beside "verify, 500 cases of lists on the device, seed $seed" 300 \
+        "$tessera" verify --backend cuda --lists --count 500 --seed $seed
+done
+for tool in memcheck initcheck synccheck racecheck; do
+    ! asked hopper || sanitized "$tool" "hopper, $tool" tests/cases/sm90.txt
+    [ "$tool" = racecheck ] || ! asked "$tool" || sanitized "$tool" "$tool" tests/cases/reduced.txt
+done
+if asked racecheck; then # the slowest by far
+    parts reduced 8
+    for part in 0 1 2 3 4 5 6 7; do
+        sanitized racecheck "racecheck, part $part" "$out/reduced-$part.txt"
+    done
+fi
+ended
+rm -f "$out"/hard-?.txt "$out"/reduced-?.txt
 
 bench=("$tessera" bench --seconds 0.3 --json "$out/bench.json"
     h=8,n=4096,d=64,dtype=f32,block=64x64,pattern='random(0.1,1)',backend=cuda
@@ -106,35 +165,6 @@ sed -n '/^==== bench/,$p' "$log" | cut -c 1-200
 million=("$tessera" bench --seconds 0.05
     h=8,n=1048576,d=64,dtype={f32,bf16},pattern='window(512,512)',lists=1,backend=cuda)
 ! asked million || step 'bench, a million tokens' 120 "${million[@]}"
-
-# A few beside one another: each keeps a core of the host busy, but all share the GPU. racecheck is the
-# slowest by far, and has an eighth of the cases at a time.
-declare -A running limits
-names=() start=$SECONDS
-for part in memcheck initcheck synccheck racecheck-{0,1,2,3,4,5,6,7}; do
-    tool=${part%-*} cases=tests/cases/reduced.txt
-    asked "$tool" || continue
-    if [ "$part" != "$tool" ]; then
-        cases=$out/$part.txt
-        "$tessera" verify --list --cases tests/cases/reduced.txt |
-            awk -v split="${part#*-}" '(NR - 1) % 8 == part' >"$cases"
-    fi
-    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
-        sleep 1
-    done
-    if [ -z "$sanitizer" ]; then
-        skipped=$((skipped + 1))
-        result "$part" 0 'skipped: compute-sanitizer is not here'
-    elif in_time "$part" 500; then
-        timeout "$limit" stdbuf -oL "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 5 \
-            "$tessera" verify --cases "$cases" >"$out/$part.log" 2>&1 </dev/null &
-        names+=("$part") running[$part]=$! limits[$part]=$limit
-    fi
-done
-for name in "${names[@]}"; do
-    wait "${running[$name]}"
-    counted "$name" $((SECONDS - start)) $? "${limits[$name]}" "$out/$name.log"
-done
 
 printf '\n'
 printf '%s\n' "${summary[@]}" "$passed passed, $failed failed, $skipped skipped, $SECONDS s" |
