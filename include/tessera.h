@@ -573,7 +573,11 @@ enum {
  *              what scales are shared by; for 8-bit types alone
  *   scale_group
  *              dims of a scale, 0: 128. Divides d_qk where k_scale is TESS_SCALE_GROUP, and d_v where
- *              v_scale is
+ *              v_scale is, or v_in_k
+ *
+ * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; pages *
+ * page_size is at most 2^31 - 1. CUDA has caches for reserved plans with q of f16 and bf16: 8-bit rows are
+ * multiples of 16 dims, groups have 128, and scales of values by token or group go with bf16 alone.
  */
 typedef struct tess_problem {
     size_t struct_size;

@@ -214,6 +214,9 @@ static const char *outputs_shared(struct kernel_args *args, const struct call *c
     } arrays[] = {{"scores", args->scores, 1},
                   {"alibi", args->alibi, 0},
                   {"sink", args->sink, 0},
+                  {"page_table", args->page_table, 0},
+                  {"k_scale", args->k_scale.data, 0},
+                  {"v_scale", args->v_scale.data, 0},
                   {"d_alibi", args->d_alibi, 1},
                   {"d_sink", args->d_sink, 1}};
     struct place all[OPERANDS + sizeof arrays / sizeof *arrays];

@@ -37,7 +37,7 @@ static const char *scale_wrong(tess_scaling scale, tess_type type, int64_t group
     if (scale && !type_is_8bit(type))
         return "k_scale and v_scale go with TESS_E4M3 and TESS_E5M2";
     if (scale == TESS_SCALE_GROUP && d % group)
-        return "scale_group does not divide the dims";
+        return "scale_group (0 stands for 128) does not divide d_qk, or d_v";
     return NULL;
 }
 
@@ -46,7 +46,7 @@ static const char *values_in_keys_wrong(const tess_problem *p) {
         return "v_in_k is not 0 or 1";
     if (p->v_in_k && p->d_v > p->d_qk)
         return "v_in_k: d_v is above d_qk";
-    if (p->v_in_k && ((p->v_type && p->v_type != p->k_type) || p->v_scale))
+    if (p->v_in_k && ((p->v_type && type_of(p, p->v_type) != type_of(p, p->k_type)) || p->v_scale))
         return "v_in_k: values have the keys' type and scales, leave v_type and v_scale 0";
     return NULL;
 }

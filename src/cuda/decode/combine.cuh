@@ -4,6 +4,7 @@
 
 #include "decode/config.cuh"
 #include "device/architecture.cuh"
+#include "device/overlap.cuh"
 
 #define DECODE_COMBINE_THREADS 128
 #define DECODE_COMBINE_DIMS 4 /* of a thread */
@@ -106,7 +107,7 @@ decode_combine_row(const struct decode_params &p, const struct combine_item &com
     const float of[DECODE_COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < DECODE_COMBINE_DIMS; e++)
-        from_f32(&o[e], l == 0 ? 0.0f : mean_in_range(of[e] * factor, T()));
+        from_f32(&o[e], l == 0 ? 0.0f : decode_mean<T>(p, of[e] * factor));
     if (d == 0)
         attention_store_lse(p.of, batch, head, i, m, l);
 }
@@ -129,8 +130,8 @@ static __global__ void __launch_bounds__(DECODE_COMBINE_THREADS)
 template <class T>
 static cudaError_t decode_combine_launch(const struct decode_params *p, cudaStream_t stream) {
     void *arguments[] = {(void *)p};
-    int driver = 0; /* drivers before 12.3 cannot capture such launches */
-    cudaDriverGetVersion(&driver);
+    bool overlaps;
+    const cudaError_t code = launch_overlaps((const void *)decode_combine<T>, &overlaps);
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -140,9 +141,9 @@ static cudaError_t decode_combine_launch(const struct decode_params *p, cudaStre
     launch.blockDim = dim3(DECODE_COMBINE_THREADS);
     launch.stream = stream;
     launch.attrs = &early;
-    launch.numAttrs = p->early && driver >= 12030;
-    if (p->image.most_combines == 0)
-        return cudaSuccess;
+    launch.numAttrs = overlaps;
+    if (code || p->image.most_combines == 0)
+        return code;
     return cudaLaunchKernelExC(&launch, (const void *)decode_combine<T>, arguments);
 }
 

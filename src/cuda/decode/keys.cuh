@@ -117,9 +117,11 @@ static __device__ __forceinline__ const char *decode_head_rows(const struct deco
     return of.data + item.batch * of.batch + item.head_kv * of.head;
 }
 
-/* Where the row of a place lies, in a head whose rows begin at `first`. Not paged, all are of page 0. */
+/* Where the row of a place lies, in a head whose rows begin at `first`; of none, the first one. Not paged,
+ * all are of page 0. */
 static __device__ __forceinline__ const char *
 decode_row_at(const char *first, const struct decode_layout &of, int32_t shift, int32_t row) {
+    row = row < 0 ? 0 : row;
     const int32_t slot = row & (int32_t)((1u << shift) - 1);
     return first + (row >> shift) * of.page + slot * of.row;
 }

@@ -24,8 +24,9 @@ static cudaError_t decode_launch_variants(const struct decode_variant (&variants
     const bool in_k = decode_v_in_k(&p->of) && p->k.eight_bit == p->v.eight_bit;
     const struct decode_variant of = variants[in_k][p->of.modify.each != 0 || p->stored];
     const int bytes = p->stored ? of.with_scales : of.bytes;
-    cudaError_t code = cudaFuncSetAttribute((const void *)of.kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    /* The most that any launch asks for: threads launch it with either size. */
+    cudaError_t code = cudaFuncSetAttribute(
+        (const void *)of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, of.with_scales);
     void *arguments[] = {(void *)p};
     ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
     if (!code && ctas > 0)

@@ -73,8 +73,8 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
             const float *const x = &state.o[0][d][2 * r];
             if (dim < p.of.d_v)
                 *reinterpret_cast<uint32_t *>(to + dim) =
-                    some ? mma_pack(mean_in_range(x[0] * factor, T()),
-                                    mean_in_range(x[1] * factor, T()), T())
+                    some ? mma_pack(decode_mean<T>(p, x[0] * factor),
+                                    decode_mean<T>(p, x[1] * factor), T())
                          : 0;
         }
     }

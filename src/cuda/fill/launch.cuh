@@ -2,22 +2,9 @@
 #ifndef TESSERA_CUDA_FILL_LAUNCH_CUH
 #define TESSERA_CUDA_FILL_LAUNCH_CUH
 
+#include "device/overlap.cuh"
 #include "fill/items.cuh"
 #include "fill/ranges.cuh"
-
-#include <cuda_runtime.h>
-
-/* Whether kernels may begin before the one in front of them has ended: where they were compiled to wait
- * (fill_wait), and the driver can capture such launches, from 12.3 on. */
-static inline cudaError_t fill_overlaps(bool *overlaps) {
-    cudaFuncAttributes attributes;
-    int driver = 0;
-    cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)fill_items);
-    if (!code)
-        code = cudaDriverGetVersion(&driver);
-    *overlaps = !code && attributes.ptxVersion >= 90 && driver >= 12030;
-    return code;
-}
 
 static inline cudaError_t fill_launch_one(const struct fill_launch *launch, bool overlaps,
                                           const struct fill_params *p, cudaStream_t stream) {
@@ -48,7 +35,7 @@ static inline cudaError_t fill_launch(const struct fill_params *p, cudaStream_t 
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
     bool overlaps;
-    cudaError_t code = fill_overlaps(&overlaps);
+    cudaError_t code = launch_overlaps((const void *)fill_items, &overlaps);
     for (int32_t i = 0; i < n && !code; i++)
         code = fill_launch_one(&launches[i], overlaps && i, p, stream);
     return code;

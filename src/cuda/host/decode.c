@@ -1,9 +1,6 @@
 /* The host's side of decode on CUDA: what kernels get. Nothing of an image is read here. */
 #include "host/decode.h"
 
-/* Programmatic dependent launch. */
-#define EARLY_ARCHITECTURE 90
-
 /* n elements of a row. */
 static struct decode_layout layout_of(const struct view *view, int paged, tess_type type,
                                       int64_t n) {
@@ -50,7 +47,6 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .full = lists->full,
         .masked = lists->masked,
         .tiles = lists->tiles,
-        .early = args->target->architecture >= EARLY_ARCHITECTURE,
         .table = args->page_table,
         .columns = args->table_columns,
         .pages = (int32_t)args->pages,

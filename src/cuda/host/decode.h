@@ -43,7 +43,6 @@ struct decode_params {
     struct decode_stored k, v;
     bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
     bool stored; /* K or V has 8 bits */
-    bool early;  /* the merge may start before its predecessor ends */
     int32_t multiprocessors;
     int32_t packs; /* packed heads of all batches */
 };

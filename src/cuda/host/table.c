@@ -61,7 +61,8 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = type_refused(own->type, problem->type);
     if (!why && !kernel->tiling->filled_alone && !caches_plain(problem))
         why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
-              "must be 0";
+              "must be 0, or the lists "
+              "filled (tess_plan_reserve)";
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
@@ -109,13 +110,16 @@ static const char *decode_refuses(const struct problem *problem, const tess_targ
     const struct caches *c = &problem->caches;
     const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
     (void)target;
-    if (problem->alignment < 16 || !pieces_whole(problem->type, problem->d_qk) ||
-        !pieces_whole(problem->type, problem->d_v) || !pieces_whole(c->k_type, problem->d_qk) ||
-        !pieces_whole(c->v_type, problem->d_v))
+    if (problem->alignment < 16)
         return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (!pieces_whole(problem->type, problem->d_qk) || !pieces_whole(problem->type, problem->d_v) ||
+        !pieces_whole(c->k_type, problem->d_qk) || !pieces_whole(c->v_type, problem->d_v))
+        return "it copies 16 bytes at a time: d_qk and d_v have to be multiples of 8, of 16 where "
+               "keys or values have 8 bits";
     if ((c->k_scale == TESS_SCALE_GROUP && c->k_group != DECODE_SCALE_DIMS) ||
         (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
-        return "its scales are of 128 dims: leave scale_group 0";
+        return "its scales are of 128 dims, which have to divide d_qk and d_v; or take "
+               "TESS_SCALE_TOKEN";
     if (by_token && problem->type == TESS_F16)
         return "it scales values by token in bf16 alone, whose weights have the range";
     return NULL;
