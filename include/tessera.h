@@ -516,7 +516,7 @@ enum {
  *              kernel does not have them; 0 lets the plan choose
  *   part_keys  fused: the fewest keys (of a key tile, queries) of a part of a split tile, rounded
  *              up to 128; 0 means the default, with which long tiles are split where that
- *              saves more than merging costs; INT64_MAX never splits
+ *              saves more than combining costs; INT64_MAX never splits
  *
  * Score modifiers, in the order in which they apply; 0 is none, and costs nothing:
  *

@@ -88,6 +88,7 @@ int lab_cache_make(struct lab_cache *cache, const struct lab_cache_shape *s) {
     struct lab_caching *of = &cache->of;
     memset(cache, 0, sizeof *cache);
     cache->v_in_k = s->v_in_k;
+    cache->k_rows = s->k_scale >= TESS_SCALE_TOKEN, cache->v_rows = s->v_scale >= TESS_SCALE_TOKEN;
     of->group = s->group ? s->group : SCALE_GROUP;
     if (s->page_size) {
         if (table_make(cache, s))
@@ -145,7 +146,7 @@ int lab_cache_place(const struct lab_cache *cache, struct lab_mirror *mirror, te
 
 /* Rows of a tensor to their pages; and NaN to the scales of those that begin with NaN. */
 static void rows_store(const struct lab_cache *cache, struct lab_tensor *to,
-                       struct lab_tensor *scale, const tess_tensor *from) {
+                       struct lab_tensor *scale, int by_row, const tess_tensor *from) {
     const struct lab_caching *of = &cache->of;
     const size_t size = tess_type_size(from->type);
     const int64_t rows = from->size[0] * from->size[1] * from->size[2];
@@ -163,12 +164,12 @@ static void rows_store(const struct lab_cache *cache, struct lab_tensor *to,
             memcpy((char *)to->view.data + (size_t)lab_row(&to->view, b, h, j) * size, row,
                    (size_t)from->size[3] * size);
         }
-        for (int64_t g = 0; bad && scale->view.size[2] > 1 && g < scale->view.size[3]; g++)
+        for (int64_t g = 0; bad && by_row && g < scale->view.size[3]; g++)
             lab_put(scale->view.data, TESS_F32, lab_row(&scale->view, b, h, j) + g, (double)NAN);
     }
 }
 
 void lab_cache_store(struct lab_cache *cache, const tess_tensor *k, const tess_tensor *v) {
-    rows_store(cache, &cache->k, &cache->k_scale, k);
-    rows_store(cache, &cache->v, &cache->v_scale, v);
+    rows_store(cache, &cache->k, &cache->k_scale, cache->k_rows, k);
+    rows_store(cache, &cache->v, &cache->v_scale, cache->v_rows, v);
 }

@@ -12,7 +12,7 @@
 #include "lab/scoring.h"
 
 struct lab_cache {
-    int v_in_k;
+    int v_in_k, k_rows, v_rows;         /* rows: scales are of each */
     struct lab_buffer table;            /* no data: not paged */
     struct lab_tensor k, v;             /* paged; no data: as the case's tensors */
     struct lab_tensor k_scale, v_scale; /* no data: none */

@@ -135,6 +135,7 @@ struct sums {
 struct rounding {
     double t;               /* t_i: of what rounding o does to dO . o */
     double q_norm, do_norm; /* of the row */
+    double do_sum;          /* sum of |dO_d| */
     double distance;        /* sum of P (j - p_i) */
 };
 
@@ -156,7 +157,7 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
     const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
     /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
-    const double of_o = p * left * r->do_norm, of_score = fabs(factor) * of_o;
+    const double of_o = p * left * r->do_sum, of_score = fabs(factor) * of_o;
     for (int64_t d = 0; d < w->d_qk; d++) {
         s->d_q[d] += d_s * k[d];
         s->mean[d] += factor * p * k[d];
@@ -236,6 +237,8 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     struct rounding r = {.t = of.left * sqrt(dot_squares(s->d_o, s->o, w->d_v)),
                          .q_norm = sqrt(dot(s->q, s->q, w->d_qk)),
                          .do_norm = sqrt(dot(s->d_o, s->d_o, w->d_v))};
+    for (int64_t d = 0; d < w->d_v; d++)
+        r.do_sum += fabs(s->d_o[d]);
     for (int64_t e = 0; e < n; e++)
         pair(w, s, at, &of, to, &r, e, d_lse, delta);
     if (isnan(s->weights[0]))
@@ -247,7 +250,7 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     if (w->scoring.sink) {
         *to->d_sink -= of.taken * delta;
         size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, LEAST_NUMBER,
-                 of.taken * r.do_norm, of.m);
+                 of.taken * r.do_sum, of.m);
     }
 }
 

@@ -329,7 +329,7 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
 }
 
 /* How much longer whole tiles take than they would on a device that is never idle: their last wave may
- * be short. Kernels whose parts are merged fill it with them. */
+ * be short. Kernels whose parts are combined fill it with them. */
 static double waves(const tess_plan *plan, const struct kernel *kernel, double tiles,
                     int32_t rows) {
     const double workers = kernel->tiling->workers && kernel->cost.combine == 0

@@ -390,8 +390,7 @@ tess_plan *device_plan(const struct device_lists *l, const tess_problem *problem
     declared.bits = NULL, declared.lengths = NULL;
     if (tess_plan_reserve(&plan, problem, &declared, NULL, &error))
         fail_msg("%s", error.message);
-    /* lab_buffer aligns to 64 at most */
-    if (lab_buffer_make(image, tess_plan_image_size(plan) + 256, 64) != 0)
+    if (lab_buffer_make(image, tess_plan_image_size(plan), 256) != 0)
         fail_msg("no memory");
     memset(image->data, 0xaa, image->size);
     return plan;

@@ -27,7 +27,7 @@ static void items_same(const struct fill_job *a, const struct fill_job *b, uint6
         const struct combine_item *x = &a->combines[i], *y = &b->combines[i];
         if (x->batch_head != y->batch_head || x->tile != y->tile || x->parts != y->parts ||
             x->first_slot != y->first_slot)
-            fail_msg("seed %llu: merges %lld differ", (unsigned long long)seed, (long long)i);
+            fail_msg("seed %llu: combines %lld differ", (unsigned long long)seed, (long long)i);
     }
 }
 

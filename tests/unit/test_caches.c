@@ -72,6 +72,15 @@ static void every_code_is_its_number(void **state) {
     assert_int_equal(lab_double_to_e5m2(1e9), 0x7c);
 }
 
+static int lists_key(const tess_pattern *pattern, int64_t query, int64_t key) {
+    int64_t keys[64], n;
+    assert_int_equal(tess_pattern_row(pattern, 0, 0, query, keys, 64, &n, NULL), TESS_OK);
+    for (int64_t x = 0; x < n; x++)
+        if (keys[x] == key)
+            return 1;
+    return 0;
+}
+
 /* NaN and Inf reach the rows that list them, and no others. */
 static void codes_that_are_no_numbers_stay_in_their_rows(void **state) {
     (void)state;
@@ -84,9 +93,11 @@ static void codes_that_are_no_numbers_stay_in_their_rows(void **state) {
     device_lists_make(&l, &s, 3);
     tensors_make(&t, &p, 3);
     uint8_t *k = t.k.view.data, *v = t.v.view.data;
-    k[t.k.view.stride[2] * 7] = 0x7c;     /* Inf */
-    v[t.v.view.stride[2] * 9 + 3] = 0x7f; /* NaN */
+    k[t.k.view.stride[2] * 37] = 0x7c;    /* Inf: queries 0 and 2 list it */
+    v[t.v.view.stride[2] * 9 + 3] = 0x7f; /* NaN: query 1 does */
     tess_pattern *pattern = device_lists_pattern(&l);
+    assert_true(lists_key(pattern, 0, 37) && !lists_key(pattern, 1, 37));
+    assert_true(lists_key(pattern, 1, 9) && !lists_key(pattern, 0, 9));
     tess_plan *plan = device_plan(&l, &p, &image);
     device_fill(&l, plan, &image);
     const tess_arguments a = arguments_of(&t, plan, device_image(&image));

@@ -393,8 +393,8 @@ static void sizes_follow_the_runs(void **state) {
 }
 
 /* The parts of a split tile take its slots in their order, those of each head of a packed tile, and its
- * merges name them all. */
-static void merges_name_their_parts(void **state) {
+ * combines name them all. */
+static void combines_name_their_parts(void **state) {
     (void)state;
     for (int64_t tile_heads = 1; tile_heads <= 2; tile_heads++) {
         struct cut c;
@@ -404,13 +404,14 @@ static void merges_name_their_parts(void **state) {
         assert_true(g->n_combines > 0);
         for (int64_t m = 0; m < g->n_combines; m++)
             for (int64_t i = 0; i < g->n_items; i++) {
-                const struct granule_item *item = &g->items[i], *merge = &g->combines[m];
-                const int64_t at = item->slot + (merge->head - item->head) * item->parts;
-                if (item->head != merge->head / tile_heads * tile_heads || item->row != merge->row)
+                const struct granule_item *item = &g->items[i], *combine = &g->combines[m];
+                const int64_t at = item->slot + (combine->head - item->head) * item->parts;
+                if (item->head != combine->head / tile_heads * tile_heads ||
+                    item->row != combine->row)
                     continue;
-                assert_int_equal(item->parts, merge->parts);
-                assert_int_equal(item->rows, merge->rows);
-                assert_true(at >= merge->slot && at < merge->slot + merge->parts);
+                assert_int_equal(item->parts, combine->parts);
+                assert_int_equal(item->rows, combine->rows);
+                assert_true(at >= combine->slot && at < combine->slot + combine->parts);
                 assert_false(slot[at]);
                 slot[at] = 1;
             }
@@ -475,7 +476,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(items_list_the_pattern), cmocka_unit_test(equal_masks_share_words),
         cmocka_unit_test(warps_pass_over_groups), cmocka_unit_test(tiles_of_fewer_rows_share_words),
-        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(merges_name_their_parts),
+        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(combines_name_their_parts),
         cmocka_unit_test(work_is_dealt_evenly),   cmocka_unit_test(items_are_dealt_evenly),
         cmocka_unit_test(steps_are_balanced),
     };

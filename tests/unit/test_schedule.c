@@ -84,14 +84,14 @@ static void work_is_covered_once(void **state) {
             assert_true(w->batch_head / 3 == w[-1].batch_head / 3 + 1);
         }
     }
-    int64_t merges = 0, slots = 0;
+    int64_t combines = 0, slots = 0;
     for (int64_t bh = 0; bh < HEADS; bh++)
         for (int64_t t = 0; t < TILES; t++) {
             assert_int_equal(done[bh][t], parts[bh][t]);
             assert_true(done[bh][t] >= 1);
-            merges += parts[bh][t] > 1;
+            combines += parts[bh][t] > 1;
         }
-    assert_int_equal(merges, s.n_combines);
+    assert_int_equal(combines, s.n_combines);
     for (int64_t i = 0; i < s.n_combines; i++) {
         assert_int_equal(s.combines[i].parts, parts[s.combines[i].batch_head][s.combines[i].tile]);
         assert_int_equal(s.combines[i].first_slot, slots);
@@ -236,7 +236,7 @@ static void last_waves_are_split(void **state) {
     schedule_free(&s);
 }
 
-/* Two waves of equal tiles that leave few workers idle: merging halves costs more than it saves. A
+/* Two waves of equal tiles that leave few workers idle: combining halves costs more than it saves. A
  * tile that is longer than a worker's share is split all the same. */
 static void tiles_of_few_waves_stay_whole(void **state) {
     (void)state;

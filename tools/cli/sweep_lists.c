@@ -49,13 +49,28 @@ static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int l
         c->cut = (enum lab_cut)(1 + draw_below(r, LAB_CUT_AHEAD));
 }
 
+/* Pages, and K and V of other types than q's. */
+static void draw_cache(struct lab_case *c, struct draw *r) {
+    static const tess_type types[] = {TESS_E4M3, TESS_E5M2, TESS_BF16, TESS_F16};
+    const int groups = c->d % 128 == 0 && c->dv % 128 == 0;
+    if (draw_chance(r, 0.25))
+        c->page = INT64_C(1) << draw_below(r, 8);
+    if (draw_chance(r, 0.25))
+        c->kv_type = types[draw_below(r, c->type == TESS_F32 ? COUNT(types) : 2)];
+    if (c->kv_type == TESS_E4M3 || c->kv_type == TESS_E5M2)
+        c->kv_scale = (tess_scaling)draw_below(r, groups ? TESS_SCALE_GROUP + 1 : TESS_SCALE_GROUP);
+    if (c->page || c->kv_type)
+        c->fill = draw_chance(r, 0.7) ? LAB_FILL_NORMAL : LAB_FILL_POSITIVE;
+}
+
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     static const enum lab_fill fills[] = {LAB_FILL_POSITIVE, LAB_FILL_LARGE, LAB_FILL_SUBNORMAL,
                                           LAB_FILL_NANK, LAB_FILL_NANV};
     c->layout = draw_chance(r, 0.7) ? LAB_BHND : (enum lab_layout)draw_below(r, LAB_PADDED + 1);
     c->v_in_k = c->dv <= c->d && draw_chance(r, c->d == 576 ? 0.7 : 0.2);
     if (draw_chance(r, 0.4))
-        c->fill = fills[draw_below(r, c->v_in_k ? 1 : COUNT(fills))];
+        c->fill = fills[draw_below(r, c->v_in_k ? 3 : COUNT(fills))];
+    draw_cache(c, r);
     if (draw_chance(r, 0.1))
         c->scale = draw_chance(r, 0.5) ? 0.125 : -0.5;
     if (draw_chance(r, 0.4))

@@ -68,7 +68,7 @@ static int32_t slot_dims(const struct kernel_args *args) {
     return (int32_t)((args->problem->d_v + 7) / 8 * 8);
 }
 
-/* Whole 16-byte pieces, also of tiles of one row: merges read four floats at a time. */
+/* Whole 16-byte pieces, also of tiles of one row: combines read four floats at a time. */
 static int64_t slot_floats(const struct kernel_args *args) {
     return ((int64_t)args->lists->tile_rows * (slot_dims(args) + 2) + 3) / 4 * 4;
 }

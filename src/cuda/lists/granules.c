@@ -265,7 +265,7 @@ static void items_assign(struct granules *out, const struct unassigned *items) {
     out->worker_ptr[0] = 0;
 }
 
-static void merges_fill(struct granules *out, const struct lists *lists,
+static void combines_fill(struct granules *out, const struct lists *lists,
                         const struct schedule *schedule, const struct granule_rules *rules) {
     for (int64_t i = 0; i < out->n_combines; i++) {
         const struct combine_item *m = &schedule->combines[i / rules->tile_heads];
@@ -295,7 +295,7 @@ static int items_fill(struct granules *out, const struct lists *lists,
     failed = failed || workers_choose(&items, out);
     if (!failed) {
         items_assign(out, &items);
-        merges_fill(out, lists, schedule, rules);
+        combines_fill(out, lists, schedule, rules);
     }
     free(items.ptr);
     free(items.pieces);
