@@ -56,7 +56,7 @@ build() {
 if step 'build, warnings are errors' build ci; then
     step 'tests' ctest --preset ci
     step 'verify against the oracle' build/release/tessera verify
-    step 'verify lists on the device' build/release/tessera verify --lists --count 700 --seed 2
+    step 'verify lists on the device' build/release/tessera verify --lists --count 400 --seed 2
 fi
 
 if command -v doxygen >/dev/null; then
