@@ -16,7 +16,7 @@
  *     fill=NAME                     see fill.h (default normal)
  *     threads=T                     0, the default, as many as the machine offers
  *     scale=X                       0, the default, is 1/sqrt(d)
- *     tile=ROWS, split=KEYS          fused: tile_rows and part_keys of the problem (default 0)
+ *     tile=ROWS, split=KEYS         fused: tile_rows and part_keys of the problem (default 0)
  *     softcap=C, alibi=1, sink=1, dropout=P
  *                                   score modifiers, see modifiers.h (default 0, none)
  *     op=attention|backward         what is computed (default attention)

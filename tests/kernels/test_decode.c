@@ -208,8 +208,8 @@ static void arguments_make(struct decoding *t) {
     a->seed = t->problem.dropout > 0 ? word : NULL;
 }
 
-/* On Hopper a part of the problems of 16 bits asks for its kernel by name. For few multiprocessors CTAs that stay have
- * several items each. */
+/* On Hopper a part of the problems of 16 bits asks for its kernel by name. For few multiprocessors CTAs
+ * that stay have several items each. */
 static void kernel_draw(struct decoding *t, tess_target *target) {
     const uint64_t seed = t->seed;
     if (PICK(32, 0, 1))
