@@ -211,22 +211,32 @@ static tess_status make_planned(struct lab_planned *planned, const tess_problem 
                                   : lab_planned_make(planned, problem, s->pattern, target, error);
 }
 
-/* Of lists on the device: the fill's report tells as many pairs as are listed. */
-static int counts_pairs(struct lab_outcome *out, const struct lab_work *w,
-                        const struct lab_planned *planned) {
+/* Of lists on the device: the fill's report tells what is listed. */
+static int reports(struct lab_outcome *out, const struct lab_work *w,
+                   const struct lab_planned *planned) {
     tess_error error = tess_error_init();
     tess_fill_report report = tess_fill_report_init();
     tess_pattern_info info = tess_pattern_info_init();
     const struct lab_case *c = &w->s.c;
+    int64_t faults, overflows;
     if (!planned->listed)
         return 0;
     if (tess_plan_report(planned->plan, planned->image.data, &report, &error) ||
         tess_pattern_describe(w->spec, &info, &error))
         return lab_fail(out, "the report: %s", error.message);
-    const int64_t pairs = info.pairs * (c->b / info.batch) * (c->h / info.heads);
-    return report.pairs == pairs ? 0
-                                 : lab_fail(out, "the fill tells of %lld pairs, not of %lld",
-                                            (long long)report.pairs, (long long)pairs);
+    if (lab_listed_report(planned->listed, &faults, &overflows))
+        return lab_fail(out, "the report: out of memory");
+    const struct {
+        const char *what;
+        int64_t told, listed;
+    } counts[] = {{"pairs", report.pairs, info.pairs * (c->b / info.batch) * (c->h / info.heads)},
+                  {"faults", report.faults, faults},
+                  {"overflows", report.overflows, overflows}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].told != counts[i].listed)
+            return lab_fail(out, "the fill tells of %lld %s, not of %lld",
+                            (long long)counts[i].told, counts[i].what, (long long)counts[i].listed);
+    return 0;
 }
 
 void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend,
@@ -249,7 +259,7 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
         lab_fail(out, "the plan: %s", error.message[0] ? error.message : tess_status_text(status));
         if (status == TESS_UNSUPPORTED && problem.kernel && kernel_exists(problem.kernel))
             out->verdict = LAB_REFUSED;
-    } else if (!counts_pairs(out, w, &planned)) {
+    } else if (!reports(out, w, &planned)) {
         for (int s = 0; s < LAB_STAGES; s++)
             out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
         if (lab_case_backward(&w->s.c))

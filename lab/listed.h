@@ -1,26 +1,53 @@
 /*
- * Device patterns of cases with topk=: their arrays, drawn from the seed, and what they list, straight
- * from the definitions (docs/semantics.md, "Lists that live on the device").
+ * Device patterns: arrays drawn from a seed (listed_draw.c), what the arrays list, straight from the
+ * definitions of docs/semantics.md, "Lists that live on the device" (listed.c), and copies of the arrays
+ * in a backend's memory (listed_place.c).
  */
 #ifndef LAB_LISTED_H
 #define LAB_LISTED_H
 
 #include "lab/mirror.h"
 
+/* How arrays are drawn. */
+struct lab_listing {
+    tess_device_pattern
+        pattern;     /* sizes, form, cuts, promises; capacity of BLOCK_ROWS and BLOCK_BITS: at
+                                    most `most` a row and one more, 0: as many blocks as are drawn */
+    int64_t batch;   /* of the problem */
+    int64_t entries; /* LAB_ENTRIES_...; without OVERFLOW blocks fit the capacity */
+    int64_t most;    /* entries of a block row; of RANGES, ranges */
+    double valid;    /* share of `most` that names a block */
+    int uneven;      /* 1: each row draws how many, up to that share */
+    uint64_t seed;
+};
+
 struct lab_listed {
-    struct lab_case c;
+    struct lab_listing of;
     tess_device_pattern pattern; /* points to what follows */
     struct lab_buffer indices, counts, row_ptr, bits, lengths;
-    int32_t *today; /* [b] lengths, 0 for those that cannot be; NULL: none are given */
+    int32_t *today; /* [b] lengths as drawn, 0 for those that cannot be; NULL: none are given */
 };
+
+/* Draws the arrays; set 0 is the first draw, others are as many other draws. Answers 0, or -1 without
+ * memory; lab_listed_free whichever it was. */
+int lab_listed_draw(struct lab_listed *listed, const struct lab_listing *of, uint64_t set);
+void lab_listed_free(struct lab_listed *listed);
 
 /* Why a case can have no lists on the device; NULL: it can. */
 const char *lab_listed_refuses(const struct lab_case *c);
 
-/* Draws the arrays; set 0 is the case's, others are as many other draws. Answers 0, or -1 without memory;
- * lab_listed_free whichever it was. */
+/* How a case with topk= draws, and the draw. */
+struct lab_listing lab_listing_of(const struct lab_case *c);
 int lab_listed_make(struct lab_listed *listed, const struct lab_case *c, uint64_t set);
-void lab_listed_free(struct lab_listed *listed);
+
+/* The length of batch b as the arrays are now; 0: that length cannot be. */
+int64_t lab_listed_length(const struct lab_listed *listed, int64_t b);
+
+/* The mask [batches][heads][n_q][n_kv] of listed keys, as the arrays are now. 0, or -1 without memory. */
+int lab_listed_mask(const struct lab_listed *listed, int64_t batches, uint8_t *mask);
+
+/* The faults and overflows that a fill of the arrays must report. 0, or -1 without memory. */
+int lab_listed_report(const struct lab_listed *listed, int64_t *faults, int64_t *overflows);
 
 /* The same keys as a pattern of the host. */
 tess_status lab_listed_pattern(const struct lab_listed *listed, tess_pattern **pattern,

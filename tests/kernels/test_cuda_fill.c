@@ -49,12 +49,12 @@ static void device_make(struct on_device *d, const tess_plan *plan, const struct
     const size_t scratch = backend_get(TESS_CUDA)->fill_scratch(&plan->reserved->shape);
     const size_t size = tess_plan_image_size(plan);
     char *poison = malloc(size > scratch ? size : scratch);
-    *d = (struct on_device){.pattern = l->pattern};
-    d->pattern.indices = d->indices = copied(&l->indices);
-    d->pattern.counts = d->counts = copied(&l->counts);
-    d->pattern.row_ptr = d->row_ptr = copied(&l->row_ptr);
-    d->pattern.bits = d->bits = copied(&l->bits);
-    d->pattern.lengths = d->lengths = copied(&l->lengths);
+    *d = (struct on_device){.pattern = l->listed.pattern};
+    d->pattern.indices = d->indices = copied(&l->listed.indices);
+    d->pattern.counts = d->counts = copied(&l->listed.counts);
+    d->pattern.row_ptr = d->row_ptr = copied(&l->listed.row_ptr);
+    d->pattern.bits = d->bits = copied(&l->listed.bits);
+    d->pattern.lengths = d->lengths = copied(&l->listed.lengths);
     d->image = lab_device_alloc(TESS_CUDA, size);
     d->scratch = lab_device_alloc(TESS_CUDA, scratch);
     assert_true(poison && d->image && d->scratch);
@@ -144,7 +144,7 @@ static const struct device_sizes shapes[] = {
 static void counts_set(struct device_lists *l, uint64_t step) {
     const struct device_sizes *s = &l->sizes;
     const int64_t rows = s->list_batch * s->list_heads * ((s->n_q + s->block_q - 1) / s->block_q);
-    int32_t *counts = (int32_t *)(void *)l->counts.data;
+    int32_t *counts = (int32_t *)(void *)l->listed.counts.data;
     for (int64_t row = 0; row < rows; row++)
         counts[row] = step == 1  ? (int32_t)s->capacity
                       : step < 3 ? 0
@@ -175,7 +175,7 @@ static void replays_of(const struct device_sizes *s, uint64_t seed) {
         counts_set(&l, step);
         device_lists_expect(&l);
         device_fill(&l, plan, &image);
-        done(lab_device_to_device(TESS_CUDA, d.counts, l.counts.data, l.counts.size));
+        done(lab_device_to_device(TESS_CUDA, d.counts, l.listed.counts.data, l.listed.counts.size));
         done(lab_device_graph_launch(TESS_CUDA, graph, stream));
         done(lab_device_synchronize(TESS_CUDA));
         done(lab_device_to_host(TESS_CUDA, memory, d.image, size));

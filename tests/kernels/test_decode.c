@@ -147,17 +147,6 @@ static void problem_draw(struct decoding *t) {
     caches_draw(t);
 }
 
-/* V is the first dims of K: the same numbers in a tensor of its own. */
-static void v_from_k(struct decoding *t) {
-    const int64_t *n = t->v.view.size;
-    for (int64_t row = 0; row < n[0] * n[1] * n[2]; row++)
-        for (int64_t i = 0; i < n[3]; i++) {
-            const int64_t b = row / n[2] / n[1], h = row / n[2] % n[1], j = row % n[2];
-            lab_put(t->v.view.data, t->v.view.type, lab_row(&t->v.view, b, h, j) + i,
-                    lab_get(t->k.view.data, t->k.view.type, lab_row(&t->k.view, b, h, j) + i));
-        }
-}
-
 /* To be called after a change of k or v. */
 static void cache_store(struct decoding *t) {
     lab_cache_values(&t->cache, &t->k.view, &t->v.view);
@@ -226,9 +215,7 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     t->seed = seed;
     problem_draw(t);
     const tess_problem *p = &t->problem;
-    tess_device_pattern declared = t->lists.pattern; /* without arrays */
-    declared.indices = NULL, declared.counts = NULL, declared.row_ptr = NULL;
-    declared.bits = NULL, declared.lengths = NULL;
+    const tess_device_pattern declared = lab_listed_declared(&t->lists.listed);
     assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, &error), TESS_OK);
     kernel_draw(t, &target);
     if (tess_plan_reserve(&t->plan, p, &declared, &target, &error))
@@ -245,8 +232,8 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     const size_t size = tess_plan_workspace_size(t->plan);
     assert_int_equal(lab_buffer_make(&t->workspace, size, 64), 0);
     memset(t->workspace.data, 0xff, size); /* NaN */
-    if (t->v_in_k)
-        v_from_k(t);
+    if (t->v_in_k) /* the same numbers in a tensor of its own */
+        lab_cache_values(&(struct lab_cache){.v_in_k = 1}, &t->k.view, &t->v.view);
     cache_store(t);
     modifiers_make(t);
     t->image = lab_device_alloc(TESS_CUDA, tess_plan_image_size(t->plan));
@@ -279,7 +266,8 @@ static void image_fill(struct decoding *t) {
     void *host = aligned_alloc(256, size);
     assert_non_null(host);
     memset(host, 0xaa, size);
-    assert_int_equal(check_filling(&given, &t->lists.pattern, t->plan, "test", &error), TESS_OK);
+    assert_int_equal(check_filling(&given, &t->lists.listed.pattern, t->plan, "test", &error),
+                     TESS_OK);
     const struct fill_job job = reserve_job(t->plan, &given, host);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     combines += job.header->combines;
@@ -333,9 +321,9 @@ static void hold(const struct decoding *t, const tess_pattern *pattern) {
             "scales %d %d, %s: %s",
             (unsigned long long)t->seed, (long long)t->problem.d_qk, (long long)t->problem.d_v,
             (long long)t->problem.heads_q, (long long)t->problem.heads_kv,
-            (int)t->lists.pattern.form, (long long)t->problem.page_size, (int)t->problem.k_type,
-            (int)t->problem.v_type, (int)t->problem.k_scale, (int)t->problem.v_scale,
-            t->plan->passes->kernel->name, report.message);
+            (int)t->lists.listed.pattern.form, (long long)t->problem.page_size,
+            (int)t->problem.k_type, (int)t->problem.v_type, (int)t->problem.k_scale,
+            (int)t->problem.v_scale, t->plan->passes->kernel->name, report.message);
     lab_oracle_free(&oracle);
 }
 
@@ -418,8 +406,8 @@ static void graphs_follow_images(void **state) {
             const struct device_sizes sizes = t.lists.sizes;
             device_lists_free(&t.lists);
             device_lists_make(&t.lists, &sizes, seed + 100 * replay);
-            if (t.lists.pattern.lengths && replay + 1 == REPLAYS) {
-                memset(t.lists.lengths.data, 0, t.lists.lengths.size);
+            if (t.lists.listed.pattern.lengths && replay + 1 == REPLAYS) {
+                memset(t.lists.listed.lengths.data, 0, t.lists.listed.lengths.size);
                 device_lists_expect(&t.lists);
             }
             t.scoring.position = t.lists.today[0] - t.problem.n_kv;

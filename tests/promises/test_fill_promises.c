@@ -41,7 +41,8 @@ static void reserving_survives_refusals(void **state) {
             tess_plan *plan = (tess_plan *)&error;
             const int64_t before = alloc_live();
             alloc_refuse(n, (int)(n % 2));
-            const tess_status status = tess_plan_reserve(&plan, &problem, &l.pattern, NULL, &error);
+            const tess_status status =
+                tess_plan_reserve(&plan, &problem, &l.listed.pattern, NULL, &error);
             refused = alloc_refused();
             alloc_refuse(0, 0);
             assert_int_equal(status, refused ? TESS_OUT_OF_MEMORY : TESS_OK);
@@ -81,8 +82,8 @@ static void fills_and_runs_allocate_nothing(void **state) {
             device_fill(&l, plan, &image); /* teams of threads are made here */
             assert_int_equal(tess_run(plan, &a, &error, NULL), TESS_OK);
             alloc_refuse(1, 1);
-            const tess_status filled =
-                tess_plan_fill(plan, &l.pattern, device_image(&image), a.image_size, &error, NULL);
+            const tess_status filled = tess_plan_fill(plan, &l.listed.pattern, device_image(&image),
+                                                      a.image_size, &error, NULL);
             const tess_status ran = tess_run(plan, &a, &error, NULL);
             const int64_t calls = alloc_calls();
             alloc_refuse(0, 0);

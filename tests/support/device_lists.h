@@ -1,10 +1,8 @@
-/*
- * Device patterns for tests: arrays drawn from a seed, and what they list, straight from the
- * definitions and in no hurry.
- */
+/* Device patterns for tests: sizes of all kinds, whose arrays the lab draws, and checks of fills. */
 #ifndef TESTS_DEVICE_LISTS_H
 #define TESTS_DEVICE_LISTS_H
 
+#include "lab/listed.h"
 #include "lab/rng.h"
 #include "support/support.h"
 
@@ -36,11 +34,10 @@ extern const struct device_sizes device_small;
 enum { DEVICE_PADDINGS = 8, DEVICE_PADDING = 6 };
 extern const int32_t device_paddings[DEVICE_PADDINGS][DEVICE_PADDING];
 
-/* A pattern, its arrays and what it lists. */
+/* A pattern, its arrays and what they list. */
 struct device_lists {
     struct device_sizes sizes;
-    tess_device_pattern pattern; /* points to what follows */
-    struct lab_buffer indices, counts, row_ptr, bits, lengths;
+    struct lab_listed listed;         /* tests may change what its arrays hold */
     uint8_t *mask;                    /* [batch][list_heads][n_q][n_kv] */
     int32_t *today;                   /* [batch] lengths, 0 for those that cannot be */
     int64_t faults, overflows, pairs; /* that a report must tell */

@@ -105,7 +105,7 @@ static void padding_of_indices(filled_filler *fill) {
     device_lists_make(&l, &sizes, 1);
     for (size_t i = 0; i < DEVICE_PADDINGS; i++) {
         for (int64_t row = 0; row < 3; row++)
-            memcpy(l.indices.data + row * (int64_t)sizeof *device_paddings,
+            memcpy(l.listed.indices.data + row * (int64_t)sizeof *device_paddings,
                    device_paddings[(i + (size_t)row) % DEVICE_PADDINGS], sizeof *device_paddings);
         device_lists_expect(&l);
         filled_alike(&l, fill, i);
@@ -118,8 +118,8 @@ static void counts_and_lengths(filled_filler *fill) {
     struct device_lists l;
     s.counts = s.lengths = 1;
     device_lists_make(&l, &s, 2);
-    int32_t *counts = (int32_t *)(void *)l.counts.data;
-    int32_t *lengths = (int32_t *)(void *)l.lengths.data;
+    int32_t *counts = (int32_t *)(void *)l.listed.counts.data;
+    int32_t *lengths = (int32_t *)(void *)l.listed.lengths.data;
     for (int32_t x = -1; x <= 8; x++) {
         counts[0] = x, counts[1] = 6 - x, counts[2] = x == 0 ? INT32_MIN : INT32_MAX;
         lengths[0] = x == 8 ? 41 : 40 - x, lengths[1] = x == 0 ? INT32_MIN : x;
@@ -140,15 +140,15 @@ static void blocks_of_capacities(filled_filler *fill) {
             device_lists_make(&l, &s, 3);
             for (int64_t row = 0; row < 3; row++) { /* 8 blocks each */
                 if (form == TESS_BLOCK_BITS)
-                    ((uint64_t *)(void *)l.bits.data)[row] = UINT64_MAX;
+                    ((uint64_t *)(void *)l.listed.bits.data)[row] = UINT64_MAX;
                 else
-                    ((int64_t *)(void *)l.row_ptr.data)[row + 1] = 8 * (row + 1);
+                    ((int64_t *)(void *)l.listed.row_ptr.data)[row + 1] = 8 * (row + 1);
             }
             if (form == TESS_BLOCK_ROWS)
-                ((int64_t *)(void *)l.row_ptr.data)[0] = 0;
+                ((int64_t *)(void *)l.listed.row_ptr.data)[0] = 0;
             for (int64_t i = 0; i < 24 && form == TESS_BLOCK_ROWS; i++)
-                ((int32_t *)(void *)l.indices.data)[i] = (int32_t)(i % 8);
-            l.sizes.capacity = capacity, l.pattern.capacity = capacity;
+                ((int32_t *)(void *)l.listed.indices.data)[i] = (int32_t)(i % 8);
+            l.sizes.capacity = capacity, l.listed.pattern.capacity = capacity;
             device_lists_expect(&l);
             filled_alike(&l, fill, (uint64_t)capacity);
             device_lists_free(&l);
@@ -165,7 +165,7 @@ static void limits_of_rows(filled_filler *fill) {
         s.capacity = limits[i], s.n_kv = limits[i], s.n_q = 2, s.lengths = i % 2;
         s.cut_lo = i % 3 ? 0 : -100;
         device_lists_make(&l, &s, 4);
-        int32_t *index = (int32_t *)(void *)l.indices.data;
+        int32_t *index = (int32_t *)(void *)l.listed.indices.data;
         for (int32_t k = 0; k < limits[i]; k++)
             index[k] = k, index[limits[i] + k] = (int32_t)limits[i] - 1 - k;
         device_lists_expect(&l);

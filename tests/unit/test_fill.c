@@ -228,7 +228,7 @@ static void padding_anywhere(void **state) {
     device_lists_make(&l, &device_small, 1);
     for (size_t i = 0; i < DEVICE_PADDINGS; i++) {
         for (int64_t row = 0; row < 3; row++)
-            memcpy(l.indices.data + row * (int64_t)sizeof *device_paddings,
+            memcpy(l.listed.indices.data + row * (int64_t)sizeof *device_paddings,
                    device_paddings[(i + (size_t)row) % DEVICE_PADDINGS], sizeof *device_paddings);
         lists_hold(&l);
     }
@@ -243,7 +243,7 @@ static void far_keys_are_sorted(void **state) {
     s.n_kv = 70001, s.capacity = 300, s.n_q = 1;
     device_lists_make(&l, &s, 3);
     for (int64_t i = 0; i < 300; i++)
-        ((int32_t *)(void *)l.indices.data)[i] =
+        ((int32_t *)(void *)l.listed.indices.data)[i] =
             (int32_t)(i % 100 + (i / 100 == 1 ? 65536 : 0)); /* equal but for the high digits */
     lists_hold(&l);
     device_lists_free(&l);
@@ -255,7 +255,7 @@ static void counts_at_the_capacity(void **state) {
     (void)state;
     s.counts = 1;
     device_lists_make(&l, &s, 2);
-    int32_t *counts = (int32_t *)(void *)l.counts.data;
+    int32_t *counts = (int32_t *)(void *)l.listed.counts.data;
     for (int32_t x = -1; x <= 8; x++) {
         counts[0] = x, counts[1] = 6 - x, counts[2] = x == 0 ? INT32_MIN : INT32_MAX;
         lists_hold(&l);
@@ -276,11 +276,12 @@ static void blocks_at_the_capacity(void **state) {
             device_lists_make(&l, &s, 4);
             if (form == 0)
                 for (int64_t row = 0; row < 3; row++)
-                    ((uint64_t *)(void *)l.bits.data)[row] =
+                    ((uint64_t *)(void *)l.listed.bits.data)[row] =
                         row < 2 ? UINT64_C(0x8000000041) : UINT64_C(0xff) >> (5 - more);
             else
                 for (int64_t row = 0; row <= 3; row++)
-                    ((int64_t *)(void *)l.row_ptr.data)[row] = 3 * row + (row == 3 ? more : 0);
+                    ((int64_t *)(void *)l.listed.row_ptr.data)[row] =
+                        3 * row + (row == 3 ? more : 0);
             lists_hold(&l);
             assert_int_equal(l.overflows, more == 1 ? 2 : 0); /* for each of two batches */
             device_lists_free(&l);
@@ -295,7 +296,7 @@ static void rows_that_overlap(void **state) {
     s.form = TESS_BLOCK_ROWS, s.list_heads = 2, s.heads_kv = 2, s.capacity = 9;
     device_lists_make(&l, &s, 4);
     static const int64_t ptr[] = {0, 9, 5, 9, 0, 9, 9, 9};
-    memcpy(l.row_ptr.data, ptr, sizeof ptr);
+    memcpy(l.listed.row_ptr.data, ptr, sizeof ptr);
     lists_hold(&l);
     assert_true(l.overflows == 2 && l.faults == 1);
     device_lists_free(&l);

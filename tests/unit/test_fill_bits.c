@@ -48,7 +48,7 @@ static void a_plan_serves_every_length(void **state) {
     struct tensors t;
     static const int32_t global_and_window[4] = {0, 4, -33, -1};
     device_lists_make(&l, &s, 1);
-    memcpy(l.indices.data, global_and_window, sizeof global_and_window);
+    memcpy(l.listed.indices.data, global_and_window, sizeof global_and_window);
     for (int type = 0; type < 2; type++) {
         tess_problem problem = device_problem(&s, 32);
         problem.type = type ? TESS_BF16 : TESS_F32;
@@ -57,7 +57,7 @@ static void a_plan_serves_every_length(void **state) {
         for (int32_t length = 0; length <= 300; length += length < 40 ? 1 : 13) {
             const int64_t d = type ? 16 : 32; /* of floats that hold a row */
             struct guarded k = guarded_make(s.n_kv, d, length), v = guarded_make(s.n_kv, d, length);
-            *(int32_t *)(void *)l.lengths.data = length;
+            *(int32_t *)(void *)l.listed.lengths.data = length;
             for (int64_t i = 0; i < length * 32; i++) {
                 const int64_t row = i / 32 % 7 == 3 ? 0 : i; /* some rows are alike */
                 lab_put(k.rows, problem.type, i, lab_normal(4, 1, (uint64_t)row));
@@ -104,8 +104,8 @@ static void batches_are_apart(void **state) {
     const uint64_t word = 99;
     device_lists_make(&l, &s, 1);
     static const int32_t lengths[] = {150, 0, 37}, all[] = {0, -1, 0, -1};
-    memcpy(l.lengths.data, lengths, sizeof lengths);
-    memcpy(l.indices.data, all, sizeof all);
+    memcpy(l.listed.lengths.data, lengths, sizeof lengths);
+    memcpy(l.listed.indices.data, all, sizeof all);
     device_lists_expect(&l);
     tess_problem problem = device_problem(&s, 16);
     problem.alibi = 1, problem.dropout = 0.5;
@@ -117,9 +117,9 @@ static void batches_are_apart(void **state) {
     run(&t, plan, &a);
     s.batch = 1;
     device_lists_make(&one, &s, 1);
-    memcpy(one.indices.data, all, sizeof all);
+    memcpy(one.listed.indices.data, all, sizeof all);
     for (int64_t b = 0; b < 3; b++) {
-        *(int32_t *)(void *)one.lengths.data = lengths[b];
+        *(int32_t *)(void *)one.listed.lengths.data = lengths[b];
         device_lists_expect(&one);
         tess_problem alone = problem;
         alone.batch = 1, alone.batch_offset = b;
@@ -236,7 +236,7 @@ static void counts_change_between_runs(void **state) {
     s.counts = 1, s.n_kv = 900, s.capacity = 800, s.n_q = 2;
     device_lists_make(&l, &s, 6);
     for (int32_t i = 0; i < 1600; i++)
-        ((int32_t *)(void *)l.indices.data)[i] = i * 7 % 900;
+        ((int32_t *)(void *)l.listed.indices.data)[i] = i * 7 % 900;
     tess_problem problem = device_problem(&s, 16);
     problem.part_keys = 128;
     tensors_make(&t, &problem, 3);
@@ -245,7 +245,7 @@ static void counts_change_between_runs(void **state) {
     uint64_t empty = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tess_fill_report report = tess_fill_report_init();
-        memcpy(l.counts.data, counts[i], sizeof counts[i]);
+        memcpy(l.listed.counts.data, counts[i], sizeof counts[i]);
         device_lists_expect(&l);
         device_fill(&l, plan, &image);
         tess_pattern *pattern = device_lists_pattern(&l);

@@ -60,7 +60,7 @@ static void emulated_fill(const struct fill_params *p, uint64_t seed) {
 /* Targets of few multiprocessors and little shared memory, so that teams and windows are of all sizes. */
 static void kernels_fill(const tess_plan *plan, const struct device_lists *l, void *memory,
                          uint64_t seed) {
-    struct fill_job job = reserve_job(plan, &l->pattern, memory);
+    struct fill_job job = reserve_job(plan, &l->listed.pattern, memory);
     struct lab_buffer scratch;
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));

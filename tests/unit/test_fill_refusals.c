@@ -137,26 +137,26 @@ static void fill_and_run_refuse_by_name(void **state) {
     const size_t size = tess_plan_image_size(plan);
     assert_true(size > 0 && tess_plan_image_size(host) == 0);
 
-    fill_refuses(NULL, &l.pattern, memory, size, TESS_INVALID_ARGUMENT, "plan is NULL");
-    fill_refuses(host, &l.pattern, memory, size, TESS_INVALID_ARGUMENT, "tess_plan_reserve");
+    fill_refuses(NULL, &l.listed.pattern, memory, size, TESS_INVALID_ARGUMENT, "plan is NULL");
+    fill_refuses(host, &l.listed.pattern, memory, size, TESS_INVALID_ARGUMENT, "tess_plan_reserve");
     fill_refuses(plan, NULL, memory, size, TESS_INVALID_ARGUMENT, "NULL");
-    fill_refuses(plan, &l.pattern, NULL, size, TESS_INVALID_ARGUMENT, "image");
-    fill_refuses(plan, &l.pattern, memory + 64, size, TESS_INVALID_ARGUMENT, "image");
-    fill_refuses(plan, &l.pattern, memory, size - 1, TESS_WORKSPACE_TOO_SMALL, "must have");
-    tess_device_pattern bad = l.pattern;
+    fill_refuses(plan, &l.listed.pattern, NULL, size, TESS_INVALID_ARGUMENT, "image");
+    fill_refuses(plan, &l.listed.pattern, memory + 64, size, TESS_INVALID_ARGUMENT, "image");
+    fill_refuses(plan, &l.listed.pattern, memory, size - 1, TESS_WORKSPACE_TOO_SMALL, "must have");
+    tess_device_pattern bad = l.listed.pattern;
     bad.capacity = 5;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "capacity is 5");
-    bad = l.pattern, bad.block_kv = 2;
+    bad = l.listed.pattern, bad.block_kv = 2;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "block_kv is 2");
-    bad = l.pattern, bad.cut_hi = 7;
+    bad = l.listed.pattern, bad.cut_hi = 7;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "cut_hi is 7");
-    bad = l.pattern, bad.form = TESS_BLOCK_ROWS;
+    bad = l.listed.pattern, bad.form = TESS_BLOCK_ROWS;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "form");
-    bad = l.pattern, bad.indices = NULL;
+    bad = l.listed.pattern, bad.indices = NULL;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "indices is NULL");
-    bad = l.pattern, bad.bits = (const uint64_t *)(const void *)memory;
+    bad = l.listed.pattern, bad.bits = (const uint64_t *)(const void *)memory;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "bits is given");
-    bad = l.pattern, bad.lengths = (const int32_t *)(const void *)(memory + 2);
+    bad = l.listed.pattern, bad.lengths = (const int32_t *)(const void *)(memory + 2);
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "lengths is not aligned");
     for (size_t i = 0; i < size; i++)
         assert_int_equal((unsigned char)memory[i], 0xaa);
@@ -182,7 +182,7 @@ static void fill_and_run_refuse_by_name(void **state) {
     assert_int_equal(tess_run(plan, &a, &error, NULL), TESS_WORKSPACE_TOO_SMALL);
     /* An image of another plan. */
     struct lab_buffer other_image;
-    l.pattern.capacity = 5, l.sizes.capacity = 5;
+    l.listed.pattern.capacity = 5, l.sizes.capacity = 5;
     tess_plan *other = device_plan(&l, &problem, &other_image);
     a = arguments_of(&t, other, memory);
     assert_int_equal(tess_run(other, &a, &error, NULL), TESS_INVALID_ARGUMENT);
