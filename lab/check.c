@@ -170,14 +170,7 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
 /* The runs, in order; any failure ends them. */
 static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
                  const struct lab_planned *again, tess_pipeline pipeline) {
-    const struct lab_run first = {.planned = planned,
-                                  .q = &w->s.q,
-                                  .k = &w->s.k,
-                                  .v = &w->s.v,
-                                  .o = &w->s.o,
-                                  .lse = &w->s.lse,
-                                  .modifiers = &w->s.modifiers,
-                                  .cache = &w->s.cache};
+    const struct lab_run first = lab_setting_run(&w->s, planned);
     struct lab_named_run r = {first, lab_pipeline_name((int)pipeline)};
     if (lab_ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
         same_again(out, w, &first, again, pipeline))

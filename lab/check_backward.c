@@ -169,15 +169,7 @@ void lab_check_backward(struct lab_outcome *out, struct lab_work *w,
                         const struct lab_planned *planned, const struct lab_planned *again,
                         const tess_problem *problem, const tess_target *target) {
     struct lab_setting *s = &w->s;
-    const struct lab_run first = {.planned = planned,
-                                  .q = &s->q,
-                                  .k = &s->k,
-                                  .v = &s->v,
-                                  .o = s->c.given == LAB_GIVEN_DELTA ? NULL : &s->o,
-                                  .lse = &s->lse,
-                                  .modifiers = &s->modifiers,
-                                  .given = &s->given,
-                                  .wanted = &s->wanted};
+    const struct lab_run first = lab_setting_run(s, planned);
     struct lab_named_run r = {first, lab_pipeline_name((int)problem->pipeline)};
     const int64_t all = INT64_MAX;
     if (delta_is_right(out, w, &first) || lab_ran(out, &r, lab_run_whole) ||

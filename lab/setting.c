@@ -68,6 +68,20 @@ void lab_setting_free(struct lab_setting *s) {
     memset(s, 0, sizeof *s);
 }
 
+struct lab_run lab_setting_run(struct lab_setting *s, const struct lab_planned *planned) {
+    const int backward = lab_case_backward(&s->c);
+    return (struct lab_run){.planned = planned,
+                            .q = &s->q,
+                            .k = &s->k,
+                            .v = &s->v,
+                            .o = backward && s->c.given == LAB_GIVEN_DELTA ? NULL : &s->o,
+                            .lse = &s->lse,
+                            .modifiers = &s->modifiers,
+                            .cache = &s->cache,
+                            .given = backward ? &s->given : NULL,
+                            .wanted = backward ? &s->wanted : NULL};
+}
+
 struct lab_scoring lab_setting_scoring(const struct lab_setting *s) {
     struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
     scoring.lengths = s->listed.today;

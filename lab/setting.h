@@ -6,6 +6,7 @@
 #include "lab/cache.h"
 #include "lab/listed.h"
 #include "lab/modifiers.h"
+#include "lab/run.h"
 
 struct lab_setting {
     struct lab_case c;
@@ -26,6 +27,9 @@ void lab_setting_free(struct lab_setting *setting);
 /* Another o or lse, or K or V, of the setting's layout. 0, or -1 without memory. */
 int lab_setting_again(const struct lab_setting *setting, const struct lab_tensor *like,
                       struct lab_tensor *tensor);
+
+/* A run of a plan over the setting's tensors, into its o and lse; of a backward, into its gradients. */
+struct lab_run lab_setting_run(struct lab_setting *setting, const struct lab_planned *planned);
 
 /* How the oracle scores: modifiers, today's lengths, and how the cache holds keys and values. */
 struct lab_scoring lab_setting_scoring(const struct lab_setting *setting);

@@ -57,7 +57,6 @@ static void lane_free(struct lane *lane) {
 static void repeats(const struct lab_case *c, tess_pipeline pipeline, int times) {
     struct lab_work w;
     struct lab_planned p;
-    struct lab_run first = {.planned = &p};
     struct lab_mirror inputs;
     struct lane lanes[2];
     tess_arguments a = tess_arguments_init();
@@ -65,8 +64,7 @@ static void repeats(const struct lab_case *c, tess_pipeline pipeline, int times)
     char why[LAB_WHY] = "";
     work_make(&w, c);
     planned_make(&p, &w, pipeline);
-    first.q = &w.s.q, first.k = &w.s.k, first.v = &w.s.v, first.o = &w.s.o, first.lse = &w.s.lse;
-    first.modifiers = &w.s.modifiers;
+    const struct lab_run first = lab_setting_run(&w.s, &p);
     assert_int_equal(lab_run_whole(&first, why), 0);
     size_t size = w.s.o.buffer.size;
     unsigned char *wanted = malloc(size);
@@ -131,15 +129,7 @@ static void gradients_of_case_repeat(const char *text, tess_pipeline pipeline) {
     const struct lab_case c = case_of(text);
     work_make(&w, &c);
     planned_make(&p, &w, pipeline);
-    struct lab_run run = {.planned = &p,
-                          .q = &w.s.q,
-                          .k = &w.s.k,
-                          .v = &w.s.v,
-                          .o = &w.s.o,
-                          .lse = &w.s.lse,
-                          .modifiers = &w.s.modifiers,
-                          .given = &w.s.given,
-                          .wanted = &w.s.wanted};
+    struct lab_run run = lab_setting_run(&w.s, &p);
     assert_int_equal(lab_run_whole(&run, why), 0);
     run.wanted = &w.wanted2;
     for (int r = 0; r < REPEATS; r++)
@@ -202,13 +192,7 @@ static int rows_apart(const struct lab_case *c, tess_pipeline pipeline) {
     char why[LAB_WHY] = "";
     work_make(&w, c);
     planned_make(&p, &w, pipeline);
-    const struct lab_run run = {.planned = &p,
-                                .q = &w.s.q,
-                                .k = &w.s.k,
-                                .v = &w.s.v,
-                                .o = &w.s.o,
-                                .lse = &w.s.lse,
-                                .modifiers = &w.s.modifiers};
+    const struct lab_run run = lab_setting_run(&w.s, &p);
     assert_int_equal(lab_run_whole(&run, why), 0);
 
     tess_tensor q = apart_make(&w.s.q.view), k = apart_make(&w.s.k.view),

@@ -14,70 +14,15 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/fill.h"
-#include "lab/guard.h"
 #include "lab/half.h"
-#include "pattern/pattern.h"
+#include "support/stage.h"
 
-struct stage {
-    struct lab_case c;
-    tess_pattern *pattern;
-    tess_plan *plan;
-    struct lab_tensor q, k, v;
-    struct lab_buffer scores;
-};
-
-static void stage_make(struct stage *s, const char *text) {
-    char why[LAB_WHY];
-    tess_error error = tess_error_init();
-    if (lab_case_parse(&s->c, text, why))
-        fail_msg("%s: %s", text, why);
-    if (lab_case_pattern(&s->c, &s->pattern, &error))
-        fail_msg("%s: %s", text, error.message);
-    const struct lab_case *c = &s->c;
-    const int64_t q[4] = {c->b, c->h, c->n, c->d}, k[4] = {c->b, c->hkv, c->nkv, c->d};
-    const int64_t v[4] = {c->b, c->hkv, c->nkv, c->dv};
-    assert_int_equal(0, lab_tensor_make(&s->q, c->type, q, c->layout, c->align));
-    assert_int_equal(0, lab_tensor_make(&s->k, c->type, k, c->layout, c->align));
-    assert_int_equal(0, lab_tensor_make(&s->v, c->type, v, c->layout, c->align));
-    lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
-    assert_int_equal(0, lab_fill_poison(s->pattern, c->h, &s->k.view, &s->v.view));
-    tess_problem problem = lab_case_problem(c, TESS_STAGED);
-    if (tess_plan_create(&s->plan, &problem, s->pattern, NULL, &error))
-        fail_msg("%s: %s", text, error.message);
-    size_t size = (size_t)tess_plan_scores_count(s->plan) * sizeof(float);
-    assert_int_equal(0, lab_buffer_make(&s->scores, size, 64));
-}
-
-static void stage_free(struct stage *s) {
-    tess_plan_free(s->plan);
-    tess_pattern_free(s->pattern);
-    lab_tensor_free(&s->q);
-    lab_tensor_free(&s->k);
-    lab_tensor_free(&s->v);
-    lab_buffer_free(&s->scores);
-}
-
-/* Runs between canaries, scores poisoned before. */
-static void stage_run(struct stage *s) {
-    char why[LAB_WHY];
-    struct lab_buffer workspace;
-    tess_error error = tess_error_init();
-    size_t size = tess_plan_stage_workspace_size(s->plan, TESS_STAGE_SDDMM);
-    assert_int_equal(0, lab_buffer_make(&workspace, size, 64));
-    lab_buffer_poison(&s->scores);
+static void sddmm_run(struct stage *s) {
     tess_arguments arguments = tess_arguments_init();
     arguments.q = &s->q.view;
     arguments.k = &s->k.view;
-    arguments.scores = (float *)(void *)s->scores.data;
-    arguments.workspace = workspace.data;
-    arguments.workspace_size = workspace.size;
-    if (tess_sddmm(s->plan, &arguments, &error, NULL))
-        fail_msg("%s", error.message);
-    if (lab_buffer_check(&s->scores, "scores", why) ||
-        lab_buffer_check(&workspace, "workspace", why))
-        fail_msg("%s", why);
-    lab_buffer_free(&workspace);
+    lab_buffer_poison(&s->scores);
+    stage_run(s, TESS_STAGE_SDDMM, tess_sddmm, arguments);
 }
 
 /* The score of query i and key j of query head h, and its size. */
@@ -143,7 +88,7 @@ static void every_value_is_right(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct stage s;
         stage_make(&s, cases[i]);
-        stage_run(&s);
+        sddmm_run(&s);
         const float *scores = (const float *)(const void *)s.scores.data;
         int64_t at = 0;
         for (int64_t b = 0; b < s.c.b; b++)
@@ -161,7 +106,7 @@ static void nan_in_a_listed_key_reaches_its_rows_only(void **state) {
     (void)state;
     stage_make(&s, "h=1,n=16,d=3,block=16x16,pattern=causal");
     lab_put(s.k.view.data, TESS_F32, lab_row(&s.k.view, 0, 0, 10) + 1, NAN);
-    stage_run(&s);
+    sddmm_run(&s);
     scores = (float *)(void *)s.scores.data;
     for (int r = 0; r < 16; r++)
         for (int c = 0; c < 16; c++) {

@@ -33,13 +33,7 @@ static int one(const struct lab_case *c, tess_backend backend, tess_pipeline pip
         snprintf(why, sizeof why, "%s", error.message);
         failed = 1;
     }
-    const struct lab_run run = {.planned = &planned,
-                                .q = &s.q,
-                                .k = &s.k,
-                                .v = &s.v,
-                                .o = &s.o,
-                                .lse = &s.lse,
-                                .modifiers = &s.modifiers};
+    const struct lab_run run = lab_setting_run(&s, &planned);
     if (!failed)
         failed = lab_run_whole(&run, why);
     if (failed)

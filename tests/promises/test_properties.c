@@ -22,12 +22,6 @@ static const char *const cases[] = {
     "b=2,h=2,n=129,d=64,pattern=segments(40,50)&causal,block=8x8,seed=13",
     "h=1,n=2500,d=8,pattern=global(2)+blockdiag(60),block=64x64,seed=14",
 };
-static const tess_pipeline pipelines[] = {TESS_FUSED, TESS_STAGED};
-
-#define FOR_EACH_CASE(s, pipeline)                                                                 \
-    for (size_t i_ = 0; i_ < sizeof cases / sizeof *cases; i_++)                                   \
-        for (size_t p_ = 0; p_ < 2 && (setting_make(s, cases[i_]), pipeline = pipelines[p_], 1);   \
-             p_++, lab_setting_free(s))
 
 /* Rows of the output in the order batch, head, query. */
 static int64_t rows(const tess_tensor *t) {

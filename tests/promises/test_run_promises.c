@@ -25,12 +25,6 @@ static const char *const cases[] = {
     "b=2,h=3,hkv=1,n=257,d=64,dtype=f16,pattern=strided(20,9),block=8x8,layout=padded,seed=3",
     "h=1,n=1500,d=16,pattern=global(1)+window(3,0),block=64x64,seed=4",
 };
-static const tess_pipeline pipelines[] = {TESS_FUSED, TESS_STAGED};
-
-#define FOR_EACH_CASE(s, pipeline)                                                                 \
-    for (size_t i_ = 0; i_ < sizeof cases / sizeof *cases; i_++)                                   \
-        for (size_t p_ = 0; p_ < 2 && (setting_make(s, cases[i_]), pipeline = pipelines[p_], 1);   \
-             p_++, lab_setting_free(s))
 
 /* The bits of o and lse. */
 static uint64_t bits(const struct lab_setting *s) {

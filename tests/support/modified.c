@@ -32,13 +32,7 @@ static int runs(struct lab_setting *s, tess_backend backend, tess_pipeline pipel
     const tess_status status = lab_planned_make(&planned, &problem, s->pattern, &target, &error);
     if (status && status != TESS_UNSUPPORTED)
         fail_msg("%s: %s", s->c.pattern, error.message);
-    const struct lab_run run = {.planned = &planned,
-                                .q = &s->q,
-                                .k = &s->k,
-                                .v = &s->v,
-                                .o = &s->o,
-                                .lse = &s->lse,
-                                .modifiers = &s->modifiers};
+    const struct lab_run run = lab_setting_run(s, &planned);
     if (!status && lab_run_whole(&run, why))
         fail_msg("%s: %s", s->c.pattern, why);
     lab_planned_free(&planned);
@@ -336,7 +330,8 @@ static void gradient_slice_is_right(const char *name, const struct lab_gradient 
         memcpy(part.value + x * whole->dim, whole->value + row * whole->dim, bytes);
         part.size[x] = whole->size[row];
     }
-    lab_compare_gradient(&report, name, &part, &got, &(struct lab_gradient_rule){type, type, 0, 256});
+    lab_compare_gradient(&report, name, &part, &got,
+                         &(struct lab_gradient_rule){type, type, 0, 256});
     if (!report.ok)
         fail_msg("%s", report.message);
     free(part.value);

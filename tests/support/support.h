@@ -44,4 +44,11 @@ void setting_run_plan(struct lab_setting *s, const tess_plan *plan);
 void setting_run(struct lab_setting *s, const tess_pattern *pattern, tess_pipeline pipeline,
                  int64_t threads);
 
+/* The statement that follows for each case string of the array `cases`, by either pipeline. */
+#define FOR_EACH_CASE(s, pipeline)                                                                 \
+    for (size_t i_ = 0; i_ < sizeof cases / sizeof *cases; i_++)                                   \
+        for (int p_ = TESS_FUSED;                                                                  \
+             p_ <= TESS_STAGED && (setting_make(s, cases[i_]), pipeline = (tess_pipeline)p_, 1);   \
+             p_++, lab_setting_free(s))
+
 #endif

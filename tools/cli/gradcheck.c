@@ -67,23 +67,15 @@ static tess_status plans_make(struct gradcheck *c, tess_backend backend, tess_pi
 /* o and lse of the forward, then gradients. 0, or -1 and why. */
 static int gradients_run(struct gradcheck *c, char why[LAB_WHY]) {
     struct lab_setting *s = &c->s;
-    struct lab_run run = {.planned = &c->backward,
-                          .q = &s->q,
-                          .k = &s->k,
-                          .v = &s->v,
-                          .o = &s->o,
-                          .lse = &s->lse,
-                          .modifiers = &s->modifiers,
-                          .given = &s->given};
+    const struct lab_run run = lab_setting_run(s, &c->backward);
+    struct lab_run delta = run;
+    delta.o = &s->o, delta.wanted = NULL;
     if (isnan(gradcheck_loss(c))) {
         snprintf(why, LAB_WHY, "the forward gives no finite loss");
         return -1;
     }
-    if (s->c.given == LAB_GIVEN_DELTA && lab_run_delta(&run, why))
+    if (s->c.given == LAB_GIVEN_DELTA && lab_run_delta(&delta, why))
         return -1;
-    if (s->c.given == LAB_GIVEN_DELTA)
-        run.o = NULL;
-    run.wanted = &s->wanted;
     return lab_run_whole(&run, why);
 }
 

@@ -85,13 +85,8 @@ static double given(const struct lab_tensor *t, int64_t x, int64_t d) {
 double gradcheck_loss(struct gradcheck *c) {
     char why[LAB_WHY];
     struct lab_setting *s = &c->s;
-    const struct lab_run run = {.planned = &c->forward,
-                                .q = &s->q,
-                                .k = &s->k,
-                                .v = &s->v,
-                                .o = &s->o,
-                                .lse = &s->lse,
-                                .modifiers = &s->modifiers};
+    struct lab_run run = lab_setting_run(s, &c->forward);
+    run.o = &s->o, run.given = NULL, run.wanted = NULL; /* a forward of a case of the backward */
     double loss = 0;
     if (lab_run_whole(&run, why)) {
         report("gradcheck", "%s", why);

@@ -117,20 +117,6 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
     return it;
 }
 
-/* Queries in rows, scaled; zeros to the end of the last vector. */
-static void item_load_rows(const struct item *it, const struct cpu_head *q) {
-    const struct problem *p = it->args->problem;
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
-        float *row = it->s.qt + r * p->d_qk;
-        it->s.factor[r] = 1;
-        if (r < it->rows)
-            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
-                                                    p->scale * LOG2_E);
-        else
-            memset(row, 0, (size_t)p->d_qk * sizeof *row);
-    }
-}
-
 /* Lanes without a query are as those of empty ones. */
 static void item_load(struct item *it) {
     const struct kernel_args *args = it->args;
@@ -140,7 +126,7 @@ static void item_load(struct item *it) {
     const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
     const float kept = gradient_kept(p);
     if (it->listed) {
-        item_load_rows(it, &q);
+        cpu_load_query_rows(s->qt, s->factor, &q, it->first, it->rows, p->d_qk, p->scale * LOG2_E);
         pairs_load(s->dot, &d_o, it->first, it->rows, p->d_v);
     } else {
         it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,

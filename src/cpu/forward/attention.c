@@ -215,20 +215,6 @@ static void tile_finish(const struct item *it, const struct state *s, float *row
         *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
 }
 
-/* Queries as listed.h has them; rows that fill up the last set are 0. */
-static void item_load_rows(const struct item *it, const struct cpu_head *q) {
-    const struct problem *p = it->args->problem;
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
-        float *row = it->s.qt + r * p->d_qk;
-        it->s.factor[r] = 1;
-        if (r < it->rows)
-            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
-                                                    p->scale * LOG2_E);
-        else
-            memset(row, 0, (size_t)p->d_qk * sizeof *row);
-    }
-}
-
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
@@ -252,7 +238,8 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
 #endif
     it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.listed)
-        item_load_rows(&it, &q);
+        cpu_load_query_rows(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
+                            p->scale * LOG2_E);
     else
         it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
                                       p->scale * LOG2_E, it.s.row);

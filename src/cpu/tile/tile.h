@@ -208,6 +208,19 @@ static inline double cpu_load_query(float *out, const char *row, tess_type type,
     return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
 }
 
+/* The same of rows first ... of q, d floats each: rows as listed.h has them, up to the end of the last
+ * vector of rows, whose rest is 0. */
+static inline void cpu_load_query_rows(float *out, float *factor, const struct cpu_head *q,
+                                       int64_t first, int64_t rows, int64_t d, double scale) {
+    for (int64_t r = 0; r < cpu_lanes(rows); r++) {
+        factor[r] = 1;
+        if (r < rows)
+            factor[r] = (float)cpu_load_query(out + r * d, cpu_row(q, first, r), q->type, d, scale);
+        else
+            memset(out + r * d, 0, (size_t)d * sizeof *out);
+    }
+}
+
 /* column *= scale. Answers 0, and does not, where some lane may need a shift. */
 static inline int cpu_scale_column(float *column, int64_t width, int64_t d, double scale) {
     vf some[4] = {{0}};
