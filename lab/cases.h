@@ -17,8 +17,8 @@ struct lab_cases {
 /* Adds a case. 0, or -1 without memory. */
 int lab_cases_add(struct lab_cases *cases, const struct lab_case *c);
 
-/* Adds those of a file. 0; or -1 and the reason, with the line, in why: a file that cannot be read,
- * that has none, or a line that is no case. lab_cases_free in either case. */
+/* Adds the cases of a file. 0; or -1 and why, with the line: the file cannot be read or has no case, or
+ * the line is no case. lab_cases_free in either case. */
 int lab_cases_read(struct lab_cases *cases, const char *path, char why[LAB_WHY]);
 void lab_cases_free(struct lab_cases *cases);
 

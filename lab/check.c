@@ -140,8 +140,8 @@ static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, cons
     return 0;
 }
 
-/* Runs into o2 and lse2 that must give the bits of the first: the plan made again for other
- * threads, stage by stage, and on a device the ways in which it can be given work. */
+/* Runs into o2 and lse2 that must give the bits of the first: by a plan for other threads, stage by stage,
+ * and on a device by another stream and as a graph. */
 static int same_again(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first,
                       const struct lab_planned *again, tess_pipeline pipeline) {
     int device = first->planned->backend != TESS_CPU;

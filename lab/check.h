@@ -40,11 +40,17 @@ struct lab_outcome {
 };
 
 /*
- * Runs it: right within the bounds, no canary touched, no input and no image changed; the same bits
- * again with another number of threads, (staged) stage by stage, and (CUDA) on another stream and
- * replayed as a graph; right without an lse; and rows far from any NaN the same bits as without it.
- * A backward: every gradient that the case wants is right, one of them alone too (dQ then with the same
- * bits), and delta where the case gives it. Refused means that the named kernel does not do this problem.
+ * Runs the work and holds the answer. Passed means:
+ *
+ *   right       within the bounds, also without an lse; no canary touched, no input and no image changed
+ *   repeatable  the same bits with another number of threads and, staged, stage by stage; on CUDA, on
+ *               another stream and replayed as a graph
+ *   local       rows far from any NaN have the same bits as without NaN
+ *   filled      a fill's report tells the pairs, faults and overflows that the lists have
+ *   backward    every gradient that the case wants is right, also one alone (dQ then with the same bits),
+ *               and delta where the case gives delta
+ *
+ * Refused means that the named kernel does not do this problem.
  */
 void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                tess_pipeline pipeline, const char *kernel);

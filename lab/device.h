@@ -15,8 +15,8 @@
 int lab_device_available(tess_backend backend);
 
 /* Why an operation's pipeline cannot run on a backend here: "no device", "no fused kernel", "no staged
- * kernel", of a backward "no fused backward", "no staged backward"; NULL when the library has kernels
- * for all of its stages, usable or not. */
+ * kernel"; of a backward "no fused backward", "no staged backward". NULL: the library has kernels for all
+ * stages of the pipeline, usable or not. */
 const char *lab_device_lacks(tess_backend backend, tess_operation operation,
                              tess_pipeline pipeline);
 

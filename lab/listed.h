@@ -1,7 +1,7 @@
 /*
- * Device patterns: arrays drawn from a seed (listed_draw.c), what the arrays list, straight from the
- * definitions of docs/semantics.md, "Lists that live on the device" (listed.c), and copies of the arrays
- * in a backend's memory (listed_place.c).
+ * Device patterns. listed_draw.c draws arrays from a seed. listed.c says what arrays list, straight from the
+ * definitions (docs/semantics.md, "Lists that live on the device"). listed_place.c copies arrays to a
+ * backend's memory.
  */
 #ifndef LAB_LISTED_H
 #define LAB_LISTED_H

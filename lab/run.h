@@ -48,8 +48,8 @@ struct lab_run {
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };
 
-/* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0 when it
- * ran, no canary was touched and no input and no image was changed; else -1 and why. */
+/* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0: the run
+ * succeeded, touched no canary and changed no input and no image; else -1 and why. */
 int lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);
 int lab_run_stages(const struct lab_run *run, char why[LAB_WHY]);
 

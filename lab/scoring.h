@@ -26,8 +26,8 @@ struct lab_scoring {
     const float *alibi, *sink; /* [heads_q], NULL: none */
     int64_t dropped;           /* of 65536 */
     uint64_t seed;
-    /* Where this problem lies in the whole one: added to a head's number (b * heads + h, where heads 0
-     * are q's own), to queries, to keys, and to positions i + n_kv - n_q of queries. */
+    /* Where this problem lies in a longer one. Added to: a head's number b * heads + h (heads 0: as many as
+     * q has); queries; keys; positions i + n_kv - n_q of queries. */
     int64_t first_head, heads, first_query, first_key, position;
     const int32_t *key_positions;    /* [n_kv], NULL: j + first_key */
     const int32_t *lengths;          /* [batches] that stand for n_kv, NULL: n_kv */

@@ -1,5 +1,5 @@
-/* Patterns of a case by way of the other constructors: the spec's rows or blocks, written down as a
- * mask, as lists, as indices, as bytes or bits, and read back by the library. */
+/* Patterns of a case by way of the other constructors. The spec's rows or blocks are written down as a
+ * mask, lists, indices, bytes or bits, and read back by the library. */
 #include "lab/case.h"
 #include "lab/rng.h"
 

@@ -1,7 +1,7 @@
 /*
- * Block rows are taken in turn by whichever thread is free. Scores of a block row stand side by side
- * in a strip, one product for each of its tiles; after the softmax of the strip's rows each tile's
- * weights are multiplied with its values, and added up in the output.
+ * Block rows, taken by whichever thread is free. Scores of a block row stand side by side in a strip, one
+ * product for each tile. After the softmax of the strip's rows, P of each tile is multiplied with the
+ * tile's V and added up in the output.
  */
 #include "baselines/blocks.h"
 

@@ -33,10 +33,10 @@ struct bench_softmax {
 /* cuBLAS, loaded when first called (cublas.c). f32 is f32: no TF32. */
 const char *bench_gemm_cublas(const struct bench_gemm *g, tess_stream stream);
 
-/* The tiled product of "Blocked Dynamic Sparse Attention" (Goel and Agrawal): a block of threads
- * for each tile of C, a thread for each element, stripes of A and B through shared memory, several
- * between two synchronisations; and the same with small tiles, a stripe at a time, as in "Sparse
- * Attention in CUDA" (Di and Park). f32 (cuda/dense.cu). */
+/* Tiled products in f32 (cuda/dense.cu): a thread block for each tile of C, a thread for each element,
+ * stripes of A and B through shared memory. The first takes several stripes between two
+ * synchronisations, as in "Blocked Dynamic Sparse Attention" (Goel and Agrawal). The second has small
+ * tiles and takes a stripe at a time, as in "Sparse Attention in CUDA" (Di and Park). */
 const char *bench_gemm_tiled(const struct bench_gemm *g, tess_stream stream);
 const char *bench_gemm_small_tiles(const struct bench_gemm *g, tess_stream stream);
 

@@ -1,6 +1,6 @@
 /*
- * How fast the L2 cache fills shared memory, by boxes as the attention kernels fetch them, and how
- * much of that is left beside tensor cores: the bound of tiles that read every key for few queries.
+ * How fast the L2 cache fills shared memory by TMA tile copies, as the attention kernels fetch, and how
+ * much of that rate is left beside tensor cores: the bound of tiles that read every key for few queries.
  * README.md says how to run it and what the columns are.
  *
  * A CTA has a ring of tiles of KEYS rows. Each of its issuing warps fills every warps'th of them, by

@@ -31,10 +31,10 @@ double bench_floor_bytes(const tess_problem *problem, tess_stage stage,
                          const struct bench_amounts *amounts);
 
 /*
- * The least milliseconds that a stage of a plan can take: useful FLOPs over the matrix rate of the
- * type, or bytes over the copy rate where they are more than the limits' kept; and for
- * TESS_STAGE_ATTENTION the keys that its query tiles gather over the rate of the L2 cache. NAN when
- * a rate is not known.
+ * The least milliseconds that a stage of a plan can take, the largest of: useful FLOPs over the matrix
+ * rate of the type; bytes over the copy rate, where there are more bytes than the limits' `kept`; and for
+ * TESS_STAGE_ATTENTION the keys that query tiles gather over the rate of the L2 cache. NAN when a rate is
+ * not known.
  */
 double bench_floor_ms(const struct bench_limits *limits, const tess_problem *problem,
                       tess_stage stage, const struct bench_amounts *amounts);

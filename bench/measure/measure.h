@@ -18,8 +18,8 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
                        const struct bench_method *method, char why[LAB_WHY]);
 void bench_setting_free(struct bench_setting *s);
 
-/* Before a run that is checked: what it writes becomes NaN and, where a layer is run, Q, K and V the
- * tokens, so that what an earlier run left cannot pass for an answer. */
+/* Before a run that is checked: outputs become NaN, so that an earlier run's cannot pass for an answer.
+ * Where a layer is run, Q, K and V become the tokens. */
 void bench_setting_spoil(struct bench_setting *s, int layer);
 
 enum { BENCH_STAGES = 3 }; /* sddmm, softmax, spmm, in this order in arrays */

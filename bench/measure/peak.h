@@ -13,8 +13,8 @@
 double bench_peak_tflops(const char *level, int64_t threads);
 
 /*
- * GB/s, read plus written, of as many threads in a copy of 1 GiB, each of a part that it was the
- * first to touch: the best of some tries, a second or two in all. NAN where memory is short.
+ * GB/s, read plus written, of as many threads in a copy of 1 GiB. Each thread copies a part that the same
+ * thread touched first. The best of some tries, a second or two in all. NAN where memory is short.
  */
 double bench_peak_copy_gbs(int64_t threads);
 

@@ -44,8 +44,8 @@ static int64_t *tile_rows_make(const struct packer *p) {
     return row;
 }
 
-/* Seconds of one thread that packing n query tiles takes, roughly: a tile of the pattern stands in
- * as many of them as cut its block row, and a mask costs by its keys. */
+/* Seconds of one thread that packing n query tiles takes, roughly. A tile of the pattern counts once for
+ * each query tile that cuts its block row; a mask costs by its keys. */
 static double walk_seconds(const struct packer *p, int64_t n) {
     const struct bcsr *m = p->m;
     const int64_t rows = bcsr_row_height(m, 0), keys = bcsr_col_width(m, 0);

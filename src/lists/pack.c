@@ -1,7 +1,6 @@
 /*
- * Packing one query tile. Two cases: the tile is part of one block row and takes its tiles over
- * one by one; or it holds several block rows, or pieces of them, its members, and takes the union of
- * their lists.
+ * Packing one query tile. Part of one block row: the block row's tiles are taken over one by one. Several
+ * block rows, or pieces of several (the members): the union of the members' lists is taken.
  */
 #include "lists/pack.h"
 
@@ -356,9 +355,9 @@ static int member_band(const struct packer *p, struct pack_scratch *s, const uin
     return tile->kind != TILE_BITMASK;
 }
 
-/* Whether all that the rows of tile t list of column block `col` is one band's, as where a window
- * goes on from block row to block row; its limits count from the tile's first row and the block's
- * first key, and are out of reach where there is none. */
+/* Whether the rows of tile t list, of column block `col`, the keys of one band, as where a window goes on
+ * from block row to block row. The band's limits count from the tile's first row and the block's first
+ * key. A limit that the band lacks is out of reach. */
 static int union_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,
                       int64_t t, int32_t col, int64_t rows, int64_t *lo, int64_t *hi) {
     const int64_t each = p->member_rows, cols = bcsr_col_width(p->m, col);

@@ -1,6 +1,6 @@
 /*
- * Random block columns. A draw depends on (seed, kind of term, list, document, block row) and a
- * counter only: the n-th number of a stream is a hash of its key and n, after the finalizer of
+ * Random block columns. A draw depends only on (seed, kind of term, list, document, block row) and a
+ * counter. The n-th number of a stream is a hash of the stream's key and n, after the finalizer of
  * SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014). So rows
  * can be drawn in any order by any thread. Two terms of one kind with one seed draw the same blocks.
  */

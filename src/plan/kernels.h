@@ -140,9 +140,8 @@ struct filled_image {
 };
 
 /*
- * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a
- * staged one bcsr and scores; both find a schedule, whose tiles are query tiles for the one and
- * block rows for the other. A staged kernel decides which keys to read for at most 256 rows at a
+ * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a schedule's
+ * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged kernel decides which keys to read for at most 256 rows at a
  * time (docs/semantics.md, "Unlisted keys").
  *
  * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key
@@ -205,8 +204,8 @@ struct kernel_cost {
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
     double score;       /* staged: one score between the stages, written or read */
-    /* Where fewer than half of a tile's pairs are listed and only these are computed: one dim of a
-     * listed pair, and of a key for a set of rows (1, 2 or 4) that list the same. */
+    /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a
+     * listed pair; one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
     double launch;  /* from the call until all workers are at work, once */
     double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */

@@ -89,8 +89,8 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 
-/* The first kernel of the stage that does not refuse problem and target, which need not be this
- * machine; *reason is why the last one does that is not foreign, if there is one. */
+/* The first kernel of the stage that does not refuse problem and target. The target need not be this
+ * machine. *reason is why the last kernel refuses that is not foreign; of foreign ones alone, the last. */
 static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass *pass,
                                         const struct kernel *forced, const char **reason) {
     int own = 0;
@@ -338,9 +338,8 @@ static double waves(const tess_plan *plan, const struct kernel *kernel, double t
     return tiles > workers && workers > 0 ? ceil(tiles / workers) * workers / tiles : 1;
 }
 
-/* Weighs the heights that the kernel offers and that fit the target, or the one that the problem
- * asks for; what was weighed becomes the pass's when one of them takes less than *least, which it
- * then is, with its rows in *rows. */
+/* Compares the heights that the kernel offers and that fit the target, or only the height that the problem
+ * asks for. A height of lower cost than *least makes the kernel the pass's, and sets *least and *rows. */
 static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
                                 const struct kernel *kernel, struct estimates *e, double heads,
                                 double *least, int32_t *rows, tess_error *error) {

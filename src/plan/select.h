@@ -17,14 +17,14 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
  * forces one. Answers TESS_UNSUPPORTED with the reason where there is none. */
 tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error);
 
-/* Into *rows, which is 0, the cheapest height of the pass's kernel for m, the pattern's tiles or the
- * transposed ones; where the kernel is to be weighed against those after it and no name forces it, the
- * cheapest of them all, whose kernel becomes the pass's. heads: that read each list. */
+/* Writes to *rows, which must be 0, the height of lowest predicted cost for m: the pattern's tiles or the
+ * transposed ones. A kernel that no name forces and that is weighed against the kernels after it may be
+ * replaced: the cheapest becomes the pass's. heads: heads that read each list. */
 tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
                           double heads, int forced, int32_t *rows, tess_error *error);
 
-/* Makes the pass's kernel that of a reserved plan: of those that are weighed against it the one that is
- * predicted to take least, where block rows have `height` queries and list `keys` keys. */
+/* Gives the pass of a reserved plan its kernel: of the kernels that are weighed, the one of lowest
+ * predicted cost for block rows of `height` queries that list `keys` keys. */
 void select_filled_kernel(const tess_plan *plan, struct pass *pass, int64_t height, double keys);
 
 /* Into *rows the height of the tiles of a reserved plan, whose lists are not known: the lowest that
@@ -44,9 +44,9 @@ double select_dims(const struct pass *pass, const struct kernel *kernel);
 double select_key_cost(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
                        double dims, double rows);
 
-/* A fused pass over lists with these sums, each list read by `heads` heads, in tiles of `height`
- * rows of each of `tile_heads` heads: what kernels and heights are weighed by, without launch, combines and
- * workers that have more to do than others, which the plan's prediction counts. */
+/* Seconds by which kernels and heights are compared: a fused pass over lists with these sums, each list
+ * read by `heads` heads, in tiles of `height` rows of each of `tile_heads` heads. Launch, combines and
+ * workers' uneven loads are left to the plan's prediction. */
 double select_fused_cost(const tess_plan *plan, const struct pass *pass,
                          const struct kernel *kernel, const struct lists_sums *sums, double heads,
                          int32_t height, int32_t tile_heads);

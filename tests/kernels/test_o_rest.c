@@ -1,7 +1,7 @@
 /*
- * What rounding takes from o: o is o + o_rest rounded, and the sum is against the oracle far nearer than
- * o alone could be, but on levels that round P; o and lse have the same bits as without o_rest; over
- * types, pipelines, packed heads, splits and tails.
+ * What rounding takes from o, over types, pipelines, packed heads, splits and tails. o is o + o_rest
+ * rounded. o + o_rest is far nearer to the oracle than o alone could be, but on levels that round P. o and
+ * lse have the same bits as without o_rest.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * Stage 1 alone: every value of the BCSR layout against dot products in double precision, read off
- * the pattern's own arrays; masked elements and columns past the keys are -Inf, rows past the
- * queries are never touched, keys that nobody lists are not read.
+ * Stage 1 alone: every score of the BCSR layout, found by the pattern's own arrays, against dot products
+ * in double precision. Masked elements and columns past the keys are -Inf. Rows past the queries are never
+ * touched, and keys that no query lists are not read.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * The softmax backward alone: scores and gradients of weights set by hand, against the definition in
- * double, with softcap, ALiBi, sinks' shares and dropout; empty rows, NaN and what is masked; the
- * gradients of slopes; nothing is written past the rows.
+ * The softmax backward alone: scores and gradients of probabilities set by hand, against the definition
+ * in double, with softcap, ALiBi, sinks' shares and dropout. Empty rows, NaN and masked elements; the
+ * gradients of slopes. Nothing is written past the rows.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * The transposed SpMM alone: weights set by hand against sums in double, over blocks, masks, types,
- * head ratios and threads; rows of queries that nobody lists are not read; keys that nobody lists are
- * written as 0; nothing is written past the output.
+ * The transposed SpMM alone: probabilities set by hand against sums in double, over blocks, masks, types,
+ * head ratios and threads. Rows of queries that list no key are not read. Keys that no query lists are
+ * written as 0. Nothing is written past the output.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
- * Sizes at which 32-bit arithmetic and N x N thinking break: a million tokens in little memory;
- * masks, bitmasks and tensors whose offsets pass 2^31 and 2^32, their patterns held against
- * predicates and sampled rows against the oracle. And planning stays a small part of one run.
+ * Sizes at which 32-bit arithmetic and N x N memory break: a million tokens in little memory; masks,
+ * bitmasks and tensors whose offsets pass 2^31 and 2^32. Patterns are held against predicates, sampled
+ * rows against the oracle. Planning stays a small part of one run.
  */
 #define _DEFAULT_SOURCE
 #include <setjmp.h>

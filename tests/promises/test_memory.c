@@ -1,7 +1,7 @@
 /*
- * Every allocation that pattern constructors, planning and the one-call run make is refused, one by
- * one and from one on: each time the status is TESS_OUT_OF_MEMORY, nothing leaks, no output is
- * touched, and the next try succeeds.
+ * Refused allocations of pattern constructors, planning and the one-call run: each one alone, and all from
+ * each one on. The status is TESS_OUT_OF_MEMORY, nothing leaks, no output is touched, and the next try
+ * succeeds.
  */
 #include <setjmp.h>
 #include <stdarg.h>

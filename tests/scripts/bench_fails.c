@@ -1,8 +1,9 @@
 /*
- * `tessera bench` with faults planted, a helper of tests/scripts/bench.sh: linked with --wrap=tess_run,
- * --wrap=tess_spmm and --wrap=bench_softmax_naive, so that answers are wrong of runs whose d_v is 13,
- * and of the naive baseline where there are 13 keys; and that nothing is written by staged runs
- * whose d_v is 15, and by an SpMM by itself whose d_v is 17.
+ * `tessera bench` with faults planted, a helper of tests/scripts/bench.sh. Linked with --wrap=tess_run,
+ * --wrap=tess_spmm and --wrap=bench_softmax_naive:
+ *
+ *     wrong answers      runs whose d_v is 13; the naive baseline of 13 keys
+ *     nothing written    staged runs whose d_v is 15; an SpMM by itself whose d_v is 17
  */
 #include "run/bench.h"
 #include "baselines/gemm.h"

@@ -1,7 +1,7 @@
 /*
- * `tessera verify` with faults planted, a helper of tests/scripts/tool.sh: linked with --wrap=lab_check,
- * so that staged runs of cases with seed=13 fail whatever they answered; and with --wrap=lab_seconds, so
- * that after a case with seed=14 each look at the clock is 10 s later than the one before.
+ * `tessera verify` with faults planted, a helper of tests/scripts/tool.sh. Linked with --wrap=lab_check:
+ * staged runs of cases with seed=13 fail. Linked with --wrap=lab_seconds: after a case with seed=14 each
+ * look at the clock is 10 s later than the one before.
  */
 #include <stdio.h>
 

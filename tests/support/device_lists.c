@@ -48,7 +48,7 @@ struct device_sizes device_sizes_draw(uint64_t seed) {
     s.list_batch = PICK(4, 1, 0) ? 1 : s.batch;
     s.list_heads = pick(seed, 5, (const int64_t[]){1, s.heads_kv, s.heads_q}, 3);
     s.n_q = PICK(6, 1, 1, 2, 5, 33, 64, 70, 130, 200);
-    s.n_kv = PICK(7, 1, 7, 64, 100, 200, 260, 500);
+    s.n_kv = PICK(7, 1, 7, 63, 64, 100, 127, 200, 260, 500);
     s.block_q = PICK(8, 1, 1, 8, 16, 32, 64, 128, 192);
     s.block_kv = s.form == TESS_RANGES ? 1 : PICK(9, 1, 1, 8, 16, 32, 64, 128);
     const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;

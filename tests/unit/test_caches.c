@@ -116,8 +116,8 @@ static void codes_that_are_no_numbers_stay_in_their_rows(void **state) {
 
 /* ---- lengths and pages ---- */
 
-/* One plan, one pool: a cache that grows by a key a step, with every page of the table that today's keys
- * do not reach bad, and the rows of the last page behind today's length NaN. */
+/* One plan, one pool: a cache that grows by a key a step. Pages that today's keys do not reach are bad
+ * numbers in the table; rows of the last page behind today's length are NaN. */
 static void a_cache_grows_within_its_pages(void **state) {
     (void)state;
     enum { PAGE = 4, CAPACITY = 40, STEPS = 41 };

@@ -1,5 +1,5 @@
-/* Lists that live on the device, on the CPU: lengths that grow, and the bits of runs: those of host
- * plans, of each batch by itself, of any number of threads, of counts that change. */
+/* Lists that live on the device, on the CPU: lengths that grow; bits of runs, equal to the bits of host
+ * plans, of each batch by itself, of any number of threads, and of counts that change. */
 #define _DEFAULT_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>

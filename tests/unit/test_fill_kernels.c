@@ -1,6 +1,6 @@
 /*
- * The CUDA backend's fill on the host: its kernels, which are C, write the image that the host's filler
- * writes; what their launches are; the rules that they alone use.
+ * The CUDA backend's fill on the host. Its kernels, which are C, write the image that the host's filler
+ * writes. Launches, and rules that only these kernels use, are held too.
  *
  *     test_fill_kernels [CASES]     drawn cases; 200 unless given
  */

@@ -246,9 +246,9 @@ static int64_t places_count(const struct cut *c, const struct granule_item *item
     return places;
 }
 
-/* Steps with masks keep all warps: those of a window's two edges, of whose 8 granules of 32 keys a
- * warp of 32 rows lists 5, and those of small blocks take hardly longer than the warp with the most
- * to do; and granules of single keys fill groups by who lists them. */
+/* Steps with masks keep all warps busy: the sum of steps is hardly more than the work of the busiest warp,
+ * at a window's two edges (a warp of 32 rows lists 5 of 8 granules of 32 keys) and for small blocks.
+ * Granules of single keys fill groups by the rows that list the keys. */
 static void steps_are_balanced(void **state) {
     (void)state;
     static const struct {

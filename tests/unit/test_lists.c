@@ -249,8 +249,8 @@ static void estimate_is_close(void **state) {
     tess_pattern_free(p);
 }
 
-/* A window whose limits shift by a key here and there: block rows of a tile then go on with one band,
- * or do not, by its lower limit, its upper limit, or both. */
+/* A window whose limits shift by a key here and there. Block rows of a tile then continue one band, or
+ * break it at the lower limit, at the upper limit, or at both. */
 static void bands_that_almost_agree(void **state) {
     (void)state;
     enum { SIDE = 16, BLOCKS = 12 };

@@ -263,9 +263,8 @@ static int64_t usable(const struct verify *v, tess_backend backend, unsigned sta
     return n;
 }
 
-/* One backend and pipeline. A case of the sweep is one kernel's on the CPU, whose levels are the same
- * sources, so that more levels take no longer; else what the plan chooses, then every other kernel
- * by name. */
+/* One backend and pipeline. On the CPU a case of the sweep runs by one kernel: levels share their sources,
+ * and more levels take no longer. Else the plan's choice runs, then every other kernel by name. */
 static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend backend,
                           tess_pipeline pipeline, int64_t number) {
     const tess_kernel_info *found[MAX_KERNELS];

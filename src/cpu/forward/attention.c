@@ -1,7 +1,7 @@
 /*
- * Fused attention on the CPU: online softmax over a query tile's packed list. A work item is one
- * tile, or one part of a tile whose list is split; parts leave their state in slots of the
- * workspace, which a second pass combines in the order of the parts.
+ * Fused attention on the CPU: online softmax over a query tile's packed list. A work item is one tile, or
+ * one part of a tile whose list is split. A part leaves its state in a slot of the workspace; a second
+ * pass combines slots in the order of the parts.
  *
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.

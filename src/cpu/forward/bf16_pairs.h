@@ -1,7 +1,6 @@
 /*
- * Attention on bf16 as it is stored: a superblock's scores and outputs from sums of products of
- * pairs of elements that lie side by side, by a unit that takes subnormal numbers for zero (amx.h,
- * dpbf16.h):
+ * Attention on bf16 without conversion: a superblock's scores and outputs are sums of products of pairs of
+ * elements that lie side by side. The unit (amx.h, dpbf16.h) takes subnormal numbers for zero.
  *
  *     K            keys x dims, as they lie                  times
  *     qp           [d_qk / 2][width] pairs of dims           gives st
@@ -48,8 +47,8 @@ struct pairs_values {
     int packed; /* some in the thread's scratch */
 };
 
-/* Keys, in whole steps, whose weights stand in pt and whose values are still to be multiplied: as
- * many at once as may be, since the unit loads and stores all outputs each time. */
+/* Keys, in whole steps, whose P stands in pt and whose V is still to be multiplied. Batches are as large
+ * as may be: the unit loads and stores all outputs each time. */
 struct pairs_batch {
     int32_t n;
     const uint16_t *vt[PAIRS_BATCH / PAIRS_KEYS];

@@ -1,8 +1,7 @@
 /*
- * The unit of pairs.h by vdpbf16ps, which adds two products to each of 16 sums: queries stand in the
- * lanes, and a pair of a key's dims, or of two keys' values, is read as one scalar, in place. One
- * group of 1 ... CPU_VECTORS vectors of queries at a time; functions are not inlined, or their
- * sums leave the registers.
+ * The unit of bf16_pairs.h by vdpbf16ps, which adds two products to each of 16 sums. Queries stand in the
+ * lanes. A pair of a key's dims, or of two keys' values, is read as one scalar, in place. A call takes one
+ * group of 1 ... CPU_VECTORS vectors of queries; functions are not inlined, or sums leave the registers.
  */
 #ifndef TESSERA_CPU_DPBF16_H
 #define TESSERA_CPU_DPBF16_H

@@ -1,7 +1,7 @@
 /*
- * A block row of the score matrix: its tiles side by side, as the BCSR scores hold them, seen by a
- * chunk of at most CPU_TILE_ROWS of its queries. tessera.h, section 4, draws the scores: row r of a
- * block row is `width` consecutive floats, block_kv for each tile.
+ * A block row of the score matrix: tiles side by side, as the BCSR scores hold them, taken by chunks of
+ * at most CPU_TILE_ROWS queries. tessera.h, section 4, draws the scores: row r of a block row is `width`
+ * consecutive floats, block_kv for each tile.
  */
 #ifndef TESSERA_CPU_BLOCK_ROW_H
 #define TESSERA_CPU_BLOCK_ROW_H

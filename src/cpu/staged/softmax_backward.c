@@ -99,9 +99,9 @@ V_INLINE vf elements_run(const struct row *r, const struct elements *e, vf *scor
     return biased * e->away;
 }
 
-/* The n elements of a row at x and g, which is NULL where the gradients of scores are not wanted. c
- * NULL: nothing differs from column to column; else it has at least n. Answers the row's share of the
- * slope's gradient. */
+/* The n elements of a row at x and g. g NULL: gradients of scores are not wanted. c NULL: no modifier
+ * differs from column to column; else c has n columns or more. Answers the row's share of the slope's
+ * gradient. */
 static double row_run(const struct row *r, float *x, float *g, int64_t n, const struct columns *c,
                       int64_t number) {
     double sum = 0;

@@ -333,8 +333,8 @@ static inline void cpu_scores_long(const struct cpu_step *step, const float *qt,
             top[v] = v_max(v_load(st + j * width + v * CPU_LANES), top[v]);
 }
 
-/* row[n] ... = the last row, for steps and fetches that go past it: rows of K and V that are handed on
- * end so, but that values past the last, which are only fetched, may be others. */
+/* row[n] ... = the last row, for steps and fetches past the end. Rows of K that are handed on end so; of V,
+ * rows past the last are only fetched, and may be any. */
 static inline void cpu_rows_end(const float **row, int32_t n) {
     for (int32_t j = n; n && j < n + CPU_AHEAD; j++)
         row[j] = row[n - 1];

@@ -1,7 +1,7 @@
 /*
- * Micro-kernels for few queries, which would leave most lanes empty: dims stand in the lanes
- * instead. A set is `rows` queries (1, 2 or 4) that list the same n keys; a vector of scores'
- * products has CPU_LANES / rows dims of each, so that sums have few lanes to be added up:
+ * Micro-kernels for few queries, whose rows would leave most lanes empty: dims stand in the lanes. A set
+ * is `rows` queries (1, 2 or 4) that list the same n keys. A vector of products has CPU_LANES / rows dims
+ * of each query, so that sums have few lanes to be added up:
  *
  *     q   [d_qk / dims][rows][dims]      queries, scaled; dims = CPU_LANES / rows
  *     s   [keys / 4][rows][4]            scores, then weights

@@ -83,8 +83,8 @@ struct granules {
     int64_t *worker_ptr; /* [workers + 1] */
 };
 
-/* A step of a kernel has `keys` places, of which each warp computes those that one of its `rows`
- * rows lists; keys 0: granules are in the order of the lists, or with groups sorted (balance.h). */
+/* A kernel's step has `keys` places; a warp computes the places that one of the warp's `rows` rows lists.
+ * keys 0: granules are in the order of the lists, or with groups sorted (balance.h). */
 struct granule_step {
     int32_t keys, rows;
 };

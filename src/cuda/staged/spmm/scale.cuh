@@ -1,5 +1,5 @@
 /* Factor of P before rounding, by which SpMM divides its sums: a power of two. f16 has little range
- * below 1, so P, of which the greatest is 1, or 1 / (1 - p) with dropout, is scaled up to 2^15 at most
+ * below 1. The greatest P is 1, with dropout 1 / (1 - p); the factor scales it up to 2^15 at most
  * (staged_params.weight_power). */
 #ifndef TESSERA_CUDA_SPMM_SCALE_CUH
 #define TESSERA_CUDA_SPMM_SCALE_CUH
