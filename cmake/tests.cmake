@@ -67,14 +67,15 @@ tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/sup
 tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit select INCLUDES src src/cuda)
 tessera_test(unit select_decode INCLUDES src src/cuda)
+tessera_test(unit decode_params INCLUDES src src/cuda)
 tessera_test(unit staged_variants INCLUDES src src/cuda)
 tessera_test(unit cuda_print INCLUDES src src/cuda)
 tessera_test(unit cuda_backward INCLUDES src src/cuda)
 tessera_test(unit cuda_backward_staged INCLUDES src src/cuda)
 tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
-foreach(name caches granules plan select select_decode staged_variants cuda_print cuda_backward
-        cuda_backward_staged fill_kernels)
+foreach(name caches decode_params granules plan select select_decode staged_variants cuda_print
+        cuda_backward cuda_backward_staged fill_kernels)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)

@@ -174,7 +174,26 @@ static void limits_of_rows(filled_filler *fill) {
     }
 }
 
+/* Bitmaps of all bits set, past the last column too; columns and lengths about words of 64 bits. */
+static void bits_about_words(filled_filler *fill) {
+    for (int64_t n_kv = 62; n_kv <= 130; n_kv += n_kv == 66 ? 60 : 1) {
+        struct device_sizes s = two_batches();
+        struct device_lists l;
+        s.form = TESS_BLOCK_BITS, s.n_kv = n_kv, s.capacity = 3 * n_kv, s.lengths = 1;
+        device_lists_make(&l, &s, 5);
+        memset(l.listed.bits.data, 0xff, l.listed.bits.size);
+        for (int32_t x = 0; x < 5; x++) {
+            ((int32_t *)(void *)l.listed.lengths.data)[0] = 61 + x;
+            ((int32_t *)(void *)l.listed.lengths.data)[1] = (int32_t)n_kv;
+            device_lists_expect(&l);
+            filled_alike(&l, fill, (uint64_t)(10 * n_kv + x));
+        }
+        device_lists_free(&l);
+    }
+}
+
 void filled_edges(filled_filler *fill) {
+    bits_about_words(fill);
     padding_of_indices(fill);
     counts_and_lengths(fill);
     blocks_of_capacities(fill);
