@@ -20,7 +20,7 @@ if(TESSERA_WITH_CUDA)
     target_include_directories(lab_flush SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
 add_library(lab STATIC
-    lab/backward.c lab/cache.c lab/case.c lab/case_problem.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c
+    lab/backward.c lab/cache.c lab/case.c lab/case_listed.c lab/case_problem.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c
     lab/device.c lab/fill.c lab/gradients.c lab/guard.c lab/half.c lab/identities.c
     lab/listed.c lab/listed_draw.c lab/listed_place.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
     lab/run.c lab/setting.c lab/source.c lab/timer.c

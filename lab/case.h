@@ -191,9 +191,6 @@ static inline int lab_case_wants(const struct lab_case *c, int64_t gradient) {
 /* The case's problem for one pipeline. kernel points into *c. */
 tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
 
-/* Strides of a tensor of the given sizes in a layout. */
-void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]);
-
 const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
 const char *lab_fill_name(enum lab_fill fill);
 const char *lab_operation_name(tess_operation operation); /* "attention", "backward" */

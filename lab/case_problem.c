@@ -17,22 +17,6 @@ tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess
     return tess_pattern_from_spec(pattern, c->pattern, &shape, error);
 }
 
-void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]) {
-    int64_t dim = size[3], heads = size[1], n = size[2];
-    stride[3] = 1;
-    if (layout == LAB_BHND) {
-        stride[2] = dim;
-        stride[1] = n * dim;
-        stride[0] = heads * n * dim;
-        return;
-    }
-    if (layout == LAB_PADDED) /* 8 to 15 elements after each row, a head after each token ... */
-        dim = (dim + 7) / 8 * 8 + 8, heads += 1, n += 1;
-    stride[1] = dim;
-    stride[2] = heads * dim;
-    stride[0] = n * heads * dim;
-}
-
 tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) {
     tess_problem p = tess_problem_init();
     p.pipeline = pipeline;

@@ -85,6 +85,22 @@ int lab_memory_fits(const struct lab_case *c, char why[LAB_WHY]) {
     return -1;
 }
 
+void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]) {
+    int64_t dim = size[3], heads = size[1], n = size[2];
+    stride[3] = 1;
+    if (layout == LAB_BHND) {
+        stride[2] = dim;
+        stride[1] = n * dim;
+        stride[0] = heads * n * dim;
+        return;
+    }
+    if (layout == LAB_PADDED) /* 8 to 15 elements after each row, a head after each token ... */
+        dim = (dim + 7) / 8 * 8 + 8, heads += 1, n += 1;
+    stride[1] = dim;
+    stride[2] = heads * dim;
+    stride[0] = n * heads * dim;
+}
+
 int lab_tensor_make(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                     enum lab_layout layout, int64_t alignment) {
     memset(tensor, 0, sizeof *tensor);

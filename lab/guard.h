@@ -27,6 +27,9 @@ struct lab_tensor {
     struct lab_buffer buffer;
 };
 
+/* Strides of a tensor of the given sizes in a layout. */
+void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t stride[4]);
+
 int lab_tensor_make(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                     enum lab_layout layout, int64_t alignment);
 void lab_tensor_poison(struct lab_tensor *tensor);
