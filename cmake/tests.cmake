@@ -87,7 +87,7 @@ endif()
 # What holds for the whole library, through its public header.
 set(wrap_allocation -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free)
 tessera_test(unit lab)
-tessera_test(unit listed)
+tessera_test(unit listed LINK -Wl,--wrap=tess_plan_report)
 tessera_test(unit oracle)
 tessera_test(unit gradients TEAMS SOURCES tests/support/support.c)
 tessera_test(unit modifiers TEAMS SOURCES tests/support/modified.c tests/support/support.c)

@@ -128,6 +128,92 @@ static void listed_large(void **state) {
     lab_listed_free(&l);
 }
 
+/* Arrays written by hand: faults and overflows that a report must tell, and keys. 3 block rows of 4 columns,
+ * 2 batches that share them. */
+static void listed_report(void **state) {
+    (void)state;
+    static const int32_t indices[] = {0, 3, -2, 4, /* two faults */
+                                      1, 1, -1, 2, /* none */
+                                      9, 9, 9,  9};
+    static const struct {
+        int32_t counts[3], lengths[2];
+        int64_t faults, overflows, cells;
+    } table[] = {{{4, 4, 4}, {4, 4}, 12, 0, 8},
+                 {{2, 5, 0}, {4, 4}, 0, 2, 4},
+                 {{-1, 4, 0}, {4, 4}, 2, 0, 4},
+                 {{2, 4, 0}, {3, 5}, 7, 0, 3}}; /* past the lengths 3 and 0; and a length */
+    struct lab_listed l = listed_make("b=2,h=1,n=3,nkv=4,d=8,topk=4,entries=cl,lists=1", 0);
+    memcpy(l.indices.data, indices, sizeof indices);
+    for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
+        int64_t faults, overflows, cells = 0;
+        uint8_t mask[2 * 3 * 4];
+        memcpy(l.counts.data, table[t].counts, sizeof table[t].counts);
+        memcpy(l.lengths.data, table[t].lengths, sizeof table[t].lengths);
+        assert_int_equal(lab_listed_report(&l, &faults, &overflows), 0);
+        assert_int_equal(lab_listed_mask(&l, 2, mask), 0);
+        for (size_t i = 0; i < sizeof mask; i++)
+            cells += mask[i];
+        assert_int_equal(faults, table[t].faults);
+        assert_int_equal(overflows, table[t].overflows);
+        assert_int_equal(cells, table[t].cells);
+    }
+    lab_listed_free(&l);
+    l = listed_make("b=2,h=1,n=3,nkv=4,d=8,topk=4,block=1x1,form=bits,lists=1", 0);
+    memset(l.bits.data, 0xff, l.bits.size);
+    for (int64_t capacity = 7; capacity <= 12; capacity++) { /* 4 blocks a row, twice */
+        int64_t faults, overflows;
+        l.pattern.capacity = capacity;
+        assert_int_equal(lab_listed_report(&l, &faults, &overflows), 0);
+        assert_int_equal(faults, 0);
+        assert_int_equal(overflows, 2 * (capacity < 8 ? 2 : capacity < 12));
+    }
+    lab_listed_free(&l);
+}
+
+/* The library's report, with `more` of one count (linked with --wrap=tess_plan_report). */
+static struct { int64_t faults, overflows; } more;
+tess_status __real_tess_plan_report(const tess_plan *plan, const void *image,
+                                    tess_fill_report *report, tess_error *error);
+tess_status __wrap_tess_plan_report(const tess_plan *plan, const void *image,
+                                    tess_fill_report *report, tess_error *error);
+tess_status __wrap_tess_plan_report(const tess_plan *plan, const void *image,
+                                    tess_fill_report *report, tess_error *error) {
+    const tess_status status = __real_tess_plan_report(plan, image, report, error);
+    report->faults += more.faults, report->overflows += more.overflows;
+    return status;
+}
+
+/* Drawn faults and overflows are those of the fill's report, and planted ones are seen. */
+static void check_holds_reports(void **state) {
+    (void)state;
+    static const char *const cases[] = {
+        "b=2,h=2,n=9,nkv=90,d=8,topk=20,entries=clow",
+        "h=2,n=64,nkv=90,d=8,block=16x8,topk=7,form=rows,entries=cow",
+        "h=2,n=64,nkv=90,d=8,block=16x8,topk=7,form=bits,entries=ow"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lab_outcome outcome;
+        struct lab_work work;
+        struct lab_case c;
+        char why[LAB_WHY] = "";
+        int64_t faults, overflows;
+        assert_int_equal(lab_case_parse(&c, cases[i], why), 0);
+        assert_int_equal(lab_work_make(&work, &c, why), 0);
+        assert_int_equal(lab_listed_report(&work.s.listed, &faults, &overflows), 0);
+        assert_true(overflows > 0 && (faults > 0 || c.form == TESS_BLOCK_BITS));
+        lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
+        if (outcome.verdict != LAB_PASSED)
+            fail_msg("%s: %s", cases[i], outcome.message);
+        for (int which = 0; which < 2; which++) {
+            more.faults = which == 0, more.overflows = which == 1;
+            lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
+            more.faults = more.overflows = 0;
+            assert_int_equal(outcome.verdict, LAB_FAILED);
+            assert_non_null(strstr(outcome.message, which ? "overflows" : "faults"));
+        }
+        lab_work_free(&work);
+    }
+}
+
 /* Planted: a fill of fewer entries than the pattern lists is seen. */
 static void check_sees_other_lists(void **state) {
     (void)state;
@@ -158,10 +244,9 @@ static void check_sees_other_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(listed_entries),
-        cmocka_unit_test(listed_sizes),
-        cmocka_unit_test(listed_large),
-        cmocka_unit_test(check_sees_other_lists),
+        cmocka_unit_test(listed_entries),      cmocka_unit_test(listed_sizes),
+        cmocka_unit_test(listed_large),        cmocka_unit_test(listed_report),
+        cmocka_unit_test(check_holds_reports), cmocka_unit_test(check_sees_other_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
