@@ -232,7 +232,7 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     const size_t size = tess_plan_workspace_size(t->plan);
     assert_int_equal(lab_buffer_make(&t->workspace, size, 64), 0);
     memset(t->workspace.data, 0xff, size); /* NaN */
-    if (t->v_in_k) /* the same numbers in a tensor of its own */
+    if (t->v_in_k)                         /* the same numbers in a tensor of its own */
         lab_cache_values(&(struct lab_cache){.v_in_k = 1}, &t->k.view, &t->v.view);
     cache_store(t);
     modifiers_make(t);
