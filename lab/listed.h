@@ -10,9 +10,8 @@
 
 /* How arrays are drawn. */
 struct lab_listing {
-    tess_device_pattern
-        pattern;     /* sizes, form, cuts, promises; capacity of BLOCK_ROWS and BLOCK_BITS: at
-                                    most `most` a row and one more, 0: as many blocks as are drawn */
+    /* Sizes, form, cuts, promises. capacity of BLOCK_ROWS and BLOCK_BITS, 0: as many blocks as are drawn. */
+    tess_device_pattern pattern;
     int64_t batch;   /* of the problem */
     int64_t entries; /* LAB_ENTRIES_...; without OVERFLOW blocks fit the capacity */
     int64_t most;    /* entries of a block row; of RANGES, ranges */

@@ -181,7 +181,8 @@ static int64_t claim(const struct lab_listed *l, int64_t claimed, int64_t n) {
 static int rows_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) {
     const int64_t k = l->of.most;
     int64_t *ptr = array_make(&l->row_ptr, s->lists * (s->rows + 1), sizeof *ptr), at = 0;
-    int32_t *x = array_make(&l->indices, s->lists * s->rows * k + 1, sizeof *x);
+    const int64_t drawn = s->lists * s->rows * k + 1, capacity = l->of.pattern.capacity;
+    int32_t *x = array_make(&l->indices, drawn > capacity ? drawn : capacity, sizeof *x);
     int32_t *whole = malloc((size_t)k * sizeof *whole);
     for (int64_t row = 0; x && ptr && whole && row < s->lists * s->rows; row++) {
         const struct row r = {l, set, (uint64_t)row, s->cols};
