@@ -45,7 +45,7 @@ RUN(fill_rows_bits_cut)
 RUN(fill_range_tiles)
 RUN(fill_items)
 
-static void emulated_fill(const struct fill_params *p, uint64_t seed) {
+static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
     static void (*const kernels[FILL_KERNELS])(const void *) = {
         run_fill_claims,           run_fill_places,    run_fill_rows_indices,
         run_fill_rows_indices_cut, run_fill_rows_bits, run_fill_rows_bits_cut,
@@ -54,6 +54,7 @@ static void emulated_fill(const struct fill_params *p, uint64_t seed) {
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {
         const struct fill_launch *l = &launches[i];
+        assert_true((int64_t)l->shared <= target->shared_memory_per_block);
         /* Kernels of 1024 threads loop by the thread block's size. */
         const int threads = l->kernel == FILL_PLACES || l->kernel == FILL_ITEMS ? 64 : l->threads;
         emulated_run(kernels[l->kernel], p, l->blocks, threads, l->shared, seed + (uint64_t)i);
@@ -81,7 +82,7 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
         if (lab_below(seed, 9, 14, 2)) /* columns stand in the image */
             p.stage = 0;
     }
-    emulated_fill(&p, seed);
+    emulated_fill(&p, &target, seed);
     lab_buffer_free(&scratch);
 }
 

@@ -44,6 +44,7 @@ static int64_t buckets_of(int64_t words) {
  * bitmap of all columns, or of as many as find room. */
 static void team_divide(struct fill_params *p, int64_t most, int64_t words, int64_t columns) {
     const int64_t stage = buckets_of(columns);
+    most -= most % FILL_BUCKET;
     p->stage = stage <= STAGE_OF_THREAD * p->threads && 2 * stage <= most ? (int32_t)stage : 0;
     const int64_t buckets = (most - p->stage) / (FILL_BUCKET + 1);
     p->words = (int32_t)min_i64(buckets_of(words), FILL_BUCKET * buckets);
