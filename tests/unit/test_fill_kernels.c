@@ -75,7 +75,7 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
     struct fill_params p = fill_params_of(&job);
     if (lab_below(seed, 9, 9, 2)) { /* more thread blocks than would do, or fewer */
         p.place_chunk = 1 + lab_below(seed, 9, 10, 200);
-        p.items_chunk = 1 + lab_below(seed, 9, 11, 200);
+        p.items_chunk = 1 + lab_below(seed, 9, 11, 100);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
         if (p.words) /* windows */
             p.words = FILL_BUCKET * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_BUCKET));

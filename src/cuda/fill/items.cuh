@@ -75,7 +75,7 @@ static __device__ __forceinline__ void units_write(const struct fill_params *p, 
         int32_t from = 0;
         for (int32_t step = 16; step; step /= 2) {
             const int64_t at = __shfl_sync(TEAM_LANES, unit.item, from + step);
-            from += from + step < units && at <= item ? step : 0;
+            from += at <= item ? step : 0;
         }
         const struct unit_under_way its = unit_from(&unit, from);
         if (item < end)
