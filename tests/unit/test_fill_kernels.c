@@ -56,7 +56,8 @@ static void emulated_fill(const struct fill_params *p, const tess_target *target
         const struct fill_launch *l = &launches[i];
         assert_true((int64_t)l->shared <= target->shared_memory_per_block);
         /* Kernels of 1024 threads loop by the thread block's size. */
-        const int threads = l->kernel == FILL_PLACES || l->kernel == FILL_ITEMS ? 64 : l->threads;
+        const int few = l->kernel == FILL_PLACES || l->kernel == FILL_ITEMS;
+        const int threads = few ? 32 << lab_below(seed, 9, 15, 2) : l->threads;
         emulated_run(kernels[l->kernel], p, l->blocks, threads, l->shared, seed + (uint64_t)i);
     }
 }

@@ -69,17 +69,16 @@ static __device__ __forceinline__ void units_write(const struct fill_params *p, 
         combine->parts = parts;
         combine->first_slot = unit.slot;
     }
-    const int64_t first = __shfl_sync(TEAM_LANES, unit.item, 0);
-    const int64_t end = __shfl_sync(TEAM_LANES, unit.item + parts, units - 1);
-    for (int64_t item = first + lane; item - lane < end; item += 32) {
+    const int32_t first = (int32_t)(unit.item - __shfl_sync(TEAM_LANES, unit.item, 0));
+    const int32_t items = __shfl_sync(TEAM_LANES, first + parts, units - 1);
+    for (int32_t item = lane; item - lane < items; item += 32) {
         int32_t from = 0;
-        for (int32_t step = 16; step; step /= 2) {
-            const int64_t at = __shfl_sync(TEAM_LANES, unit.item, from + step);
-            from += at <= item ? step : 0;
-        }
+        for (int32_t step = 16; step; step /= 2)
+            from += __shfl_sync(TEAM_LANES, first, from + step) <= item ? step : 0;
         const struct unit_under_way its = unit_from(&unit, from);
-        if (item < end)
-            item_write(p, &its, (int32_t)(item - its.item));
+        const int32_t part = item - __shfl_sync(TEAM_LANES, first, from);
+        if (item < items)
+            item_write(p, &its, part);
     }
 }
 

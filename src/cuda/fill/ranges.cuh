@@ -61,7 +61,7 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
     counts->pairs += (int64_t)(t.masked + (uint64_t)t.keys * (uint64_t)t.cut.rows);
 }
 
-static __global__ void __launch_bounds__(FILL_TILE_THREADS)
+static __global__ void __launch_bounds__(FILL_TILE_THREADS, 4)
     fill_range_tiles(const __grid_constant__ struct fill_params p) {
     const int64_t tiles = p.shape.batches * p.shape.heads * p.shape.tiles;
     struct fill_counts counts = {0, 0, 0, 0};

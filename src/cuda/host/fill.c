@@ -112,7 +112,7 @@ struct fill_params fill_params_of(const struct fill_job *job) {
 
 /* Threads over items: a unit each, or a thread block's tally. */
 static int32_t items_threads(const struct fill_params *p) {
-    int32_t threads = 64;
+    int32_t threads = 32;
     while (threads < FILL_THREADS && threads < max_i64(p->units, p->blocks))
         threads *= 2;
     return threads;
