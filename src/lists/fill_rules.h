@@ -41,6 +41,8 @@ FILL_RULE int fill_is_of(const struct fill_header *header, uint64_t layout) {
 /* First query of tile t of a list, also where t is the number of tiles. */
 FILL_RULE int64_t fill_tile_query(int64_t t, int64_t row_tiles, int64_t block_q, int64_t tile_rows,
                                   int64_t n_q) {
+    if (row_tiles == 1) /* token lists: no division */
+        return fill_least(n_q, t * block_q);
     return fill_least(n_q, t / row_tiles * block_q + t % row_tiles * tile_rows);
 }
 

@@ -110,6 +110,10 @@ static int64_t capacity_most(const struct fill_shape *s) {
 static tess_status capacity_check(const struct fill_shape *s, const char *function,
                                   tess_error *error) {
     int64_t rows = s->batches * s->heads * s->rows, entries;
+    if (rows > INT32_MAX)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
+                         "pattern: there are %lld block rows over all lists: they may be 2^31 - 1",
+                         (long long)rows);
     if (s->form == TESS_RANGES && s->capacity > FILL_RANGES)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
                          "pattern: capacity is %lld: a block row has at most %d ranges",

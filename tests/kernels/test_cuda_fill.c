@@ -99,6 +99,19 @@ static void limits_are_kept(void **state) {
 /* ---- graphs ---- */
 
 static const struct device_sizes shapes[] = {
+    {.form = TESS_INDICES, /* one thread block, one launch */
+     .batch = 1,
+     .heads_q = 16,
+     .heads_kv = 1,
+     .list_batch = 1,
+     .list_heads = 1,
+     .n_q = 1,
+     .n_kv = 541568,
+     .block_q = 1,
+     .block_kv = 1,
+     .capacity = 2048,
+     .counts = 1,
+     .lengths = 1},
     {.form = TESS_INDICES,
      .batch = 1,
      .heads_q = 16,

@@ -26,7 +26,7 @@ static struct context {
 } contexts[MOST_THREADS];
 
 struct emulated_place threadIdx, blockIdx, blockDim, gridDim;
-extern unsigned long long fill_shared[];
+extern _Alignas(16) unsigned long long fill_shared[];
 _Alignas(16) unsigned long long fill_shared[EMULATED_SHARED / 8];
 
 static jmp_buf scheduler;
@@ -62,8 +62,10 @@ static void context_wait(enum state state, int operation, int line) {
         _longjmp(scheduler, 1);
 }
 
-void emulated_block_wait(int line) {
+int emulated_block_wait(int x, int line) {
+    own()->given = (uint64_t)x;
     context_wait(WAITS_FOR_BLOCK, 0, line);
+    return (int)own()->result;
 }
 
 uint64_t emulated_warp(enum emulated_operation operation, uint64_t x, int argument, int line) {
@@ -80,16 +82,16 @@ static int group_release(struct context *c, int n, enum state state) {
     for (int i = 0; i < n; i++)
         if (c[i].line != c[0].line || c[i].operation != c[0].operation)
             fail_msg("threads wait at lines %d and %d", c[0].line, c[i].line);
-    uint64_t ballot = 0;
-    for (int i = 0; i < n && state == WAITS_FOR_WARP; i++)
-        ballot |= c[i].given << i;
+    uint64_t ballot = 0; /* of a warp; of a thread block, whether any is set */
+    for (int i = 0; i < n; i++)
+        ballot |= c[i].given << (state == WAITS_FOR_WARP ? i : 0);
     for (int i = 0; i < n; i++) {
         const int from = c[i].operation == EMULATED_UP    ? i - c[i].argument
                          : c[i].operation == EMULATED_XOR ? i ^ c[i].argument
                                                           : c[i].argument;
-        if (state == WAITS_FOR_WARP)
-            c[i].result =
-                c[i].operation == EMULATED_ANY ? ballot : c[from < 0 ? i : from % 32].given;
+        c[i].result = state == WAITS_FOR_BLOCK || c[i].operation == EMULATED_ANY
+                          ? ballot
+                          : c[from < 0 ? i : from % 32].given;
         c[i].state = RUNS;
     }
     return 1;

@@ -16,6 +16,7 @@
 #define __shared__
 #define __grid_constant__
 #define __forceinline__ inline
+#define __align__(bytes) _Alignas(bytes)
 #define __launch_bounds__(...)
 #define FILL_ROLLED
 
@@ -47,10 +48,11 @@ enum emulated_operation {
     EMULATED_FROM,
     EMULATED_ANY
 };
-void emulated_block_wait(int line);
+int emulated_block_wait(int x, int line); /* whether any thread has an x */
 uint64_t emulated_warp(enum emulated_operation operation, uint64_t x, int argument, int line);
 
-#define __syncthreads() emulated_block_wait(__LINE__)
+#define __syncthreads() ((void)emulated_block_wait(0, __LINE__))
+#define __syncthreads_or(x) emulated_block_wait((x) != 0, __LINE__)
 #define __syncwarp(lanes) ((void)emulated_warp(EMULATED_BARRIER, 0, 0, __LINE__))
 #define __shfl_up_sync(lanes, x, step)                                                             \
     ((__typeof__(x))emulated_warp(EMULATED_UP, (uint64_t)(x), step, __LINE__))
@@ -63,7 +65,11 @@ uint64_t emulated_warp(enum emulated_operation operation, uint64_t x, int argume
 #define __popc(x) __builtin_popcount(x)
 #define __popcll(x) __builtin_popcountll(x)
 #define __ffs(x) __builtin_ffs(x)
-#define atomicOr(to, x) ((void)(*(to) |= (x)))
+static inline uint32_t atomicOr(uint32_t *to, uint32_t x) {
+    const uint32_t was = *to;
+    *to |= x;
+    return was;
+}
 #define atomicAdd(to, x) ((void)(*(to) += (x)))
 
 /* Runs kernel(argument) for each thread of `blocks` thread blocks of up to 1024 threads, whole warps. */

@@ -84,6 +84,13 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
             s.n_q = 1 + lab_below(seed, 9, 1, 4), s.block_q = 1, s.block_kv = 1 + (seed % 16 == 0);
             s.n_kv = 3000 + lab_below(seed, 9, 2, 30000);
             s.capacity = 1 + lab_below(seed, 9, 3, 5000);
+            if (seed % 24 == 0) /* of several tiles */
+                s.n_q = 1 + lab_below(seed, 9, 1, 150), s.block_q = 64;
+        }
+        if (seed % 12 == 5) { /* more units than a thread block has threads, some of them split */
+            s.form = TESS_INDICES, s.batch = s.list_batch = s.block_q = s.block_kv = 1;
+            s.n_q = 70 + lab_below(seed, 9, 1, 50), s.n_kv = 1000, s.capacity = 600;
+            s.counts = 1, s.promises = 0;
         }
         device_lists_make(&l, &s, seed);
         filled_alike(&l, fill, seed);

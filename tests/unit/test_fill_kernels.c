@@ -4,18 +4,21 @@
  *
  *     test_fill_kernels [CASES]     drawn cases; 200 unless given
  */
+#define _DEFAULT_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "support/emulated.h"
 
-#include "fill/items.cuh"
+#include "fill/lists.cuh"
 #include "fill/ranges.cuh"
 
 #include "lab/rng.h"
@@ -42,7 +45,7 @@ RUN(fill_rows_bits_cut)
 RUN(fill_range_tiles)
 RUN(fill_items)
 
-static void emulated_fill(const struct fill_params *p, uint64_t seed) {
+static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
     static void (*const kernels[FILL_KERNELS])(const void *) = {
         run_fill_claims,           run_fill_places,    run_fill_rows_indices,
         run_fill_rows_indices_cut, run_fill_rows_bits, run_fill_rows_bits_cut,
@@ -51,8 +54,10 @@ static void emulated_fill(const struct fill_params *p, uint64_t seed) {
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {
         const struct fill_launch *l = &launches[i];
+        assert_true((int64_t)l->shared <= target->shared_memory_per_block);
         /* Kernels of 1024 threads loop by the thread block's size. */
-        const int threads = l->kernel == FILL_PLACES || l->kernel == FILL_ITEMS ? 64 : l->threads;
+        const int few = l->kernel == FILL_PLACES || l->kernel == FILL_ITEMS;
+        const int threads = few ? 32 << lab_below(seed, 9, 15, 2) : l->threads;
         emulated_run(kernels[l->kernel], p, l->blocks, threads, l->shared, seed + (uint64_t)i);
     }
 }
@@ -64,19 +69,21 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
     struct lab_buffer scratch;
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));
-    target.shared_memory_per_block = 4096 << lab_below(seed, 9, 8, 6);
+    target.shared_memory_per_block = 4096 << lab_below(seed, 9, 8, 5);
     assert_int_equal(lab_buffer_make(&scratch, cuda_fill_scratch(job.shape), 64), 0);
     memset(scratch.data, 0x5a, scratch.size);
     job.target = &target, job.scratch = scratch.data;
     struct fill_params p = fill_params_of(&job);
     if (lab_below(seed, 9, 9, 2)) { /* more thread blocks than would do, or fewer */
         p.place_chunk = 1 + lab_below(seed, 9, 10, 200);
-        p.items_chunk = 1 + lab_below(seed, 9, 11, 200);
+        p.items_chunk = 1 + lab_below(seed, 9, 11, 100);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
-        if (p.words)
-            p.words = (int32_t)(1 + lab_below(seed, 9, 13, p.words)); /* windows */
+        if (p.words) /* windows */
+            p.words = FILL_BUCKET * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_BUCKET));
+        if (lab_below(seed, 9, 14, 2)) /* columns stand in the image */
+            p.stage = 0;
     }
-    emulated_fill(&p, seed);
+    emulated_fill(&p, &target, seed);
     lab_buffer_free(&scratch);
 }
 
@@ -88,6 +95,28 @@ static void images_are_those_of_the_host(void **state) {
 static void limits_are_kept(void **state) {
     (void)state;
     filled_edges(kernels_fill);
+}
+
+/* Memory ends behind the entries that the last row's count says. */
+static void entries_past_a_count_are_not_read(void **state) {
+    struct device_sizes s = device_small;
+    struct device_lists l;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), rows = (size_t)(s.list_heads * s.n_q);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)state;
+    assert_true(memory != MAP_FAILED && mprotect(memory + page, page, PROT_NONE) == 0);
+    s.counts = 1;
+    device_lists_make(&l, &s, 5);
+    for (int32_t count = 0; count <= DEVICE_PADDING; count++) {
+        const size_t size = (rows * DEVICE_PADDING - DEVICE_PADDING + (size_t)count) * 4;
+        memcpy(memory + page - size, l.indices.data, size);
+        l.pattern.indices = (const int32_t *)(void *)(memory + page - size);
+        ((int32_t *)(void *)l.counts.data)[rows - 1] = count;
+        device_lists_expect(&l);
+        filled_alike(&l, kernels_fill, (uint64_t)count);
+    }
+    device_lists_free(&l);
+    munmap(memory, 2 * page);
 }
 
 /* ---- launches ---- */
@@ -129,12 +158,21 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[0].kernel, FILL_INDICES);
     assert_int_equal(launches[0].blocks, 64);
     assert_int_equal(launches[0].threads, FILL_ROW_THREADS);
-    assert_int_equal(launches[0].shared, 131072 / 8 + FILL_SUMS * 8);
+    assert_int_equal(launches[0].shared, 131072 / 8 + 131072 / 32 + 2048 * 4 + FILL_SUMS * 8);
     assert_int_equal(launches[1].kernel, FILL_ITEMS);
     assert_int_equal(launches[1].blocks, 1);
+    assert_int_equal(launches[1].threads, 64);
     p = params_of(TESS_INDICES, 64, 1 << 30, 2048); /* windows */
     fill_launches(&p, launches);
     assert_true(launches[0].shared <= FILL_MOST_SHARED);
+    p = params_of(TESS_INDICES, 4096, 541568, 2048); /* two thread blocks a multiprocessor */
+    assert_int_equal(fill_launches(&p, launches), 2);
+    assert_int_equal(launches[0].blocks, 2 * 132);
+    assert_int_equal(launches[0].threads, FILL_ROW_THREADS);
+    assert_int_equal(launches[1].threads, FILL_THREADS);
+    p = params_of(TESS_INDICES, 1, 541568, 2048);
+    assert_int_equal(fill_launches(&p, launches), 1);
+    assert_int_equal(p.stage, 2048);
     p = params_of(TESS_BLOCK_ROWS, 3072, 256, 79000); /* 16384 tokens, 12 heads: a warp each */
     assert_int_equal(fill_launches(&p, launches), 3);
     assert_int_equal(launches[1].threads, 32 * FILL_WARPS);
@@ -198,6 +236,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(columns_of_a_cut),
         cmocka_unit_test(launches_are_few),
         cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(entries_past_a_count_are_not_read),
         cmocka_unit_test(images_are_those_of_the_host),
     };
     cases = argc > 1 ? strtoull(argv[1], NULL, 10) : cases;

@@ -109,6 +109,8 @@ static void reserve_refuses_by_name(void **state) {
     p.n_q = 1 << 30, p.d_qk = p.d_v = 1;
     d.n_q = 1 << 30, d.capacity = INT32_MAX;
     reserve_refuses(&p, &d, NULL, TESS_INVALID_ARGUMENT, "pattern", "2^48");
+    p.batch = 2, d.capacity = 1;
+    reserve_refuses(&p, &d, NULL, TESS_INVALID_ARGUMENT, "pattern", "2^31 - 1");
 }
 
 static void fill_refuses(const tess_plan *plan, const tess_device_pattern *pattern, void *image,

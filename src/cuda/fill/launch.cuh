@@ -3,7 +3,7 @@
 #define TESSERA_CUDA_FILL_LAUNCH_CUH
 
 #include "device/overlap.cuh"
-#include "fill/items.cuh"
+#include "fill/lists.cuh"
 #include "fill/ranges.cuh"
 
 static inline cudaError_t fill_launch_one(const struct fill_launch *launch, bool overlaps,

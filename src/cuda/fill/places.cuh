@@ -52,6 +52,10 @@ static __device__ __forceinline__ uint64_t block_sums(uint64_t x, unsigned long 
     const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
     const int32_t warps = (int32_t)blockDim.x / 32;
     const uint64_t through = warp_sums(x);
+    if (warps == 1) {
+        *all = __shfl_sync(TEAM_LANES, through, 31);
+        return through;
+    }
     __syncthreads(); /* the sums before have been read */
     if (lane == 31)
         place[warp] = through;

@@ -19,11 +19,11 @@ range_write(const struct fill_params *p, struct tile_under_way *t, int32_t begin
         t->keys += (uint32_t)count;
         if (runs[i].full) {
             run_store(&p->arrays.full[t->full++], key, count);
-            t->pairs += (int64_t)count * t->cut.rows;
         } else {
             band_store(&p->arrays.masked[t->band++], key, count, fill_band_limit(t->cut.low, key),
                        fill_band_limit(t->cut.high, key));
-            t->pairs += fill_pairs(&t->cut, key, key + count);
+            t->masked +=
+                (uint64_t)(fill_pairs(&t->cut, key, key + count) - (int64_t)count * t->cut.rows);
         }
     }
 }
@@ -39,7 +39,9 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
     const int64_t entry = given * s->capacity + (shared ? b * s->heads * s->rows * s->capacity : 0);
     const int64_t full = entry * s->row_tiles + of_row * s->capacity;
     const int64_t band = s->cut ? full * FILL_RANGE_BANDS : 0;
-    const int32_t length = length_today(p, b);
+    int64_t told_later = 0;
+    const int32_t length =
+        p->lengths ? fill_length(p->lengths[b], (int32_t)s->n_kv, &told_later) : (int32_t)s->n_kv;
     int64_t faults = 0, overflows = 0;
     int32_t range[FILL_RANGES][2], n = (int32_t)s->capacity;
     struct tile_under_way t;
@@ -48,18 +50,18 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
     if (p->counts)
         n = fill_count(p->counts[given], n, &faults, &overflows);
     n = fill_ranges(p->indices + 2 * given * s->capacity, n, length, range);
-    t.full = full, t.band = band, t.keys = 0, t.pairs = 0;
+    t.full = full, t.band = band, t.keys = 0, t.masked = 0;
     t.cut = tile_cut(s, tile, length);
     for (int32_t i = 0; i < n; i++)
         range_write(p, &t, range[i][0], range[i][1]);
-    tile_end(&p->arrays, T, full, t.full, band, t.band, t.keys);
+    tile_write(&p->arrays, T, full, t.full, band, t.band, t.keys);
     counts->faults += of_row ? 0 : faults;
     counts->overflows += of_row ? 0 : overflows;
     counts->keys += t.keys;
-    counts->pairs += t.pairs;
+    counts->pairs += (int64_t)(t.masked + (uint64_t)t.keys * (uint64_t)t.cut.rows);
 }
 
-static __global__ void __launch_bounds__(FILL_TILE_THREADS)
+static __global__ void __launch_bounds__(FILL_TILE_THREADS, 4)
     fill_range_tiles(const __grid_constant__ struct fill_params p) {
     const int64_t tiles = p.shape.batches * p.shape.heads * p.shape.tiles;
     struct fill_counts counts = {0, 0, 0, 0};
@@ -72,7 +74,7 @@ static __global__ void __launch_bounds__(FILL_TILE_THREADS)
     tally_warp(TALLY_OVERFLOWS, (uint64_t)counts.overflows);
     tally_warp(TALLY_KEYS, (uint64_t)counts.keys);
     tally_warp(TALLY_PAIRS, (uint64_t)counts.pairs);
-    tally_end(&p);
+    rows_end(&p);
 }
 
 #endif

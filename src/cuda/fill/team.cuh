@@ -18,15 +18,17 @@
 
 #define TEAM_LANES 0xffffffffu
 
-/* Of a thread block over block rows: sums of each warp, then a bitmap of each team. */
-extern __shared__ unsigned long long fill_shared[];
+/* Of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
+extern __shared__ __align__(16) unsigned long long fill_shared[];
 
 struct team {
     int32_t threads;          /* 32, or those of the thread block */
     int32_t thread;           /* this one's number */
     unsigned long long *runs; /* [32] for each warp, full runs in the high half, bands in the low */
     unsigned long long *keys; /* [32] for each warp */
-    uint32_t *bitmap;
+    uint32_t *bitmap;         /* [words], 16-byte aligned */
+    uint32_t *buckets;        /* [words / FILL_BUCKET] */
+    int32_t *stage;           /* [stage] */
 };
 
 static __device__ __forceinline__ struct team team_of(const struct fill_params *p) {
@@ -36,7 +38,9 @@ static __device__ __forceinline__ struct team team_of(const struct fill_params *
     team.thread = (int32_t)threadIdx.x - number * p->threads;
     team.runs = fill_shared;
     team.keys = fill_shared + 32;
-    team.bitmap = (uint32_t *)(fill_shared + FILL_SUMS) + (int64_t)number * p->words;
+    team.bitmap = (uint32_t *)(fill_shared + FILL_SUMS) + (int64_t)number * p->room;
+    team.buckets = team.bitmap + p->words;
+    team.stage = (int32_t *)team.buckets + p->words / FILL_BUCKET;
     return team;
 }
 
@@ -56,6 +60,14 @@ static __device__ __forceinline__ void team_wait(const struct team *team) {
         __syncwarp(TEAM_LANES);
     else
         __syncthreads();
+}
+
+/* The same, and whether any of them says so. */
+static __device__ __forceinline__ int team_any(const struct team *team, int x) {
+    if (team->threads != 32)
+        return __syncthreads_or(x);
+    __syncwarp(TEAM_LANES); /* a vote orders no memory */
+    return __any_sync(TEAM_LANES, x);
 }
 
 /* Sum over the lanes before this one, and it. */
@@ -109,11 +121,6 @@ static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
 }
 static __device__ __forceinline__ uint64_t tally_of(enum tally what) {
     return fill_shared[64 + what];
-}
-static __device__ __forceinline__ void tally_end(const struct fill_params *p) {
-    __syncthreads();
-    if (threadIdx.x < TALLIES)
-        ((uint64_t *)&p->tallies[blockIdx.x])[threadIdx.x] = fill_shared[64 + threadIdx.x];
 }
 /* Adds what the lanes of a warp have met. */
 static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {

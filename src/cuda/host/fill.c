@@ -4,6 +4,7 @@
 #define RESIDENT_THREADS 2048 /* of a multiprocessor */
 #define WORDS_OF_THREAD 64    /* of a bitmap, at most */
 #define ENTRIES_OF_THREAD 4   /* of a block row, or words: fewer do not pay */
+#define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
 #define MOST_CHUNKS 64        /* thread blocks that each sum what lies before them */
 #define LEAST_CHUNK 2048
 
@@ -22,12 +23,7 @@ static int64_t chunks(int64_t n, int64_t chunk) {
 }
 
 /* Threads for a block row: as many as there is work for, or as find room on the device together. */
-static int32_t row_threads(const struct fill_params *p, int64_t rows, int64_t words,
-                           int64_t multiprocessors) {
-    const struct fill_shape *s = &p->shape;
-    const int64_t entries = s->form == TESS_INDICES ? s->capacity : s->capacity / rows + 1;
-    const int64_t work = max_i64(words, entries) / ENTRIES_OF_THREAD;
-    const int64_t room = multiprocessors * RESIDENT_THREADS / rows;
+static int32_t row_threads(int64_t work, int64_t room, int64_t words) {
     const int64_t wanted = max_i64(min_i64(work, room), words / WORDS_OF_THREAD);
     int32_t threads = 32;
     while (threads < FILL_ROW_THREADS && 2 * threads <= wanted)
@@ -39,19 +35,48 @@ static int64_t chunk_of(int64_t n) {
     return max_i64(LEAST_CHUNK, chunks(n, MOST_CHUNKS));
 }
 
-/* Who takes the block rows, and bitmaps: of all columns where they find room, else of as many as do. */
+/* Rounded up to whole buckets. */
+static int64_t buckets_of(int64_t words) {
+    return chunks(words, FILL_BUCKET) * FILL_BUCKET;
+}
+
+/* Shared memory of a team of indices, of `most` words of 32 bits: columns where they find room, and a
+ * bitmap of all columns, or of as many as find room. */
+static void team_divide(struct fill_params *p, int64_t most, int64_t words, int64_t columns) {
+    const int64_t stage = buckets_of(columns);
+    most -= most % FILL_BUCKET;
+    p->stage = stage <= STAGE_OF_THREAD * p->threads && 2 * stage <= most ? (int32_t)stage : 0;
+    const int64_t buckets = (most - p->stage) / (FILL_BUCKET + 1);
+    p->words = (int32_t)min_i64(buckets_of(words), FILL_BUCKET * buckets);
+    p->room = (int32_t)buckets_of(p->words + p->words / FILL_BUCKET + p->stage);
+}
+
+/* Bytes of shared memory of a thread block over block rows. */
+static int64_t rows_shared(const struct fill_params *p) {
+    return (int64_t)(FILL_SUMS * sizeof(uint64_t)) +
+           (int64_t)sizeof(uint32_t) * (p->block / p->threads) * p->room;
+}
+
+/* Who takes the block rows, and what they have of shared memory. Where many rows have long bitmaps, few
+ * teams find room at once, and are large. */
 static void rows_divide(struct fill_params *p, const tess_target *target) {
     const struct fill_shape *s = &p->shape;
     const int64_t rows = s->batches * s->heads * s->rows, words = chunks(s->cols, 32);
+    const int64_t entries = s->form == TESS_INDICES ? s->capacity : s->capacity / rows + 1;
     const int64_t block = target->shared_memory_per_block;
     const int64_t most = block ? min_i64(block, FILL_MOST_SHARED) : FILL_SURE_SHARED;
-    p->threads = row_threads(p, rows, words, target->multiprocessors);
+    const int64_t bitmaps = s->form == TESS_BLOCK_BITS ? 0 : words * (int64_t)sizeof(uint32_t);
+    const int64_t room = max_i64(target->multiprocessors * RESIDENT_THREADS / rows,
+                                 RESIDENT_THREADS * bitmaps / most);
+    p->threads = row_threads(max_i64(words, entries) / ENTRIES_OF_THREAD, room, words);
     p->block = p->threads == 32 ? 32 * FILL_WARPS : p->threads;
     const int64_t teams = p->block / p->threads;
-    const int64_t room =
-        (most - (int64_t)(FILL_SUMS * sizeof(uint64_t))) / ((int64_t)sizeof(uint32_t) * teams);
-    p->words = s->form == TESS_BLOCK_BITS ? 0 : (int32_t)min_i64(words, room);
-    p->blocks = (int32_t)min_i64(chunks(rows, teams), FILL_MOST_BLOCKS);
+    if (s->form != TESS_BLOCK_BITS)
+        team_divide(p, (most - rows_shared(p)) / ((int64_t)sizeof(uint32_t) * teams), words,
+                    min_i64(s->capacity, s->cols));
+    const int64_t at_once = min_i64(RESIDENT_THREADS / p->block, most / rows_shared(p));
+    p->blocks = (int32_t)min_i64(min_i64(chunks(rows, teams), FILL_MOST_BLOCKS),
+                                 target->multiprocessors * max_i64(1, at_once));
 }
 
 struct fill_params fill_params_of(const struct fill_job *job) {
@@ -85,12 +110,19 @@ struct fill_params fill_params_of(const struct fill_job *job) {
     return p;
 }
 
+/* Threads over items: a unit each, or a thread block's tally. */
+static int32_t items_threads(const struct fill_params *p) {
+    int32_t threads = 32;
+    while (threads < FILL_THREADS && threads < max_i64(p->units, p->blocks))
+        threads *= 2;
+    return threads;
+}
+
 int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_MOST_LAUNCHES]) {
     const struct fill_shape *s = &p->shape;
     const int64_t given = s->batch * s->heads * s->rows;
     const int bits = s->form == TESS_BLOCK_BITS, cut = s->cut != 0;
     const size_t sums = FILL_SUMS * sizeof(uint64_t);
-    const size_t bitmaps = (size_t)(p->block / p->threads) * (size_t)p->words * sizeof(uint32_t);
     const enum fill_kernel rows = s->form == TESS_RANGES
                                       ? FILL_RANGE_TILES
                                       : (enum fill_kernel)((bits ? FILL_BITS : FILL_INDICES) + cut);
@@ -102,8 +134,9 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
     if (bits || s->form == TESS_BLOCK_ROWS)
         out[n++] = (struct fill_launch){FILL_PLACES, (int32_t)chunks(given, p->place_chunk),
                                         FILL_THREADS, sums};
-    out[n++] = (struct fill_launch){rows, p->blocks, p->block, sums + bitmaps};
-    out[n++] = (struct fill_launch){FILL_ITEMS, (int32_t)chunks(p->units, p->items_chunk),
-                                    FILL_THREADS, sums};
+    out[n++] = (struct fill_launch){rows, p->blocks, p->block, (size_t)rows_shared(p)};
+    if (p->blocks > 1)
+        out[n++] = (struct fill_launch){FILL_ITEMS, (int32_t)chunks(p->units, p->items_chunk),
+                                        items_threads(p), sums};
     return n;
 }

@@ -11,10 +11,13 @@
 #define FILL_THREADS 1024     /* of a thread block over places or items */
 #define FILL_TILE_THREADS 128 /* of a thread block over query tiles */
 
-/* Shared memory: two sums of up to 32 warps, the tally, a bitmap for each block row under way. */
-#define FILL_SUMS 72                 /* words of 64 bits */
-#define FILL_MOST_SHARED (96 * 1024) /* bytes; a thread block of any architecture can have them */
-#define FILL_SURE_SHARED (48 * 1024) /* where the target says nothing */
+/* Shared memory: two sums of up to 32 warps and the tally; then, for each block row of indices under way,
+ * a bitmap, a count for each of its buckets, and room for columns. */
+#define FILL_SUMS 72  /* words of 64 bits */
+#define FILL_BUCKET 4 /* words of 32 columns */
+#define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
+#define FILL_MOST_SHARED (224 * 1024) /* bytes */
+#define FILL_SURE_SHARED (48 * 1024)  /* where the target says nothing */
 
 struct fill_params {
     struct fill_shape shape;
@@ -30,10 +33,13 @@ struct fill_params {
     struct fill_counts *tallies; /* [blocks]: what each thread block over block rows counted */
     uint64_t layout;
     int64_t units, list_heads, list_packs;
-    int32_t threads;     /* that take a block row together: 32, or the thread block */
-    int32_t block;       /* threads of a thread block */
-    int32_t blocks;      /* thread blocks over block rows (RANGES: query tiles) */
-    int32_t words;       /* of a bitmap, of 32 columns each; 0: none */
+    int32_t threads; /* that take a block row together: 32, or the thread block */
+    int32_t block;   /* threads of a thread block */
+    int32_t blocks;  /* thread blocks over block rows (RANGES: query tiles) */
+    int32_t words;   /* of a bitmap, of 32 columns each, in whole buckets; 0: none */
+    int32_t
+        stage; /* columns that a team has room for in shared memory; 0: they stand in the image */
+    int32_t room;        /* words of 32 bits that a team has of shared memory */
     int64_t place_chunk; /* block rows of a thread block that sums places */
     int64_t items_chunk; /* units of a thread block that writes items */
 };
@@ -41,7 +47,8 @@ struct fill_params {
 struct fill_params fill_params_of(const struct fill_job *job);
 
 /* The launches of a fill, one after another; the first waits for all that is before it in the stream.
- * Bits claim places (BLOCK_BITS), places are summed (and BLOCK_ROWS), lists are filled, then items. */
+ * Bits claim places (BLOCK_BITS), places are summed (and BLOCK_ROWS), lists are filled, then items; where one
+ * thread block fills all lists, it writes items too. */
 enum fill_kernel {
     FILL_CLAIMS,
     FILL_PLACES,

@@ -1,0 +1,39 @@
+/* Kernels that fill the lists of block rows: a team takes one after another. */
+#ifndef TESSERA_CUDA_FILL_LISTS_CUH
+#define TESSERA_CUDA_FILL_LISTS_CUH
+
+#include "fill/bits.cuh"
+#include "fill/indices.cuh"
+
+static __device__ __forceinline__ void rows_fill(const struct fill_params *p, int cut,
+                                                 int of_bits) {
+    const struct team team = team_of(p);
+    const uint32_t teams = blockDim.x / (uint32_t)p->threads, rows = (uint32_t)p->shape.rows;
+    const uint32_t n = (uint32_t)(p->shape.batches * p->shape.heads) * rows; /* below 2^31 */
+    const uint32_t first = blockIdx.x * teams + threadIdx.x / (uint32_t)p->threads;
+    const uint32_t step = gridDim.x * teams;
+    tally_begin();
+    fill_wait();
+    FILL_ROLLED
+    for (uint32_t i = first; i < n; i += step) {
+        const int64_t list = i / rows, row = i % rows;
+        if (of_bits)
+            bits_fill(p, &team, list, row, cut);
+        else
+            indices_fill(p, &team, list, row, cut, i == first, i + step < n);
+    }
+    rows_end(p);
+}
+
+/* Kernels of what is known when they are compiled; `blocks` of them have registers on a multiprocessor. */
+#define FILL_ROWS_KERNEL(name, cut, of_bits, blocks)                                               \
+    static __global__ void __launch_bounds__(FILL_ROW_THREADS, blocks)                             \
+        name(const __grid_constant__ struct fill_params p) {                                       \
+        rows_fill(&p, cut, of_bits);                                                               \
+    }
+FILL_ROWS_KERNEL(fill_rows_indices, 0, 0, 2 - ARCHITECTURE_AFTER)
+FILL_ROWS_KERNEL(fill_rows_indices_cut, 1, 0, 1)
+FILL_ROWS_KERNEL(fill_rows_bits, 0, 1, 1)
+FILL_ROWS_KERNEL(fill_rows_bits_cut, 1, 1, 1)
+
+#endif
