@@ -585,7 +585,8 @@ enum {
  *
  * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; pages *
  * page_size is at most 2^31 - 1. CUDA has caches for reserved plans with q of f16 and bf16: 8-bit rows are
- * multiples of 16 dims, groups have 128, and scales of values by token or group go with bf16 alone.
+ * multiples of 16 dims, groups have 128, and scales of values by token or group go with bf16 alone. CUDA has
+ * neither second views nor o_f32.
  */
 typedef struct tess_problem {
     size_t struct_size;
