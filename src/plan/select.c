@@ -86,6 +86,7 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
     easiest.block_rows = (struct block_rows){0};
     easiest.caches =
         (struct caches){.k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
+    easiest.o_type = easiest.type, easiest.rope_dims = 0;
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 

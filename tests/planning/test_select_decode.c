@@ -25,6 +25,7 @@ static void cuda_decode_refuses_by_name(void **state) {
 
     const struct problem fits = {
         .type = TESS_BF16,
+        .o_type = TESS_BF16,
         .d_qk = 128,
         .d_v = 128,
         .alignment = 16,
@@ -34,14 +35,17 @@ static void cuda_decode_refuses_by_name(void **state) {
     bytes.caches.v_type = TESS_E4M3, bytes.d_v = 120;
     group.caches.k_type = TESS_E4M3, group.caches.k_scale = TESS_SCALE_GROUP;
     group.caches.k_group = 64;
-    token.type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
+    token.type = token.o_type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
     token.caches.v_scale = TESS_SCALE_TOKEN;
     groups.caches.v_type = TESS_E4M3, groups.caches.v_scale = TESS_SCALE_GROUP;
     groups.caches.v_group = 128;
     paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
-    type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
+    type.type = type.o_type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124,
+    wide.d_v = 136;
     height.tile_rows = 3;
+    struct problem views = fits, wider = fits;
+    views.rope_dims = 64, wider.o_type = TESS_F32;
     const struct {
         const struct problem *problem;
         const char *says;
@@ -55,7 +59,9 @@ static void cuda_decode_refuses_by_name(void **state) {
                  {&dims, "128 dims", NULL},
                  {&piece, "16 bytes", NULL},
                  {&wide, "128 dims", NULL},
-                 {&height, "1, 2, 4, 8 or 16 rows", NULL}};
+                 {&height, "1, 2, 4, 8 or 16 rows", NULL},
+                 {&views, "rope_dims must be 0", NULL},
+                 {&wider, "o_f32 must be 0", NULL}};
     const struct backend *cuda = backend_get(TESS_CUDA);
     const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
     assert_null(own->refuses(own, &fits, &target));
