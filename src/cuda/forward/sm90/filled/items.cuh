@@ -87,8 +87,8 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
     return item;
 }
 
-/* A granule, and where TMA finds it: the page, or the batch where there are none, and the row; past all rows,
- * for which TMA fills zeros, where nothing of it is listed. */
+/* A granule, and where TMA finds it: the page, or the batch where there are none (0 where all share one), and
+ * the row; past all rows, for which TMA fills zeros, where nothing of it is listed. */
 struct sm90_filled_place {
     struct fill_granule granule;
     int32_t page, row;
@@ -96,7 +96,8 @@ struct sm90_filled_place {
 
 /* Granule `at` of an item's tile; of a page that there is not, no key is listed. */
 static __device__ __forceinline__ struct sm90_filled_place
-sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at) {
+sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
+                 bool batches) {
     const int bits = p.of.granule_bits, each = sm90_filled_each(p);
     const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
     const struct list_masked *const band = p.masked + item.bands + run;
@@ -108,7 +109,7 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
         key = band->key, count = band->count, lo = band->u.band.lo, hi = band->u.band.hi;
     struct sm90_filled_place place;
     place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
-    place.page = item.batch, place.row = place.granule.key;
+    place.page = batches ? item.batch : 0, place.row = place.granule.key;
     if (p.table && place.granule.window) {
         place.page = p.table[item.batch * p.columns + (place.row >> p.shift)];
         place.row &= (1 << p.shift) - 1;

@@ -13,13 +13,13 @@ static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t s
                                                         const struct decode_params &p,
                                                         const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
-    const int64_t end = sm90_filled_items(p);
-    const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
     if (warp == 0) {
-        sm90_filled_produce<shape, true>(memory, shared, p, &maps.q, maps.k, end);
+        sm90_filled_produce<shape, true>(memory, shared, p, &maps.q, maps.k);
     } else if (warp == 1) {
-        sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v, end);
+        sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v);
     } else {
+        const int64_t end = sm90_filled_items(p);
+        const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
         sm90_store_empty<T, shape>(p.of, load, 0, end, warp - 2, 2);
         if (warp - 2 < shape::CONSUMERS)
             sm90_store_items<T, shape, SM90_FILLED>(memory, p.of, maps, load, shared, warp - 2, 0,
@@ -52,25 +52,32 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     }
 }
 
-/* sm90_maps_make; of pages, where K and V have them. False where TMA cannot address a tensor. */
+/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. What is broadcast by a
+ * stride of 0 has one batch or head. */
+static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
+                                CUtensorMapDataType type, const struct decode_params *p,
+                                const struct rows_view &view, int64_t d) {
+    const int64_t batch = p->table ? p->pages : p->of.batch;
+    const int64_t size[4] = {view.stride[0] ? batch : 1, view.stride[1] ? p->of.heads_kv : 1,
+                             p->rows, d};
+    const cuuint32_t rows = 1u << p->of.granule_bits;
+    return sm90_map_make(&maps[0], encode, type, view, size, rows) &&
+           sm90_map_make(&maps[1], encode, type, view, size, 2 * rows);
+}
+
+/* False where TMA cannot address a tensor. */
 template <class T>
 static bool sm90_filled_maps(struct sm90_maps *maps, const struct decode_params *p) {
-    struct attention_params as = p->of;
-    maps->tma_o = sm90_map_make_o(&maps->o, &p->of, T());
-    if (!sm90_maps_make(maps, &as, T()))
-        return false;
-    if (!p->table)
-        return true;
     const sm90_encode encode = sm90_encode_find();
-    const int64_t k[4] = {p->pages, p->of.heads_kv, p->rows, p->of.d_qk};
-    const int64_t v[4] = {p->pages, p->of.heads_kv, p->rows, p->of.d_v};
-    bool made = true;
-    for (int two = 0; two < 2 && made; two++) {
-        const cuuint32_t rows = 1u << (p->of.granule_bits + two);
-        made = sm90_map_make(&maps->k[two], encode, sm90_map_type(T()), p->of.k, k, rows) &&
-               sm90_map_make(&maps->v[two], encode, sm90_map_type(T()), p->of.v, v, rows);
-    }
-    return made;
+    const CUtensorMapDataType type = sm90_map_type(T());
+    const struct attention_params *of = &p->of;
+    const int64_t q[4] = {of->batch, of->heads_q, of->n_q, of->d_qk};
+    maps->tma_q = encode &&
+                  sm90_map_make(&maps->q, encode, type, of->q, q, (cuuint32_t)of->tile_rows) &&
+                  sm90_filled_maps_kv(maps->k, encode, type, p, of->k, of->d_qk) &&
+                  sm90_filled_maps_kv(maps->v, encode, type, p, of->v, of->d_v);
+    maps->tma_o = sm90_map_make_o(&maps->o, of, T());
+    return maps->tma_q;
 }
 
 template <class T, class shape, bool MODIFIED>

@@ -57,12 +57,15 @@ sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p
 template <class shape, bool IS_K>
 static __device__ __forceinline__ void
 sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p,
-                    const CUtensorMap *map_q, const CUtensorMap *maps, int64_t end) {
+                    const CUtensorMap *map_q, const CUtensorMap *maps) {
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
     const int bits = p.of.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
+    const struct rows_view &view = IS_K ? p.of.k : p.of.v;
+    struct work_item w = sm90_filled_work(p, 0); /* not today's, maybe: it comes with the header */
+    const int64_t end = sm90_filled_items(p);
     uint32_t step = 0, job = 0;
     if (warp_lane() < shape::GRANULES)
         tma_prefetch_map(maps + warp_lane());
@@ -70,17 +73,19 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
         tma_prefetch_map(map_q);
 #pragma unroll 1
     for (int64_t i = 0; i < end; i++) {
-        const struct sm90_filled_item item = sm90_filled_item_of(p, sm90_filled_work(p, i));
+        const struct sm90_filled_item item = sm90_filled_item_of(p, w);
+        if (i + 1 < end)
+            w = sm90_filled_work(p, i + 1);
         if (item.count == 0)
             continue;
         if (IS_K)
             sm90_filled_publish<shape>(memory, shared, p, map_q, item, job++);
-        const int32_t past = item.begin + item.count;
+        const int32_t past = item.begin + item.count, h = view.stride[1] ? item.head_kv : 0;
 #pragma unroll 1
         for (int32_t at = item.begin; at < past; at += 32) {
             struct sm90_filled_place place = {{0, 0}, 0, p.rows};
             if (at + warp_lane() < past)
-                place = sm90_filled_find(p, item, at + warp_lane());
+                place = sm90_filled_find(p, item, at + warp_lane(), view.stride[0] != 0);
             __syncwarp();
 #pragma unroll 1
             for (int32_t g = 0; g < min(past - at, 32); g += each, step++) {
@@ -89,8 +94,7 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
                 if (IS_K)
                     sm90_filled_hand<shape>(memory, step, place.granule, g, each);
                 sm90_filled_tma<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                               shared + FULL + 8 * stage, place, g, bits,
-                                               item.head_kv);
+                                               shared + FULL + 8 * stage, place, g, bits, h);
             }
         }
     }
