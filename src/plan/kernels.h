@@ -142,6 +142,7 @@ struct filled_image {
     int64_t most_items, most_combines, most_slots; /* capacities */
     int64_t units;              /* query tiles of all heads, heads packed in one once */
     int64_t block_q, row_tiles; /* of a block row: queries, and query tiles that it has */
+    int64_t block_kv;           /* keys of a block */
     int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
 };
 
@@ -244,8 +245,9 @@ struct tiling {
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
-    int filled;       /* 1: it walks the image that a fill has written: kernel_args.filled */
-    int filled_alone; /* 1: and no lists of the host */
+    int filled;              /* 1: it walks the image that a fill has written: kernel_args.filled */
+    int filled_alone;        /* 1: and no lists of the host */
+    int64_t filled_block[2]; /* queries and keys of the smallest blocks of filled lists; 0: any */
     int64_t
         part_keys; /* keys of a part of filled lists at least, where the caller names none; 0: the
                           problem's */

@@ -137,6 +137,7 @@ static struct filled_image filled_image(const tess_plan *plan, const struct fill
                                  .units = r->units,
                                  .block_q = r->shape.block_q,
                                  .row_tiles = r->shape.row_tiles,
+                                 .block_kv = r->shape.block_kv,
                                  .heads = r->shape.heads};
 }
 

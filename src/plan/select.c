@@ -2,6 +2,7 @@
 #include "plan/select.h"
 
 #include "base/status.h"
+#include "plan/reserve.h"
 
 #include <math.h>
 #include <string.h>
@@ -57,13 +58,23 @@ int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
     return tile_heads;
 }
 
+/* NULL, or why a kernel does not walk blocks that a fill writes. */
+static const char *blocks_refused(const struct fill_shape *s, const struct tiling *tiling) {
+    const int64_t *least = tiling->filled_block;
+    return min_i64(s->block_q, s->n_q) < least[0] || s->block_kv < least[1]
+               ? "it walks filled lists of blocks of 8 queries and 16 keys or more"
+               : NULL;
+}
+
 /* NULL, or why a kernel does not walk the plan's lists, those of a fill or of the host. */
 static const char *lists_refused(const tess_plan *plan, const struct kernel *kernel) {
     const struct tiling *tiling = kernel->tiling;
     if (!tiling)
         return NULL;
+    if (plan->reserved && !tiling->filled)
+        return "it does not walk lists that tess_plan_fill writes";
     if (plan->reserved)
-        return tiling->filled ? NULL : "it does not walk lists that tess_plan_fill writes";
+        return blocks_refused(&plan->reserved->shape, tiling);
     return tiling->filled_alone ? "it walks lists that tess_plan_fill writes alone" : NULL;
 }
 

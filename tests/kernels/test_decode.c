@@ -32,7 +32,7 @@ static int64_t cases = 400, first_seed = 1;
 
 /* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's;
  * what caches had. */
-static int64_t combines, bands, in_k, of_hopper, paged, eight_bit, scaled;
+static int64_t combines, bands, in_k, of_hopper, of_blocks, paged, eight_bit, scaled;
 
 /* ---- a problem, its plan and its memory ---- */
 
@@ -42,6 +42,8 @@ struct decoding {
     tess_problem problem;
     tess_plan *plan;
     int v_in_k;
+    int blocks;    /* Hopper's forward takes it */
+    char name[64]; /* of its kernel */
     struct lab_tensor q, k, v, o, lse;
     struct lab_buffer workspace, slopes, sinks, word;
     struct lab_scoring scoring;
@@ -54,7 +56,8 @@ struct decoding {
     tess_stream stream;
 };
 
-static struct device_sizes sizes_draw(uint64_t seed, int64_t d) {
+/* blocks: of lists that Hopper's forward takes too. */
+static struct device_sizes sizes_draw(uint64_t seed, int64_t d, int blocks) {
     struct device_sizes s = {.form = (tess_form)PICK(0, 0, 0, 1, 2, 3)};
     s.batch = PICK(1, 1, 1, 2);
     s.heads_kv = PICK(2, 1, 1, 2);
@@ -63,10 +66,15 @@ static struct device_sizes sizes_draw(uint64_t seed, int64_t d) {
     s.list_heads = pick(seed, 5, (const int64_t[]){1, s.heads_kv, s.heads_q}, 3);
     s.n_q = PICK(6, 1, 1, 1, 2, 5, 33, 70);
     s.n_kv = PICK(7, 1, 40, 300, 700, 2100, 5000);
-    while (s.n_kv > 1 && s.batch * s.heads_q * s.n_q * s.n_kv * d > WORK)
-        s.n_kv = (s.n_kv + 1) / 2;
     s.block_q = PICK(8, 1, 1, 2, 16, 64, 128);
     s.block_kv = s.form == TESS_RANGES ? 1 : PICK(9, 1, 1, 2, 16, 64, 128);
+    if (blocks) {
+        s.heads_q = s.heads_kv * PICK(50, 1, 2, 3, 8), s.list_heads = PICK(51, 1, s.heads_q);
+        s.n_q = PICK(52, 8, 33, 70, 130), s.form = (tess_form)PICK(53, 0, 1, 2);
+        s.block_q = PICK(54, 8, 16, 64, 128), s.block_kv = PICK(55, 16, 32, 64, 128);
+    }
+    while (s.n_kv > 1 && s.batch * s.heads_q * s.n_q * s.n_kv * d > WORK)
+        s.n_kv = (s.n_kv + 1) / 2;
     const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
     const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
     const int64_t all = s.list_batch * s.list_heads * rows * cols;
@@ -128,8 +136,10 @@ static void caches_draw(struct decoding *t) {
 
 static void problem_draw(struct decoding *t) {
     const uint64_t seed = t->seed;
-    const int64_t d = PICK(20, 32, 64, 72, 96, 128, 192, 256, 320, 512, 576);
-    const struct device_sizes s = sizes_draw(seed, d);
+    const int blocks = (int)PICK(49, 0, 0, 0, 1);
+    const int64_t d = blocks ? PICK(56, 32, 64, 64, 96, 128)
+                             : PICK(20, 32, 64, 72, 96, 128, 192, 256, 320, 512, 576);
+    const struct device_sizes s = sizes_draw(seed, d, blocks);
     device_lists_make(&t->lists, &s, seed);
     t->problem = device_problem(&s, d);
     t->problem.type = PICK(21, 0, 1) ? TESS_F16 : TESS_BF16;
@@ -145,6 +155,8 @@ static void problem_draw(struct decoding *t) {
     t->problem.dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
     t->v_in_k = t->problem.d_v <= d && PICK(30, 0, 1);
     caches_draw(t);
+    t->blocks = blocks && t->problem.scale == 0 && !t->problem.k_type && !t->problem.v_type &&
+                (t->problem.page_size == 0 || t->problem.page_size >= 16);
 }
 
 /* To be called after a change of k or v. */
@@ -203,7 +215,15 @@ static void kernel_draw(struct decoding *t, tess_target *target) {
     const uint64_t seed = t->seed;
     if (PICK(32, 0, 1))
         target->multiprocessors = 1 + (int32_t)lab_below(seed, 33, 2, 9);
-    if (target->architecture == 90 && !t->problem.k_type && !t->problem.v_type && PICK(31, 0, 0, 1))
+    if (target->architecture == 90 && t->blocks)
+        snprintf(t->name, sizeof t->name, "cuda_decode_%s_sm90_blocks_%s%s",
+                 t->problem.type == TESS_F16 ? "f16" : "bf16",
+                 t->problem.d_qk > 64 || t->problem.d_v > 64 || PICK(57, 0, 0, 1) ? "d128" : "d64",
+                 PICK(58, 0, 0, 1) ? "_r128" : "");
+    if (t->name[0] && PICK(59, 0, 1, 1))
+        t->problem.kernel = t->name;
+    else if (target->architecture == 90 && !t->problem.k_type && !t->problem.v_type &&
+             PICK(31, 0, 0, 1))
         t->problem.kernel = t->problem.type == TESS_F16 ? "cuda_decode_f16_sm90_d576_v512"
                                                         : "cuda_decode_bf16_sm90_d576_v512";
 }
@@ -344,7 +364,8 @@ static void generated_case(uint64_t seed) {
     run(&t);
     hold(&t, pattern);
     const uint64_t bits = bits_of(&t);
-    of_hopper += strstr(t.plan->passes->kernel->name, "_sm90_") != NULL;
+    of_hopper += strstr(t.plan->passes->kernel->name, "_sm90_d") != NULL;
+    of_blocks += strstr(t.plan->passes->kernel->name, "_sm90_blocks_") != NULL;
     for (int i = 0; i < REPEATS; i++) {
         run(&t);
         if (bits_of(&t) != bits)
@@ -372,11 +393,12 @@ static void right_within_the_bounds(void **state) {
                     scaled > 0);
     tess_target target = tess_target_init();
     assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
-    assert_true(cases < 100 || target.architecture != 90 || of_hopper > 0);
-    print_message("%lld combines, %lld bands, %lld runs with V in K, %lld of Hopper's kernel; %lld "
-                  "paged, %lld of 8 bits, %lld with scales\n",
-                  (long long)combines, (long long)bands, (long long)in_k, (long long)of_hopper,
-                  (long long)paged, (long long)eight_bit, (long long)scaled);
+    assert_true(cases < 100 || target.architecture != 90 || (of_hopper > 0 && of_blocks > 0));
+    print_message(
+        "%lld combines, %lld bands, %lld runs with V in K, %lld of Hopper's kernel, %lld of "
+        "its forward's; %lld paged, %lld of 8 bits, %lld with scales\n",
+        (long long)combines, (long long)bands, (long long)in_k, (long long)of_hopper,
+        (long long)of_blocks, (long long)paged, (long long)eight_bit, (long long)scaled);
 }
 
 /* Pages change places, what lies in them too. */

@@ -114,10 +114,82 @@ static void cuda_decode_kernels_are_weighed(void **state) {
     }
 }
 
+/* Lists of large blocks go to Hopper's forward, others to decode; who asks for it by name is told why not. */
+#define BLOCKS "cuda_decode_bf16_sm90_blocks_"
+static void cuda_block_lists_go_to_the_forward(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const struct {
+        int64_t block_q, block_kv, n_q, d, page, heads;
+        int32_t architecture;
+        tess_form form;
+        const char *name, *says; /* says: the kernel, or why it is refused */
+    } cases[] = {
+        {64, 64, 4096, 64, 0, 4, 90, TESS_INDICES, NULL, BLOCKS "d64"},
+        {64, 64, 4096, 96, 0, 4, 90, TESS_INDICES, NULL, BLOCKS "d128"},
+        {128, 128, 4096, 64, 0, 4, 90, TESS_BLOCK_BITS, NULL, BLOCKS "d64_r128"},
+        {128, 32, 4096, 128, 0, 4, 90, TESS_BLOCK_ROWS, NULL, BLOCKS "d128_r128"},
+        {16, 16, 4096, 128, 16, 4, 90, TESS_INDICES, NULL, BLOCKS "d128"},
+        {64, 64, 4096, 64, 0, 4, 80, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
+        {64, 64, 4096, 192, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d256_r64"},
+        {1, 64, 4096, 64, 0, 16, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64"},
+        {64, 64, 4, 64, 0, 16, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
+        {64, 8, 4096, 64, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
+        {64, 64, 4096, 64, 8, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
+        {64, 1, 4096, 64, 0, 4, 90, TESS_RANGES, BLOCKS "d64", "8 queries and 16 keys or more"},
+        {4, 64, 4096, 64, 0, 4, 90, TESS_INDICES, BLOCKS "d64", "8 queries and 16 keys or more"},
+        {64, 64, 4096, 64, 4, 4, 90, TESS_INDICES, BLOCKS "d64", "pages have 16 keys or more"},
+        {64, 64, 4096, 64, 0, 4, 100, TESS_INDICES, BLOCKS "d64", "architecture is not 90"},
+        {64, 64, 4096, 128, 0, 4, 90, TESS_INDICES, BLOCKS "d64", "at most 64 dims"},
+        {64, 64, 4096, 64, 0, 4, 90, TESS_INDICES, BLOCKS "d64_r128", BLOCKS "d64_r128"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(cases[i].architecture, 232448);
+        tess_problem problem = tess_problem_init();
+        tess_device_pattern pattern = tess_device_pattern_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan;
+        problem.batch = 1, problem.heads_q = cases[i].heads, problem.heads_kv = 1;
+        problem.n_q = cases[i].n_q, problem.n_kv = 4096, problem.d_qk = problem.d_v = cases[i].d;
+        problem.type = TESS_BF16, problem.alignment = 16, problem.page_size = cases[i].page;
+        problem.kernel = cases[i].name;
+        pattern.form = cases[i].form, pattern.n_q = cases[i].n_q, pattern.n_kv = 4096;
+        pattern.block_q = cases[i].block_q, pattern.block_kv = cases[i].block_kv;
+        const tess_status status = tess_plan_reserve(&plan, &problem, &pattern, &target, &error);
+        const char *is = status ? error.message : plan->passes->kernel->name;
+        if (status ? !strstr(is, cases[i].says) : strcmp(is, cases[i].says) != 0)
+            fail_msg("case %zu: '%s', not '%s'", i, is, cases[i].says);
+        tess_plan_free(plan);
+    }
+}
+
+/* 8 bits are decode's. */
+static void cuda_blocks_refuse_by_name(void **state) {
+    (void)state;
+    const struct backend *cuda = backend_get(TESS_CUDA);
+    const struct kernel *kernel = kernel_named(cuda, BLOCKS "d128");
+    const tess_target target = cuda_target(90, 232448);
+    const struct problem fits = {
+        .type = TESS_BF16,
+        .d_qk = 128,
+        .d_v = 64,
+        .alignment = 16,
+        .scale = 1,
+        .caches = {.k_type = TESS_BF16, .v_type = TESS_BF16, .page_shift = CACHE_WHOLE}};
+    struct problem bytes = fits, scale = fits, height = fits;
+    bytes.caches.v_type = TESS_E4M3, scale.scale = 0x1p-9, height.tile_rows = 128;
+    assert_null(kernel->refuses(kernel, &fits, &target));
+    assert_non_null(strstr(kernel->refuses(kernel, &bytes, &target), "q's type"));
+    assert_non_null(strstr(kernel->refuses(kernel, &scale, &target), "2^-8 ... 2^8"));
+    assert_non_null(strstr(kernel->refuses(kernel, &height, &target), "8, 16, 32 or 64 rows"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuda_decode_refuses_by_name),
         cmocka_unit_test(cuda_decode_kernels_are_weighed),
+        cmocka_unit_test(cuda_block_lists_go_to_the_forward),
+        cmocka_unit_test(cuda_blocks_refuse_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -263,6 +263,7 @@ static void fill_and_run_leave_the_image_alone(void **state) {
     assert_int_equal(ran_filled.units, 10);
     assert_int_equal(ran_filled.block_q, 1);
     assert_int_equal(ran_filled.row_tiles, 1);
+    assert_int_equal(ran_filled.block_kv, 1);
     assert_int_equal(ran_filled.heads, 1);
     assert_int_equal(ran_filled.most_slots, sized_slots);
     free(data);

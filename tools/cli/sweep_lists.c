@@ -11,6 +11,10 @@ static const int64_t heads[][2] = {{1, 1}, {2, 1},  {4, 1},  {8, 2}, {16, 1}, {6
 static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
 static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
+/* Of block lists, whose tiles have as many queries as Hopper's forward takes. */
+enum { BLOCK_QUERIES = 8 };
+static const int64_t block_queries[] = {8, 33, 70, 130};
+static const int64_t high[] = {8, 16, 64, 128}, wide[] = {16, 32, 64, 128};
 static const int64_t keys[] = {1, 40, 130, 300, 700, 1500, 3000};
 /* Dims of Q and K, and of V: 0 as many. 576 over 512 is MLA's. */
 static const int64_t dims[][2] = {{64, 0},    {128, 0},   {576, 512}, {32, 0},   {72, 64}, {96, 0},
@@ -31,10 +35,12 @@ static void shrink(struct lab_case *c, double budget) {
 }
 
 /* Sizes of the lists: entries fewer than there are block columns, as many, one more, many. */
-static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer) {
+static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer, int blocks) {
     c->form = (tess_form)(number % 4);
-    c->block_q = draw_pick(r, blocks_q, COUNT(blocks_q));
-    c->block_kv = c->form == TESS_RANGES ? 1 : draw_pick(r, blocks_kv, COUNT(blocks_kv));
+    c->block_q = blocks ? draw_pick(r, high, COUNT(high)) : draw_pick(r, blocks_q, COUNT(blocks_q));
+    c->block_kv = c->form == TESS_RANGES ? 1
+                  : blocks               ? draw_pick(r, wide, COUNT(wide))
+                                         : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
     const int64_t most = c->form == TESS_RANGES ? 4 : cols + 1;
     c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
@@ -96,6 +102,8 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
 
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     struct draw r = {seed, (UINT64_C(1) << 40) + (uint64_t)number, 0};
+    struct draw of_blocks = {seed, (UINT64_C(1) << 41) + (uint64_t)number, 0};
+    const int blocks = number % 4 != TESS_RANGES && draw_chance(&of_blocks, 0.15);
     struct lab_case c = lab_case_default();
     const int64_t turn = number / 4, ratio = draw_below(&r, COUNT(heads));
     c.type = turn % 8 == 7 ? TESS_F32 : turn % 2 ? TESS_F16 : TESS_BF16;
@@ -112,8 +120,12 @@ struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     const int longer = draw_chance(&r, 0.12); /* tiles that are split, which take long */
     if (longer)
         c.n = 1 + draw_below(&r, 2), c.nkv = 600 + draw_below(&r, 2400);
+    if (blocks)
+        c.n = draw_pick(&of_blocks, block_queries, COUNT(block_queries));
     shrink(&c, longer ? 2e7 : 2e6);
-    draw_lists(&c, &r, number, longer);
+    if (blocks && c.n < BLOCK_QUERIES)
+        c.n = BLOCK_QUERIES;
+    draw_lists(&c, &r, number, longer, blocks);
     draw_tensors(&c, &r);
     return c;
 }

@@ -1,6 +1,8 @@
 /* The host's side of decode on CUDA: what kernels get. Nothing of an image is read here. */
 #include "host/decode.h"
 
+#include "lists/fill_granules.h"
+
 /* n elements of a row. */
 static struct decode_layout layout_of(const struct view *view, int paged, tess_type type,
                                       int64_t n) {
@@ -35,7 +37,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct caches *c = &p->caches;
     const int paged = args->page_table != NULL;
-    return (struct decode_params){
+    struct decode_params to = {
         .of = attention_params_shared(args),
         .image = *args->filled,
         .lengths = args->lengths,
@@ -51,6 +53,8 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .columns = args->table_columns,
         .pages = (int32_t)args->pages,
         .shift = c->page_shift,
+        .rows = (int32_t)(paged ? INT64_C(1) << c->page_shift : p->n_kv),
+        .block_kv = (int32_t)args->filled->block_kv,
         .k = stored_of(&args->k, &args->k_scale, paged, c->k_type, p->d_qk,
                        scales_of(c->k_scale, p->d_qk, c->k_group)),
         .v = stored_of(&args->v, &args->v_scale, paged, c->v_type, p->d_v,
@@ -60,4 +64,6 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .multiprocessors = args->target->multiprocessors,
         .packs = (int32_t)(args->filled->units / lists->tiles),
     };
+    to.of.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
+    return to;
 }

@@ -40,6 +40,8 @@ struct decode_params {
     const int32_t *table; /* [batch][columns], NULL: not paged, and pages hold 2^31 rows */
     int64_t columns;
     int32_t pages, shift;
+    int32_t rows;     /* of a page; not paged, of the capacity */
+    int32_t block_kv; /* keys of a block; of.granule_bits: log2 of those of a granule */
     struct decode_stored k, v;
     bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
     bool stored; /* K or V has 8 bits */

@@ -44,6 +44,11 @@ static cudaError_t (*const backward[])(const struct gradient_params *, cudaStrea
 };
 
 static tess_status answer(const struct kernel_args *args, cudaError_t code, tess_error *error) {
+    if (code == cudaErrorNotSupported)
+        return error_set(error, TESS_UNSUPPORTED, args->function, NULL,
+                         "kernel %s copies by TMA, which cannot address these tensors (rows of "
+                         "stride 0, say): the problem can name another kernel",
+                         args->kernel->name);
     return code == cudaSuccess ? TESS_OK
                                : cuda_failed(error, code, args->function, NULL, args->kernel->name);
 }
@@ -54,11 +59,6 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
         return status;
     const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
     cudaError_t code = staged[args->kernel - cuda_table](&p, args->stream);
-    if (code == cudaErrorNotSupported)
-        return error_set(error, TESS_UNSUPPORTED, args->function, NULL,
-                         "kernel %s copies by TMA, which cannot address these tensors (rows of "
-                         "stride 0, say): the problem can name another kernel",
-                         args->kernel->name);
     if (code == cudaErrorSymbolNotFound)
         return error_set(error, TESS_CUDA_ERROR, args->function, NULL,
                          "kernel %s copies by TMA, and the driver has no cuTensorMapEncodeTiled: "

@@ -5,6 +5,7 @@
 #include "host/backward.h"
 #include "host/decode.h"
 #include "host/staged.h"
+#include "lists/fill_granules.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,6 +146,17 @@ static const char *decode_sm90_refuses(const struct problem *problem, const tess
     return decode_refuses(problem, target);
 }
 
+/* Granules are whole TMA tile copies of a page. */
+static const char *blocks_refuses(const struct problem *problem, const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    const char *why = sm90_refuses(problem, target);
+    if (!why && (c->k_type != problem->type || c->v_type != problem->type))
+        why = "it reads keys and values of q's type";
+    if (!why && INT64_C(1) << c->page_shift < FILL_GRANULE_LEAST)
+        why = "its pages have 16 keys or more";
+    return why;
+}
+
 /* ---- CTAs and steps ---- */
 
 /* CTAs that stay for several items, which are assigned among them. */
@@ -266,6 +278,8 @@ static const struct family family_small_m_16bit = {
 
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
+static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
+static const int32_t decode_rows_blocks128[] = {128, 0};
 #define decode_rows_sm90 decode_rows_64
 static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
@@ -280,6 +294,12 @@ static const struct family family_decode_sm90 = {.cluster = 1,
                                                  .refuses = decode_sm90_refuses,
                                                  .heights =
                                                      "its query tiles have 1, 2, 4 ... 64 rows"};
+static const struct family family_decode_blocks = {.cluster = 1,
+                                                   .refuses = blocks_refuses,
+                                                   .heights =
+                                                       "its query tiles have 8, 16, 32 or 64 rows"};
+static const struct family family_decode_blocks128 = {
+    .cluster = 1, .refuses = blocks_refuses, .heights = "its query tiles have 128 rows"};
 
 /* ---- packing and weighing ---- */
 
@@ -350,9 +370,36 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define WEIGHED_DECODE_16 1
 #define WEIGHED_DECODE_sm90 1
 #define WEIGHED_DECODE_64 0
+#define WEIGHED_DECODE_blocks 1
+#define WEIGHED_DECODE_blocks128 1
 #define PACKED_DECODE_16 16
 #define PACKED_DECODE_sm90 64
 #define PACKED_DECODE_64 64
+#define PACKED_DECODE_blocks 64
+#define PACKED_DECODE_blocks128 0
+/* Whether a CTA has a multiprocessor to itself. */
+#define ALONE_DECODE_16(head) ((head) > DECODE_SHARES)
+#define ALONE_DECODE_sm90(head) 1
+#define ALONE_DECODE_64(head) ((head) > DECODE_SHARES)
+#define ALONE_DECODE_blocks(head) 0
+#define ALONE_DECODE_blocks128(head) 1
+/* Dims as they are computed; 0: those of the problem. */
+#define PADDED_DECODE_16(head) 0
+#define PADDED_DECODE_sm90(head) 0
+#define PADDED_DECODE_64(head) 0
+#define PADDED_DECODE_blocks(head) (head)
+#define PADDED_DECODE_blocks128(head) (head)
+/* The smallest blocks: queries and keys. Lower tiles would be mostly padding. */
+#define BLOCK_DECODE_16                                                                            \
+    { 0 }
+#define BLOCK_DECODE_sm90                                                                          \
+    { 0 }
+#define BLOCK_DECODE_64                                                                            \
+    { 0 }
+#define BLOCK_DECODE_blocks                                                                        \
+    { 8, FILL_GRANULE_LEAST }
+#define BLOCK_DECODE_blocks128                                                                     \
+    { 8, FILL_GRANULE_LEAST }
 #define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
@@ -361,7 +408,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                                                      bytes, bytes, bytes},         \
                                          .gqa_rows = PACKED_DECODE_##high,                         \
                                          .gqa_any = 1,                                             \
-                                         .whole_shares = (head) > DECODE_SHARES,                   \
+                                         .whole_shares = ALONE_DECODE_##high(head),                \
+                                         .padded_head = PADDED_DECODE_##high(head),                \
+                                         .filled_block = BLOCK_DECODE_##high,                      \
                                          .weighed = WEIGHED_DECODE_##high,                         \
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \

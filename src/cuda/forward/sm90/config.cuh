@@ -98,8 +98,9 @@
 #define SM90_LONG 32
 
 /* Operand paths. TMA: one tile copy for each granule of 8 keys and more, or for two neighbouring
- * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. */
-enum { SM90_TMA, SM90_CP_ASYNC };
+ * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. FILLED: as TMA, of
+ * lists that a fill has written (filled/config.cuh). */
+enum { SM90_TMA, SM90_CP_ASYNC, SM90_FILLED };
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
@@ -149,8 +150,8 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
-    /* Registers of a thread, by operand path (TMA, CP_ASYNC). */
-    static constexpr int CONSUMER_REGISTERS[2] = {RESIDENT == 3   ? 128
+    /* Registers of a thread, by operand path. */
+    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 3   ? 128
                                                   : RESIDENT == 2 ? 216
                                                   : CONSUMERS > 2 ? 152
                                                   : DIM_SPLIT > 1 ? 224
@@ -159,13 +160,19 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
                                                   : RESIDENT == 2 ? 184
                                                   : CONSUMERS > 2 ? 152
                                                   : D_V > 128     ? 224
-                                                                  : 216};
-    static constexpr int PRODUCER_REGISTERS[2] = {DIM_SPLIT > 1   ? 56
+                                                                  : 216,
+                                                  RESIDENT == 3   ? 120
+                                                  : RESIDENT == 2 ? 208
+                                                                  : 224};
+    static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
                                                   : RESIDENT == 3 ? 32
                                                                   : 40,
                                                   RESIDENT == 3                ? 40
                                                   : CONSUMERS > 2 || D_V > 128 ? 56
-                                                                               : 72};
+                                                                               : 72,
+                                                  RESIDENT == 3   ? 40
+                                                  : RESIDENT == 2 ? 48
+                                                                  : 56};
     static_assert(CTAS <= DIM_SPLIT && DIM_SPLIT <= 2, "dims are divided by two, and again by two");
 };
 

@@ -34,14 +34,12 @@ static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES
 }
 
 /* Overwrites rows of V past the keys of a granule with zeros: P is 0 there, and 0 times Inf or NaN
- * is NaN. Rows of absent granules are zeros. Each warp has every fourth piece of 8 columns of this
- * consumer's panels. */
+ * is NaN. Rows of absent granules are zeros. */
 template <class shape>
 static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cursor,
                                                            const struct attention_params &p,
                                                            const struct sm90_records &records) {
-    const uint32_t v =
-        sm90_v_address<shape>(cursor, cursor.step) + (uint32_t)(sm90_thread_here() / 32 * 16);
+    const uint32_t v = sm90_v_pieces<shape>(cursor);
     const int64_t mask = sm90_item<shape>(cursor.memory, cursor.job).mask - records.whole;
     sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, cursor.step);
 #pragma unroll
@@ -50,11 +48,7 @@ static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cu
         const uint64_t keys =
             group < records.whole ? ~UINT64_C(0) : __ldg(p.image.group_keys + mask + group);
         if (keys && !(keys >> (i % 2 * 32 + warp_lane_here()) & 1))
-#pragma unroll
-            for (int j = 0; j < 2 * shape::V_PANELS / shape::DIM_SPLIT; j++)
-                shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
-                                               (32 * i + warp_lane_here()) * 128),
-                                {0, 0, 0, 0});
+            sm90_zero_row<shape>(v, i);
     }
     proxy_fence();
     warpgroup_sync(1 + cursor.consumer);
@@ -71,9 +65,10 @@ sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2
 
 /* ---- steps ---- */
 
-/* Whether masks are loaded ahead. Serial consumers are short of registers. */
+/* Whether masks are loaded ahead. Serial consumers are short of registers; those of filled lists come with
+ * the keys. */
 template <class shape> static __device__ __forceinline__ constexpr bool sm90_masks_ahead(void) {
-    return !shape::SERIAL;
+    return !shape::SERIAL && shape::SOURCE != SM90_FILLED;
 }
 
 /* Loads the records of step `at` of the item. */
@@ -125,6 +120,10 @@ static __device__ __forceinline__ void sm90_begin_mask(struct sm90_fragments<sha
                                                        const struct attention_params &p) {
     if (sm90_unmasked<FIRST, shape>(cursor))
         return;
+    if constexpr (shape::SOURCE == SM90_FILLED) {
+        sm90_filled_begin_mask(w, cursor, p);
+        return;
+    }
     if (!sm90_masks_ahead<shape>())
         sm90_find_records(w, cursor, p, cursor.at);
     if (FIRST || !sm90_masks_ahead<shape>())
@@ -149,7 +148,7 @@ static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<sh
 #pragma unroll
         for (int i = 0; i < shape::GRANULES; i++)
             if (__any_sync(WARP_ALL, ~w.listed[i]))
-                sm90_mask_group(w.s + 32 * i, w.listed[i]);
+                sm90_mask_group<shape::SOURCE == SM90_FILLED>(w.s + 32 * i, w.listed[i]);
     if (sm90_masks_ahead<shape>())
         sm90_load_masks(w, p, cursor.at + 1);
     return some;
@@ -337,7 +336,7 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
             sm90_step_serial<T, false>(w, cursor, p, scale);
         }
     } else {
-        if (shape::TWO_SCORE_TILES && shape::SOURCE == SM90_TMA && cursor.whole >= SM90_LONG)
+        if (shape::TWO_SCORE_TILES && shape::SOURCE != SM90_CP_ASYNC && cursor.whole >= SM90_LONG)
             sm90_steps_two_tiles<T>(w, cursor, scale);
 #pragma unroll 1
         for (; cursor.at < cursor.whole; cursor.at++, cursor.step++)

@@ -36,7 +36,8 @@ sm90_store_partial(const struct attention_params &p, const struct granule_item &
         if (row >= of[h].rows)
             continue;
         const struct attention_slot slot =
-            attention_slot_of(p, item.slot + (of[h].head - item.head) * item.parts);
+            attention_slot_of(p, item.slot + (of[h].head - item.head) *
+                                                 (shape::SOURCE == SM90_FILLED ? 1 : item.parts));
         const int at = of[h].row - item.row + row;
         float *to = slot.o + (int64_t)at * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {
@@ -138,16 +139,16 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys. `warp` of `warps`
- * warps. */
-template <class T, class shape>
+/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys; `load` answers 32 from
+ * one on, as sm90_load_items. `warp` of `warps` warps. */
+template <class T, class shape, class loads>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
-                                                        int64_t begin, int64_t end, int warp,
-                                                        int warps) {
+                                                        const loads &load, int64_t begin,
+                                                        int64_t end, int warp, int warps) {
     const int pieces = p.d_v / 8;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_load_items(p, first, end);
+        const struct granule_item items = load(first);
         uint32_t empty = __ballot_sync(WARP_ALL, items.count == 0);
 #pragma unroll 1
         for (; empty; empty &= empty - 1) {
@@ -204,15 +205,15 @@ sm90_store_item(char *memory, const struct attention_params &p, const struct sm9
 }
 
 /* Stores O of all items that have keys and are not split, as consumer `consumer` stages its
- * rows. */
-template <class T, class shape, int SOURCE>
+ * rows. load: as in sm90_store_empty. */
+template <class T, class shape, int SOURCE, class loads>
 static __device__ __forceinline__ void
 sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                 uint32_t shared, int consumer, int64_t begin, int64_t end) {
+                 const loads &load, uint32_t shared, int consumer, int64_t begin, int64_t end) {
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
-        const struct granule_item items = sm90_load_items(p, first, end);
+        const struct granule_item items = load(first);
         uint32_t left = __ballot_sync(WARP_ALL, items.count > 0);
 #pragma unroll 1
         for (; left; left &= left - 1, job++) {

@@ -17,6 +17,7 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS);
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS + 1);
+    const auto load = [&](int64_t first) { return sm90_load_items(p, first, end); };
     if (SOURCE == SM90_CP_ASYNC) {
         grid_dependency_wait();
         if (warp < 2)
@@ -24,13 +25,13 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
         else
             sm90_produce_cp_async<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
         if (sm90_rank<shape>() == 0)
-            sm90_store_empty<T, shape>(p, begin, end, warp, 4);
+            sm90_store_empty<T, shape>(p, load, begin, end, warp, 4);
     } else if (warp >= 2) {
         grid_dependency_wait();
         if (sm90_rank<shape>() == 0)
-            sm90_store_empty<T, shape>(p, begin, end, warp - 2, 2);
+            sm90_store_empty<T, shape>(p, load, begin, end, warp - 2, 2);
         if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::CONSUMERS)
-            sm90_store_items<T, shape, SOURCE>(memory, p, maps, shared, warp - 2, begin, end);
+            sm90_store_items<T, shape, SOURCE>(memory, p, maps, load, shared, warp - 2, begin, end);
     } else if (warp == 0) {
         sm90_produce_tma<shape, true>(memory, shared, p, &maps.q, maps.k, begin, end);
     } else {

@@ -36,11 +36,13 @@ static __device__ __forceinline__ uint32_t sm90_load_word(const struct attention
     return __ldg(p.image.mask_bits + ((record << MASK_WORDS_BITS) + (uint32_t)warp_lane_here()));
 }
 
-/* Scores of a group that do not count become -Inf. */
+/* Scores of a group that do not count become -Inf. ROWS: bits are those of a row's 16, then of the other's,
+ * not of fragments. */
+template <bool ROWS>
 static __device__ __forceinline__ void sm90_mask_group(float *s, uint32_t listed) {
 #pragma unroll
     for (int i = 0; i < 32; i++)
-        if (!(listed >> i & 1))
+        if (!(listed >> (ROWS ? i / 2 % 2 * 16 + i / 4 * 2 + i % 2 : i) & 1))
             s[i] = -INFINITY;
 }
 

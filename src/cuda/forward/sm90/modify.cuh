@@ -4,7 +4,7 @@
 #define TESSERA_CUDA_SM90_MODIFY_CUH
 
 #include "device/modify.cuh"
-#include "forward/sm90/consumer.cuh"
+#include "forward/sm90/filled/mask.cuh"
 
 /* Exponents of 2 of one score. */
 static __device__ __forceinline__ float sm90_scale(const struct attention_params &p) {
@@ -35,8 +35,15 @@ static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t at = cursor.at * shape::KEYS + 64 * group + 32 * i + warp_lane_here();
-        const int32_t granule = min(at >> bits, item.count - 1);
-        const int32_t key = __ldg(p.image.keys + item.first + granule) + (at & ((1 << bits) - 1));
+        int32_t key;
+        if constexpr (shape::SOURCE == SM90_FILLED) {
+            const int granule = (64 * group + 32 * i + warp_lane_here()) >> bits;
+            key = sm90_filled_granule<shape>(cursor.memory, cursor.step, granule).key +
+                  (at & ((1 << bits) - 1));
+        } else {
+            const int32_t granule = min(at >> bits, item.count - 1);
+            key = __ldg(p.image.keys + item.first + granule) + (at & ((1 << bits) - 1));
+        }
         place[i] = modify_place(p.modify, key, p.n_kv);
     }
 }
@@ -97,7 +104,7 @@ static __device__ __forceinline__ void sm90_begin_modify(struct sm90_fragments<s
                                       modify_query_of(p.modify, batch, of[1].head, of[1].row)};
     const uint32_t first = q[0].i - (uint32_t)(warp_lane_here() / 4);
     /* Granules that cp.async gathers are smaller, as a rule. */
-    const bool filled = shape::SOURCE == SM90_TMA && first % 16 == 0 && q[1].i == q[0].i + 8 &&
+    const bool filled = shape::SOURCE != SM90_CP_ASYNC && first % 16 == 0 && q[1].i == q[0].i + 8 &&
                         q[1].head == q[0].head && p.granule_bits >= 4 && !p.modify.key_positions;
 #pragma unroll
     for (int group = 0; group < shape::GRANULES; group++)
@@ -118,10 +125,16 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
         return;
     struct sm90_queries of[2];
     sm90_queries_of_cursor<shape>(of, p, cursor);
-    const int32_t row = sm90_item<shape>(cursor.memory, cursor.job).row;
+    const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
+    const int32_t row = item.row;
+    /* Of filled lists query 0 stands where today's length has it. */
+    const int32_t from = shape::SOURCE == SM90_FILLED
+                             ? (int32_t)((uint32_t)row + (uint32_t)item.mask + p.modify.first_key -
+                                         p.modify.first_position)
+                             : row;
     const int t2 = warp_lane_here() % 4 * 2;
     const bool eights =
-        shape::SOURCE == SM90_TMA && !p.modify.key_positions; /* of consecutive keys */
+        shape::SOURCE != SM90_CP_ASYNC && !p.modify.key_positions; /* of consecutive keys */
     float slope[2], back[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -131,8 +144,8 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
     }
 #pragma unroll
     for (int group = 0; group < shape::GRANULES; group++) {
-        const float distance[2] = {modify_distance(p.modify, w.place[group][0], row),
-                                   modify_distance(p.modify, w.place[group][1], row)};
+        const float distance[2] = {modify_distance(p.modify, w.place[group][0], from),
+                                   modify_distance(p.modify, w.place[group][1], from)};
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int lane = j % 4 * 8 + (eights ? 0 : t2);

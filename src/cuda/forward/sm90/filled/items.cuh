@@ -1,0 +1,124 @@
+/* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts
+ * early reads both after the fill has ended: by ordinary loads, as what is said to stay need not be fetched
+ * again. */
+#ifndef TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
+#define TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
+
+#include "decode/keys.cuh"
+#include "forward/sm90/epilogue.cuh"
+#include "forward/sm90/filled/config.cuh"
+
+/* An item as consumers and the epilogue know it, `mask` being the key position of query 0; and where its
+ * granules are: runs from `first` on, bands from `bands` on. */
+struct sm90_filled_item : granule_item {
+    int64_t bands;
+    int32_t begin, full; /* granules of the tile: before the item, and of full runs */
+};
+
+/* log2 of a block's granules. */
+static __device__ __forceinline__ int sm90_filled_each(const struct decode_params &p) {
+    return __ffs(p.block_kv) - 1 - p.of.granule_bits;
+}
+
+/* Which granules of its tile an item has. */
+static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &item,
+                                                       const struct decode_params &p,
+                                                       const struct work_item &w, int64_t T) {
+    const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+    const int64_t n_full = p.full_end[T] - p.full_ptr[T];
+    const int64_t n_bands = p.masked_end[band] - p.masked_ptr[band];
+    item.first = p.full_ptr[T];
+    item.bands = p.masked_ptr[band];
+    int32_t first_count = 0, last_count = 0;
+    if (n_full > 0) {
+        first_count = p.full[item.first].count;
+        last_count = p.full[item.first + n_full - 1].count;
+    }
+    const struct fill_granules g =
+        fill_granules_of(n_full, n_bands, first_count, last_count, p.block_kv, sm90_filled_each(p));
+    item.full = g.full;
+    item.begin = 0;
+    item.count = g.full + g.bands;
+    if (w.parts > 1) {
+        const int32_t n = item.count, bits = p.of.granule_bits;
+        item.begin = fill_granules_before(n, w.part, w.parts, bits);
+        item.count = fill_granules_before(n, w.part + 1, w.parts, bits) - item.begin;
+    }
+    item.whole = fill_between(g.whole - item.begin, 0, item.count);
+}
+
+static __device__ __forceinline__ struct sm90_filled_item
+sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
+    const struct attention_params &of = p.of;
+    const int32_t heads = (int32_t)p.image.heads, first = w.batch_head * of.tile_heads;
+    struct sm90_filled_item item;
+    item.batch = decode_quotient(first, of.heads_q);
+    item.head = first - item.batch * of.heads_q;
+    item.head_kv = of.heads_kv == 1 ? 0 : item.head / (of.heads_q / of.heads_kv);
+    const int64_t list =
+        (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
+    sm90_filled_cut(item, p, w, list * p.tiles + w.tile);
+    item.row = decode_tile_query(p, w.tile);
+    item.rows = decode_tile_query(p, w.tile + 1) - item.row;
+    item.mask = p.lengths[item.batch] - of.n_q;
+    item.slot = w.slot * of.tile_heads;
+    item.parts = w.parts;
+    return item;
+}
+
+/* How many items this CTA has. */
+static __device__ __forceinline__ int64_t sm90_filled_items(const struct decode_params &p) {
+    const uint32_t items = (uint32_t)fill_least(decode_items(p), INT32_MAX);
+    return items <= blockIdx.x ? 0 : (items - blockIdx.x - 1) / gridDim.x + 1;
+}
+
+static __device__ __forceinline__ struct work_item sm90_filled_work(const struct decode_params &p,
+                                                                    int64_t i) {
+    return p.image.items[blockIdx.x + i * (int64_t)gridDim.x];
+}
+
+/* Up to 32 of them from the first-th on, one for each lane. Count -1: no item. */
+static __device__ __forceinline__ struct sm90_filled_item
+sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end) {
+    struct sm90_filled_item item;
+    item.count = -1;
+    if (first + warp_lane() < end)
+        item = sm90_filled_item_of(p, sm90_filled_work(p, first + warp_lane()));
+    return item;
+}
+
+/* A granule, and where TMA finds it: the page, or the batch where there are none (0 where all share one), and
+ * the row; past all rows, for which TMA fills zeros, where nothing of it is listed. */
+struct sm90_filled_place {
+    struct fill_granule granule;
+    int32_t page, row;
+};
+
+/* Granule `at` of an item's tile; of a page that there is not, no key is listed. */
+static __device__ __forceinline__ struct sm90_filled_place
+sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
+                 bool batches) {
+    const int bits = p.of.granule_bits, each = sm90_filled_each(p);
+    const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
+    const struct list_masked *const band = p.masked + item.bands + run;
+    const struct list_run *const whole = p.full + item.first + run;
+    int32_t key, count, lo = -FILL_NO_LIMIT, hi = FILL_NO_LIMIT;
+    if (at < item.full)
+        key = whole->key, count = whole->count;
+    else
+        key = band->key, count = band->count, lo = band->u.band.lo, hi = band->u.band.hi;
+    struct sm90_filled_place place;
+    place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
+    place.page = batches ? item.batch : 0, place.row = place.granule.key;
+    if (p.table && place.granule.window) {
+        place.page = p.table[item.batch * p.columns + (place.row >> p.shift)];
+        place.row &= (1 << p.shift) - 1;
+        if (place.page < 0 || place.page >= p.pages)
+            place.granule.window = 0;
+    }
+    if (place.granule.window == 0)
+        place.page = 0, place.row = p.rows;
+    return place;
+}
+
+#endif

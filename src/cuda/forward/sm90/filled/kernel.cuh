@@ -1,0 +1,130 @@
+/* Fused attention on Hopper over filled lists: the kernel and its launch. config.cuh describes it. */
+#ifndef TESSERA_CUDA_SM90_FILLED_KERNEL_CUH
+#define TESSERA_CUDA_SM90_FILLED_KERNEL_CUH
+
+#include "decode/launch.cuh"
+#include "forward/sm90/consumer_steps.cuh"
+#include "forward/sm90/filled/producer.cuh"
+#include "forward/sm90/tensor_maps.cuh"
+
+/* A warp of the producer warpgroup. */
+template <class T, class shape>
+static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t shared,
+                                                        const struct decode_params &p,
+                                                        const struct sm90_maps &maps) {
+    const int warp = sm90_uniform((int)threadIdx.x / 32);
+    if (warp == 0) {
+        sm90_filled_produce<shape, true>(memory, shared, p, &maps.q, maps.k);
+    } else if (warp == 1) {
+        sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v);
+    } else {
+        const int64_t end = sm90_filled_items(p);
+        const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
+        sm90_store_empty<T, shape>(p.of, load, 0, end, warp - 2, 2);
+        if (warp - 2 < shape::CONSUMERS)
+            sm90_store_items<T, shape, SM90_FILLED>(memory, p.of, maps, load, shared, warp - 2, 0,
+                                                    end);
+    }
+}
+
+template <class T, class shape, bool MODIFIED>
+static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
+    attention_sm90_filled(const __grid_constant__ struct decode_params p,
+                          const __grid_constant__ struct sm90_maps maps) {
+    static_assert(sm90_hands_o<shape, SM90_FILLED>(), "producer warps store O");
+    extern __shared__ __align__(1024) char memory[];
+    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    if (threadIdx.x == 0)
+        sm90_barriers_make<shape, SM90_FILLED>(shared);
+    __syncthreads();
+    /* A fill writes the image. The combine reads it before it waits, so it may begin from here on. */
+    grid_dependency_wait();
+    grid_dependents_launch();
+    const int role = sm90_uniform((int)threadIdx.x / 128);
+    if (role > 0) {
+        registers_claim<shape::CONSUMER_REGISTERS[SM90_FILLED]>();
+        const float scale = sm90_scale(p.of);
+        sm90_consume<T, sm90_path<shape, SM90_FILLED, MODIFIED>>(
+            memory, shared, role - 1, p.of, MODIFIED ? modify_unit(p.of.modify, scale) : scale);
+    } else {
+        registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED]>();
+        sm90_filled_role<T, shape>(memory, shared, p, maps);
+    }
+}
+
+/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. What is broadcast by a
+ * stride of 0 has one batch or head. */
+static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
+                                CUtensorMapDataType type, const struct decode_params *p,
+                                const struct rows_view &view, int64_t d) {
+    const int64_t batch = p->table ? p->pages : p->of.batch;
+    const int64_t size[4] = {view.stride[0] ? batch : 1, view.stride[1] ? p->of.heads_kv : 1,
+                             p->rows, d};
+    const cuuint32_t rows = 1u << p->of.granule_bits;
+    return sm90_map_make(&maps[0], encode, type, view, size, rows) &&
+           sm90_map_make(&maps[1], encode, type, view, size, 2 * rows);
+}
+
+/* False where TMA cannot address a tensor. */
+template <class T>
+static bool sm90_filled_maps(struct sm90_maps *maps, const struct decode_params *p) {
+    const sm90_encode encode = sm90_encode_find();
+    const CUtensorMapDataType type = sm90_map_type(T());
+    const struct attention_params *of = &p->of;
+    const int64_t q[4] = {of->batch, of->heads_q, of->n_q, of->d_qk};
+    maps->tma_q = encode &&
+                  sm90_map_make(&maps->q, encode, type, of->q, q, (cuuint32_t)of->tile_rows) &&
+                  sm90_filled_maps_kv(maps->k, encode, type, p, of->k, of->d_qk) &&
+                  sm90_filled_maps_kv(maps->v, encode, type, p, of->v, of->d_v);
+    maps->tma_o = sm90_map_make_o(&maps->o, of, T());
+    return maps->tma_q;
+}
+
+template <class T, class shape, bool MODIFIED>
+static cudaError_t attention_filled_launch_one(const struct decode_params *p,
+                                               const struct sm90_maps *maps, cudaStream_t stream) {
+    const void *kernel = (const void *)attention_sm90_filled<T, shape, MODIFIED>;
+    const int64_t stay = (int64_t)p->multiprocessors * shape::RESIDENT; /* CTAs */
+    bool overlaps;
+    cudaError_t code = launch_overlaps(kernel, &overlaps);
+    if (!code)
+        code =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    void *arguments[] = {(void *)p, (void *)maps};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(attention_blocks(fill_least(stay, p->image.most_items)));
+    launch.blockDim = dim3(shape::THREADS);
+    launch.dynamicSmemBytes = shape::BYTES;
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = overlaps;
+    if (code || launch.gridDim.x == 0)
+        return code;
+    return cudaLaunchKernelExC(&launch, kernel, arguments);
+}
+
+/* other: what takes the same image where TMA cannot address the tensors; NULL: nothing. */
+template <class T, int D, int DV, int CONSUMERS>
+static cudaError_t attention_filled_launch(const struct decode_params *p, cudaStream_t stream,
+                                           cudaError_t (*other)(const struct decode_params *,
+                                                                cudaStream_t) = NULL) {
+    using shape = sm90_filled_shape<D, DV, CONSUMERS>;
+    struct sm90_maps maps = {};
+    if (!sm90_filled_maps<T>(&maps, p))
+        return other ? other(p, stream) : cudaErrorNotSupported;
+    const cudaError_t code = p->of.modify.each
+                                 ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)
+                                 : attention_filled_launch_one<T, shape, false>(p, &maps, stream);
+    return code ? code : decode_combine_launch<T>(p, stream);
+}
+
+/* Bytes of shared memory of a CTA. */
+template <class T, int D, int DV, int CONSUMERS>
+static constexpr int64_t attention_filled_shared(void) {
+    return sm90_filled_shape<D, DV, CONSUMERS>::BYTES;
+}
+
+#endif

@@ -1,0 +1,257 @@
+/*
+ * Granules of filled block lists, as Hopper's forward walks them: over drawn images the scores that steps of
+ * 64 places count are, each once, those of what the pattern lists, tile by tile and part by part.
+ *
+ *     test_fill_granules [CASES] [FIRST SEED]     300 from seed 1 unless given
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/device_lists.h"
+
+#include "cpu.h"
+#include "lists/fill_granules.h"
+#include "plan/reserve.h"
+
+enum { GROUP = 64, WORK = 400000 };
+
+static int64_t cases = 300, first_seed = 1;
+
+/* What the draws had. */
+static int64_t parts, cuts, shorts, whole_steps, empty_granules;
+
+/* ---- windows ---- */
+
+/* Row r lists column c. */
+static int listed(uint32_t window, int32_t r, int32_t c) {
+    return c >= (int32_t)(window & 255) && c < (int32_t)(window >> 8 & 255) &&
+           (int8_t)(window >> 16 & 255) <= c - r && c - r <= (int8_t)(window >> 24);
+}
+
+/* A thread's bits are those of its columns, for each row that a tile may have. */
+static void bits_of_threads(void **state) {
+    (void)state;
+    for (int bits = 4; bits <= 6; bits++)
+        for (uint64_t draw = 0; draw < 300; draw++) {
+            const int32_t at = (int32_t)lab_below(draw, 1, 0, 128 >> bits);
+            const int32_t key = 1280 + (int32_t)lab_below(draw, 1, 1, 128);
+            const int32_t count = 1 + (int32_t)lab_below(draw, 1, 2, 1408 - key);
+            const int32_t lo = draw % 3 ? (int32_t)lab_below(draw, 1, 3, 600) - 300 : -(1 << 30);
+            const int32_t hi = draw % 4 ? lo + (int32_t)lab_below(draw, 1, 4, 300) : 1 << 30;
+            const struct fill_granule g = fill_granule_of(key, count, lo, hi, 128, at, bits);
+            assert_int_equal(g.key, 1280 + (at << bits));
+            for (int32_t r = 0; r < FILL_GRANULE_ROWS; r++) {
+                uint32_t row[4];
+                for (int32_t t = 0; t < 4; t++)
+                    row[t] = fill_window_row(g.window, r, 2 * t);
+                for (int32_t c = 0; c < 1 << bits; c++) {
+                    const int64_t of_run = g.key + c - key;
+                    const int is =
+                        of_run >= 0 && of_run < count && lo <= of_run - r && of_run - r <= hi;
+                    assert_int_equal(row[c % 8 / 2] >> (c / 8 * 2 + c % 2) & 1, is);
+                    assert_int_equal(listed(g.window, r, c), is);
+                }
+                for (int32_t t = 0; t < 4; t++)
+                    assert_int_equal(row[t] >> ((1 << bits) / 4), 0);
+            }
+        }
+}
+
+/* ---- images ---- */
+
+static struct device_sizes sizes_draw(uint64_t seed) {
+    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2)};
+    s.batch = PICK(1, 1, 2);
+    s.heads_kv = PICK(2, 1, 2);
+    s.heads_q = s.heads_kv * PICK(3, 1, 2, 6);
+    s.list_batch = PICK(4, 0, 1) ? 1 : s.batch;
+    s.list_heads = pick(seed, 5, (const int64_t[]){1, s.heads_kv, s.heads_q}, 3);
+    s.n_q = PICK(6, 8, 33, 70, 150, 300);
+    s.n_kv = PICK(7, 40, 300, 700, 2100, 5000);
+    s.block_q = PICK(8, 8, 16, 64, 128, 192);
+    s.block_kv = PICK(9, 16, 32, 64, 128);
+    while (s.n_kv > 1 && s.batch * s.list_heads * s.n_q * s.n_kv > WORK)
+        s.n_kv = (s.n_kv + 1) / 2;
+    const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
+    const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
+    s.capacity = s.form == TESS_INDICES ? cols : s.list_batch * s.list_heads * rows * cols;
+    s.hostile = (int)PICK(10, 0, 0, 1);
+    if (PICK(13, 0, 1, 1)) {
+        s.cut_lo = PICK(14, INT64_MIN, -9, -70, -600);
+        s.cut_hi = PICK(15, 0, 4, INT64_MAX, 90);
+    }
+    s.counts = s.form == TESS_INDICES && PICK(16, 0, 1);
+    s.lengths = (int)PICK(17, 0, 1, 1);
+    return s;
+}
+
+/* An image, and how often each row of a tile's lists counts each key. */
+struct walk {
+    const struct device_lists *lists;
+    const struct fill_job *job;
+    int32_t width, bits, each, tile_heads;
+    uint8_t *counted; /* [tile_rows][n_kv] of a tile of packed heads */
+};
+
+/* Granule `at` of a tile, as the kernel's producer finds it. */
+static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t full, int32_t at) {
+    const struct fill_arrays *a = &w->job->arrays;
+    const int32_t n = at < full ? at : at - full, of = n & ((1 << w->each) - 1);
+    if (at < full) {
+        const struct list_run *run = &a->full[a->full_ptr[T] + (n >> w->each)];
+        return fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, of,
+                               w->bits);
+    }
+    const struct list_masked *band =
+        &a->masked[a->masked_ptr[LIST_MASKED_KINDS * T] + (n >> w->each)];
+    return fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width, of,
+                           w->bits);
+}
+
+static struct fill_granules granules_of(const struct walk *w, int64_t T) {
+    const struct fill_arrays *a = &w->job->arrays;
+    const int64_t n = a->full_end[T] - a->full_ptr[T], band = LIST_MASKED_KINDS * T;
+    const struct list_run *runs = a->full + a->full_ptr[T];
+    return fill_granules_of(n, a->masked_end[band] - a->masked_ptr[band], n ? runs->count : 0,
+                            n ? runs[n - 1].count : 0, w->width, w->each);
+}
+
+/* One step: places of up to 64 / size granules from `at` on, up to `past`. A consumer's thread has two rows
+ * and the columns 8 j + 2 t, + 1. */
+static void step_count(const struct walk *w, int64_t T, int32_t full, int32_t at, int32_t past,
+                       int unmasked) {
+    const int64_t n_kv = w->job->shape->n_kv;
+    const int32_t tile_rows = w->job->shape->tile_rows, size = 1 << w->bits;
+    struct fill_granule step[GROUP / FILL_GRANULE_LEAST] = {{0, 0}};
+    for (int32_t i = 0; i < GROUP >> w->bits && at + i < past; i++) {
+        step[i] = granule_at(w, T, full, at + i);
+        assert_int_equal(step[i].key % size, 0);
+        empty_granules += !step[i].window, shorts += fill_window_short(step[i].window, w->bits);
+        if (unmasked)
+            assert_int_equal(step[i].window, (uint32_t)size << 8 | 0x7f800000);
+    }
+    for (int32_t r = 0; r < tile_rows; r++)
+        for (int32_t t2 = 0; t2 < 8; t2 += 2) {
+            uint32_t bits = 0;
+            for (int32_t i = 0; i < GROUP >> w->bits; i++)
+                bits |= fill_window_row(step[i].window, r, t2) << (i << (w->bits - 2));
+            for (int32_t bit = 0; bit < 16; bit++) {
+                const int32_t place = bit / 2 * 8 + t2 + bit % 2;
+                const int64_t key = step[place >> w->bits].key + place % size;
+                if (!(bits >> bit & 1))
+                    continue;
+                assert_true(key < n_kv);
+                w->counted[r * n_kv + key]++;
+            }
+        }
+    whole_steps += unmasked;
+}
+
+static void item_count(const struct walk *w, const struct work_item *item) {
+    const struct fill_job *job = w->job;
+    const int64_t T = item->batch_head / job->list_packs * job->shape->tiles + item->tile;
+    const struct fill_granules g = granules_of(w, T);
+    const int32_t n = g.full + g.bands;
+    const int32_t begin = fill_granules_before(n, item->part, item->parts, w->bits);
+    const int32_t past = fill_granules_before(n, item->part + 1, item->parts, w->bits);
+    const int32_t whole = fill_between(g.whole - begin, 0, past - begin);
+    assert_true(item->parts == 1 || past > begin);
+    assert_int_equal((begin << w->bits) % SCHEDULE_CHUNK, 0);
+    for (int32_t at = begin; at < past; at += GROUP >> w->bits)
+        step_count(w, T, g.full, at, past, (at - begin + (GROUP >> w->bits)) <= whole);
+    parts += item->parts > 1;
+}
+
+/* What has been counted of a tile is what its queries list. */
+static void tile_hold(const struct walk *w, const struct work_item *item, uint64_t seed) {
+    const struct fill_shape *s = w->job->shape;
+    const struct device_sizes *sizes = &w->lists->sizes;
+    const int64_t list = item->batch_head / w->job->list_packs;
+    const int64_t row = fill_tile_row(s, item->tile), rows = fill_tile_row(s, item->tile + 1) - row;
+    const uint8_t *mask = w->lists->mask + (list * sizes->n_q + row) * s->n_kv;
+    for (int64_t i = 0; i < rows * s->n_kv; i++)
+        if (w->counted[i] != mask[i])
+            fail_msg("seed %llu: tile %d of list %lld, row %lld, key %lld: %d times, listed %d",
+                     (unsigned long long)seed, item->tile, (long long)list,
+                     (long long)(i / s->n_kv), (long long)(i % s->n_kv), w->counted[i], mask[i]);
+}
+
+static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
+    static const char *const names[] = {
+        "cuda_decode_bf16_sm90_blocks_d64", "cuda_decode_bf16_sm90_blocks_d128",
+        "cuda_decode_bf16_sm90_blocks_d64_r128", "cuda_decode_bf16_sm90_blocks_d128_r128"};
+    tess_problem problem = device_problem(&l->sizes, 64);
+    tess_target target = tess_target_init();
+    tess_device_pattern declared = l->pattern;
+    tess_error error = tess_error_init();
+    tess_plan *plan;
+    declared.indices = NULL, declared.counts = NULL, declared.row_ptr = NULL;
+    declared.bits = NULL, declared.lengths = NULL;
+    target.backend = TESS_CUDA, target.architecture = 90;
+    target.multiprocessors = (int32_t)PICK(20, 1, 4, 132);
+    problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = names[PICK(21, 0, 1, 2, 3)];
+    if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
+        fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
+    return plan;
+}
+
+static void generated_case(uint64_t seed) {
+    const struct device_sizes sizes = sizes_draw(seed);
+    struct device_lists l;
+    tess_error error = tess_error_init();
+    tess_device_pattern given;
+    device_lists_make(&l, &sizes, seed);
+    tess_plan *plan = plan_of(&l, seed);
+    const size_t size = (tess_plan_image_size(plan) + 255) / 256 * 256;
+    void *image = aligned_alloc(256, size);
+    assert_non_null(image);
+    memset(image, 0xaa, size);
+    assert_int_equal(check_filling(&given, &l.pattern, plan, "test", &error), TESS_OK);
+    const struct fill_job job = reserve_job(plan, &given, image);
+    assert_int_equal(cpu_fill(&job, &error), TESS_OK);
+    const struct fill_shape *s = job.shape;
+    struct walk w = {.lists = &l, .job = &job, .width = (int32_t)s->block_kv};
+    w.bits = fill_granule_bits(s->block_kv, PICK(22, 16, 64, 4096));
+    w.each = __builtin_ctz((unsigned)w.width) - w.bits;
+    w.counted = malloc((size_t)(s->tile_rows * s->n_kv));
+    assert_non_null(w.counted);
+    for (int64_t i = 0; i < job.header->items; i++) {
+        const struct work_item *item = &job.items[i];
+        if (item->part == 0)
+            memset(w.counted, 0, (size_t)(s->tile_rows * s->n_kv));
+        item_count(&w, item);
+        if (item->part + 1 == item->parts)
+            tile_hold(&w, item, seed);
+    }
+    cuts += s->cut;
+    free(w.counted);
+    free(image);
+    tess_plan_free(plan);
+    device_lists_free(&l);
+}
+
+static void images_list_the_same(void **state) {
+    (void)state;
+    for (int64_t i = 0; i < cases; i++)
+        generated_case((uint64_t)(first_seed + i));
+    if (cases >= 100)
+        assert_true(parts && cuts && shorts && whole_steps && empty_granules);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_of_threads),
+        cmocka_unit_test(images_list_the_same),
+    };
+    if (argc > 1)
+        cases = strtoll(argv[1], NULL, 10);
+    if (argc > 2)
+        first_seed = strtoll(argv[2], NULL, 10);
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
