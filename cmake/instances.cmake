@@ -97,13 +97,14 @@ foreach(row ${forward})
     endforeach()
 endforeach()
 
-# Decode. Rows of a tile are a number, or sm90: 64 by Hopper's own instructions.
+# Decode. Rows of a tile are a number, or sm90: 64 by Hopper's own instructions. Types are those of products;
+# q and o are of the same, or of f32.
 string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
     "${rows}")
 foreach(row ${decode})
     string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+), ([a-z0-9]+), ([a-z]+)," row
         "${row}")
-    set(types ${types_${CMAKE_MATCH_1}})
+    set(of_q ${CMAKE_MATCH_1})
     set(name ${CMAKE_MATCH_2})
     set(list units)
     set(folder decode)
@@ -115,8 +116,12 @@ foreach(row ${decode})
         set(stem decode_sm90)
         set(arguments ${CMAKE_MATCH_3})
     endif()
-    foreach(type ${types})
-        set(T ${type_${type}})
+    foreach(type ${types_16bit})
+        set(T "${type_${type}}, ${type_${type}}")
+        if(of_q STREQUAL "f32")
+            set(T "${type_${type}}, float")
+            set(type f32_${type})
+        endif()
         unit(${list} decode_${type}_${name} ${folder}/kernel.cuh
             "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream);\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}")
     endforeach()

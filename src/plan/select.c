@@ -84,8 +84,12 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
         return 1;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
+    /* Kernels of filled lists are made for types of K and V; others know q's alone. */
+    const int of_caches = kernel->tiling && kernel->tiling->filled_alone;
     easiest.caches =
-        (struct caches){.k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
+        (struct caches){.k_type = of_caches ? pass->problem.caches.k_type : easiest.type,
+                        .v_type = of_caches ? pass->problem.caches.v_type : easiest.type,
+                        .page_shift = CACHE_WHOLE};
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 

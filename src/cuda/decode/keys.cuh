@@ -256,4 +256,93 @@ static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct d
     }
 }
 
+/* ---- Q of f32 ---- */
+
+/* The largest number of T. */
+static __device__ __forceinline__ constexpr float decode_most(__half) {
+    return 65504;
+}
+static __device__ __forceinline__ constexpr float decode_most(__nv_bfloat16) {
+    return 0x1.fep127f;
+}
+
+/* Two elements as words of two rows: rounded to T, and what rounding took. Beyond T's largest number stands
+ * that, so Inf and NaN are in the second. */
+template <class T>
+static __device__ __forceinline__ void decode_split(uint32_t &first, uint32_t &rest, float x,
+                                                    float y) {
+    constexpr float MOST = decode_most(T());
+    first = mma_pack(fminf(fmaxf(x, -MOST), MOST), fminf(fmaxf(y, -MOST), MOST), T());
+    const float2 of = mma_unpack(first, T());
+    rest = mma_pack(x - of.x, y - of.y, T());
+}
+
+/* Exponent of the power of two that a row is raised by, `most` being its largest size: to within 2^14 ...
+ * 2^15, so that rests keep f16's digits. */
+static __device__ __forceinline__ int decode_raise(float most) {
+    return min(126, 127 + 14 - (int)(__float_as_uint(most) >> 23));
+}
+static __device__ __forceinline__ float decode_power(int exponent) {
+    return __uint_as_float((uint32_t)(exponent + 127) << 23);
+}
+
+/* Eight elements of Q times p.of.q_scale, or zeros. Answers the largest size. */
+static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struct decode_params &p,
+                                                      const float *from, bool wanted) {
+    float4 of[2] = {};
+    if (wanted)
+        of[0] = reinterpret_cast<const float4 *>(from)[0],
+        of[1] = reinterpret_cast<const float4 *>(from)[1];
+    const float all[8] = {of[0].x, of[0].y, of[0].z, of[0].w, of[1].x, of[1].y, of[1].z, of[1].w};
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] = all[i] * p.of.q_scale;
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    return most;
+}
+
+/* Writes the tile's rows of Q of f32, two for each (config.cuh), and by what scores of raised rows are
+ * lowered. A warp takes a row. */
+template <class shape>
+static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
+                                                      const struct decode_params &p,
+                                                      const struct decode_item &item) {
+    using T = typename shape::T;
+    constexpr int EACH = (shape::ROW / 16 + 31) / 32; /* pieces of a lane */
+#pragma unroll 1
+    for (int row = (int)threadIdx.x / 32; row < shape::ROWS; row += shape::WARPS) {
+        const int query = decode_row_query(p, row), at = row / 8 * 16 + row % 8;
+        const bool wanted = row < p.of.tile_rows * p.of.tile_heads && query < item.rows;
+        const float *const from = reinterpret_cast<const float *>(attention_head<float>(
+                                      p.of.q, item.batch, item.head + decode_row_head(p, row))) +
+                                  (item.row + query) * p.of.q.stride[2];
+        float x[EACH][8], most = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int piece = warp_lane() + 32 * e;
+            most = fmaxf(most,
+                         decode_load_q(x[e], p, from + 8 * piece, wanted && 8 * piece < p.of.d_qk));
+        }
+        const int raise = shape::RAISES ? decode_raise(warp_max(most)) : 0;
+        if (shape::RAISES && warp_lane() == 0)
+            lower[row] = decode_power(-raise);
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int piece = warp_lane() + 32 * e;
+            uint32_t first[4], rest[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                decode_split<T>(first[i], rest[i], x[e][2 * i] * decode_power(raise),
+                                x[e][2 * i + 1] * decode_power(raise));
+            if (piece >= shape::ROW / 16)
+                continue;
+            const uint32_t here = to + (uint32_t)(at * shape::ROW) + swizzle_piece(at, piece);
+            shared_store_16(here, {first[0], first[1], first[2], first[3]});
+            shared_store_16(here + 8 * shape::ROW, {rest[0], rest[1], rest[2], rest[3]});
+        }
+    }
+}
+
 #endif

@@ -16,8 +16,8 @@ static inline bool decode_v_in_k(const struct attention_params *p) {
            p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
 }
 
-/* variants: [v in k][modified]. At most `ctas` CTAs take items in turn. The combine follows. */
-template <class T>
+/* variants: [v in k][modified]. O: o's type. At most `ctas` CTAs take items in turn. The combine follows. */
+template <class O>
 static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
                                           const struct decode_params *p, int64_t ctas,
                                           cudaStream_t stream) {
@@ -32,7 +32,7 @@ static cudaError_t decode_launch_variants(const struct decode_variant (&variants
     if (!code && ctas > 0)
         code = cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(ctas)),
                                 dim3(of.threads), arguments, bytes, stream);
-    return code ? code : decode_combine_launch<T>(p, stream);
+    return code ? code : decode_combine_launch<O>(p, stream);
 }
 
 #endif

@@ -48,6 +48,20 @@ static int has_height(const struct tiling *tiling, int32_t height) {
     return *rows || !height;
 }
 
+/* Products are of one type, which keys and values of 8 bits become. */
+static const char *stored_refused(tess_type product, const struct problem *problem) {
+    static const char *const only[] = {[TESS_F16] = "it reads keys and values of f16 or 8 bits",
+                                       [TESS_BF16] = "it reads keys and values of bf16 or 8 bits"};
+    const struct caches *c = &problem->caches;
+    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
+    if ((c->k_type != product && !type_is_8bit(c->k_type)) ||
+        (c->v_type != product && !type_is_8bit(c->v_type)))
+        return only[product];
+    if (by_token && product == TESS_F16)
+        return "it scales values by token in bf16 alone, whose weights have the range";
+    return NULL;
+}
+
 static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
@@ -63,6 +77,8 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
               "must be 0, or the lists "
               "filled (tess_plan_reserve)";
+    if (!why && kernel->tiling->filled_alone)
+        why = stored_refused(own->product, problem);
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
@@ -108,7 +124,6 @@ static int pieces_whole(tess_type type, int64_t d) {
 
 static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
     const struct caches *c = &problem->caches;
-    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
     (void)target;
     if (problem->alignment < 16)
         return "it copies 16 bytes at a time: rows have to be aligned to that";
@@ -120,8 +135,6 @@ static const char *decode_refuses(const struct problem *problem, const tess_targ
         (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
         return "its scales are of 128 dims, which have to divide d_qk and d_v; or take "
                "TESS_SCALE_TOKEN";
-    if (by_token && problem->type == TESS_F16)
-        return "it scales values by token in bf16 alone, whose weights have the range";
     return NULL;
 }
 
@@ -260,9 +273,17 @@ static const struct family family_small_m_16bit = {
 
 /* ---- decode ---- */
 
+static const int32_t decode_rows_8[] = {1, 2, 4, 8, 0};
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
+static const int32_t decode_rows_32[] = {1, 2, 4, 8, 16, 32, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
 #define decode_rows_sm90 decode_rows_64
+static const struct family family_decode_8 = {
+    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
+static const struct family family_decode_32 = {.cluster = 1,
+                                               .refuses = decode_64_refuses,
+                                               .heights =
+                                                   "its query tiles have 1, 2, 4 ... 32 rows"};
 static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
                                                .heights =
@@ -318,9 +339,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 
 #define LIST(...) __VA_ARGS__
 /* What a kernel of heads of up to so many dims has. */
-#define OF_WIDTHS(its_type, head, head_v, its_family)                                              \
+#define OF_WIDTHS(its_type, its_product, head, head_v, its_family)                                 \
     &(const struct forward_kernel) {                                                               \
-        .type = its_type, .d_qk = head, .d_v = head_v,                                             \
+        .type = its_type, .product = its_product, .d_qk = head, .d_v = head_v,                     \
         .too_wide = "its heads have at most " #head " dims",                                       \
         .v_too_wide = "its values have at most " #head_v " dims", .family = &its_family            \
     }
@@ -334,8 +355,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
-        .own = OF_WIDTHS(its_type, head, head_v, family_##its_family), .unusable = cuda_unusable,  \
-        .refuses = forward_refuses, .workspace = attention_workspace, .run = forward_run           \
+        .own = OF_WIDTHS(its_type, its_type, head, head_v, family_##its_family),                   \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = forward_run                                                                         \
     }
 #define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \
@@ -343,13 +365,17 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
+#define WEIGHED_DECODE_8 1
 #define WEIGHED_DECODE_16 1
 #define WEIGHED_DECODE_sm90 1
+#define WEIGHED_DECODE_32 0
 #define WEIGHED_DECODE_64 0
+#define PACKED_DECODE_8 8
 #define PACKED_DECODE_16 16
+#define PACKED_DECODE_32 32
 #define PACKED_DECODE_sm90 64
 #define PACKED_DECODE_64 64
-#define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
+#define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
         .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
@@ -362,12 +388,17 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \
-        .own = OF_WIDTHS(its_type, head, head_v, family_decode_##high), .unusable = cuda_unusable, \
-        .refuses = forward_refuses, .workspace = attention_workspace, .run = decode_run            \
+        .own = OF_WIDTHS(its_type, its_product, head, head_v, family_decode_##high),               \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = decode_run                                                                          \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
-    DECODE_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                             \
-        DECODE_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
+    DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
+        DECODE_ROW(TESS_F16, TESS_F16, "f16_" #name, __VA_ARGS__)
+/* f16 has more digits, for keys and values of 8 bits. */
+#define CUDA_DECODE_f32(name, ...)                                                                 \
+    DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, __VA_ARGS__),                                 \
+        DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, __VA_ARGS__)
 #define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \
@@ -403,7 +434,8 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                       .apart = (head) > 128,                                       \
                                       .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
-     .own = OF_WIDTHS(TYPE_OF_##its_type, head, head, family_##pass##_##its_type),                 \
+     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head,                          \
+                      family_##pass##_##its_type),                                                 \
      .unusable = cuda_unusable,                                                                    \
      .refuses = gradient_refuses,                                                                  \
      .workspace = gradient_workspace,                                                              \
