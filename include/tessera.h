@@ -572,8 +572,16 @@ enum {
  *   k_scale, v_scale
  *              what scales are shared by; for 8-bit types alone
  *   scale_group
- *              dims of a scale, 0: 128. Divides d_qk where k_scale is TESS_SCALE_GROUP, and d_v where
- *              v_scale is, or v_in_k
+ *              dims of a scale, 0: 128. Divides the dims of K's view where k_scale is TESS_SCALE_GROUP,
+ *              and d_v where v_scale is, or v_in_k
+ *   rope_dims  how many of the last dims of q and k a run is given as second views, q_rope and k_rope;
+ *              0: none. K then has d_qk - rope_dims dims, scales of K are of these alone, and V in K is
+ *              the first d_v of them
+ *   k_rope_type
+ *              type of k_rope, 0: that of K, or `type` where K has 8 bits. TESS_F16 and TESS_BF16 beside
+ *              q of f32 and of the same type
+ *   o_f32      1: o is f32 beside q of any type, and is not rounded. The backward takes o of either
+ *              type, and does not look at it
  *
  * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; pages *
  * page_size is at most 2^31 - 1. CUDA has caches for reserved plans with q of f16 and bf16: 8-bit rows are
@@ -608,12 +616,16 @@ typedef struct tess_problem {
     int64_t page_size;
     tess_scaling k_scale, v_scale;
     int64_t scale_group;
+    int64_t rope_dims;
+    tess_type k_rope_type;
+    int64_t o_f32;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
 /* Fills sizes, types and the largest alignment up to 16 that the tensors have (o may be NULL: then
  * make sure that it has the same); the other fields get their defaults. Of keys in pages the rows of a
- * page are taken for n_kv: set page_size to it, and n_kv to the capacity. */
+ * page are taken for n_kv: set page_size to it, and n_kv to the capacity. Where the last dims have
+ * views of their own, set rope_dims and k_rope_type, and add rope_dims to d_qk if q lacks them. */
 TESS_API tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
                                                const tess_tensor *k, const tess_tensor *v,
                                                const tess_tensor *o, tess_error *error);
@@ -707,6 +719,9 @@ typedef struct tess_arguments {
      * and rows of K or V, or their pages, GROUP [.., .., .., dims / scale_group]. */
     const int32_t *page_table; /* [batch][ceil(n_kv / page_size)] */
     const tess_tensor *k_scale, *v_scale;
+    /* The last rope_dims dims of q and k, as q and k but for their dims: q's type, k_rope_type. NULL for
+     * q_rope: q has all d_qk dims, else the first d_qk - rope_dims, as k has. */
+    const tess_tensor *q_rope, *k_rope;
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 

@@ -81,12 +81,13 @@ static const struct key keys[] = {
     {"dlse", NUMBER, FIELD(d_lse), 1, NULL, "1: backward with a gradient of lse; 0"},
     {"orest", NUMBER, FIELD(o_rest), 1, NULL, "1: backward with what rounding took from o; 0"},
     {"given", WORD, FIELD(given), 0, given_words, "backward: o, o32 (o in f32) or delta; o"},
-    {"out32", NUMBER, FIELD(out32), 1, NULL, "1: backward with gradients in f32; 0"},
+    {"out32", NUMBER, FIELD(out32), 1, NULL, "1: o in f32, or gradients in f32; 0"},
     {"page", NUMBER, FIELD(page), 4096, NULL, "rows of a page of K and V; 0, not paged"},
     {"kvtype", WORD, FIELD(kv_type), 0, kv_type_words, "of K and V: q, f16, bf16, e4m3, e5m2; q"},
     {"kvscale", WORD, FIELD(kv_scale), 0, kv_scale_words,
      "of K and V: none, tensor, head, token or group; none"},
     {"vink", NUMBER, FIELD(v_in_k), 1, NULL, "1: V is the first dims of K; 0"},
+    {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
@@ -247,7 +248,7 @@ static int was_seen(const int seen[N_KEYS], const char *name) {
 
 /* Rules of the backward. */
 static int complete_backward(const struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
-    static const char *const alone[] = {"grads", "dlse", "orest", "given", "out32"};
+    static const char *const alone[] = {"grads", "dlse", "orest", "given"};
     for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_backward(c); k++)
         if (was_seen(seen, alone[k]))
             return refuse(why, "%s goes with op=backward", alone[k]);
@@ -260,20 +261,27 @@ static int complete_backward(const struct lab_case *c, const int seen[N_KEYS], c
     return 0;
 }
 
-/* Rules of caches, which fused attention alone reads. */
+/* Rules of o in f32 and of caches, which fused attention alone has. */
 static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
+    if (lab_case_o_f32(c) && c->pipeline == TESS_STAGED)
+        return refuse(why, "out32 goes with pipeline=fused, or op=backward");
+    if (lab_case_o_f32(c))
+        c->pipeline = TESS_FUSED;
     if (c->kv_scale && c->kv_type != TESS_E4M3 && c->kv_type != TESS_E5M2)
         return refuse(why, "kvscale goes with kvtype=e4m3 and kvtype=e5m2");
     if (!lab_case_caches(c))
         return 0;
     if (c->pipeline == TESS_STAGED || lab_case_backward(c))
-        return refuse(why, "page, kvtype and vink go with pipeline=fused,op=attention");
-    if ((c->page || c->kv_type) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
-        return refuse(why, "page and kvtype go with fill=normal and fill=positive");
+        return refuse(why, "page, kvtype, vink and rope go with pipeline=fused,op=attention");
+    if ((c->page || c->kv_type || c->rope) && c->fill != LAB_FILL_NORMAL &&
+        c->fill != LAB_FILL_POSITIVE)
+        return refuse(why, "page, kvtype and rope go with fill=normal and fill=positive");
     if (c->v_in_k && (c->fill == LAB_FILL_NANK || c->fill == LAB_FILL_NANV))
         return refuse(why, "vink=1 does not go with fill=nank and fill=nanv");
-    if (c->v_in_k && c->dv > c->d)
-        return refuse(why, "vink=1 needs dv of at most d");
+    if (c->rope >= c->d)
+        return refuse(why, "rope=%lld is not below d=%lld", (long long)c->rope, (long long)c->d);
+    if (c->v_in_k && c->dv > c->d - c->rope)
+        return refuse(why, "vink=1 needs dv of at most d - rope");
     c->pipeline = TESS_FUSED;
     return 0;
 }
@@ -394,8 +402,6 @@ static void print_backward(struct printer *p, const struct lab_case *c) {
         put(p, ",orest=1");
     if (c->given != LAB_GIVEN_O)
         put(p, ",given=%s", given_words[c->given]);
-    if (c->out32)
-        put(p, ",out32=1");
 }
 
 void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
@@ -442,6 +448,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",dropout=%.17g", c->dropout);
     if (lab_case_backward(c))
         print_backward(&p, c);
+    if (c->out32)
+        put(&p, ",out32=1");
     if (c->page)
         put(&p, ",page=%lld", (long long)c->page);
     if (c->kv_type)
@@ -450,6 +458,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",kvscale=%s", kv_scale_words[c->kv_scale]);
     if (c->v_in_k)
         put(&p, ",vink=1");
+    if (c->rope)
+        put(&p, ",rope=%lld", (long long)c->rope);
 }
 
 const char *lab_pipeline_name(int pipeline) {

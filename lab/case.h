@@ -24,12 +24,14 @@
  *                                   of q, k and v by default
  *     dlse=1, orest=1               backward: with a gradient of lse; with o_rest (default 0)
  *     given=o|o32|delta             backward: what runs read, o, o in f32 or delta (default o)
- *     out32=1                       backward: gradients in f32, whatever the type (default 0)
+ *     out32=1                       o, or of a backward gradients, in f32 whatever the type (default 0)
  *     page=ROWS                     K and V in pages of so many rows, in drawn places (default 0: none)
  *     kvtype=q|f16|bf16|e4m3|e5m2   type of K and V (default q: as q's)
  *     kvscale=none|tensor|head|token|group
  *                                   what scales of K and V are shared by (default none), see cache.h
  *     vink=1                        V is the first dims of K (default 0)
+ *     rope=DIMS                     last dims of q and k in second views (default 0). K's have q's type
+ *                                   where kvtype has 8 bits; q has one view where seed is odd
  *
  * Lists that live on the device (listed.h): a reserved plan, filled, instead of a pattern's.
  *
@@ -115,13 +117,14 @@ struct lab_case {
     double scale;
     int64_t tile_rows, part_keys;
     double softcap, dropout;
-    int64_t alibi, sink;          /* 0 or 1 */
-    tess_operation operation;     /* and what the backward alone has: */
-    int64_t gradients;            /* TESS_GRADIENT_..., 0: of q, k and v */
-    int64_t d_lse, o_rest, out32; /* 0 or 1 */
+    int64_t alibi, sink;      /* 0 or 1 */
+    tess_operation operation; /* and what the backward alone has: */
+    int64_t gradients;        /* TESS_GRADIENT_..., 0: of q, k and v */
+    int64_t d_lse, o_rest;    /* 0 or 1 */
     enum lab_source_of_delta given;
-    int64_t page, v_in_k; /* and what fused attention alone has */
-    tess_type kv_type;    /* 0: as q's */
+    int64_t out32;              /* 0 or 1: of either operation */
+    int64_t page, v_in_k, rope; /* and what fused attention alone has */
+    tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
     int64_t topk; /* 0: no lists on the device; what follows belongs to them */
     double valid;
@@ -175,11 +178,26 @@ static inline int lab_case_modifies(const struct lab_case *c) {
 
 /* Whether K and V are not rows of q's type. */
 static inline int lab_case_caches(const struct lab_case *c) {
-    return c->page || c->kv_type || c->v_in_k;
+    return c->page || c->kv_type || c->v_in_k || c->rope;
+}
+
+/* Whether q has all its dims in one view. */
+static inline int lab_case_q_whole(const struct lab_case *c) {
+    return c->rope == 0 || c->seed % 2;
 }
 
 static inline int lab_case_backward(const struct lab_case *c) {
     return c->operation == TESS_ATTENTION_BACKWARD;
+}
+
+/* Whether o, which attention writes, is f32 beside q of 16 bits. */
+static inline int lab_case_o_f32(const struct lab_case *c) {
+    return c->out32 && !lab_case_backward(c) && c->type != TESS_F32;
+}
+
+/* The type of o, which a backward reads. */
+static inline tess_type lab_case_o_type(const struct lab_case *c) {
+    return lab_case_o_f32(c) || c->given == LAB_GIVEN_O32 ? TESS_F32 : c->type;
 }
 
 /* Whether a backward case asks for one of TESS_GRADIENT_... */

@@ -47,24 +47,30 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.alibi = c->alibi, p.sink = c->sink;
     p.k_type = c->kv_type, p.v_type = c->v_in_k ? TESS_F32 : c->kv_type;
     p.k_scale = c->kv_scale, p.v_scale = c->v_in_k ? TESS_SCALE_NONE : c->kv_scale;
-    p.page_size = c->page, p.v_in_k = c->v_in_k;
+    p.page_size = c->page, p.v_in_k = c->v_in_k, p.rope_dims = c->rope;
+    p.o_f32 = lab_case_o_f32(c);
     p.operation = c->operation, p.gradients = c->gradients, p.o_rest = c->o_rest;
     if (pipeline == TESS_FUSED)
         p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
 
     const int64_t rows = c->page ? c->page : c->nkv;
-    const size_t of_q = tess_type_size(c->type);
+    const size_t of_q = tess_type_size(c->type), of_o = tess_type_size(lab_case_o_type(c));
     const size_t of_kv = c->kv_type ? tess_type_size(c->kv_type) : of_q;
-    const size_t element[4] = {of_q, of_kv, of_kv, of_q};
-    const int64_t sizes[4][4] = {{c->b, c->h, c->n, c->d},
-                                 {c->b, c->hkv, rows, c->d},
-                                 {c->b, c->hkv, rows, c->dv},
-                                 {c->b, c->h, c->n, c->dv}};
+    const struct {
+        size_t element;
+        int64_t size[4];
+    } all[] = {{of_q, {c->b, c->h, c->n, lab_case_q_whole(c) ? c->d : c->d - c->rope}},
+               {of_kv, {c->b, c->hkv, rows, c->d - c->rope}},
+               {of_kv, {c->b, c->hkv, rows, c->dv}},
+               {of_o, {c->b, c->h, c->n, c->dv}},
+               {of_q, {c->b, c->h, c->n, c->rope}},
+               {of_kv > 1 ? of_kv : of_q, {c->b, c->hkv, rows, c->rope}}};
     uint64_t strides = (uint64_t)c->align;
-    for (int t = 0; t < 4; t++) {
+    for (size_t t = 0; t < sizeof all / sizeof *all; t++) {
         int64_t stride[4];
-        lab_layout_strides(c->layout, sizes[t], stride);
-        strides |= (uint64_t)(stride[0] | stride[1] | stride[2]) * element[t];
+        lab_layout_strides(c->layout, all[t].size, stride);
+        if (all[t].size[3])
+            strides |= (uint64_t)(stride[0] | stride[1] | stride[2]) * all[t].element;
     }
     p.alignment = (int64_t)(strides & (~strides + 1));
     return p;

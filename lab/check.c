@@ -28,7 +28,7 @@ static int make_rest(struct lab_work *w) {
         return -1;
     if (lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view))
         return -1;
-    lab_cache_store(&s->cache, &s->k.view, &s->v.view);
+    lab_cache_store(&s->cache, &s->q.view, &s->k.view, &s->v.view);
     return lab_work_answer(w);
 }
 
@@ -123,7 +123,7 @@ static int same_bits(struct lab_outcome *out, const struct lab_work *w, const ch
 /* Rows in whose tiles no bad key stands have the same bits in o and o2, lse and lse2. */
 static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, const char *name,
                          int64_t reach) {
-    size_t element = tess_type_size(w->s.c.type);
+    size_t element = tess_type_size(w->s.o.view.type);
     for (int64_t x = 0; x < w->oracle.rows; x++) {
         const struct lab_place *at = &w->oracle.place[x];
         if (lab_oracle_near(&w->oracle, x, reach, LAB_BAD_K | LAB_BAD_V))

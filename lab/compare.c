@@ -89,13 +89,19 @@ static void positions(struct lab_report *report, const struct lab_oracle *oracle
         fail(report, "lse", at, "it is %.9g, the oracle has %.9g", got, want);
 }
 
+/* The column of the coarser of two types: that of o, and that which weights may be rounded to. */
+static const struct rule *bound_rule(const struct lab_oracle *oracle, const tess_tensor *o) {
+    const struct rule *of_o = &rules[o->type], *of_weights = &rules[oracle->type];
+    return of_weights->row > of_o->row ? of_weights : of_o;
+}
+
 /* Second pass: errors against bounds, over the elements that are finite. */
 static void sizes(struct lab_report *report, const struct lab_oracle *oracle, int64_t x,
                   const tess_tensor *o, const tess_tensor *lse, struct totals *totals) {
     const struct lab_place *at = &oracle->place[x];
-    const struct rule *rule = &rules[o->type];
+    const struct rule *rule = bound_rule(oracle, o);
     double size = oracle->size[x], error2 = 0, want2 = 0, floor2 = 0;
-    const double floor = rule->half + (double)(oracle->keys[x] + 1) * 0x1p-149;
+    const double floor = rules[o->type].half + (double)(oracle->keys[x] + 1) * 0x1p-149;
     double e32 = 0x1p-22 * (4 + size) * (1 + sqrt((double)oracle->keys[x]) / 64);
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
@@ -104,7 +110,7 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
             continue;
         error2 += (got - want) * (got - want);
         want2 += want * want;
-        floor2 += fabs(want) < rule->normal && want != 0 ? floor * floor : 0;
+        floor2 += fabs(want) < rules[o->type].normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
     }
     double r = fmax(sqrt(want2), oracle->spread[x]);
@@ -138,7 +144,8 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
         sizes(report, oracle, x, o, lse, &totals);
     if (totals.outputs >= 4096)
         hold(report, "the whole of o", &whole, sqrt(totals.error2),
-             (rules[o->type].tensor + totals.e32) * sqrt(totals.size2) + sqrt(totals.floor2));
+             (bound_rule(oracle, o)->tensor + totals.e32) * sqrt(totals.size2) +
+                 sqrt(totals.floor2));
 }
 
 /* ---- gradients ---- */

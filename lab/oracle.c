@@ -76,6 +76,14 @@ static void load(double *out, const struct inputs *in, const tess_tensor *t,
     }
 }
 
+/* Row (b, h, j) of K, of both its views. */
+static void load_key(double *out, const struct inputs *in, int64_t b, int64_t h, int64_t j) {
+    const struct lab_caching *cache = in->scoring.cache;
+    load(out, in, in->k, cache ? cache->k_scale : NULL, b, h, j);
+    if (cache && cache->k_rope)
+        load(out + in->k->size[3], in, cache->k_rope, NULL, b, h, j);
+}
+
 /* Takes keys whose page there is not out of row x. */
 static void drop(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
     int64_t n = 0, at[2];
@@ -97,8 +105,7 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
         q_square += s->q[d] * s->q[d];
     for (int64_t e = 0; e < out->keys[x]; e++) {
         double dot = 0, square = 0;
-        load(s->kv, in, in->k, in->scoring.cache ? in->scoring.cache->k_scale : NULL, at->b, hk,
-             s->keys[e]);
+        load_key(s->kv, in, at->b, hk, s->keys[e]);
         for (int64_t d = 0; d < d_qk; d++) {
             dot += s->q[d] * s->kv[d];
             square += s->kv[d] * s->kv[d];
@@ -195,6 +202,7 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
     out->drops = scoring && scoring->dropped;
+    out->type = q->type;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;
     for (int64_t x = 0; x < out->rows; x++)

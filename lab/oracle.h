@@ -12,6 +12,7 @@ enum { LAB_BAD_K = 1, LAB_BAD_V = 2, LAB_MET_V = 4 };
 /* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
 struct lab_oracle {
     int64_t rows, d_v;
+    tess_type type;          /* of q: weights may be rounded to it */
     int drops;               /* some weights are dropped */
     struct lab_place *place; /* [rows] */
     double *o;               /* [rows][d_v] */

@@ -126,7 +126,7 @@ struct part {
     size_t slot;
     int written;
 };
-enum { PARTS = 14 };
+enum { PARTS = 16 };
 
 struct parts {
     struct part part[PARTS];
@@ -151,8 +151,8 @@ static struct parts parts_of(const struct lab_run *run) {
     struct parts all = {.count = 0};
     const struct lab_given *given = run->given;
     const struct lab_wanted *wanted = run->wanted;
-    tensor_add(&all, "q", run->q, SLOT(q), 0);
     const struct lab_cache *cache = run->cache;
+    tensor_add(&all, "q", cache ? lab_cache_q(cache, run->q) : run->q, SLOT(q), 0);
     tensor_add(&all, "k", cache ? lab_cache_k(cache, run->k) : run->k, SLOT(k), 0);
     if (!cache || !cache->v_in_k)
         tensor_add(&all, "v", cache ? lab_cache_v(cache, run->v) : run->v, SLOT(v), 0);
@@ -160,6 +160,8 @@ static struct parts parts_of(const struct lab_run *run) {
         array_add(&all, "page_table", &cache->table, SLOT(page_table), 0);
         tensor_add(&all, "k_scale", &cache->k_scale, SLOT(k_scale), 0);
         tensor_add(&all, "v_scale", &cache->v_scale, SLOT(v_scale), 0);
+        tensor_add(&all, "q_rope", &cache->q_rope, SLOT(q_rope), 0);
+        tensor_add(&all, "k_rope", &cache->k_rope, SLOT(k_rope), 0);
     }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);

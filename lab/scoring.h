@@ -18,6 +18,7 @@ struct lab_caching {
     int64_t columns, size, pages;         /* of a page, rows */
     const tess_tensor *k_scale, *v_scale; /* NULL: none */
     int64_t group;                        /* dims of a scale where a row has several */
+    const tess_tensor *k_rope;            /* the last dims of keys, NULL: with the others */
 };
 
 /* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */

@@ -34,9 +34,9 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         int64_t size[4];
     } all[] = {
         {&s->q, c->type, {c->b, c->h, c->n, c->d}},
-        {&s->k, cache.k_type, {c->b, c->hkv, c->nkv, c->d}},
+        {&s->k, lab_cache_k_type(&cache), {c->b, c->hkv, c->nkv, c->d}},
         {&s->v, cache.v_type, {c->b, c->hkv, c->nkv, c->dv}},
-        {&s->o, c->given == LAB_GIVEN_O32 ? TESS_F32 : c->type, {c->b, c->h, c->n, c->dv}},
+        {&s->o, lab_case_o_type(c), {c->b, c->h, c->n, c->dv}},
         {&s->lse, TESS_F32, {c->b, c->h, c->n, 1}},
     };
     for (size_t t = 0; t < sizeof all / sizeof *all; t++)
@@ -51,7 +51,7 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
     }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
     lab_cache_values(&s->cache, &s->k.view, &s->v.view);
-    lab_cache_store(&s->cache, &s->k.view, &s->v.view);
+    lab_cache_store(&s->cache, &s->q.view, &s->k.view, &s->v.view);
     return 0;
 }
 

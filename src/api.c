@@ -32,6 +32,7 @@ tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *
     p.type = t[0].type;
     p.k_type = t[1].type == p.type ? TESS_F32 : t[1].type; /* 0: as q */
     p.v_type = t[2].type == p.type ? TESS_F32 : t[2].type;
+    p.o_f32 = o && t[3].type == TESS_F32 && p.type != TESS_F32;
     p.batch = t[0].size[0];
     p.heads_q = t[0].size[1];
     p.n_q = t[0].size[2];

@@ -39,7 +39,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
 /* ---- tensors ---- */
 
 enum { WHEN_READ = 1, WHEN_WRITTEN = 2 };
-enum dim { DIM_QK, DIM_V, DIM_ONE };
+enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE };
 
 /* A tensor of calls: where it is given, where its view goes, and what it must be. */
 static const struct operand {
@@ -47,14 +47,16 @@ static const struct operand {
     size_t given, view; /* places in tess_arguments and in struct kernel_args */
     int use;            /* of USES_... */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
-    enum dim dim;       /* DIM_ONE: of f32, else of the problem's type */
-    int optional;       /* when it may be NULL: of WHEN_... */
-    int or_f32;         /* when it may be f32 as well: of WHEN_... */
-    int64_t gradient;   /* which of TESS_GRADIENT_... it is, 0: none */
+    enum dim dim;     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32, else of the problem's type */
+    int optional;     /* when it may be NULL: of WHEN_... */
+    int or_f32;       /* when it may be f32 as well: of WHEN_... */
+    int64_t gradient; /* which of TESS_GRADIENT_... it is, 0: none */
 } operands[] = {
 #define AT(name) #name, offsetof(tess_arguments, name), offsetof(struct kernel_args, name)
-    {AT(q), USES_Q, 0, DIM_QK, 0, 0, 0},
-    {AT(k), USES_K, 1, DIM_QK, 0, 0, 0},
+    {AT(q), USES_Q, 0, DIM_Q, 0, 0, 0},
+    {AT(k), USES_K, 1, DIM_K, 0, 0, 0},
+    {AT(q_rope), USES_Q, 0, DIM_ROPE, WHEN_READ, 0, 0},
+    {AT(k_rope), USES_K, 1, DIM_ROPE, 0, 0, 0},
     {AT(v), USES_V, 1, DIM_V, 0, 0, 0},
     {AT(o), USES_O, 0, DIM_V, 0, WHEN_READ, 0},
     {AT(lse), USES_LSE, 0, DIM_ONE, WHEN_WRITTEN, 0, 0},
@@ -81,6 +83,8 @@ static struct view *view_of(const struct operand *of, struct kernel_args *args) 
 
 /* Whether any call of a plan for this problem has a use for the tensor. */
 static int operand_declared(const struct operand *of, const struct problem *p) {
+    if (of->dim == DIM_ROPE)
+        return p->rope_dims > 0;
     switch (of->use) {
     case USES_V:
         return !p->caches.v_in_k;
@@ -98,16 +102,19 @@ static int operand_declared(const struct operand *of, const struct problem *p) {
 }
 
 static tess_type operand_type(const struct operand *of, const struct problem *p) {
+    const tess_type k = of->dim == DIM_ROPE ? p->caches.k_rope_type : p->caches.k_type;
     return of->dim == DIM_ONE  ? TESS_F32
-           : of->use == USES_K ? p->caches.k_type
+           : of->use == USES_K ? k
            : of->use == USES_V ? p->caches.v_type
+           : of->use == USES_O ? p->o_type
                                : p->type;
 }
 
-/* pages: of paged keys and values. */
+/* pages: of paged keys and values; d_q: dims of q's view. */
 static struct tensor_rule operand_rule(const struct operand *of, const struct problem *p, int when,
-                                       int64_t pages) {
-    const int64_t dims[] = {[DIM_QK] = p->d_qk, [DIM_V] = p->d_v, [DIM_ONE] = 1};
+                                       int64_t pages, int64_t d_q) {
+    const int64_t dims[] = {[DIM_QK] = p->d_qk,        [DIM_Q] = d_q,    [DIM_K] = problem_d_k(p),
+                            [DIM_ROPE] = p->rope_dims, [DIM_V] = p->d_v, [DIM_ONE] = 1};
     const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[of->dim]};
     const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
                               dims[of->dim]};
@@ -128,8 +135,16 @@ static tess_status undeclared(const char *name, const char *function, tess_error
                      "%s is given, and the plan's problem does not declare it", name);
 }
 
+/* The last dims of q, where they have no view of their own. */
+static struct view rope_in_q(const struct problem *p, const struct view *q) {
+    struct view rope = *q;
+    rope.data = (char *)q->data + problem_d_k(p) * (int64_t)tess_type_size(q->type);
+    return rope;
+}
+
 tess_status tensors_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
                          const struct call *call, tess_error *error) {
+    const int64_t d_q = a->q_rope ? problem_d_k(p) : p->d_qk;
     const int in_place = call->reads & USES_DELTA && a->delta ? USES_O | USES_O_REST : 0;
     const int uses = (call->reads | call->writes) & ~in_place;
     int64_t pages;
@@ -144,13 +159,15 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
             return undeclared(of->name, call->function, error);
         if (!declared || !(uses & of->use) || (!given && of->optional & when))
             continue;
-        const struct tensor_rule rule = operand_rule(of, p, when, pages);
+        const struct tensor_rule rule = operand_rule(of, p, when, pages, d_q);
         status = check_tensor(view_of(of, out), given, &rule, call->function, error);
         if (status)
             return status;
     }
     if (call->reads & USES_V && p->caches.v_in_k)
         out->v = out->k;
+    if (call->reads & USES_Q && p->rope_dims && !a->q_rope)
+        out->q_rope = rope_in_q(p, &out->q);
     out->pages = pages;
     return TESS_OK;
 }

@@ -80,6 +80,7 @@ static tess_status problem_of(tess_problem *problem, const tess_arguments *a, co
     const tess_tensor *const others[] = {a->d_o, a->d_q, a->d_k, a->d_v};
     tess_status status = tess_problem_from_tensors(problem, a->q, a->k, a->v, a->o, error);
     problem->k_type = problem->v_type = TESS_F32; /* q's: the one call has one type */
+    problem->o_f32 = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others && !status; i++) {
         tess_tensor t;
         if (others[i] && !check_given(&t, others[i])) /* what is wrong is told by its name, later */

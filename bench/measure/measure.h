@@ -61,7 +61,7 @@ struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
-    tess_tensor scales[2];                                /* of k and v */
+    tess_tensor views[LAB_CACHE_VIEWS];                   /* of caches */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

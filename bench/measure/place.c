@@ -58,7 +58,7 @@ void bench_setting_spoil(struct bench_setting *s, int layer) {
 }
 
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
-    return lab_mirror_tensor(&p->tensors, &s->of.q, &p->q) ||
+    return lab_mirror_tensor(&p->tensors, lab_cache_q(&s->of.cache, &s->of.q), &p->q) ||
            lab_mirror_tensor(&p->tensors, lab_cache_k(&s->of.cache, &s->of.k), &p->k) ||
            lab_mirror_tensor(&p->tensors, lab_cache_v(&s->of.cache, &s->of.v), &p->v) ||
            lab_mirror_tensor(&p->tensors, &s->of.o, &p->o) ||
@@ -89,7 +89,7 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     if (scores && !p->scores)
         return "out of memory for the scores";
     if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a) ||
-        lab_cache_place(&s->of.cache, &p->tensors, p->scales, &a))
+        lab_cache_place(&s->of.cache, &p->tensors, p->views, &a))
         return p->tensors.why;
     a.v = s->of.cache.v_in_k ? NULL : &p->v;
     a.q = &p->q, a.k = &p->k, a.o = &p->o, a.lse = &p->lse;

@@ -187,6 +187,8 @@ static const char *pairs_refuse(const struct problem *p) {
         return "it multiplies keys and values of bf16";
     if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
         return "it needs d_qk in multiples of 32 and d_v of 16";
+    if (p->rope_dims % 32 != 0)
+        return "it needs rope_dims in multiples of 32";
     if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
         return "it needs |scale| * log2(e) between 2^-6 and 2^30";
     return NULL;

@@ -47,7 +47,7 @@ struct block_rows {
 
 /* Keys and values as a cache holds them. */
 struct caches {
-    tess_type k_type, v_type;
+    tess_type k_type, v_type, k_rope_type;
     int32_t v_in_k;
     int32_t page_shift; /* log2 of a page's rows; CACHE_WHOLE: not paged */
     tess_scaling k_scale, v_scale;
@@ -62,9 +62,10 @@ struct problem {
     int64_t spill_size; /* backward: bytes at most, 0: the plan chooses */
     int32_t o_rest;     /* a run is given it */
     tess_pipeline pipeline;
-    tess_type type;
+    tess_type type, o_type;
     int64_t batch, heads_q, heads_kv;
     int64_t n_q, n_kv, d_qk, d_v;
+    int64_t rope_dims; /* of d_qk the last, which q_rope and k_rope hold; 0: q and k hold all */
     double scale;
     int64_t alignment;
     int32_t threads;
@@ -82,6 +83,11 @@ static inline int type_is_8bit(tess_type type) {
 
 static inline int caches_paged(const struct caches *c) {
     return c->page_shift != CACHE_WHOLE;
+}
+
+/* Dims of K's view. */
+static inline int64_t problem_d_k(const struct problem *p) {
+    return p->d_qk - p->rope_dims;
 }
 
 /* Whether kernels that know keys and values of the problem's type alone, row behind row, compute it. */
@@ -159,6 +165,8 @@ struct kernel_args {
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse, o_rest;
+    struct view q_rope,
+        k_rope; /* of rope_dims; q_rope lies in q where a run is given none. NULL: 0 */
     struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
     float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
     struct query_stats stats;  /* backward: in the workspace, of all passes; tess_delta: NULLs, and

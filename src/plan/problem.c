@@ -41,6 +41,8 @@ static const char *sizes_wrong(const tess_problem *p) {
         return "batch * heads_q is past 2^31 - 1";
     if (!tensor_fits(p->batch, p->heads_q, n, d))
         return "the tensors do not fit 64 bits";
+    if (p->rope_dims < 0 || p->rope_dims >= p->d_qk)
+        return "rope_dims is not in 0 ... d_qk - 1";
     return NULL;
 }
 
@@ -106,6 +108,10 @@ static const char *operation_wrong(const tess_problem *p) {
         return "spill_size is negative";
     if (p->o_rest < 0 || p->o_rest > 1)
         return "o_rest is not 0 or 1";
+    if (p->o_f32 < 0 || p->o_f32 > 1)
+        return "o_f32 is not 0 or 1";
+    if (p->operation == TESS_ATTENTION && p->o_f32 && p->o_rest)
+        return "o_rest is asked for, and rounding takes nothing from o of f32 (o_f32)";
     if (p->operation == TESS_ATTENTION && p->gradients)
         return "gradients are asked for, and operation is not TESS_ATTENTION_BACKWARD";
     if (p->operation == TESS_ATTENTION && p->spill_size)
@@ -122,6 +128,11 @@ static int64_t gradients_of(const tess_problem *p) {
     if (p->operation == TESS_ATTENTION || p->gradients)
         return p->gradients;
     return TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
+}
+
+/* The type of o that a run writes. */
+static tess_type type_of_outputs(const tess_problem *p) {
+    return p->operation == TESS_ATTENTION && p->o_f32 ? TESS_F32 : p->type;
 }
 
 static const char *modifiers_wrong(const tess_problem *p) {
@@ -196,6 +207,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .o_rest = (int32_t)p.o_rest,
         .pipeline = p.pipeline,
         .type = p.type,
+        .o_type = type_of_outputs(&p),
         .batch = p.batch,
         .heads_q = p.heads_q,
         .heads_kv = p.heads_kv,
@@ -203,6 +215,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .n_kv = p.n_kv,
         .d_qk = p.d_qk,
         .d_v = p.d_v,
+        .rope_dims = p.rope_dims,
         .scale = p.scale != 0 ? p.scale : 1 / sqrt((double)p.d_qk),
         .alignment = p.alignment ? p.alignment : 16,
         .threads = threads_limit(p.threads),

@@ -89,7 +89,9 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
     easiest.caches =
         (struct caches){.k_type = of_caches ? pass->problem.caches.k_type : easiest.type,
                         .v_type = of_caches ? pass->problem.caches.v_type : easiest.type,
+                        .k_rope_type = pass->problem.caches.k_rope_type,
                         .page_shift = CACHE_WHOLE};
+    easiest.o_type = easiest.type, easiest.rope_dims = 0;
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }
 

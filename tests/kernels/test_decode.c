@@ -48,7 +48,7 @@ struct decoding {
     struct lab_cache cache; /* what runs and the oracle find in place of k and v */
     struct lab_mirror mirror;
     tess_tensor at[5]; /* on the device: q, k, v, o, lse */
-    tess_tensor scales[2];
+    tess_tensor views[LAB_CACHE_VIEWS];
     tess_arguments arguments;
     void *image; /* on the device */
     tess_stream stream;
@@ -161,7 +161,7 @@ static void v_from_k(struct decoding *t) {
 /* To be called after a change of k or v. */
 static void cache_store(struct decoding *t) {
     lab_cache_values(&t->cache, &t->k.view, &t->v.view);
-    lab_cache_store(&t->cache, &t->k.view, &t->v.view);
+    lab_cache_store(&t->cache, &t->q.view, &t->k.view, &t->v.view);
     t->scoring.cache = &t->cache.of;
 }
 
@@ -194,7 +194,7 @@ static void arguments_make(struct decoding *t) {
     for (int i = 0; i < 5; i++)
         assert_int_equal(lab_mirror_tensor(&t->mirror, tensors[i], &t->at[i]), 0);
     *a = tess_arguments_init();
-    assert_int_equal(lab_cache_place(&t->cache, &t->mirror, t->scales, a), 0);
+    assert_int_equal(lab_cache_place(&t->cache, &t->mirror, t->views, a), 0);
     a->v = t->problem.v_in_k ? NULL : &t->at[2];
     a->q = &t->at[0], a->k = &t->at[1], a->o = &t->at[3], a->lse = &t->at[4];
     a->workspace = lab_mirror_add(&t->mirror, &t->workspace);

@@ -31,15 +31,15 @@ static void tensor_draw(struct lab_tensor *t, uint64_t seed) {
 
 void tensors_store(struct tensors *t) {
     lab_cache_values(&t->cache, &t->k.view, &t->v.view);
-    lab_cache_store(&t->cache, &t->k.view, &t->v.view);
+    lab_cache_store(&t->cache, &t->q.view, &t->k.view, &t->v.view);
 }
 
 void tensors_make(struct tensors *t, const tess_problem *p, uint64_t seed) {
     const struct lab_cache_shape cache = cache_shape(p, seed);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk);
-    tensor_make(&t->k, cache.k_type, p->batch, p->heads_kv, p->n_kv, p->d_qk);
+    tensor_make(&t->k, lab_cache_k_type(&cache), p->batch, p->heads_kv, p->n_kv, p->d_qk);
     tensor_make(&t->v, cache.v_type, p->batch, p->heads_kv, p->n_kv, p->d_v);
-    tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v);
+    tensor_make(&t->o, p->o_f32 ? TESS_F32 : p->type, p->batch, p->heads_q, p->n_q, p->d_v);
     tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1);
     tensor_draw(&t->q, seed);
     tensor_draw(&t->k, seed + 1);
@@ -67,7 +67,9 @@ tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void
     lab_tensor_poison(&t->o);
     lab_tensor_poison(&t->lse);
     const struct lab_cache *c = &t->cache;
-    a.q = &t->q.view, a.k = &lab_cache_k(c, &t->k)->view, a.o = &t->o.view, a.lse = &t->lse.view;
+    a.q = &lab_cache_q(c, &t->q)->view, a.k = &lab_cache_k(c, &t->k)->view;
+    a.q_rope = c->q_rope.buffer.base ? &c->q_rope.view : NULL, a.k_rope = c->of.k_rope;
+    a.o = &t->o.view, a.lse = &t->lse.view;
     a.v = c->v_in_k ? NULL : &lab_cache_v(c, &t->v)->view;
     a.page_table = c->of.table;
     a.k_scale = c->of.k_scale, a.v_scale = c->v_in_k ? NULL : c->of.v_scale;

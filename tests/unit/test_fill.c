@@ -167,6 +167,7 @@ static void generated_case(uint64_t seed) {
     problem.alibi =
         s.batch == 1 && PICK(28, 0, 1); /* the oracle has one position for all batches */
     problem.dropout = PICK(29, 0, 0, 1) ? 0.25 : 0;
+    problem.o_f32 = PICK(40, 0, 0, 1);
     cache_draw(&problem, seed);
     for (int h = 0; h < 64; h++)
         slopes[h] = (float)(h % 3 - 1) * 0.05f, sinks[h] = (float)(h % 5) - 2;

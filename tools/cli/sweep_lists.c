@@ -63,6 +63,20 @@ static void draw_cache(struct lab_case *c, struct draw *r) {
         c->fill = draw_chance(r, 0.7) ? LAB_FILL_NORMAL : LAB_FILL_POSITIVE;
 }
 
+/* Second views of q and K, and o in f32. */
+static void draw_views(struct lab_case *c, struct draw *r) {
+    static const int64_t ropes[] = {8, 32, 64, 3};
+    const int64_t rope = c->d == 576 ? 64 : draw_pick(r, ropes, COUNT(ropes));
+    const int of_groups = c->kv_scale == TESS_SCALE_GROUP && (c->d - rope) % 128;
+    c->out32 = draw_chance(r, 0.1);
+    if ((c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE) || rope >= c->d || of_groups ||
+        (c->v_in_k && c->dv > c->d - rope) || !draw_chance(r, 0.3))
+        return;
+    c->rope = rope;
+    if (c->d == 576 && c->kv_scale && draw_chance(r, 0.5)) /* DeepSeek's token of 656 bytes */
+        c->kv_scale = TESS_SCALE_GROUP;
+}
+
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     static const enum lab_fill fills[] = {LAB_FILL_POSITIVE, LAB_FILL_LARGE, LAB_FILL_SUBNORMAL,
                                           LAB_FILL_NANK, LAB_FILL_NANV};
@@ -77,6 +91,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
         c->part_keys = 128 * (1 + draw_below(r, 3));
     c->threads = draw_chance(r, 0.5) ? 1 : 3;
     draw_modifiers(c, r);
+    draw_views(c, r);
 }
 
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {

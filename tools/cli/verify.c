@@ -164,13 +164,13 @@ static int64_t widest_f32(void) {
     return widest;
 }
 
-/* Whether CUDA's decode takes a problem: q of 16 bits, rows of whole pieces, weights that scales of tokens
- * may multiply. */
+/* Whether CUDA's decode takes a problem: q and o of one type of 16 bits, q and K of one view, rows of
+ * whole pieces, weights that scales of tokens may multiply. */
 static bool is_decoded(const struct lab_case *c) {
     const tess_problem p = lab_case_problem(c, TESS_FUSED);
     const int64_t element = (int64_t)tess_type_size(c->kv_type ? c->kv_type : c->type);
-    return c->type != TESS_F32 && c->d <= DECODE_WIDEST && c->dv <= DECODE_WIDEST_V &&
-           !(c->type == TESS_F16 && c->kv_scale >= TESS_SCALE_TOKEN) &&
+    return c->type != TESS_F32 && !c->out32 && !c->rope && c->d <= DECODE_WIDEST &&
+           c->dv <= DECODE_WIDEST_V && !(c->type == TESS_F16 && c->kv_scale >= TESS_SCALE_TOKEN) &&
            c->d * element % DECODE_PIECE == 0 && c->dv * element % DECODE_PIECE == 0 &&
            p.alignment >= DECODE_PIECE;
 }

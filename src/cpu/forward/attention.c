@@ -93,6 +93,19 @@ static void pairs_drop(const struct modify *m, uint32_t *pt, int vectors, int32_
     }
 }
 
+/* st of keys j ... j + 31 of a superblock. */
+static void pairs_scores(const struct pairs *a, int vectors, const struct cpu_head *k,
+                         struct cpu_keys *keys, int32_t j, int64_t d, float *st) {
+    int32_t number[PAIRS_KEYS];
+    if (!k->rope) {
+        unit_scores(a, vectors, k, keys->key, j, keys->n, d, st);
+        return;
+    }
+    const struct cpu_head joined =
+        pairs_join(a, k, keys->key + j, least(keys->n - j, PAIRS_KEYS, PAIRS_KEYS), d, number);
+    unit_scores(a, vectors, &joined, number, 0, PAIRS_KEYS, d, st);
+}
+
 /* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
 static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
@@ -110,7 +123,7 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
     for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) { /* a matrix unit works on meanwhile */
         const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
         float *st = s->st + j * vectors * CPU_LANES;
-        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        pairs_scores(&s->pairs, vectors, k, keys, j, p->d_qk, st);
         if (scored)
             pairs_modify(it->modify, pairs_factor(p), st, vectors, j, n);
         if (keys->masked)
@@ -205,7 +218,7 @@ static void tile_finish(const struct item *it, const struct state *s, float *row
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
-    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    struct cpu_head o = cpu_heads(&args->o, args->o.type, it->b, it->h, it->heads);
     cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
     if (args->o_rest.data) {
         struct cpu_head rest = item_rest(it);
@@ -221,11 +234,12 @@ static void item_load_rows(const struct item *it, const struct cpu_head *q) {
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
         float *row = it->s.qt + r * p->d_qk;
         it->s.factor[r] = 1;
-        if (r < it->rows)
-            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
-                                                    p->scale * LOG2_E);
-        else
+        if (r >= it->rows) {
             memset(row, 0, (size_t)p->d_qk * sizeof *row);
+            continue;
+        }
+        cpu_join_row(row, q, it->first, r, p->d_qk);
+        it->s.factor[r] = (float)cpu_scale_query(row, p->d_qk, p->scale * LOG2_E);
     }
 }
 
@@ -243,6 +257,9 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
     it.rows = queries * it.heads;
     struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
+    const struct cpu_head q_rope = cpu_heads(&args->q_rope, p->type, it.b, it.h, it.heads);
+    q.rope = p->rope_dims ? &q_rope : NULL;
+    q.rope_dims = p->rope_dims;
     it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
 #if defined(__AVX512BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
@@ -280,7 +297,7 @@ static void item_finish(struct item *it) {
 static void listed_finish(const struct item *it, const struct listed_tile *t) {
     const struct kernel_args *args = it->args;
     const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_heads(&args->o, args->problem->type, it->b, it->h, it->heads);
+    struct cpu_head o = cpu_heads(&args->o, args->o.type, it->b, it->h, it->heads);
     struct cpu_head rest = item_rest(it);
     for (int64_t r = 0; r < it->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
@@ -337,7 +354,9 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
                      it.rows, LOG2_E))
         it.modify = &modify;
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    const struct cpu_head k = cpu_cache_k(args, it.b, h_kv), v = cpu_cache_v(args, it.b, h_kv);
+    struct cpu_head k_rope;
+    const struct cpu_head k = cpu_cache_k(args, it.b, h_kv, &k_rope);
+    const struct cpu_head v = cpu_cache_v(args, it.b, h_kv);
     struct cpu_keys keys;
     struct walk w = walk_begin(args->lists, it.tile, it.heads, work->part, work->parts);
     w.paged = k.table ? &k : NULL;
@@ -345,7 +364,7 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
         listed_compute(&it, &w, &k, &v, work->parts);
         return;
     }
-    const struct cpu_head o = cpu_heads(&args->o, p->type, it.b, it.h, it.heads);
+    const struct cpu_head o = cpu_heads(&args->o, args->o.type, it.b, it.h, it.heads);
     struct cpu_prefetch queue;
     it.queue = &queue;
     cpu_prefetch_fill(&queue, args, number, &o, it.first, it.rows);

@@ -31,7 +31,7 @@
 /* What bf16 in pairs needs of a thread's scratch. */
 struct pairs {
     uint32_t *qp, *pt;
-    uint16_t *k;  /* keys that do not lie side by side [CPU_KEYS][d_qk] */
+    uint16_t *k;  /* keys that do not lie side by side, or in two views [CPU_KEYS][d_qk] */
     uint16_t *vt; /* of one superblock */
 };
 
@@ -120,7 +120,10 @@ static inline int pairs_load_queries(const struct pairs *a, const struct cpu_hea
         memset(row, 0, (size_t)(CPU_LANES * d / 2) * sizeof *row);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
             for (int64_t i = 0; i < d; i += 32) {
-                __m512i x = _mm512_loadu_si512(cpu_row(q, first, r) + 2 * i);
+                const int64_t in_rope = i - (d - q->rope_dims);
+                __m512i x =
+                    _mm512_loadu_si512(in_rope < 0 ? cpu_row(q, first, r) + 2 * i
+                                                   : cpu_row(q->rope, first, r) + 2 * in_rope);
                 bad |= pairs_small(x, 0x7f);
                 bad |=
                     _mm512_cmpgt_epi16_mask(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), large);
@@ -191,6 +194,22 @@ static inline void pairs_store_fill(const struct pairs_store *s, const struct cp
             row[j] = v->data + (group * PAIRS_KEYS + j) * v->stride;
         s->tiny[group] = !pairs_pack(s->vt + group * d * PAIRS_KEYS, row, d);
     }
+}
+
+/* n keys in two views, and the last again up to a whole step, become rows 0, 1, ... of scratch, which
+ * `number` names. */
+static inline struct cpu_head pairs_join(const struct pairs *a, const struct cpu_head *k,
+                                         const int32_t *key, int32_t n, int64_t d,
+                                         int32_t number[PAIRS_KEYS]) {
+    const int64_t first = d - k->rope_dims;
+    for (int32_t j = 0; j < PAIRS_KEYS; j++) {
+        const int32_t of = key[j < n ? j : n - 1];
+        uint16_t *row = a->k + j * d;
+        memcpy(row, cpu_key(k, of), (size_t)first * sizeof *row);
+        memcpy(row + first, cpu_key(k->rope, of), (size_t)k->rope_dims * sizeof *row);
+        number[j] = j;
+    }
+    return (struct cpu_head){.data = (char *)a->k, .stride = 2 * d};
 }
 
 /* Whether n keys lie side by side. */

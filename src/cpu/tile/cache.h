@@ -29,9 +29,18 @@ static inline struct cpu_head cpu_cache(const struct kernel_args *args, const st
     return head;
 }
 
-static inline struct cpu_head cpu_cache_k(const struct kernel_args *args, int64_t b, int64_t h) {
+/* Of keys, `rope` is where the last dims lie, and is set. */
+static inline struct cpu_head cpu_cache_k(const struct kernel_args *args, int64_t b, int64_t h,
+                                          struct cpu_head *rope) {
+    static const struct view no_scale = {0};
     const struct caches *c = &args->problem->caches;
-    return cpu_cache(args, &args->k, &args->k_scale, c->k_type, c->k_group, b, h);
+    struct cpu_head k = cpu_cache(args, &args->k, &args->k_scale, c->k_type, c->k_group, b, h);
+    if (!args->problem->rope_dims)
+        return k;
+    *rope = cpu_cache(args, &args->k_rope, &no_scale, c->k_rope_type, 0, b, h);
+    k.rope = rope;
+    k.rope_dims = args->problem->rope_dims;
+    return k;
 }
 static inline struct cpu_head cpu_cache_v(const struct kernel_args *args, int64_t b, int64_t h) {
     const struct caches *c = &args->problem->caches;
@@ -42,21 +51,23 @@ static inline struct cpu_head cpu_cache_v(const struct kernel_args *args, int64_
  * a row by its number. */
 static inline int cpu_in_place(const struct problem *p) {
     return p->caches.k_type == TESS_F32 && p->caches.v_type == TESS_F32 &&
-           !caches_paged(&p->caches);
+           !caches_paged(&p->caches) && !p->rope_dims;
 }
 
-/* Whether keys and values have one type, which groups of lanes convert for themselves. */
+/* Whether keys and values have one type and one view each, which groups of lanes convert for
+ * themselves. */
 static inline int cpu_alike(const struct problem *p) {
-    return p->caches.k_type == p->caches.v_type && !type_is_8bit(p->caches.k_type);
+    return p->caches.k_type == p->caches.v_type && !type_is_8bit(p->caches.k_type) && !p->rope_dims;
 }
 
-/* out = the d elements of a key's row, which lies at `row`, times their scales. */
+/* out = the d elements of a key's row, which lies at `row`, times their scales; and those of its second
+ * view, which has none. */
 static inline void cpu_load_key(float *restrict out, const struct cpu_head *head, const char *row,
                                 int32_t key, int64_t d) {
-    if (head->type == TESS_F16 || head->type == TESS_BF16)
-        cpu_load_halves(out, row, head->type, d);
-    else
-        cpu_row_to_f32(out, row, head->type, d);
+    d -= head->rope_dims;
+    cpu_load_any(out, row, head->type, d);
+    if (head->rope)
+        cpu_load_any(out + d, cpu_key(head->rope, key), head->rope->type, head->rope_dims);
     if (!head->scale)
         return;
     const float *scale = head->scale + key * head->scale_row;
@@ -71,12 +82,13 @@ static inline void cpu_load_key(float *restrict out, const struct cpu_head *head
     }
 }
 
-/* row[j], where the row of key[j] lies, becomes its conversion, in buffer; rows of f32 stay. */
+/* row[j], where the row of key[j] lies, becomes its conversion, in buffer; rows of f32 stay that have one
+ * view. */
 static inline void cpu_convert_keys(const float **row, const struct cpu_head *head,
                                     const int32_t *key, int32_t n, int64_t d, float *buffer) {
-    if (head->type == TESS_F32)
+    if (head->type == TESS_F32 && !head->rope)
         return;
-    const int64_t size = d * (int64_t)tess_type_size(head->type);
+    const int64_t size = (d - head->rope_dims) * (int64_t)tess_type_size(head->type);
     for (int32_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < size; i += 64) /* lines */
             v_fetch(row[j + CPU_CONVERT_AHEAD] + i / 4);

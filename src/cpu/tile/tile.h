@@ -39,6 +39,9 @@ struct cpu_head {
     int64_t page;       /* bytes from one to the next */
     const float *scale; /* of row 0, NULL: none */
     int64_t scale_row, scale_page, group;
+    /* Of queries and keys: where the last dims of the same rows lie; NULL: with the others. */
+    const struct cpu_head *rope;
+    int64_t rope_dims; /* 0 where rope is NULL */
 };
 
 static inline int64_t cpu_round_up(int64_t n, int64_t unit) {
@@ -197,15 +200,37 @@ static inline void cpu_load_halves(float *restrict out, const void *data, tess_t
         cpu_row_to_f32(out + i, (const char *)data + i * 2, type, d - i);
 }
 
-/* out = a query row times scale, the double `factor` being what its scores then lack. */
-static inline double cpu_load_query(float *out, const char *row, tess_type type, int64_t d,
-                                    double scale) {
-    cpu_row_to_f32(out, row, type, d);
+/* d elements of any type to f32. */
+static inline void cpu_load_any(float *restrict out, const char *row, tess_type type, int64_t d) {
+    if (type == TESS_F16 || type == TESS_BF16)
+        cpu_load_halves(out, row, type, d);
+    else
+        cpu_row_to_f32(out, row, type, d);
+}
+
+/* Row r of those that begin at query `first` as f32, of both its views. */
+static inline void cpu_join_row(float *out, const struct cpu_head *of, int64_t first, int64_t r,
+                                int64_t d) {
+    d -= of->rope_dims;
+    cpu_load_any(out, cpu_row(of, first, r), of->type, d);
+    if (of->rope)
+        cpu_load_any(out + d, cpu_row(of->rope, first, r), of->rope->type, of->rope_dims);
+}
+
+/* out *= scale. Answers what the row's scores then lack, a factor. */
+static inline double cpu_scale_query(float *out, int64_t d, double scale) {
     int shift = cpu_row_shift(out, d, scale);
     double row_scale = shift ? ldexp(scale, -shift) : scale;
     for (int64_t i = 0; i < d; i++)
         out[i] = (float)(row_scale * (double)out[i]);
     return shift == 0 ? 1 : shift > 127 ? 0x1p127 : ldexp(1, shift);
+}
+
+/* out = a query row times scale, likewise. */
+static inline double cpu_load_query(float *out, const char *row, tess_type type, int64_t d,
+                                    double scale) {
+    cpu_row_to_f32(out, row, type, d);
+    return cpu_scale_query(out, d, scale);
 }
 
 /* column *= scale. Answers 0, and does not, where some lane may need a shift. */
@@ -237,7 +262,9 @@ static inline void cpu_lane_rows(const float **at, const struct cpu_head *of, in
     memset(row + some * d, 0, (size_t)((CPU_LANES - some) * d) * sizeof *row);
     for (int64_t r = 0; r < CPU_LANES; r++) {
         at[r] = row + r * d;
-        if (r < some && of->type == TESS_F32)
+        if (r < some && of->rope)
+            cpu_join_row(row + r * d, of, first, lane + r, d);
+        else if (r < some && of->type == TESS_F32)
             at[r] = (const float *)(const void *)cpu_row(of, first, lane + r);
         else if (r < some)
             cpu_load_halves(row + r * d, cpu_row(of, first, lane + r), of->type, d);
@@ -277,8 +304,8 @@ static inline int cpu_load_queries(float *qt, float *factor, const struct cpu_he
         if (cpu_scale_column(column, width, d, scale))
             continue;
         for (int64_t r = 0; r < some; r++) {
-            factor[lane + r] =
-                (float)cpu_load_query(row + r * d, cpu_row(q, first, lane + r), q->type, d, scale);
+            cpu_join_row(row + r * d, q, first, lane + r, d);
+            factor[lane + r] = (float)cpu_scale_query(row + r * d, d, scale);
             shifted |= factor[lane + r] != 1;
         }
         cpu_to_column(column, width, row, d, d);

@@ -28,6 +28,10 @@ static const char *architecture_refused(const tess_target *target) {
 static const char *refused(const struct problem *problem, const tess_target *target) {
     if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
+    if (problem->o_type != problem->type)
+        return "it writes o of q's type: o_f32 must be 0";
+    if (problem->rope_dims)
+        return "it reads q and k of one view: rope_dims must be 0";
     return architecture_refused(target);
 }
 
