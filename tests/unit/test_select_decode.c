@@ -40,6 +40,11 @@ static void cuda_decode_refuses_by_name(void **state) {
     groups.caches.v_group = 128;
     paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
+    struct problem mixed = fits, rope = fits, scaled = fits;
+    mixed.caches.k_type = TESS_F16;
+    rope.rope_dims = 4, rope.caches.k_rope_type = TESS_BF16;
+    scaled.rope_dims = 64, scaled.caches.k_rope_type = TESS_BF16;
+    scaled.caches.k_type = TESS_E4M3, scaled.caches.k_scale = TESS_SCALE_TOKEN;
     type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
     height.tile_rows = 3;
     const struct {
@@ -51,6 +56,9 @@ static void cuda_decode_refuses_by_name(void **state) {
                  {&token, "bf16 alone", "cuda_decode_f16_d128"},
                  {&groups, "groups of dims", "cuda_decode_bf16_d128_r64"},
                  {&type, "bf16 only", NULL},
+                 {&mixed, "bf16 or 8 bits", NULL},
+                 {&rope, "multiples of 8", NULL},
+                 {&scaled, "divide d_qk - rope_dims", NULL},
                  {&rows, "16 bytes", NULL},
                  {&dims, "128 dims", NULL},
                  {&piece, "16 bytes", NULL},
@@ -61,6 +69,9 @@ static void cuda_decode_refuses_by_name(void **state) {
     assert_null(own->refuses(own, &fits, &target));
     assert_null(own->refuses(own, &groups, &target));
     assert_null(own->refuses(own, &paged, &target));
+    rope.rope_dims = 64, rope.o_type = TESS_F32;
+    assert_null(own->refuses(own, &rope, &target));
+    rope.rope_dims = 4;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct kernel *kernel = cases[i].kernel ? kernel_named(cuda, cases[i].kernel) : own;
         const char *why = kernel->refuses(kernel, cases[i].problem, &target);
@@ -78,14 +89,21 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         int64_t heads, d, d_v;
         int32_t architecture, shared;
         const char *name, *kernel; /* name: as asked */
+        tess_type stored;          /* of K and V, q being f32; TESS_F32: of all bf16 */
     } cases[] = {
-        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512"},
-        {64, 576, 512, 90, 232448, NULL, SM90_DECODE},
-        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64"},
-        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE},
-        {128, 576, 512, 80, 232448, SM90_DECODE, NULL},
+        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
+        {64, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
+        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64", TESS_F32},
+        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE, TESS_F32},
+        {8, 128, 128, 90, 232448, NULL, "cuda_decode_f32_f16_d128", TESS_F16},
+        {8, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128", TESS_BF16},
+        {8, 64, 64, 90, 232448, NULL, "cuda_decode_f32_f16_d64", TESS_E4M3},
+        {128, 576, 512, 90, 232448, NULL, "cuda_decode_f32_f16_d576_v512_r32", TESS_F16},
+        {8, 128, 128, 90, 232448, "cuda_decode_f32_bf16_d256", "cuda_decode_f32_bf16_d256",
+         TESS_E5M2},
+        {128, 576, 512, 80, 232448, SM90_DECODE, NULL, TESS_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
@@ -95,7 +113,9 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         tess_plan *plan;
         problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads, problem.n_q = 4;
         problem.n_kv = 4096, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
-        problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = cases[i].name;
+        problem.type = cases[i].stored ? TESS_F32 : TESS_BF16;
+        problem.k_type = problem.v_type = cases[i].stored;
+        problem.alignment = 16, problem.kernel = cases[i].name;
         pattern.n_q = 4, pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = 2048;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error),

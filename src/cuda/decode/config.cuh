@@ -30,7 +30,6 @@
 template <class TYPE, int DIMS, int DIMS_V, int TILE_ROWS, bool SHARED, class TYPE_Q = TYPE>
 struct decode_shape {
     using T = TYPE;
-    using O = TYPE_Q; /* what o is rounded to */
     static constexpr bool SPLIT = sizeof(TYPE_Q) > sizeof(TYPE);
     static constexpr bool RAISES =
         SPLIT && attention_has_small(TYPE()); /* rows of q, to T's range */

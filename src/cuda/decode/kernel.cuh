@@ -16,7 +16,8 @@
  *
  * Rows of 8 bits are copied as they are, and widened to those of Q's type where they stand, by the warp that
  * copied them. Scales of K multiply scores; of V the weights, or O where there is one for all keys.
- * MODIFIED: with score modifiers, or K or V of 8 bits. Q of f32 is split in two rows of 16 bits (config.cuh).
+ * MODIFIED: with score modifiers, K or V of 8 bits, or second views of Q and K (rope), which lie behind the
+ * first ones here. Q of f32 is split in two rows of 16 bits (config.cuh).
  */
 #ifndef TESSERA_CUDA_DECODE_KERNEL_CUH
 #define TESSERA_CUDA_DECODE_KERNEL_CUH
@@ -31,7 +32,7 @@ template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
                                                   const struct work_item &w,
                                                   const struct work_item *again) {
-    constexpr bool SHORT = MODIFIED && shape::D > 256 && shape::SPLIT; /* of registers */
+    constexpr bool SHORT = MODIFIED && shape::D > 256; /* of registers */
     using T = typename shape::T;
     constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
     constexpr int KEYS_WARP = 8 * shape::TILES;
@@ -45,7 +46,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 
     const struct decode_item item = decode_item_of(p, w);
     if (!shape::SPLIT)
-        decode_copy_q<shape>(shared + shape::Q, p, item);
+        decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
     cp_async_commit();
     const struct decode_list list = decode_list_of(p, item.T);
     const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
@@ -60,9 +61,14 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (step < steps) {
             decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
+            if (MODIFIED)
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(stage, p.k, p.shift, item, places);
             if (!shape::V_IN_K)
                 decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(stage + shape::PANEL, v,
                                                                         p.v, p.shift, places);
+            if (MODIFIED && !shape::V_IN_K)
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v,
+                                                                   p.shift, item, places);
             if (MODIFIED && p.stored)
                 decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         }
@@ -72,7 +78,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
     for (int32_t step = 0; step < STAGES - 1; step++)
         fill(step);
     if (shape::SPLIT) /* while keys are on their way: it waits for what it reads */
-        decode_split_q<shape>(shared + shape::Q, lower, p, item);
+        decode_split_q<shape, MODIFIED>(shared + shape::Q, lower, p, item);
 
     struct decode_q<shape> q;
     struct attention_state<T, shape::DIMS_O, 16> state;
@@ -95,10 +101,9 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         if (MODIFIED && p.stored) {
             __syncwarp(); /* a warp widens what it has copied */
-            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k.eight_bit);
+            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k);
             if (!shape::V_IN_K)
-                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL,
-                                                                  p.v.eight_bit);
+                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v);
         }
         __syncthreads();
         if (step > 0)
@@ -123,7 +128,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             float s[shape::TILES][4];
             decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
                                            stage + (uint32_t)(key * shape::ROW),
-                                           scales + key * shape::SCALES_KEY, p.k.scales);
+                                           scales + key * shape::SCALES_KEY, p.k);
             decode_join<shape>(s, lower);
             if (MODIFIED) {
                 decode_modify<shape>(s, p, item, lane, places);
@@ -194,7 +199,7 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
     }
 }
 
-/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q and o are
+/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q is
  * of type Q. */
 template <class T, class Q, int D, int DV, int ROWS, bool SHARED>
 static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t stream) {
@@ -206,7 +211,8 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
         {{decode_attention<in_k, false>, in_k::THREADS, in_k::SCALES, in_k::BYTES},
          {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
-    return decode_launch_variants<Q>(variants, p, p->image.most_items, stream);
+    const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
+    return decode_launch_variants<T>(variants, p, modified, p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */

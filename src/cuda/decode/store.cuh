@@ -44,15 +44,6 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
     }
 }
 
-/* Two elements of o, zeros unless `some`. */
-template <class O>
-static __device__ __forceinline__ void decode_store_two(O *to, bool some, float x, float y) {
-    *reinterpret_cast<uint32_t *>(to) = some ? mma_pack(x, y, O()) : 0;
-}
-static __device__ __forceinline__ void decode_store_two(float *to, bool some, float x, float y) {
-    *reinterpret_cast<float2 *>(to) = {some ? x : 0, some ? y : 0};
-}
-
 /* Rows of o are whole 16-byte pieces: d_v is a multiple of 8. Rows that list nothing are 0: their sums
  * of 0 x V may be NaN. */
 template <class shape>
@@ -60,7 +51,6 @@ static __device__ __forceinline__ void
 decode_store(const struct decode_params &p, const struct decode_item &item,
              const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     using T = typename shape::T;
-    using O = typename shape::O;
     const int lane = warp_lane(), first = decode_column<shape>() * shape::DIMS_O;
 #pragma unroll
     for (int r = 0; r < shape::ROWS_LANE; r++) {
@@ -75,15 +65,22 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
         if (first == 0 && lane % 4 == 0)
             attention_store_lse(p.of, item.batch, row.of_head, item.row + row.query, state.m[r],
                                 state.l[r] * attention_lower<T>());
-        O *const to = reinterpret_cast<O *>(attention_head<O>(p.of.o, item.batch, row.of_head)) +
-                      (item.row + row.query) * p.of.o.stride[2];
+        const int64_t at = item.batch * p.of.o.stride[0] + row.of_head * p.of.o.stride[1] +
+                           (item.row + row.query) * p.of.o.stride[2];
 #pragma unroll
         for (int d = 0; d < shape::DIMS_O / 8; d++) {
             const int dim = first + 8 * d + lane % 4 * 2;
             const float *const x = &state.o[0][d][2 * r];
-            if (dim < p.of.d_v)
-                decode_store_two(to + dim, some, decode_mean<O>(p, x[0] * factor),
-                                 decode_mean<O>(p, x[1] * factor));
+            if (dim >= p.of.d_v)
+                continue;
+            if (shape::SPLIT || p.o_f32)
+                *reinterpret_cast<float2 *>(static_cast<float *>(p.of.o.data) + at + dim) = {
+                    some ? x[0] * factor : 0, some ? x[1] * factor : 0};
+            else
+                *reinterpret_cast<uint32_t *>(static_cast<T *>(p.of.o.data) + at + dim) =
+                    some ? mma_pack(decode_mean<T>(p, x[0] * factor),
+                                    decode_mean<T>(p, x[1] * factor), T())
+                         : 0;
         }
     }
 }

@@ -28,11 +28,20 @@ static const char *architecture_refused(const tess_target *target) {
 static const char *refused(const struct problem *problem, const tess_target *target) {
     if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
-    if (problem->o_type != problem->type)
-        return "it writes o of q's type: o_f32 must be 0";
-    if (problem->rope_dims)
-        return "it reads q and k of one view: rope_dims must be 0";
     return architecture_refused(target);
+}
+
+/* What kernels of the host's lists alone do not compute. */
+static const char *plain_refused(const struct problem *problem) {
+    if (!caches_plain(problem))
+        return "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
+               "must be 0, or the lists filled (tess_plan_reserve)";
+    if (problem->o_type != problem->type)
+        return "it writes o of q's type: o_f32 must be 0, or the lists filled (tess_plan_reserve)";
+    if (problem->rope_dims)
+        return "it reads q and k of one view: rope_dims must be 0, or the lists filled "
+               "(tess_plan_reserve)";
+    return NULL;
 }
 
 static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
@@ -52,20 +61,6 @@ static int has_height(const struct tiling *tiling, int32_t height) {
     return *rows || !height;
 }
 
-/* Products are of one type, which keys and values of 8 bits become. */
-static const char *stored_refused(tess_type product, const struct problem *problem) {
-    static const char *const only[] = {[TESS_F16] = "it reads keys and values of f16 or 8 bits",
-                                       [TESS_BF16] = "it reads keys and values of bf16 or 8 bits"};
-    const struct caches *c = &problem->caches;
-    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
-    if ((c->k_type != product && !type_is_8bit(c->k_type)) ||
-        (c->v_type != product && !type_is_8bit(c->v_type)))
-        return only[product];
-    if (by_token && product == TESS_F16)
-        return "it scales values by token in bf16 alone, whose weights have the range";
-    return NULL;
-}
-
 static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
@@ -77,12 +72,9 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = own->too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
-    if (!why && !kernel->tiling->filled_alone && !caches_plain(problem))
-        why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
-              "must be 0, or the lists "
-              "filled (tess_plan_reserve)";
-    if (!why && kernel->tiling->filled_alone)
-        why = stored_refused(own->product, problem);
+    if (!why)
+        why = kernel->tiling->filled_alone ? decode_types_refused(own->product, problem)
+                                           : plain_refused(problem);
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
@@ -120,42 +112,6 @@ static const char *sm90_refuses(const struct problem *problem, const tess_target
     if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
         return "its scale is not within 2^-8 ... 2^8";
     return NULL;
-}
-
-static int pieces_whole(tess_type type, int64_t d) {
-    return d * (int64_t)tess_type_size(type) % 16 == 0;
-}
-
-static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
-    const struct caches *c = &problem->caches;
-    (void)target;
-    if (problem->alignment < 16)
-        return "it copies 16 bytes at a time: rows have to be aligned to that";
-    if (!pieces_whole(problem->type, problem->d_qk) || !pieces_whole(problem->type, problem->d_v) ||
-        !pieces_whole(c->k_type, problem->d_qk) || !pieces_whole(c->v_type, problem->d_v))
-        return "it copies 16 bytes at a time: d_qk and d_v have to be multiples of 8, of 16 where "
-               "keys or values have 8 bits";
-    if ((c->k_scale == TESS_SCALE_GROUP && c->k_group != DECODE_SCALE_DIMS) ||
-        (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
-        return "its scales are of 128 dims, which have to divide d_qk and d_v; or take "
-               "TESS_SCALE_TOKEN";
-    return NULL;
-}
-
-/* A warp's dims of tiles of 64 rows may be of several groups. */
-static const char *decode_64_refuses(const struct problem *problem, const tess_target *target) {
-    const char *why = decode_refuses(problem, target);
-    if (!why && problem->caches.v_scale == TESS_SCALE_GROUP)
-        why = "it does not scale values by groups of dims";
-    return why;
-}
-
-static const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
-    if (target->architecture != 90)
-        return "the target's architecture is not 90 (compute capability 9.0)";
-    if (type_is_8bit(problem->caches.k_type) || type_is_8bit(problem->caches.v_type))
-        return "it reads keys and values of 16 bits";
-    return decode_refuses(problem, target);
 }
 
 /* ---- CTAs and steps ---- */
@@ -343,11 +299,12 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 
 #define LIST(...) __VA_ARGS__
 /* What a kernel of heads of up to so many dims has. */
-#define OF_WIDTHS(its_type, its_product, head, head_v, its_family)                                 \
+#define OF_WIDTHS(its_type, its_product, head, head_v, shared, its_family)                         \
     &(const struct forward_kernel) {                                                               \
         .type = its_type, .product = its_product, .d_qk = head, .d_v = head_v,                     \
         .too_wide = "its heads have at most " #head " dims",                                       \
-        .v_too_wide = "its values have at most " #head_v " dims", .family = &its_family            \
+        .v_too_wide = "its values have at most " #head_v " dims", .v_in_k = shared,                \
+        .family = &its_family                                                                      \
     }
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
@@ -359,7 +316,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
-        .own = OF_WIDTHS(its_type, its_type, head, head_v, family_##its_family),                   \
+        .own = OF_WIDTHS(its_type, its_type, head, head_v, 0, family_##its_family),                \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
         .run = forward_run                                                                         \
     }
@@ -392,7 +349,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \
-        .own = OF_WIDTHS(its_type, its_product, head, head_v, family_decode_##high),               \
+        .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k, family_decode_##high),       \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
         .run = decode_run                                                                          \
     }
@@ -438,7 +395,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                       .apart = (head) > 128,                                       \
                                       .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
-     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head,                          \
+     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0,                       \
                       family_##pass##_##its_type),                                                 \
      .unusable = cuda_unusable,                                                                    \
      .refuses = gradient_refuses,                                                                  \
@@ -486,6 +443,8 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 }
 
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
+    if (args->kernel->tiling && args->kernel->tiling->filled_alone)
+        return decode_detail(args, room, size);
     if (args->prepared && args->kernel->tiling)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))

@@ -21,6 +21,7 @@ struct forward_kernel {
         product;       /* of q, and of what is multiplied: of K and V unless they have 8 bits */
     int32_t d_qk, d_v; /* of a head at most */
     const char *too_wide, *v_too_wide; /* what it says of wider heads */
+    int v_in_k;                        /* decode: it fetches V in K once */
     const struct family *family;
 };
 

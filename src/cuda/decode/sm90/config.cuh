@@ -39,7 +39,6 @@
 /* D dims of q and k, DV of v. SHARED: v is the first dims of k. */
 template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shape {
     using T = TYPE;
-    using O = TYPE;
     static constexpr bool SPLIT = false; /* q of f32, decode/config.cuh */
     static constexpr int ROWS_LANE = 2, ROWS_GROUP = 16;
     static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 32, THREADS = 512;

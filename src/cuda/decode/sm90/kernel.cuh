@@ -82,7 +82,7 @@ static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_
          {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
     };
     /* CTAs that stay: rows of an item are fetched before the last one has ended. */
-    return decode_launch_variants<T>(variants, p, p->multiprocessors, stream);
+    return decode_launch_variants<T>(variants, p, p->of.modify.each, p->multiprocessors, stream);
 }
 
 template <class T, class, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {
