@@ -1,4 +1,5 @@
 /* Which decode kernels reserved plans choose, and what these refuse. */
+#include "support/decode_problem.h"
 #include "support/plans.h"
 
 static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
@@ -128,8 +129,38 @@ static void cuda_decode_kernels_are_weighed(void **state) {
     }
 }
 
+/* What test_decode draws is computed on every architecture, also where V in K is declared. */
+static void cuda_decode_takes_what_tests_draw(void **state) {
+    (void)state;
+    cuda_table_needed();
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        const struct decode_problem drawn = decode_problem_draw(seed);
+        const tess_target target = cuda_target(seed % 2 ? 90 : 80, seed % 2 ? 232448 : 166912);
+        struct device_lists lists;
+        device_lists_make(&lists, &drawn.sizes, seed);
+        for (int in_k = 0; in_k <= drawn.v_in_k; in_k++) {
+            tess_problem problem = drawn.problem;
+            tess_error error = tess_error_init();
+            tess_plan *plan;
+            if (in_k)
+                problem.v_in_k = 1, problem.v_type = TESS_F32;
+            tess_device_pattern declared = lists.pattern; /* without arrays */
+            declared.indices = NULL, declared.counts = NULL, declared.row_ptr = NULL;
+            declared.bits = NULL, declared.lengths = NULL;
+            if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
+            const char *const name = plan->passes->kernel->name;
+            if (!strstr(name, "cuda_decode_") || !strstr(name, "_f32_") != !!problem.type)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, name);
+            tess_plan_free(plan);
+        }
+        device_lists_free(&lists);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuda_decode_takes_what_tests_draw),
         cmocka_unit_test(cuda_decode_refuses_by_name),
         cmocka_unit_test(cuda_decode_kernels_are_weighed),
     };
