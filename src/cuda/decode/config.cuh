@@ -15,7 +15,7 @@
  * the first dims of k, and one panel serves both products.
  *
  *   | stage 0: K [KEYS][D] V [KEYS][DV] | stage 1 | ... | Q [M][D] | S [M][KEYS] f32 | kept | places |
- *   | lower [ROWS] f32 |                                           where q is of f32, and T is f16
+ *   | lower [ROWS] f32 |                                                          where q is of f32
  *   | scales of stage 0 [KEYS][SCALES_KEY] f32 | of stage 1 | ... |                where K or V has 8 bits
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
@@ -60,7 +60,7 @@ struct decode_shape {
     static constexpr int PLACES =
         KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
     static constexpr int LOWER = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
-    static constexpr int SCALES = LOWER + (RAISES ? ROWS * (int)sizeof(float) : 0);
+    static constexpr int SCALES = LOWER + (SPLIT ? ROWS * (int)sizeof(float) : 0);
     /* Of a key, those of K, then those of V. */
     static constexpr int SCALES_K = D < DECODE_SCALE_DIMS ? 1 : D / DECODE_SCALE_DIMS;
     static constexpr int SCALES_V = DV < DECODE_SCALE_DIMS ? 1 : DV / DECODE_SCALE_DIMS;
