@@ -41,8 +41,10 @@ tessera_test(kernels gradients_cpu TEAMS SOURCES tests/support/gradient_passes.c
 foreach(name softmax_backward spmm_transposed)
     tessera_test(kernels ${name} TEAMS SOURCES tests/support/stages.c INCLUDES src src/cpu)
 endforeach()
-tessera_test(unit caches TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
-    tests/support/device_run.c tests/support/support.c INCLUDES src src/cpu)
+foreach(name caches views)
+    tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
+        tests/support/device_run.c tests/support/support.c INCLUDES src src/cpu)
+endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
@@ -73,7 +75,7 @@ tessera_test(unit cuda_backward INCLUDES src src/cuda)
 tessera_test(unit cuda_backward_staged INCLUDES src src/cuda)
 tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
-foreach(name caches granules plan select select_decode staged_variants cuda_print cuda_backward
+foreach(name caches views granules plan select select_decode staged_variants cuda_print cuda_backward
         cuda_backward_staged fill_kernels)
     tessera_cuda_planning(${name})
 endforeach()

@@ -10,9 +10,10 @@
 static const double MULTIPLICATIONS = 1e8; /* the oracle's, about 0.3 s */
 
 const char *bench_backward_refuses(const struct lab_case *c, const struct bench_method *method) {
-    if (lab_case_caches(c) && (method->stages || method->layer || method->baselines))
-        return "page, kvtype and vink are measured whole and alone: take --stages, --layer and "
-               "--baseline away";
+    if ((lab_case_caches(c) || lab_case_o_f32(c)) &&
+        (method->stages || method->layer || method->baselines))
+        return "page, kvtype, vink, rope and out32 are measured whole and alone: take --stages, "
+               "--layer and --baseline away";
     if (!lab_case_backward(c))
         return NULL;
     if (method->stages || method->layer || method->baselines)
@@ -26,7 +27,7 @@ const char *bench_backward_refuses(const struct lab_case *c, const struct bench_
 /* Runs the case's attention into o and lse. */
 static tess_status run_forward(struct lab_setting *s, tess_error *error) {
     struct lab_case c = s->c;
-    c.operation = TESS_ATTENTION, c.gradients = 0, c.kernel[0] = '\0';
+    c.operation = TESS_ATTENTION, c.gradients = 0, c.out32 = 0, c.kernel[0] = '\0';
     tess_problem problem = lab_case_problem(&c, TESS_FUSED);
     tess_arguments a = tess_arguments_init();
     struct lab_mirror here;

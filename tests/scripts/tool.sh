@@ -37,11 +37,11 @@ cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
     fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
-    kvtype kvscale vink topk valid form entries cut; do
+    kvtype kvscale vink rope topk valid form entries cut; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 42 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 43 ] || fail '--help case has other keys'
 cp std case
 refused 'spec or case is needed' --help frob
 for command in run pattern; do
@@ -600,6 +600,16 @@ for bad in 'pattern does not go:pattern=causal' 'source does not go:source=mask'
     'letters of:entries=xyz'; do
     refused "${bad%%:*}" verify "n=4,topk=5,${bad#*:}"
 done
+# Second views, and o in f32.
+good verify n=9,h=2,nkv=70,d=32,dv=16,dtype=bf16,rope=8,out32=1,backend=cpu n=9,h=2,d=32,rope=16,kvtype=e4m3,seed=1,backend=cpu
+says 'verify: 2 cases, 2 passed, 0 failed'
+good verify --list n=9,d=32,dv=16,rope=8,dtype=f16,out32=1
+says ',out32=1,rope=8'
+good plan n=9,h=2,d=32,rope=8,dtype=f16,out32=1,backend=cpu
+for bad in 'is not below d=32:rope=32' 'dv of at most d - rope:rope=8,vink=1' 'op=attention:rope=8,pipeline=staged' \
+    'fill=positive:rope=8,fill=large' 'pipeline=fused:dtype=f16,out32=1,pipeline=staged'; do
+    refused "${bad%%:*}" verify "n=4,d=32,${bad#*:}"
+done
 for key in valid=0.5 form=bits entries=u cut=causal; do
     refused 'goes with topk=' verify "n=4,$key"
 done
@@ -678,7 +688,7 @@ for drawn in alibi= softcap= dropout= op=backward; do
 done
 good plan "$backward,backend=cpu"
 says 'tess_attention_backward takes the '
-for wrong in grads=q dlse=1 orest=1 given=delta out32=1; do
+for wrong in grads=q dlse=1 orest=1 given=delta; do
     refused "${wrong%=*} goes with op=backward" plan "n=40,d=8,$wrong"
 done
 refused 'letters of qkvas' plan "$backward,grads=qx"

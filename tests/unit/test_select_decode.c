@@ -26,6 +26,7 @@ static void cuda_decode_refuses_by_name(void **state) {
 
     const struct problem fits = {
         .type = TESS_BF16,
+        .o_type = TESS_BF16,
         .d_qk = 128,
         .d_v = 128,
         .alignment = 16,
@@ -35,7 +36,7 @@ static void cuda_decode_refuses_by_name(void **state) {
     bytes.caches.v_type = TESS_E4M3, bytes.d_v = 120;
     group.caches.k_type = TESS_E4M3, group.caches.k_scale = TESS_SCALE_GROUP;
     group.caches.k_group = 64;
-    token.type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
+    token.type = token.o_type = token.caches.k_type = TESS_F16, token.caches.v_type = TESS_E5M2;
     token.caches.v_scale = TESS_SCALE_TOKEN;
     groups.caches.v_type = TESS_E4M3, groups.caches.v_scale = TESS_SCALE_GROUP;
     groups.caches.v_group = 128;
