@@ -54,12 +54,14 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
     __syncthreads();
 
-    const char *const k = decode_head_rows(p.k.rows, item), *const v =
-                                                                decode_head_rows(p.v.rows, item);
+    const char *const k_rows = decode_head_rows(p.k.rows, item);
+    const char *const v_rows = decode_head_rows(p.v.rows, item);
     const auto fill = [&](int32_t step) {
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (step < steps) {
+            const char *const k = SHORT ? decode_head_rows_here(p.k.rows, item) : k_rows;
+            const char *const v = SHORT ? decode_head_rows_here(p.v.rows, item) : v_rows;
             decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
             if (MODIFIED)
                 decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(stage, p.k, p.shift, item, places);

@@ -117,6 +117,14 @@ static __device__ __forceinline__ const char *decode_head_rows(const struct deco
     return of.data + item.batch * of.batch + item.head_kv * of.head;
 }
 
+/* The same, found again at each call: the compiler does not keep it in registers across a loop. */
+static __device__ __forceinline__ const char *
+decode_head_rows_here(const struct decode_layout &of, const struct decode_item &item) {
+    int32_t batch = item.batch;
+    asm volatile("" : "+r"(batch));
+    return of.data + batch * of.batch + item.head_kv * of.head;
+}
+
 /* Where the row of a place lies, in a head whose rows begin at `first`; of none, the first one. Not paged,
  * all are of page 0. */
 static __device__ __forceinline__ const char *
