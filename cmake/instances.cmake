@@ -98,7 +98,8 @@ foreach(row ${forward})
 endforeach()
 
 # Decode. Rows of a tile are a number, or sm90: 64 by Hopper's own instructions; or blocks, blocks128: by the
-# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows.
+# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows. Types
+# are those of products; q and o are of the same, or of f32.
 set(consumers_blocks 1)
 set(consumers_blocks128 2)
 string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
@@ -106,7 +107,7 @@ string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z
 foreach(row ${decode})
     string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([0-9]+, [0-9]+), ([a-z0-9]+), ([a-z]+)," row
         "${row}")
-    set(types ${types_${CMAKE_MATCH_1}})
+    set(of_q ${CMAKE_MATCH_1})
     set(name ${CMAKE_MATCH_2})
     set(list units)
     set(folder decode)
@@ -129,8 +130,12 @@ foreach(row ${decode})
     if(high STREQUAL "blocks")
         string(REGEX REPLACE "^sm90_blocks_(.*)" "\\1_r64" other ${name})
     endif()
-    foreach(type ${types})
-        set(T ${type_${type}})
+    foreach(type ${types_16bit})
+        set(T "${type_${type}}, ${type_${type}}")
+        if(of_q STREQUAL "f32")
+            set(T "${type_${type}}, float")
+            set(type f32_${type})
+        endif()
         set(then)
         if(other)
             set(then ", cuda_decode_${type}_${other}")

@@ -69,7 +69,8 @@ tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/sup
     LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(planning select INCLUDES src src/cuda)
-tessera_test(planning select_decode INCLUDES src src/cuda)
+tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
+    tests/support/support.c INCLUDES src src/cuda)
 tessera_test(planning decode_params INCLUDES src src/cuda)
 tessera_test(planning staged_variants INCLUDES src src/cuda)
 tessera_test(planning cuda_print INCLUDES src src/cuda)
@@ -117,8 +118,8 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
-tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/device_lists.c
-    tests/support/support.c
+tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/decode_problem.c
+    tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu)
 set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE 77)
 

@@ -584,9 +584,10 @@ enum {
  *              type, and does not look at it
  *
  * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; pages *
- * page_size is at most 2^31 - 1. CUDA has caches for reserved plans with q of f16 and bf16: 8-bit rows are
- * multiples of 16 dims, groups have 128, and scales of values by token or group go with bf16 alone. CUDA has
- * neither second views nor o_f32.
+ * page_size is at most 2^31 - 1. CUDA has all of this for reserved plans. Beside q of f32 it has K and V of
+ * 16 bits, of one type with k_rope, and of 8 bits. Rows are whole pieces of 16 bytes: 8 dims of 16 bits, 16 of
+ * 8 bits. Groups have 128 dims, and divide d_qk - rope_dims where K has scales and a second view. Scales of
+ * values by token or group go with products in bf16 alone: q of f32 or bf16, and no f16 beside it.
  */
 typedef struct tess_problem {
     size_t struct_size;

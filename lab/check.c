@@ -105,7 +105,9 @@ int64_t lab_tile_reach(const tess_plan *plan) {
 static int accurate(struct lab_outcome *out, const struct lab_work *w,
                     const struct lab_named_run *r) {
     struct lab_report report;
-    lab_compare(&report, &w->oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
+    struct lab_oracle oracle = w->oracle;
+    lab_rounds(&oracle, r->run.planned->plan);
+    lab_compare(&report, &oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
                 lab_tile_reach(r->run.planned->plan));
     if (report.worst > out->worst)
         out->worst = report.worst;

@@ -21,6 +21,10 @@ struct lab_report {
 void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, const tess_tensor *o,
                  const tess_tensor *lse, int64_t reach);
 
+/* Tells an oracle what a plan's kernel rounds: beside q of f32 CUDA's decode names the type that it
+ * multiplies. */
+void lab_rounds(struct lab_oracle *oracle, const tess_plan *plan);
+
 /* What the bound of a gradient depends on besides sizes. */
 struct lab_gradient_rule {
     tess_type type; /* the problem's */

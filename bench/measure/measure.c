@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "lab/compare.h"
 #include "lab/timer.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
@@ -148,8 +149,10 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
     if (bench_sample_make(&oracle, m->s, m->s->of.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         status = BENCH_BAD;
-    } else if (status == BENCH_DONE && bench_sample_check(&oracle, m->s, 1, why))
-        status = BENCH_FAILED;
+    } else if (status == BENCH_DONE) {
+        lab_rounds(&oracle, m->plan);
+        status = bench_sample_check(&oracle, m->s, 1, why) ? BENCH_FAILED : BENCH_DONE;
+    }
     lab_oracle_free(&oracle);
     return status;
 }

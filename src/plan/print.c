@@ -43,6 +43,21 @@ static void say_gradients(struct text *t, int64_t gradients) {
     say(t, "\n");
 }
 
+/* How K and V lie, where they are not rows of q's type, and o, where it is not of q's type. */
+static void say_caches(struct text *t, const struct problem *p) {
+    const struct caches *c = &p->caches;
+    if (caches_plain(p) && !c->v_in_k && !p->rope_dims && p->o_type == p->type)
+        return;
+    say(t, "  caches    k %s", tess_type_name(c->k_type));
+    if (p->rope_dims)
+        say(t, ", its last %lld dims %s in a view of their own", (long long)p->rope_dims,
+            tess_type_name(c->k_rope_type));
+    say(t, c->v_in_k ? ", V in K" : ", v %s", tess_type_name(c->v_type));
+    if (caches_paged(c))
+        say(t, ", pages of %lld rows", (long long)(INT64_C(1) << c->page_shift));
+    say(t, ", o %s\n", tess_type_name(p->o_type));
+}
+
 static void say_problem(struct text *t, const tess_plan *plan) {
     const struct problem *p = &plan->problem;
     say(t, "%s %s on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
@@ -52,6 +67,7 @@ static void say_problem(struct text *t, const tess_plan *plan) {
         (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
         (long long)p->n_kv, (long long)p->d_qk, (long long)p->d_v, tess_type_name(p->type),
         p->scale);
+    say_caches(t, p);
     const struct modifiers *m = &p->modifiers;
     if (modifiers_any(m))
         say(t, "  modifiers");

@@ -89,6 +89,13 @@ const char *select_refuses(const tess_plan *plan, const struct pass *pass,
                 : "its blocks take more shared memory than the target's have";
 }
 
+/* The type of K or V that is the easiest: q's, but f32 of filled lists alone goes with types of its own. */
+static tess_type easiest_type(const struct kernel *kernel, tess_type stored, tess_type q) {
+    if (!kernel->tiling || !kernel->tiling->filled_alone || q != TESS_F32)
+        return q;
+    return type_is_8bit(stored) ? TESS_F16 : stored;
+}
+
 int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
     struct problem easiest = pass->problem;
     if (lists_refused(plan, kernel))
@@ -96,7 +103,9 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
     easiest.caches =
-        (struct caches){.k_type = easiest.type, .v_type = easiest.type, .page_shift = CACHE_WHOLE};
+        (struct caches){.k_type = easiest_type(kernel, pass->problem.caches.k_type, easiest.type),
+                        .v_type = easiest_type(kernel, pass->problem.caches.v_type, easiest.type),
+                        .page_shift = CACHE_WHOLE};
     easiest.o_type = easiest.type, easiest.rope_dims = 0;
     return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
 }

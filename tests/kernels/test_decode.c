@@ -1,6 +1,6 @@
 /*
  * Decode on CUDA, over images that the host fills and copies to the device: drawn problems against the
- * oracle, V inside K, repeats, one captured graph over images that change, and an image that nobody
+ * oracle, V in K, repeats, one captured graph over images that change, and an image that nobody
  * filled. Without a device the test says so and is skipped.
  *
  *     test_decode [CASES] [FIRST SEED]     400 from seed 1 unless given
@@ -21,18 +21,20 @@
 #include "lab/mirror.h"
 #include "lab/rng.h"
 #include "support/caches.h"
+#include "support/decode_problem.h"
 #include "support/device_lists.h"
 
 #include "cpu.h"
 #include "plan/reserve.h"
 
-enum { SKIPPED = 77, REPEATS = 3, REPLAYS = 6, HEADS = 256, WORK = 40000000 };
+enum { SKIPPED = 77, REPEATS = 3, REPLAYS = 6, HEADS = 256 };
 
 static int64_t cases = 400, first_seed = 1;
 
 /* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's;
- * what caches had. */
-static int64_t combines, bands, in_k, of_hopper, of_blocks, paged, eight_bit, scaled;
+ * what caches had; q of f32, o of f32 beside another q, second views. */
+static int64_t combines, bands, in_k, of_hopper, of_blocks, paged, eight_bit, scaled, of_f32,
+    to_f32, ropes;
 
 /* ---- a problem, its plan and its memory ---- */
 
@@ -41,9 +43,9 @@ struct decoding {
     struct device_lists lists;
     tess_problem problem;
     tess_plan *plan;
-    int v_in_k;
-    int blocks;    /* Hopper's forward takes it */
-    char name[64]; /* of its kernel */
+    tess_target target;
+    int v_in_k;      /* V is the first dims of K, and not declared to be */
+    char blocks[64]; /* a kernel of Hopper's forward that takes it; empty: none */
     struct lab_tensor q, k, v, o, lse;
     struct lab_buffer workspace, slopes, sinks, word;
     struct lab_scoring scoring;
@@ -55,45 +57,6 @@ struct decoding {
     void *image; /* on the device */
     tess_stream stream;
 };
-
-/* blocks: of lists that Hopper's forward takes too. */
-static struct device_sizes sizes_draw(uint64_t seed, int64_t d, int blocks) {
-    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 0, 1, 2, 3)};
-    s.batch = PICK(1, 1, 1, 2);
-    s.heads_kv = PICK(2, 1, 1, 2);
-    s.heads_q = s.heads_kv * PICK(3, 1, 2, 3, 4, 6, 8, 16, 16, 17, 24, 32, 64, 128);
-    s.list_batch = PICK(4, 1, 0) ? 1 : s.batch;
-    s.list_heads = pick(seed, 5, (const int64_t[]){1, s.heads_kv, s.heads_q}, 3);
-    s.n_q = PICK(6, 1, 1, 1, 2, 5, 33, 70);
-    s.n_kv = PICK(7, 1, 40, 300, 700, 2100, 5000);
-    s.block_q = PICK(8, 1, 1, 2, 16, 64, 128);
-    s.block_kv = s.form == TESS_RANGES ? 1 : PICK(9, 1, 1, 2, 16, 64, 128);
-    if (blocks) {
-        s.heads_q = s.heads_kv * PICK(50, 1, 2, 3, 8), s.list_heads = PICK(51, 1, s.heads_q);
-        s.n_q = PICK(52, 8, 33, 70, 130), s.form = (tess_form)PICK(53, 0, 1, 2);
-        s.block_q = PICK(54, 8, 16, 64, 128), s.block_kv = PICK(55, 16, 32, 64, 128);
-    }
-    while (s.n_kv > 1 && s.batch * s.heads_q * s.n_q * s.n_kv * d > WORK)
-        s.n_kv = (s.n_kv + 1) / 2;
-    const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
-    const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
-    const int64_t all = s.list_batch * s.list_heads * rows * cols;
-    s.hostile = (int)PICK(10, 0, 1);
-    if (s.form == TESS_INDICES)
-        s.capacity = PICK(11, 0, 1) ? cols : 1 + lab_below(seed, 78, 1001, 2 * cols);
-    else if (s.form == TESS_RANGES)
-        s.capacity = PICK(11, 1, 2, 3, 4);
-    else
-        s.capacity = all;
-    if (PICK(13, 0, 0, 1)) {
-        s.cut_lo = PICK(14, INT64_MIN, -9, -70, -600);
-        s.cut_hi = PICK(15, 0, 4, INT64_MAX, 90);
-    }
-    s.counts = (s.form == TESS_INDICES || s.form == TESS_RANGES) && PICK(16, 0, 1);
-    s.lengths = (int)PICK(17, 0, 1, 1);
-    s.promises = 0;
-    return s;
-}
 
 static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int64_t heads,
                         int64_t n, int64_t d, uint64_t seed) {
@@ -107,56 +70,15 @@ static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int
                     lab_normal(seed, (uint64_t)row, (uint64_t)i));
 }
 
-/* Pages, 8 bits and scales, as the kernels have them: rows of whole 16 bytes, groups of 128 dims, and
- * of f16 no scales of values by token. */
-static void caches_draw(struct decoding *t) {
-    tess_problem *p = &t->problem;
-    const uint64_t seed = t->seed;
-    const int whole = p->d_qk % 16 == 0 && p->d_v % 16 == 0, by_token = p->type == TESS_BF16;
-    const int groups = p->d_qk % 128 == 0 && p->d_v % 128 == 0 && by_token;
-    if (PICK(40, 0, 1, 1)) {
-        p->page_size = PICK(41, 0, 1, 2, 16, 64, 256, 4096);
-        p->v_in_k = t->v_in_k && PICK(42, 0, 1);
-    }
-    if (whole && PICK(43, 0, 1)) {
-        p->k_type = (tess_type)PICK(44, 0, TESS_E4M3, TESS_E4M3, TESS_E5M2);
-        if (!p->v_in_k)
-            p->v_type = (tess_type)PICK(45, 0, p->k_type, p->k_type, TESS_E4M3, TESS_E5M2);
-    }
-    if (p->k_type)
-        p->k_scale = (tess_scaling)PICK(46, 0, 1, 2, by_token || !p->v_in_k ? 3 : 2,
-                                        groups ? TESS_SCALE_GROUP : 1);
-    if (p->v_type)
-        p->v_scale =
-            (tess_scaling)PICK(47, 0, 1, 2, by_token ? 3 : 2, groups ? TESS_SCALE_GROUP : 1);
-    t->v_in_k &= !p->page_size && !p->k_type && !p->v_type && !p->v_in_k;
-    paged += p->page_size > 0, eight_bit += p->k_type || p->v_type;
-    scaled += p->k_scale || p->v_scale;
-}
-
-static void problem_draw(struct decoding *t) {
-    const uint64_t seed = t->seed;
-    const int blocks = (int)PICK(49, 0, 0, 0, 1);
-    const int64_t d = blocks ? PICK(56, 32, 64, 64, 96, 128)
-                             : PICK(20, 32, 64, 72, 96, 128, 192, 256, 320, 512, 576);
-    const struct device_sizes s = sizes_draw(seed, d, blocks);
-    device_lists_make(&t->lists, &s, seed);
-    t->problem = device_problem(&s, d);
-    t->problem.type = PICK(21, 0, 1) ? TESS_F16 : TESS_BF16;
-    t->problem.d_v = PICK(22, 0, 0, 8, 64) ? pick(seed, 23, (const int64_t[]){8, 64, 128}, 3) : d;
-    if (t->problem.d_v > 512)
-        t->problem.d_v = 512;
-    t->problem.alignment = 16;
-    t->problem.part_keys = PICK(24, 0, 0, 128, 256);
-    t->problem.scale = PICK(25, 0, 0, 1) ? 1e-3 : 0;
-    t->problem.softcap = (double)PICK(26, 0, 0, 0, 5);
-    t->problem.sink = PICK(27, 0, 0, 1);
-    t->problem.alibi = s.batch == 1 && PICK(28, 0, 0, 1); /* the oracle has one position for all */
-    t->problem.dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
-    t->v_in_k = t->problem.d_v <= d && PICK(30, 0, 1);
-    caches_draw(t);
-    t->blocks = blocks && t->problem.scale == 0 && !t->problem.k_type && !t->problem.v_type &&
-                (t->problem.page_size == 0 || t->problem.page_size >= 16);
+static void problem_make(struct decoding *t) {
+    const struct decode_problem drawn = decode_problem_draw(t->seed);
+    const tess_problem *p = &drawn.problem;
+    t->problem = drawn.problem, t->v_in_k = drawn.v_in_k;
+    memcpy(t->blocks, drawn.blocks, sizeof t->blocks);
+    device_lists_make(&t->lists, &drawn.sizes, t->seed);
+    paged += p->page_size > 0, scaled += p->k_scale || p->v_scale, ropes += p->rope_dims > 0;
+    eight_bit += tess_type_size(p->k_type) == 1 || tess_type_size(p->v_type) == 1;
+    of_f32 += p->type == TESS_F32, to_f32 += p->type != TESS_F32 && p->o_f32;
 }
 
 /* To be called after a change of k or v. */
@@ -188,7 +110,8 @@ static void modifiers_make(struct decoding *t) {
 }
 
 static void arguments_make(struct decoding *t) {
-    const struct lab_tensor *const tensors[] = {&t->q, lab_cache_k(&t->cache, &t->k),
+    const struct lab_tensor *const tensors[] = {lab_cache_q(&t->cache, &t->q),
+                                                lab_cache_k(&t->cache, &t->k),
                                                 lab_cache_v(&t->cache, &t->v), &t->o, &t->lse};
     tess_arguments *a = &t->arguments;
     lab_mirror_make(&t->mirror, TESS_CUDA);
@@ -215,39 +138,43 @@ static void kernel_draw(struct decoding *t, tess_target *target) {
     const uint64_t seed = t->seed;
     if (PICK(32, 0, 1))
         target->multiprocessors = 1 + (int32_t)lab_below(seed, 33, 2, 9);
-    if (target->architecture == 90 && t->blocks)
-        snprintf(t->name, sizeof t->name, "cuda_decode_%s_sm90_blocks_%s%s",
-                 t->problem.type == TESS_F16 ? "f16" : "bf16",
-                 t->problem.d_qk > 64 || t->problem.d_v > 64 || PICK(57, 0, 0, 1) ? "d128" : "d64",
-                 PICK(58, 0, 0, 1) ? "_r128" : "");
-    if (t->name[0] && PICK(59, 0, 1, 1))
-        t->problem.kernel = t->name;
-    else if (target->architecture == 90 && !t->problem.k_type && !t->problem.v_type &&
-             PICK(31, 0, 0, 1))
+    if (target->architecture == 90 && t->blocks[0] && PICK(70, 0, 1, 1))
+        t->problem.kernel = t->blocks;
+    else if (target->architecture == 90 && t->problem.type && !t->problem.k_type &&
+             !t->problem.v_type && PICK(31, 0, 0, 1))
         t->problem.kernel = t->problem.type == TESS_F16 ? "cuda_decode_f16_sm90_d576_v512"
                                                         : "cuda_decode_bf16_sm90_d576_v512";
 }
 
+/* A plan for the problem as it is. */
+static tess_plan *reserved(const struct decoding *t) {
+    tess_error error = tess_error_init();
+    const tess_device_pattern declared = lab_listed_declared(&t->lists.listed);
+    tess_plan *plan;
+    if (tess_plan_reserve(&plan, &t->problem, &declared, &t->target, &error))
+        fail_msg("seed %llu: %s", (unsigned long long)t->seed, error.message);
+    return plan;
+}
+
 static void decoding_make(struct decoding *t, uint64_t seed) {
     tess_error error = tess_error_init();
-    tess_target target = tess_target_init();
     memset(t, 0, sizeof *t);
     t->seed = seed;
-    problem_draw(t);
+    problem_make(t);
     const tess_problem *p = &t->problem;
-    const tess_device_pattern declared = lab_listed_declared(&t->lists.listed);
-    assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, &error), TESS_OK);
-    kernel_draw(t, &target);
-    if (tess_plan_reserve(&t->plan, p, &declared, &target, &error))
-        fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
+    t->target = tess_target_init();
+    assert_int_equal(tess_target_query(&t->target, TESS_CUDA, -1, &error), TESS_OK);
+    kernel_draw(t, &t->target);
+    t->plan = reserved(t);
     tensor_make(&t->q, p->type, p->batch, p->heads_q, p->n_q, p->d_qk, seed);
     struct lab_cache_shape cache = cache_shape(p, seed);
     cache.layout = PICK(48, LAB_BHND, LAB_BNHD);
-    tensor_make(&t->k, cache.k_type, p->batch, p->heads_kv, p->n_kv, p->d_qk, seed + 1);
+    tensor_make(&t->k, lab_cache_k_type(&cache), p->batch, p->heads_kv, p->n_kv, p->d_qk, seed + 1);
     tensor_make(&t->v, cache.v_type, p->batch, p->heads_kv, p->n_kv, p->d_v, seed + 2);
     if (lab_cache_make(&t->cache, &cache))
         fail_msg("no memory");
-    tensor_make(&t->o, p->type, p->batch, p->heads_q, p->n_q, p->d_v, seed + 3);
+    tensor_make(&t->o, p->o_f32 ? TESS_F32 : p->type, p->batch, p->heads_q, p->n_q, p->d_v,
+                seed + 3);
     tensor_make(&t->lse, TESS_F32, p->batch, p->heads_q, p->n_q, 1, seed + 4);
     const size_t size = tess_plan_workspace_size(t->plan);
     assert_int_equal(lab_buffer_make(&t->workspace, size, 64), 0);
@@ -334,6 +261,7 @@ static void hold(const struct decoding *t, const tess_pattern *pattern) {
     const tess_tensor *v = &lab_cache_v(&t->cache, &t->v)->view;
     if (lab_oracle_run(&oracle, &t->q.view, k, v, pattern, &t->scoring, NULL, 0))
         fail_msg("no memory");
+    lab_rounds(&oracle, t->plan);
     lab_compare(&report, &oracle, &t->o.view, &t->lse.view, 256);
     if (!report.ok)
         fail_msg(
@@ -354,6 +282,22 @@ static void poison(struct decoding *t, const tess_pattern *pattern) {
 
 /* ---- tests ---- */
 
+/* V in K, which is declared now: it is fetched once, and no bit depends on it. */
+static void declare_v_in_k(struct decoding *t, uint64_t bits) {
+    tess_plan *const apart = t->plan;
+    t->problem.v_in_k = 1, t->problem.v_type = TESS_F32;
+    t->plan = reserved(t);
+    assert_true(tess_plan_image_size(t->plan) == tess_plan_image_size(apart));
+    assert_true(tess_plan_workspace_size(t->plan) == tess_plan_workspace_size(apart));
+    tess_plan_free(apart);
+    t->arguments.v = NULL;
+    image_fill(t);
+    run(t);
+    in_k++;
+    if (bits_of(t) != bits)
+        fail_msg("seed %llu: other bits with V in K", (unsigned long long)t->seed);
+}
+
 static void generated_case(uint64_t seed) {
     struct decoding t;
     decoding_make(&t, seed);
@@ -371,15 +315,8 @@ static void generated_case(uint64_t seed) {
         if (bits_of(&t) != bits)
             fail_msg("seed %llu: other bits in repeat %d", (unsigned long long)seed, i);
     }
-    if (t.v_in_k) { /* fetched once, the same bits */
-        tess_tensor v = t.at[1];
-        v.size[3] = t.problem.d_v;
-        t.arguments.v = &v;
-        run(&t);
-        in_k++;
-        if (bits_of(&t) != bits)
-            fail_msg("seed %llu: other bits with V in K", (unsigned long long)seed);
-    }
+    if (t.v_in_k)
+        declare_v_in_k(&t, bits);
     tess_pattern_free(pattern);
     decoding_free(&t);
 }
@@ -390,15 +327,17 @@ static void right_within_the_bounds(void **state) {
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
         assert_true(combines > 0 && bands > 0 && in_k > 0 && paged > 0 && eight_bit > 0 &&
-                    scaled > 0);
+                    scaled > 0 && of_f32 > 0 && to_f32 > 0 && ropes > 0);
     tess_target target = tess_target_init();
     assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
     assert_true(cases < 100 || target.architecture != 90 || (of_hopper > 0 && of_blocks > 0));
     print_message(
         "%lld combines, %lld bands, %lld runs with V in K, %lld of Hopper's kernel, %lld of "
-        "its forward's; %lld paged, %lld of 8 bits, %lld with scales\n",
+        "its forward's; %lld paged, %lld of 8 bits, %lld with scales; %lld of q of f32, %lld to o "
+        "of f32, %lld of second views\n",
         (long long)combines, (long long)bands, (long long)in_k, (long long)of_hopper,
-        (long long)of_blocks, (long long)paged, (long long)eight_bit, (long long)scaled);
+        (long long)of_blocks, (long long)paged, (long long)eight_bit, (long long)scaled,
+        (long long)of_f32, (long long)to_f32, (long long)ropes);
 }
 
 /* Pages change places, what lies in them too. */

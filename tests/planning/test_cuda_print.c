@@ -77,9 +77,40 @@ static void the_launch_after_sddmm_is_printed(void **state) {
     assert_null(strstr(at + sizeof line - 1, "then ")); /* after SDDMM alone */
 }
 
+/* V in K by declaration alone, and which kernels fetch such rows once. */
+static void v_in_k_is_printed(void **state) {
+    (void)state;
+    static const struct {
+        int64_t d, d_v, v_in_k;
+        const char *line; /* NULL: nothing of it */
+    } cases[] = {{576, 512, 1, "V in K: a row is fetched once\n"},
+                 {128, 128, 1, "V in K: a row is fetched twice\n"},
+                 {576, 512, 0, NULL}};
+    cuda_table_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(90, 232448);
+        tess_device_pattern pattern = tess_device_pattern_init();
+        tess_problem problem = problem_make(64);
+        tess_plan *plan;
+        char text[16384];
+        problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
+        problem.alignment = 16, problem.v_in_k = cases[i].v_in_k;
+        problem.rope_dims = cases[i].d - cases[i].d_v, problem.o_f32 = 1;
+        pattern.n_q = pattern.n_kv = 64, pattern.block_q = pattern.block_kv = 1;
+        pattern.capacity = 32;
+        assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, NULL), TESS_OK);
+        assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
+        if (cases[i].line ? !strstr(text, cases[i].line) : strstr(text, "V in K") != NULL)
+            fail_msg("case %zu: '%s'", i, text);
+        assert_non_null(strstr(text, ", o f32\n"));
+        tess_plan_free(plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operand_paths_are_printed),
+        cmocka_unit_test(v_in_k_is_printed),
         cmocka_unit_test(the_launch_after_sddmm_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

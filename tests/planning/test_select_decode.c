@@ -1,4 +1,5 @@
 /* Which decode kernels reserved plans choose, and what these refuse. */
+#include "support/decode_problem.h"
 #include "support/plans.h"
 
 static const struct kernel *kernel_named(const struct backend *backend, const char *name) {
@@ -41,11 +42,13 @@ static void cuda_decode_refuses_by_name(void **state) {
     groups.caches.v_group = 128;
     paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
-    type.type = type.o_type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124,
-    wide.d_v = 136;
+    struct problem mixed = fits, rope = fits, scaled = fits;
+    mixed.caches.k_type = TESS_F16;
+    rope.rope_dims = 4, rope.caches.k_rope_type = TESS_BF16;
+    scaled.rope_dims = 64, scaled.caches.k_rope_type = TESS_BF16;
+    scaled.caches.k_type = TESS_E4M3, scaled.caches.k_scale = TESS_SCALE_TOKEN;
+    type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
     height.tile_rows = 3;
-    struct problem views = fits, wider = fits;
-    views.rope_dims = 64, wider.o_type = TESS_F32;
     const struct {
         const struct problem *problem;
         const char *says;
@@ -55,18 +58,22 @@ static void cuda_decode_refuses_by_name(void **state) {
                  {&token, "bf16 alone", "cuda_decode_f16_d128"},
                  {&groups, "groups of dims", "cuda_decode_bf16_d128_r64"},
                  {&type, "bf16 only", NULL},
+                 {&mixed, "bf16 or 8 bits", NULL},
+                 {&rope, "multiples of 8", NULL},
+                 {&scaled, "divide d_qk - rope_dims", NULL},
                  {&rows, "16 bytes", NULL},
                  {&dims, "128 dims", NULL},
                  {&piece, "16 bytes", NULL},
                  {&wide, "128 dims", NULL},
-                 {&height, "1, 2, 4, 8 or 16 rows", NULL},
-                 {&views, "rope_dims must be 0", NULL},
-                 {&wider, "o_f32 must be 0", NULL}};
+                 {&height, "1, 2, 4, 8 or 16 rows", NULL}};
     const struct backend *cuda = backend_get(TESS_CUDA);
     const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
     assert_null(own->refuses(own, &fits, &target));
     assert_null(own->refuses(own, &groups, &target));
     assert_null(own->refuses(own, &paged, &target));
+    rope.rope_dims = 64, rope.o_type = TESS_F32;
+    assert_null(own->refuses(own, &rope, &target));
+    rope.rope_dims = 4;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct kernel *kernel = cases[i].kernel ? kernel_named(cuda, cases[i].kernel) : own;
         const char *why = kernel->refuses(kernel, cases[i].problem, &target);
@@ -84,14 +91,21 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         int64_t heads, d, d_v;
         int32_t architecture, shared;
         const char *name, *kernel; /* name: as asked */
+        tess_type stored;          /* of K and V, q being f32; TESS_F32: of all bf16 */
     } cases[] = {
-        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512"},
-        {64, 576, 512, 90, 232448, NULL, SM90_DECODE},
-        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64"},
-        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64"},
-        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE},
-        {128, 576, 512, 80, 232448, SM90_DECODE, NULL},
+        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
+        {64, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
+        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64", TESS_F32},
+        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE, TESS_F32},
+        {8, 128, 128, 90, 232448, NULL, "cuda_decode_f32_f16_d128", TESS_F16},
+        {8, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128", TESS_BF16},
+        {8, 64, 64, 90, 232448, NULL, "cuda_decode_f32_f16_d64", TESS_E4M3},
+        {128, 576, 512, 90, 232448, NULL, "cuda_decode_f32_f16_d576_v512_r32", TESS_F16},
+        {8, 128, 128, 90, 232448, "cuda_decode_f32_bf16_d256", "cuda_decode_f32_bf16_d256",
+         TESS_E5M2},
+        {128, 576, 512, 80, 232448, SM90_DECODE, NULL, TESS_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
@@ -101,7 +115,9 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         tess_plan *plan;
         problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads, problem.n_q = 4;
         problem.n_kv = 4096, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
-        problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = cases[i].name;
+        problem.type = cases[i].stored ? TESS_F32 : TESS_BF16;
+        problem.k_type = problem.v_type = cases[i].stored;
+        problem.alignment = 16, problem.kernel = cases[i].name;
         pattern.n_q = 4, pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = 2048;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error),
@@ -163,7 +179,7 @@ static void cuda_block_lists_go_to_the_forward(void **state) {
     }
 }
 
-/* 8 bits are decode's. */
+/* 8 bits, q and o of f32, and second views are decode's. */
 static void cuda_blocks_refuse_by_name(void **state) {
     (void)state;
     const struct backend *cuda = backend_get(TESS_CUDA);
@@ -171,21 +187,77 @@ static void cuda_blocks_refuse_by_name(void **state) {
     const tess_target target = cuda_target(90, 232448);
     const struct problem fits = {
         .type = TESS_BF16,
+        .o_type = TESS_BF16,
         .d_qk = 128,
         .d_v = 64,
         .alignment = 16,
         .scale = 1,
         .caches = {.k_type = TESS_BF16, .v_type = TESS_BF16, .page_shift = CACHE_WHOLE}};
-    struct problem bytes = fits, scale = fits, height = fits;
-    bytes.caches.v_type = TESS_E4M3, scale.scale = 0x1p-9, height.tile_rows = 128;
+    struct problem bytes = fits, keys = fits, scale = fits, height = fits, q = fits, o = fits;
+    struct problem rope = fits, pages = fits;
+    bytes.caches.v_type = TESS_E4M3, keys.caches.k_type = TESS_F16;
+    scale.scale = 0x1p-9, height.tile_rows = 128;
+    q.type = q.o_type = TESS_F32, o.o_type = TESS_F32;
+    rope.rope_dims = 64, rope.caches.k_rope_type = TESS_BF16, pages.caches.page_shift = 3;
+    const struct {
+        const struct problem *problem;
+        const char *says;
+    } cases[] = {{&bytes, "q's type"},
+                 {&keys, "keys and values of bf16"},
+                 {&scale, "2^-8 ... 2^8"},
+                 {&height, "8, 16, 32 or 64 rows"},
+                 {&q, "bf16 only"},
+                 {&o, "o of q's type"},
+                 {&rope, "q and k of one view"},
+                 {&pages, "16 keys or more"}};
     assert_null(kernel->refuses(kernel, &fits, &target));
-    assert_non_null(strstr(kernel->refuses(kernel, &bytes, &target), "q's type"));
-    assert_non_null(strstr(kernel->refuses(kernel, &scale, &target), "2^-8 ... 2^8"));
-    assert_non_null(strstr(kernel->refuses(kernel, &height, &target), "8, 16, 32 or 64 rows"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
+        if (!why || !strstr(why, cases[i].says))
+            fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
+    }
+}
+
+/* What test_decode draws is computed on every architecture, also where V in K is declared; on Hopper by the
+ * kernel of block lists that is drawn with it. */
+static void cuda_decode_takes_what_tests_draw(void **state) {
+    (void)state;
+    int of_blocks = 0;
+    cuda_table_needed();
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        const struct decode_problem drawn = decode_problem_draw(seed);
+        const tess_target target = cuda_target(seed % 2 ? 90 : 80, seed % 2 ? 232448 : 166912);
+        struct device_lists lists;
+        device_lists_make(&lists, &drawn.sizes, seed);
+        for (int in_k = 0; in_k <= drawn.v_in_k; in_k++) {
+            tess_problem problem = drawn.problem;
+            tess_error error = tess_error_init();
+            tess_plan *plan;
+            if (in_k)
+                problem.v_in_k = 1, problem.v_type = TESS_F32;
+            const tess_device_pattern declared = lab_listed_declared(&lists.listed);
+            if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
+            const char *const name = plan->passes->kernel->name;
+            if (!strstr(name, "cuda_decode_") || !strstr(name, "_f32_") != !!problem.type)
+                fail_msg("seed %llu: %s", (unsigned long long)seed, name);
+            tess_plan_free(plan);
+            problem.kernel = drawn.blocks;
+            if (target.architecture != 90 || !*drawn.blocks)
+                continue;
+            of_blocks++;
+            if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
+                fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
+            tess_plan_free(plan);
+        }
+        device_lists_free(&lists);
+    }
+    assert_true(of_blocks > 4);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuda_decode_takes_what_tests_draw),
         cmocka_unit_test(cuda_decode_refuses_by_name),
         cmocka_unit_test(cuda_decode_kernels_are_weighed),
         cmocka_unit_test(cuda_block_lists_go_to_the_forward),

@@ -273,6 +273,12 @@ agree safetensors 2e-3 $(named f64) --dtype f16 --pattern causal
 agree safetensors 2e-6 $(named f32) --scale 0.5 --pattern 'blockdiag(10)'
 agree npy 2e-6 $(arrays f16) --dtype f32 --pattern 'segments(10,20)' --threads 1
 agree npy 2e-6 --q f64-q.npy --k f16-k.npy --v bf16.safetensors:v --dtype f32 --pattern causal
+# K and V of 16 bits stay beside Q of f32.
+mixed=(--q f32-q.npy --k f16-k.npy --v bf16.safetensors:v --topk topk2.npy)
+good run "${mixed[@]}" --pipeline oracle --out out/ro.npy
+good run "${mixed[@]}" --backend cpu --out out/o.npy
+same out/o.npy out/ro.npy 2e-6
+refused 'k_type or v_type' run "${mixed[@]}" --pipeline staged --out out/o.npy
 for mask in mask2 mask3 mask4; do
     agree npy 2e-6 $(arrays f32) --mask $mask.npy --block 8x16
 done

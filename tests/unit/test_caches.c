@@ -284,7 +284,8 @@ static void cuda_refuses_caches_of_host_lists(void **state) {
     }
 }
 
-/* Decode takes them, and says what it does not: rows of 8 bits that are not whole pieces, q of f32. */
+/* Decode takes them, and says what it does not: rows of 8 bits that are not whole pieces, K and V of two
+ * types of 16 bits. */
 static void cuda_decode_takes_caches(void **state) {
     (void)state;
     const tess_target target = cuda_target(90, 232448);
@@ -299,7 +300,12 @@ static void cuda_decode_takes_caches(void **state) {
         {TESS_BF16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_TOKEN, 64, NULL},
         {TESS_BF16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_NONE, 8, "16 bytes"},
         {TESS_F16, TESS_F32, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_TOKEN, 64, "bf16 alone"},
-        {TESS_F32, TESS_BF16, TESS_BF16, TESS_SCALE_NONE, TESS_SCALE_NONE, 64, "16 only"},
+        {TESS_F32, TESS_BF16, TESS_BF16, TESS_SCALE_NONE, TESS_SCALE_NONE, 64, NULL},
+        {TESS_F32, TESS_F16, TESS_E4M3, TESS_SCALE_NONE, TESS_SCALE_HEAD, 64, NULL},
+        {TESS_F32, TESS_E4M3, TESS_E4M3, TESS_SCALE_TOKEN, TESS_SCALE_TOKEN, 64, NULL},
+        {TESS_F32, TESS_E4M3, TESS_E4M3, TESS_SCALE_TOKEN, TESS_SCALE_NONE, 8, "16 bytes"},
+        {TESS_F32, TESS_F16, TESS_BF16, TESS_SCALE_NONE, TESS_SCALE_NONE, 64, "16 or 8 bits"},
+        {TESS_F32, TESS_F32, TESS_F32, TESS_SCALE_NONE, TESS_SCALE_NONE, 64, "16 or 8 bits"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem p = device_problem(&device_small, 128);

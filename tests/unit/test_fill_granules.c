@@ -188,11 +188,9 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
         "cuda_decode_bf16_sm90_blocks_d64_r128", "cuda_decode_bf16_sm90_blocks_d128_r128"};
     tess_problem problem = device_problem(&l->sizes, 64);
     tess_target target = tess_target_init();
-    tess_device_pattern declared = l->pattern;
+    const tess_device_pattern declared = lab_listed_declared(&l->listed);
     tess_error error = tess_error_init();
     tess_plan *plan;
-    declared.indices = NULL, declared.counts = NULL, declared.row_ptr = NULL;
-    declared.bits = NULL, declared.lengths = NULL;
     target.backend = TESS_CUDA, target.architecture = 90;
     target.multiprocessors = (int32_t)PICK(20, 1, 4, 132);
     problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = names[PICK(21, 0, 1, 2, 3)];
@@ -212,7 +210,7 @@ static void generated_case(uint64_t seed) {
     void *image = aligned_alloc(256, size);
     assert_non_null(image);
     memset(image, 0xaa, size);
-    assert_int_equal(check_filling(&given, &l.pattern, plan, "test", &error), TESS_OK);
+    assert_int_equal(check_filling(&given, &l.listed.pattern, plan, "test", &error), TESS_OK);
     const struct fill_job job = reserve_job(plan, &given, image);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     const struct fill_shape *s = job.shape;

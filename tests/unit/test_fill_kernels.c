@@ -109,9 +109,9 @@ static void entries_past_a_count_are_not_read(void **state) {
     device_lists_make(&l, &s, 5);
     for (int32_t count = 0; count <= DEVICE_PADDING; count++) {
         const size_t size = (rows * DEVICE_PADDING - DEVICE_PADDING + (size_t)count) * 4;
-        memcpy(memory + page - size, l.indices.data, size);
-        l.pattern.indices = (const int32_t *)(void *)(memory + page - size);
-        ((int32_t *)(void *)l.counts.data)[rows - 1] = count;
+        memcpy(memory + page - size, l.listed.indices.data, size);
+        l.listed.pattern.indices = (const int32_t *)(void *)(memory + page - size);
+        ((int32_t *)(void *)l.listed.counts.data)[rows - 1] = count;
         device_lists_expect(&l);
         filled_alike(&l, kernels_fill, (uint64_t)count);
     }

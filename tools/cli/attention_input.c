@@ -44,10 +44,19 @@ static bool make_view(struct attention_input *input, int i, tess_type type, stru
     return true;
 }
 
-/* What input i becomes beside a computation of this type. */
-static tess_type type_of(const struct attention_input *input, int i, tess_type type) {
+/* Whether input i is K or V of 16 bits beside Q of f32. */
+static bool is_stored(const struct attention_input *input, int i) {
+    const int storage = element_storage(input->file[i].tensor.type);
+    return (i == INPUT_K || i == INPUT_V) && input->file[INPUT_Q].tensor.type == ELEMENT_F32 &&
+           (storage == TESS_F16 || storage == TESS_BF16);
+}
+
+/* What input i becomes beside a computation of this type. stays: K and V of 16 bits may stay what they are. */
+static tess_type type_of(const struct attention_input *input, int i, tess_type type, bool stays) {
     if (i == INPUT_LSE)
         return TESS_F32;
+    if (stays && is_stored(input, i))
+        return (tess_type)element_storage(input->file[i].tensor.type);
     return i == INPUT_O && element_storage(input->file[i].tensor.type) != (int)type ? TESS_F32
                                                                                     : type;
 }
@@ -64,6 +73,7 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
             return reason_set(reason, "%.200s: %.270s", names[i], why.text);
     }
     const struct tensor *q = &input->file[INPUT_Q].tensor;
+    const bool stays = dtype < 0 && !names[INPUT_DO]; /* forward, and nothing is converted */
     for (int i = INPUT_K; i < INPUTS; i++) {
         const struct tensor *t = &input->file[i].tensor;
         if (names[i] && t->rank != q->rank - (i == INPUT_LSE))
@@ -71,7 +81,7 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
                               names[i], t->rank);
         const int same = t->type == q->type || (i == INPUT_DO && q->type == ELEMENT_F64 &&
                                                 t->type == ELEMENT_F32); /* which f64 becomes */
-        if (names[i] && dtype < 0 && i <= INPUT_DO && !same)
+        if (names[i] && dtype < 0 && i <= INPUT_DO && !same && !(stays && is_stored(input, i)))
             return reason_set(reason, "%.180s is %s, %.180s is %s; --dtype converts them",
                               names[INPUT_Q], element_name(q->type), names[i],
                               element_name(t->type));
@@ -80,7 +90,7 @@ static bool open_all(struct attention_input *input, const char *const names[INPU
     int own = element_storage(q->type);
     tess_type type = (tess_type)(dtype >= 0 ? dtype : own >= 0 ? own : TESS_F32);
     for (int i = 0; i < INPUTS; i++)
-        if (names[i] && !make_view(input, i, type_of(input, i, type), reason))
+        if (names[i] && !make_view(input, i, type_of(input, i, type, stays), reason))
             return false;
     return true;
 }

@@ -241,8 +241,8 @@ static bool make_plan(tess_plan **plan, const struct compute_options *options, t
         reason,
         error.status != TESS_UNSUPPORTED || backend == TESS_CPU
             ? "%.400s"
-            : "%.400s; --topk on CUDA is for --dtype f16 and bf16, heads of up to 576 "
-              "dims: else --pipeline staged, or --backend cpu",
+            : "%.400s; --topk on CUDA is for --dtype f16 and bf16, or f32 over K and V of "
+              "these, and heads of up to 576 dims: else --pipeline staged, or --backend cpu",
         why.text);
 }
 

@@ -20,7 +20,12 @@ enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 
 enum { QUIET_SECONDS = 15 };    /* a log gets a line after so many, and what runs then */
 enum { LEVEL_DRAW = 6 };        /* seed of the draws of a kernel for each case */
 enum { BACKWARD_WIDEST = 256 }; /* dims of heads that CUDA's fused backward takes at most */
-enum { DECODE_WIDEST = 576, DECODE_WIDEST_V = 512, DECODE_PIECE = 16 }; /* and its decode; bytes */
+enum {
+    DECODE_WIDEST = 576,
+    DECODE_WIDEST_V = 512,
+    DECODE_PIECE = 16,
+    DECODE_GROUP = 128
+}; /* and its decode; bytes; dims */
 
 struct options {
     char **words; /* cases on the command line */
@@ -164,15 +169,17 @@ static int64_t widest_f32(void) {
     return widest;
 }
 
-/* Whether CUDA's decode takes a problem: q and o of one type of 16 bits, q and K of one view, rows of
- * whole pieces, weights that scales of tokens may multiply. */
+/* Whether CUDA's decode takes a problem: K and V of 16 or 8 bits, rows of whole pieces, weights that scales
+ * of tokens may multiply, and scales of K that end with some group where it has a second view. */
 static bool is_decoded(const struct lab_case *c) {
     const tess_problem p = lab_case_problem(c, TESS_FUSED);
     const int64_t element = (int64_t)tess_type_size(c->kv_type ? c->kv_type : c->type);
-    return c->type != TESS_F32 && !c->out32 && !c->rope && c->d <= DECODE_WIDEST &&
-           c->dv <= DECODE_WIDEST_V && !(c->type == TESS_F16 && c->kv_scale >= TESS_SCALE_TOKEN) &&
-           c->d * element % DECODE_PIECE == 0 && c->dv * element % DECODE_PIECE == 0 &&
-           p.alignment >= DECODE_PIECE;
+    return element <= 2 && c->d <= DECODE_WIDEST && c->dv <= DECODE_WIDEST_V &&
+           !(c->type == TESS_F16 && c->kv_scale >= TESS_SCALE_TOKEN) &&
+           !(c->rope && c->kv_scale && (c->d - c->rope) % DECODE_GROUP) &&
+           !(c->rope && c->type == TESS_F32 && element == 1) && /* k_rope is f32 */
+           c->rope % 8 == 0 && (c->d - c->rope) * element % DECODE_PIECE == 0 &&
+           c->dv * element % DECODE_PIECE == 0 && p.alignment >= DECODE_PIECE;
 }
 
 /* Whether a case of the sweep has no fused kernel on this machine's GPU. */

@@ -11,17 +11,31 @@
 #define DECODE_GROUPS 4 /* groups of 8 keys that a warp weighs at a time, in every instance */
 
 /*
- * D dims of q and k, DV of v, tiles of up to M rows: heads packed together, and queries. V_IN_K: v is
+ * D dims of q and k, DV of v, tiles of up to ROWS rows: heads packed together, and queries. V_IN_K: v is
  * the first dims of k, and one panel serves both products.
  *
  *   | stage 0: K [KEYS][D] V [KEYS][DV] | stage 1 | ... | Q [M][D] | S [M][KEYS] f32 | kept | places |
+ *   | lower [ROWS] f32 |                                                          where q is of f32
  *   | scales of stage 0 [KEYS][SCALES_KEY] f32 | of stage 1 | ... |                where K or V has 8 bits
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
+ *
+ * Of TYPE_Q f32 (SPLIT) a row of q is two rows of Q, of which the sum of scores is that of the row. A
+ * thread has both sums (device/mma.cuh), and every 16 rows of Q serve 8 of the tile:
+ *
+ *   Q, of 16 rows                            S, and P
+ *   row g        q rounded to T              the row's           g = 0 ... 7
+ *   row g + 8    what rounding took from it  -Inf, and 0
  */
-template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode_shape {
+template <class TYPE, int DIMS, int DIMS_V, int TILE_ROWS, bool SHARED, class TYPE_Q = TYPE>
+struct decode_shape {
     using T = TYPE;
-    static constexpr int D = DIMS, DV = DIMS_V, M = ROWS;
+    static constexpr bool SPLIT = sizeof(TYPE_Q) > sizeof(TYPE);
+    static constexpr bool RAISES =
+        SPLIT && attention_has_small(TYPE()); /* rows of q, to T's range */
+    static constexpr int D = DIMS, DV = DIMS_V, ROWS = TILE_ROWS, M = SPLIT ? 2 * ROWS : ROWS;
+    /* Rows of the tile that a thread has of its group, and those of a group. */
+    static constexpr int ROWS_LANE = SPLIT ? 1 : 2, ROWS_GROUP = 8 * ROWS_LANE;
     static constexpr bool V_IN_K = SHARED, Q_HELD = M == 16;
     /* Warps: M / 16 groups of rows by COLUMNS. Warps of one group deal its keys among them for S, and
      * the dims of O. */
@@ -45,7 +59,8 @@ template <class TYPE, int DIMS, int DIMS_V, int ROWS, bool SHARED> struct decode
     static constexpr int KEPT = S + M * S_PITCH * (int)sizeof(float);
     static constexpr int PLACES =
         KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
-    static constexpr int SCALES = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
+    static constexpr int LOWER = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
+    static constexpr int SCALES = LOWER + (SPLIT ? ROWS * (int)sizeof(float) : 0);
     /* Of a key, those of K, then those of V. */
     static constexpr int SCALES_K = D < DECODE_SCALE_DIMS ? 1 : D / DECODE_SCALE_DIMS;
     static constexpr int SCALES_V = DV < DECODE_SCALE_DIMS ? 1 : DV / DECODE_SCALE_DIMS;

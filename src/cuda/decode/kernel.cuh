@@ -16,7 +16,8 @@
  *
  * Rows of 8 bits are copied as they are, and widened to those of Q's type where they stand, by the warp that
  * copied them. Scales of K multiply scores; of V the weights, or O where there is one for all keys.
- * MODIFIED: with score modifiers, or K or V of 8 bits.
+ * MODIFIED: with score modifiers, K or V of 8 bits, or second views of Q and K (rope), which lie behind the
+ * first ones here. Q of f32 is split in two rows of 16 bits (config.cuh).
  */
 #ifndef TESSERA_CUDA_DECODE_KERNEL_CUH
 #define TESSERA_CUDA_DECODE_KERNEL_CUH
@@ -26,9 +27,12 @@
 #include "decode/modify.cuh"
 #include "decode/store.cuh"
 
+/* An item, which also stands at `again`. */
 template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
-                                                  const struct work_item &w) {
+                                                  const struct work_item &w,
+                                                  const struct work_item *again) {
+    constexpr bool SHORT = MODIFIED && shape::D > 256; /* of registers */
     using T = typename shape::T;
     constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
     constexpr int KEYS_WARP = 8 * shape::TILES;
@@ -36,11 +40,13 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
     struct decode_place *const ring =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES);
     float *const scores = reinterpret_cast<float *>(memory + shape::S);
+    float *const lower = reinterpret_cast<float *>(memory + shape::LOWER);
     const int row = 16 * decode_group<shape>() + warp_lane() / 4;
     const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's, in a step */
 
     const struct decode_item item = decode_item_of(p, w);
-    decode_copy_q<shape>(shared + shape::Q, p, item);
+    if (!shape::SPLIT)
+        decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
     cp_async_commit();
     const struct decode_list list = decode_list_of(p, item.T);
     const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
@@ -48,16 +54,23 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
     __syncthreads();
 
-    const char *const k = decode_head_rows(p.k.rows, item), *const v =
-                                                                decode_head_rows(p.v.rows, item);
+    const char *const k_rows = decode_head_rows(p.k.rows, item);
+    const char *const v_rows = decode_head_rows(p.v.rows, item);
     const auto fill = [&](int32_t step) {
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (step < steps) {
+            const char *const k = SHORT ? decode_head_rows_here(p.k.rows, item) : k_rows;
+            const char *const v = SHORT ? decode_head_rows_here(p.v.rows, item) : v_rows;
             decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
+            if (MODIFIED)
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(stage, p.k, p.shift, item, places);
             if (!shape::V_IN_K)
                 decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(stage + shape::PANEL, v,
                                                                         p.v, p.shift, places);
+            if (MODIFIED && !shape::V_IN_K)
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v,
+                                                                   p.shift, item, places);
             if (MODIFIED && p.stored)
                 decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         }
@@ -66,6 +79,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 #pragma unroll 1
     for (int32_t step = 0; step < STAGES - 1; step++)
         fill(step);
+    if (shape::SPLIT) /* while keys are on their way: it waits for what it reads */
+        decode_split_q<shape, MODIFIED>(shared + shape::Q, lower, p, item);
 
     struct decode_q<shape> q;
     struct attention_state<T, shape::DIMS_O, 16> state;
@@ -88,10 +103,9 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         if (MODIFIED && p.stored) {
             __syncwarp(); /* a warp widens what it has copied */
-            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k.eight_bit);
+            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k);
             if (!shape::V_IN_K)
-                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL,
-                                                                  p.v.eight_bit);
+                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v);
         }
         __syncthreads();
         if (step > 0)
@@ -116,7 +130,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             float s[shape::TILES][4];
             decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
                                            stage + (uint32_t)(key * shape::ROW),
-                                           scales + key * shape::SCALES_KEY, p.k.scales);
+                                           scales + key * shape::SCALES_KEY, p.k);
+            decode_join<shape>(s, lower);
             if (MODIFIED) {
                 decode_modify<shape>(s, p, item, lane, places);
                 decode_draw<shape>(kept + key / 2, p, item, lane, places);
@@ -125,7 +140,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 #pragma unroll
             for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
-                for (int r = 0; r < 2; r++)
+                for (int r = 0; r < shape::ROWS_LANE; r++)
                     *reinterpret_cast<float2 *>(&scores[(row + 8 * r) * shape::S_PITCH + key +
                                                         8 * j + warp_lane() % 4 * 2]) = {
                         s[j][2 * r], s[j][2 * r + 1]};
@@ -143,8 +158,11 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             for (int j = 0; j < DECODE_GROUPS; j++)
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    const float2 two = *reinterpret_cast<const float2 *>(
-                        &scores[(row + 8 * r) * shape::S_PITCH + at + 8 * j + warp_lane() % 4 * 2]);
+                    float2 two = {-INFINITY, -INFINITY};
+                    if (r < shape::ROWS_LANE)
+                        two = *reinterpret_cast<const float2 *>(
+                            &scores[(row + 8 * r) * shape::S_PITCH + at + 8 * j +
+                                    warp_lane() % 4 * 2]);
                     s[0][j][2 * r] = two.x, s[0][j][2 * r + 1] = two.y;
                 }
             decode_add<shape>(state, s, panel + (uint32_t)(at * shape::ROW_V), scale, [&] {
@@ -159,7 +177,10 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
     cp_async_wait_all(); /* Q, where there is no step */
     if (MODIFIED && p.v_late)
         attention_scale_o(state, decode_scale_late(p, item));
-    decode_finish<shape>(p, item, state);
+    if (SHORT)
+        decode_finish<shape>(p, decode_item_of(p, *again), state);
+    else
+        decode_finish<shape>(p, item, state);
 }
 
 template <class shape, bool MODIFIED>
@@ -172,7 +193,7 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
     const int64_t items = decode_items(p);
 #pragma unroll 1
     while (i < items) {
-        decode_one<shape, MODIFIED>(memory, p, w);
+        decode_one<shape, MODIFIED>(memory, p, w, &p.image.items[i]);
         __syncthreads(); /* all have read the ring and the scores */
         i += gridDim.x;
         if (i < items)
@@ -180,24 +201,27 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
     }
 }
 
-/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. */
-template <class T, int D, int DV, int M, bool SHARED>
+/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q is
+ * of type Q. */
+template <class T, class Q, int D, int DV, int ROWS, bool SHARED>
 static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t stream) {
-    using apart = decode_shape<T, D, DV, M, false>;
-    using in_k = decode_shape<T, D, DV, M, SHARED>;
+    using apart = decode_shape<T, D, DV, ROWS, false, Q>;
+    using in_k = decode_shape<T, D, DV, ROWS, SHARED, Q>;
     static const struct decode_variant variants[2][2] = {
         {{decode_attention<apart, false>, apart::THREADS, apart::SCALES, apart::BYTES},
          {decode_attention<apart, true>, apart::THREADS, apart::SCALES, apart::BYTES}},
         {{decode_attention<in_k, false>, in_k::THREADS, in_k::SCALES, in_k::BYTES},
          {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
-    return decode_launch_variants<T>(variants, p, p->image.most_items, stream);
+    const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
+    return decode_launch_variants<T>(variants, p, modified, p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */
-template <class T, int D, int DV, int M, bool SHARED> static constexpr int64_t decode_shared(void) {
-    constexpr int apart = decode_shape<T, D, DV, M, false>::BYTES;
-    constexpr int in_k = decode_shape<T, D, DV, M, SHARED>::BYTES;
+template <class T, class Q, int D, int DV, int ROWS, bool SHARED>
+static constexpr int64_t decode_shared(void) {
+    constexpr int apart = decode_shape<T, D, DV, ROWS, false, Q>::BYTES;
+    constexpr int in_k = decode_shape<T, D, DV, ROWS, SHARED, Q>::BYTES;
     return apart > in_k ? apart : in_k;
 }
 

@@ -117,6 +117,14 @@ static __device__ __forceinline__ const char *decode_head_rows(const struct deco
     return of.data + item.batch * of.batch + item.head_kv * of.head;
 }
 
+/* The same, found again at each call: the compiler does not keep it in registers across a loop. */
+static __device__ __forceinline__ const char *
+decode_head_rows_here(const struct decode_layout &of, const struct decode_item &item) {
+    int32_t batch = item.batch;
+    asm volatile("" : "+r"(batch));
+    return of.data + batch * of.batch + item.head_kv * of.head;
+}
+
 /* Where the row of a place lies, in a head whose rows begin at `first`; of none, the first one. Not paged,
  * all are of page 0. */
 static __device__ __forceinline__ const char *
@@ -126,14 +134,19 @@ decode_row_at(const char *first, const struct decode_layout &of, int32_t shift, 
     return first + (row >> shift) * of.page + slot * of.row;
 }
 
+/* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Those of 8 bits are copied
+ * behind the first half of these, until decode_widen. */
+static __device__ __forceinline__ int decode_pieces(const struct decode_stored &of) {
+    return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
+}
+
 /* Copies rows of keys into a panel with rows ROW bytes apart: of KEYS places this warp's share, four
- * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end.
- * Rows of 8 bits (STORED) stand in the second half of theirs until decode_widen. */
-template <int KEYS, int WARPS, int ROW, bool STORED>
+ * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end unless
+ * REST: decode_copy_rest follows. */
+template <int KEYS, int WARPS, int ROW, bool REST>
 static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
                                                    const struct decode_stored &of, int32_t shift,
                                                    const struct decode_place *places) {
-    constexpr int HALF = ROW / 32; /* pieces of 16 bytes */
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
 #pragma unroll
     for (int i = 0; i < KEYS / WARPS; i += 4) {
@@ -141,18 +154,41 @@ static __device__ __forceinline__ void decode_copy(uint32_t to, const char *firs
         const int32_t place = places[row].row;
         const bool is = place >= 0;
         const char *from = decode_row_at(first, of.rows, shift, place) + 16 * piece;
-        if (STORED && of.eight_bit) {
+        if (REST && of.eight_bit) {
+            const int half = of.rows.size / 16;
 #pragma unroll 1
-            for (int c = piece; c < HALF; c += 8, from += 128)
-                cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, HALF + c), from,
-                                   is && 16 * c < of.rows.size);
+            for (int c = piece; c < half; c += 8, from += 128)
+                cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, half + c), from,
+                                   is);
             continue;
         }
         const uint32_t at = to + (uint32_t)(row * ROW) + swizzle_piece(row, piece);
 #pragma unroll
         for (int s = 0; s < ROW / 128; s++)
-            cp_async_16_l2_128(at + 128 * s, from + 128 * s,
-                               is && 128 * s + 16 * piece < of.rows.size);
+            if (!REST || 128 * s + 16 * piece < of.rows.size)
+                cp_async_16_l2_128(at + 128 * s, from + 128 * s,
+                                   is && 128 * s + 16 * piece < of.rows.size);
+    }
+}
+
+/* Copies what rows have in second views behind what they have in the first ones, and zeros behind that. */
+template <int KEYS, int WARPS, int ROW>
+static __device__ __forceinline__ void
+decode_copy_rest(uint32_t to, const struct decode_stored &of, int32_t shift,
+                 const struct decode_item &item, const struct decode_place *places) {
+    const int begin = decode_pieces(of);
+    const char *const first = decode_head_rows(of.rest, item);
+    if (begin == ROW / 16)
+        return;
+#pragma unroll 1
+    for (int i = 0; i < KEYS / WARPS; i += 4) {
+        const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + warp_lane() / 8;
+        const int32_t place = places[row].row;
+        const char *const from = decode_row_at(first, of.rest, shift, place);
+#pragma unroll 1
+        for (int c = warp_lane() % 8; begin + c < ROW / 16; c += 8)
+            cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, begin + c),
+                               from + 16 * c, place >= 0 && 16 * c < of.rest.size);
     }
 }
 
@@ -166,23 +202,24 @@ static __device__ __forceinline__ uint32_t decode_widen_two(uint32_t x, int e5m2
  * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
  * up to c of what was copied. */
 template <class T, int KEYS, int WARPS, int ROW>
-static __device__ __forceinline__ void decode_widen(uint32_t panel, int32_t type) {
-    constexpr int HALF = ROW / 32;
-    if (type == 0) /* of T as they are */
+static __device__ __forceinline__ void decode_widen(uint32_t panel,
+                                                    const struct decode_stored &of) {
+    if (of.eight_bit == 0) /* of T as they are */
         return;
-    const int sub = warp_lane() / 8, e5m2 = type == TESS_E5M2;
+    const int half = of.rows.size / 16; /* pieces */
+    const int sub = warp_lane() / 8, e5m2 = of.eight_bit == TESS_E5M2;
 #pragma unroll 1
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
         const uint32_t at = panel + (uint32_t)(row * ROW);
 #pragma unroll 1
-        for (int first = 0; first < HALF; first += 8) {
+        for (int first = 0; first < half; first += 8) {
             const int c = first + warp_lane() % 8;
             uint4 x = {0, 0, 0, 0};
-            if (c < HALF)
-                x = shared_load_16(at + swizzle_piece(row, HALF + c));
+            if (c < half)
+                x = shared_load_16(at + swizzle_piece(row, half + c));
             __syncwarp();
-            if (c >= HALF)
+            if (c >= half)
                 continue;
             shared_store_16(at + swizzle_piece(row, 2 * c),
                             {decode_widen_two<T>(x.x, e5m2), decode_widen_two<T>(x.x >> 16, e5m2),
@@ -234,8 +271,19 @@ static __device__ __forceinline__ float decode_scale_late(const struct decode_pa
     return __ldg(reinterpret_cast<const float *>(decode_head_rows(p.v.scale, item)));
 }
 
+/* Where 8 dims of a row of Q stand: in the second view, from p.d_first on. Q: its type. */
+template <class Q, bool REST>
+static __device__ __forceinline__ const char *
+decode_q_at(const struct decode_params &p, const struct decode_item &item, int row, int dim) {
+    const bool rest = REST && dim >= p.d_first;
+    const struct rows_view &of = rest ? p.q_rest : p.of.q;
+    return attention_head<Q>(of, item.batch, item.head + decode_row_head(p, row)) +
+           ((item.row + decode_row_query(p, row)) * of.stride[2] + dim - (rest ? p.d_first : 0)) *
+               (int64_t)sizeof(Q);
+}
+
 /* Copies the tile's rows of Q, times p.of.q_scale, a power of two: 16 bytes by a thread. */
-template <class shape>
+template <class shape, bool REST>
 static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct decode_params &p,
                                                      const struct decode_item &item) {
     using T = typename shape::T;
@@ -244,15 +292,99 @@ static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct d
     for (int i = (int)threadIdx.x; i < shape::M * PIECES; i += shape::THREADS) {
         const int row = i / PIECES, piece = i % PIECES, query = decode_row_query(p, row);
         const bool wanted = row < rows && query < item.rows && 8 * piece < p.of.d_qk;
-        const char *from =
-            attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
-            (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
+        const char *from = decode_q_at<T, REST>(p, item, row, 8 * piece);
         const uint32_t at = to + (uint32_t)(row * shape::ROW) + swizzle_piece(row, piece);
         if (p.of.q_scale == 1)
             cp_async_16_l2_128(at, from, wanted);
         else
             shared_store_16(at, wanted ? attention_load_16<T>(from, 16, p.of.q_scale)
                                        : uint4{0, 0, 0, 0});
+    }
+}
+
+/* ---- Q of f32 ---- */
+
+/* The largest number of T. */
+static __device__ __forceinline__ constexpr float decode_most(__half) {
+    return 65504;
+}
+static __device__ __forceinline__ constexpr float decode_most(__nv_bfloat16) {
+    return 0x1.fep127f;
+}
+
+/* Two elements as words of two rows: rounded to T, and what rounding took. Beyond T's largest number stands
+ * that, so Inf and NaN are in the second. */
+template <class T>
+static __device__ __forceinline__ void decode_split(uint32_t &first, uint32_t &rest, float x,
+                                                    float y) {
+    constexpr float MOST = decode_most(T());
+    first = mma_pack(fminf(fmaxf(x, -MOST), MOST), fminf(fmaxf(y, -MOST), MOST), T());
+    const float2 of = mma_unpack(first, T());
+    rest = mma_pack(x - of.x, y - of.y, T());
+}
+
+/* Exponent of the power of two that a row is raised by, `most` being its largest size: to within 2^14 ...
+ * 2^15, so that rests keep f16's digits. */
+static __device__ __forceinline__ int decode_raise(float most) {
+    return min(126, 127 + 14 - (int)(__float_as_uint(most) >> 23));
+}
+static __device__ __forceinline__ float decode_power(int exponent) {
+    return __uint_as_float((uint32_t)(exponent + 127) << 23);
+}
+
+/* Eight elements of Q times p.of.q_scale, or zeros. Answers the largest size. */
+static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struct decode_params &p,
+                                                      const char *from, bool wanted) {
+    float4 of[2] = {};
+    if (wanted)
+        of[0] = reinterpret_cast<const float4 *>(from)[0],
+        of[1] = reinterpret_cast<const float4 *>(from)[1];
+    const float all[8] = {of[0].x, of[0].y, of[0].z, of[0].w, of[1].x, of[1].y, of[1].z, of[1].w};
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] = all[i] * p.of.q_scale;
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    return most;
+}
+
+/* Writes the tile's rows of Q of f32, two for each (config.cuh), and by what scores of raised rows are
+ * lowered. A warp takes a row. */
+template <class shape, bool REST>
+static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
+                                                      const struct decode_params &p,
+                                                      const struct decode_item &item) {
+    using T = typename shape::T;
+    constexpr int EACH = (shape::ROW / 16 + 31) / 32; /* pieces of a lane */
+#pragma unroll 1
+    for (int row = (int)threadIdx.x / 32; row < shape::ROWS; row += shape::WARPS) {
+        const int query = decode_row_query(p, row), at = row / 8 * 16 + row % 8;
+        const bool wanted = row < p.of.tile_rows * p.of.tile_heads && query < item.rows;
+        float x[EACH][8], most = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int dim = 8 * (warp_lane() + 32 * e);
+            most = fmaxf(most, decode_load_q(x[e], p, decode_q_at<float, REST>(p, item, row, dim),
+                                             wanted && dim < p.of.d_qk));
+        }
+        const int raise = shape::RAISES ? decode_raise(warp_max(most)) : 0;
+        if (shape::RAISES && warp_lane() == 0)
+            lower[row] = decode_power(-raise);
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int piece = warp_lane() + 32 * e;
+            uint32_t first[4], rest[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                decode_split<T>(first[i], rest[i], x[e][2 * i] * decode_power(raise),
+                                x[e][2 * i + 1] * decode_power(raise));
+            if (piece >= shape::ROW / 16)
+                continue;
+            const uint32_t here = to + (uint32_t)(at * shape::ROW) + swizzle_piece(at, piece);
+            shared_store_16(here, {first[0], first[1], first[2], first[3]});
+            shared_store_16(here + 8 * shape::ROW, {rest[0], rest[1], rest[2], rest[3]});
+        }
     }
 }
 

@@ -10,19 +10,12 @@ struct decode_variant {
     int bytes, with_scales; /* of shared memory, where K or V has 8 bits the latter */
 };
 
-/* Whether v is the first dims of k. */
-static inline bool decode_v_in_k(const struct attention_params *p) {
-    return p->v.data == p->k.data && p->d_v <= p->d_qk && p->v.stride[0] == p->k.stride[0] &&
-           p->v.stride[1] == p->k.stride[1] && p->v.stride[2] == p->k.stride[2];
-}
-
-/* variants: [v in k][modified]. At most `ctas` CTAs take items in turn. The combine follows. */
+/* variants: [v in k][modified]. T: o's type, unless p->o_f32. At most `ctas` CTAs take items in turn. The combine follows. */
 template <class T>
 static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
-                                          const struct decode_params *p, int64_t ctas,
-                                          cudaStream_t stream) {
-    const bool in_k = decode_v_in_k(&p->of) && p->k.eight_bit == p->v.eight_bit;
-    const struct decode_variant of = variants[in_k][p->of.modify.each != 0 || p->stored];
+                                          const struct decode_params *p, bool modified,
+                                          int64_t ctas, cudaStream_t stream) {
+    const struct decode_variant of = variants[p->v_in_k][modified];
     const int bytes = p->stored ? of.with_scales : of.bytes;
     /* The most that any launch asks for: threads launch it with either size. */
     cudaError_t code = cudaFuncSetAttribute(
@@ -32,7 +25,9 @@ static cudaError_t decode_launch_variants(const struct decode_variant (&variants
     if (!code && ctas > 0)
         code = cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(ctas)),
                                 dim3(of.threads), arguments, bytes, stream);
-    return code ? code : decode_combine_launch<T>(p, stream);
+    if (code)
+        return code;
+    return p->o_f32 ? decode_combine_launch<float>(p, stream) : decode_combine_launch<T>(p, stream);
 }
 
 #endif

@@ -6,15 +6,33 @@
 #include "decode/step.cuh"
 #include "device/modify.cuh"
 
-/* Queries within the tile of a lane's two rows. */
+/* Queries within the tile of a lane's two rows; split, of its one. */
 struct decode_lane {
     int32_t query[2];
 };
 
 template <class shape>
 static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct decode_params &p) {
-    const int row = 16 * decode_group<shape>() + warp_lane() / 4;
-    return {{decode_row_query(p, row), decode_row_query(p, row + 8)}};
+    const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane() / 4;
+    return {{decode_row_query(p, row), decode_row_query(p, row + 8 * (shape::ROWS_LANE - 1))}};
+}
+
+/* Adds the scores of what rounding took from q of f32 to those of what it left, and multiplies them by
+ * `lower`, what the row was raised by. An infinite one stays. */
+template <class shape>
+static __device__ __forceinline__ void decode_join(float (&s)[shape::TILES][4],
+                                                   const float *lower) {
+    if (!shape::SPLIT)
+        return;
+    const float by =
+        shape::RAISES ? lower[shape::ROWS_GROUP * decode_group<shape>() + warp_lane() / 4] : 1;
+#pragma unroll
+    for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float sum = s[j][e] + (isfinite(s[j][e]) ? s[j][e + 2] : 0.0f);
+            s[j][e] = shape::RAISES ? sum * by : sum;
+        }
 }
 
 /* Heads of a lane's two rows; of rows that there are not, one that there is. Found when they are
@@ -22,7 +40,7 @@ static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct
 template <class shape>
 static __device__ __forceinline__ int32_t decode_head(const struct decode_params &p,
                                                       const struct decode_item &item, int r) {
-    const int row = 16 * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
+    const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
     return min(item.head + decode_row_head(p, row), p.of.heads_q - 1);
 }
 
@@ -40,14 +58,14 @@ decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
     if (!m.alibi)
         return;
     const float unit = modify_unit(m, p.of.score_scale);
-    float slope[2];
+    float slope[shape::ROWS_LANE];
 #pragma unroll
-    for (int r = 0; r < 2; r++)
+    for (int r = 0; r < shape::ROWS_LANE; r++)
         slope[r] = __ldg(m.alibi + decode_head<shape>(p, item, r)) * m.unit;
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < 2 * shape::ROWS_LANE; e++) {
             const int32_t key = places[8 * j + warp_lane() % 4 * 2 + e % 2].key;
             const int32_t far = (int32_t)((uint32_t)key - (uint32_t)item.first -
                                           (uint32_t)(item.row + lane.query[e / 2]));
@@ -63,7 +81,7 @@ static __device__ __forceinline__ void decode_mask(float (&s)[shape::TILES][4],
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < 2 * shape::ROWS_LANE; e++) {
             const struct decode_place place = places[8 * j + warp_lane() % 4 * 2 + e % 2];
             const int32_t query = lane.query[e / 2];
             if (query < place.first || query > place.last)
@@ -83,7 +101,8 @@ decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_i
     const uint64_t seed = __ldg(m.seed);
     const struct modify_query q[2] = {
         modify_query_of(m, item.batch, decode_head<shape>(p, item, 0), item.row + lane.query[0]),
-        modify_query_of(m, item.batch, decode_head<shape>(p, item, 1), item.row + lane.query[1])};
+        modify_query_of(m, item.batch, decode_head<shape>(p, item, shape::ROWS_LANE - 1),
+                        item.row + lane.query[1])};
 #pragma unroll 1
     for (int j = 0; j < shape::TILES; j++) {
         const struct decode_place *of = places + 8 * j + warp_lane() % 4 * 2;

@@ -46,13 +46,14 @@ decode_q_of(uint32_t (&a)[4], const struct decode_q<shape> &held, uint32_t row, 
 }
 
 /* S [16, 8 TILES] = Q [16, D] K [8 TILES, D]^T. k: the first of the warp's keys. STORED: of K without its
- * scales, of which a key has n (0: none) from `scales` on; they multiply the sums over their dims. */
+ * scales, which stand from `scales` on; they multiply the sums over their dims. */
 template <class shape, bool STORED>
-static __device__ __forceinline__ void decode_scores(float (&s)[shape::TILES][4],
-                                                     const struct decode_q<shape> &held, uint32_t q,
-                                                     uint32_t k, const float *scales, int32_t n) {
+static __device__ __forceinline__ void
+decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, uint32_t q,
+              uint32_t k, const float *scales, const struct decode_stored &of_k) {
     constexpr int TILES = shape::TILES, STEPS = shape::D / 16;
     const int lane = warp_lane();
+    const int32_t n = of_k.scales;
     float odd[TILES == 1 ? 1 : TILES][4] =
         {}; /* of every other MMA, where there is one tile alone */
     float sum[STORED ? TILES : 1][4] = {};
@@ -66,8 +67,9 @@ static __device__ __forceinline__ void decode_scores(float (&s)[shape::TILES][4]
                         for (int j = 0; j < TILES; j++)
 #pragma unroll
                             for (int e = 0; e < 4; e++) {
-                                const float by =
-                                    of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
+                                float by = 1; /* of dims of the second view */
+                                if ((done - 1) / (DECODE_SCALE_DIMS / 16) < of_k.scaled)
+                                    by = of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
                                 sum[STORED ? j : 0][e] +=
                                     (TILES == 1 ? s[0][e] + odd[0][e] : s[j][e]) * by;
                                 s[j][e] = odd[TILES == 1 ? 0 : j][e] = 0;

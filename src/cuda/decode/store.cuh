@@ -22,9 +22,9 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
     const float lower = attention_lower<typename shape::T>();
     const int lane = warp_lane(), first = decode_column<shape>() * shape::DIMS_O;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < shape::ROWS_LANE; r++) {
         const struct decode_row row =
-            decode_row_of(p, item, 16 * decode_group<shape>() + lane / 4 + 8 * r);
+            decode_row_of(p, item, shape::ROWS_GROUP * decode_group<shape>() + lane / 4 + 8 * r);
         if (!row.is)
             continue;
         const struct attention_slot slot =
@@ -53,9 +53,9 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
     using T = typename shape::T;
     const int lane = warp_lane(), first = decode_column<shape>() * shape::DIMS_O;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < shape::ROWS_LANE; r++) {
         const struct decode_row row =
-            decode_row_of(p, item, 16 * decode_group<shape>() + lane / 4 + 8 * r);
+            decode_row_of(p, item, shape::ROWS_GROUP * decode_group<shape>() + lane / 4 + 8 * r);
         if (!row.is)
             continue;
         const float below = modify_denominator(p.of.modify, row.of_head,
@@ -65,14 +65,19 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
         if (first == 0 && lane % 4 == 0)
             attention_store_lse(p.of, item.batch, row.of_head, item.row + row.query, state.m[r],
                                 state.l[r] * attention_lower<T>());
-        T *const to = reinterpret_cast<T *>(attention_head<T>(p.of.o, item.batch, row.of_head)) +
-                      (item.row + row.query) * p.of.o.stride[2];
+        const int64_t at = item.batch * p.of.o.stride[0] + row.of_head * p.of.o.stride[1] +
+                           (item.row + row.query) * p.of.o.stride[2];
 #pragma unroll
         for (int d = 0; d < shape::DIMS_O / 8; d++) {
             const int dim = first + 8 * d + lane % 4 * 2;
             const float *const x = &state.o[0][d][2 * r];
-            if (dim < p.of.d_v)
-                *reinterpret_cast<uint32_t *>(to + dim) =
+            if (dim >= p.of.d_v)
+                continue;
+            if (shape::SPLIT || p.o_f32)
+                *reinterpret_cast<float2 *>(static_cast<float *>(p.of.o.data) + at + dim) = {
+                    some ? x[0] * factor : 0, some ? x[1] * factor : 0};
+            else
+                *reinterpret_cast<uint32_t *>(static_cast<T *>(p.of.o.data) + at + dim) =
                     some ? mma_pack(decode_mean<T>(p, x[0] * factor),
                                     decode_mean<T>(p, x[1] * factor), T())
                          : 0;

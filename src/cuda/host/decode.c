@@ -1,7 +1,88 @@
-/* The host's side of decode on CUDA: what kernels get. Nothing of an image is read here. */
+/* The host's side of decode on CUDA: what kernels refuse, and what they get. Nothing of an image is read here. */
 #include "host/decode.h"
 
 #include "lists/fill_granules.h"
+#include <stdio.h>
+
+/* ---- refusals ---- */
+
+const char *decode_types_refused(tess_type product, const struct problem *problem) {
+    static const char *const only[] = {[TESS_F16] = "it reads keys and values of f16 or 8 bits",
+                                       [TESS_BF16] = "it reads keys and values of bf16 or 8 bits"};
+    const struct caches *c = &problem->caches;
+    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
+    if ((c->k_type != product && !type_is_8bit(c->k_type)) ||
+        (c->v_type != product && !type_is_8bit(c->v_type)) ||
+        (problem->rope_dims && c->k_rope_type != product))
+        return only[product];
+    if (by_token && product == TESS_F16)
+        return "it scales values by token in bf16 alone, whose weights have the range";
+    return NULL;
+}
+
+static int pieces_whole(tess_type type, int64_t d) {
+    return d * (int64_t)tess_type_size(type) % 16 == 0;
+}
+
+const char *decode_refuses(const struct problem *problem, const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    (void)target;
+    if (problem->alignment < 16)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (problem->d_qk % 8 || problem->d_v % 8 || !pieces_whole(c->k_type, problem_d_k(problem)) ||
+        !pieces_whole(c->v_type, problem->d_v))
+        return "it copies 16 bytes at a time: d_qk, d_v and rope_dims have to be multiples of 8, "
+               "d_v and d_qk - rope_dims of 16 where keys or values have 8 bits";
+    if (problem->rope_dims && c->k_scale && problem_d_k(problem) % DECODE_SCALE_DIMS)
+        return "its scales are of 128 dims, which have to divide d_qk - rope_dims";
+    if ((c->k_scale == TESS_SCALE_GROUP && c->k_group != DECODE_SCALE_DIMS) ||
+        (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
+        return "its scales are of 128 dims, which have to divide d_qk and d_v; or take "
+               "TESS_SCALE_TOKEN";
+    return NULL;
+}
+
+/* A warp's dims of tiles of 64 rows may be of several groups. */
+const char *decode_64_refuses(const struct problem *problem, const tess_target *target) {
+    const char *why = decode_refuses(problem, target);
+    if (!why && problem->caches.v_scale == TESS_SCALE_GROUP)
+        why = "it does not scale values by groups of dims";
+    return why;
+}
+
+const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    if (target->architecture != 90)
+        return "the target's architecture is not 90 (compute capability 9.0)";
+    if (type_is_8bit(problem->caches.k_type) || type_is_8bit(problem->caches.v_type))
+        return "it reads keys and values of 16 bits";
+    return decode_refuses(problem, target);
+}
+
+/* Granules are whole TMA tile copies of a page. */
+const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    const char *why = attention_sm90_refuses(problem, target);
+    if (!why && (c->k_type != problem->type || c->v_type != problem->type))
+        why = "it reads keys and values of q's type";
+    if (!why && problem->o_type != problem->type)
+        why = "it writes o of q's type";
+    if (!why && problem->rope_dims)
+        why = "it reads q and k of one view";
+    if (!why && INT64_C(1) << c->page_shift < FILL_GRANULE_LEAST)
+        why = "its pages have 16 keys or more";
+    return why;
+}
+
+/* ---- printing ---- */
+
+int decode_detail(const struct kernel_args *args, char *room, size_t size) {
+    const struct forward_kernel *own = args->kernel->own;
+    return args->problem->caches.v_in_k
+               ? snprintf(room, size, "V in K: a row is fetched %s", own->v_in_k ? "once" : "twice")
+               : 0;
+}
+
+/* ---- runs ---- */
 
 /* n elements of a row. */
 static struct decode_layout layout_of(const struct view *view, int paged, tess_type type,
@@ -22,6 +103,7 @@ static struct decode_stored stored_of(const struct view *rows, const struct view
     return (struct decode_stored){
         .eight_bit = type_is_8bit(type) ? (int32_t)type : 0,
         .scales = (int32_t)scales,
+        .scaled = (int32_t)((d + DECODE_SCALE_DIMS - 1) / DECODE_SCALE_DIMS),
         .rows = layout_of(rows, paged, type, d),
         .scale = layout_of(scale, paged, TESS_F32, scales),
     };
@@ -37,6 +119,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct caches *c = &p->caches;
     const int paged = args->page_table != NULL;
+    const int64_t d_first = problem_d_k(p);
     struct decode_params to = {
         .of = attention_params_shared(args),
         .image = *args->filled,
@@ -55,15 +138,20 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .shift = c->page_shift,
         .rows = (int32_t)(paged ? INT64_C(1) << c->page_shift : p->n_kv),
         .block_kv = (int32_t)args->filled->block_kv,
-        .k = stored_of(&args->k, &args->k_scale, paged, c->k_type, p->d_qk,
-                       scales_of(c->k_scale, p->d_qk, c->k_group)),
+        .k = stored_of(&args->k, &args->k_scale, paged, c->k_type, d_first,
+                       scales_of(c->k_scale, d_first, c->k_group)),
         .v = stored_of(&args->v, &args->v_scale, paged, c->v_type, p->d_v,
                        scales_of(c->v_scale, p->d_v, c->v_group)),
         .v_late = c->v_scale == TESS_SCALE_TENSOR || c->v_scale == TESS_SCALE_HEAD,
+        .q_rest = rows_view_of(&args->q_rope),
+        .d_first = (int32_t)d_first,
+        .o_f32 = p->o_type == TESS_F32,
+        .v_in_k = c->v_in_k,
         .stored = type_is_8bit(c->k_type) || type_is_8bit(c->v_type),
         .multiprocessors = args->target->multiprocessors,
         .packs = (int32_t)(args->filled->units / lists->tiles),
     };
+    to.k.rest = layout_of(&args->k_rope, paged, c->k_rope_type, p->rope_dims);
     to.of.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
     return to;
 }

@@ -21,11 +21,13 @@ struct decode_layout {
     int32_t size;
 };
 
-/* How a cache holds keys, or values. */
+/* How a cache holds keys, or values. Rows of keys may go on in a second view, `rest`, which has 16 bits and
+ * no scales; its size is 0 where there is none. */
 struct decode_stored {
-    int32_t eight_bit; /* 0: of q's type; else of 8 bits, TESS_E4M3 or TESS_E5M2 */
+    int32_t eight_bit; /* 0: of the type of products; else of 8 bits, TESS_E4M3 or TESS_E5M2 */
     int32_t scales;    /* of a row, one for each DECODE_SCALE_DIMS dims or one alone; 0: none */
-    struct decode_layout rows, scale;
+    int32_t scaled;    /* dims that scales are of, in units of DECODE_SCALE_DIMS, rounded up */
+    struct decode_layout rows, scale, rest;
 };
 #define DECODE_SCALE_DIMS 128
 
@@ -43,12 +45,26 @@ struct decode_params {
     int32_t rows;     /* of a page; not paged, of the capacity */
     int32_t block_kv; /* keys of a block; of.granule_bits: log2 of those of a granule */
     struct decode_stored k, v;
-    bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
-    bool stored; /* K or V has 8 bits */
+    struct rows_view q_rest; /* second view of q */
+    int32_t d_first; /* dims of first views of q and k: d_qk where there are no second ones */
+    bool o_f32;      /* o is f32 */
+    bool v_in_k;     /* v is the first dims of k: it may be fetched with it */
+    bool v_late;     /* v has one scale, of the tensor or head, by which o is multiplied */
+    bool stored;     /* K or V has 8 bits */
     int32_t multiprocessors;
     int32_t packs; /* packed heads of all batches */
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);
+
+/* What the table asks: NULL, or why kernels refuse a problem. Products are of one type, which keys and values
+ * of 8 bits become. */
+const char *decode_types_refused(tess_type product, const struct problem *problem);
+const char *decode_refuses(const struct problem *problem, const tess_target *target);
+const char *decode_64_refuses(const struct problem *problem, const tess_target *target);
+const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target);
+const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target);
+/* What tess_plan_print says beside a kernel's name, as snprintf writes it. */
+int decode_detail(const struct kernel_args *args, char *room, size_t size);
 
 #endif

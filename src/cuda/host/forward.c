@@ -132,3 +132,13 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
     p.workers = g->workers;
     return p;
 }
+
+const char *attention_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    if (target->architecture != 90)
+        return "the target's architecture is not 90 (compute capability 9.0)";
+    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
+        return "it copies 16 bytes at a time: rows have to be aligned to that";
+    if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
+        return "its scale is not within 2^-8 ... 2^8";
+    return NULL;
+}

@@ -118,6 +118,8 @@ size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
 /* The same without lists: tensors, sizes, slots and modifiers. */
 struct attention_params attention_params_shared(const struct kernel_args *args);
+/* NULL, or why Hopper's kernels refuse a problem. */
+const char *attention_sm90_refuses(const struct problem *problem, const tess_target *target);
 
 #define LOG2_E 1.4426950408889634
 

@@ -29,11 +29,20 @@ static const char *architecture_refused(const tess_target *target) {
 static const char *refused(const struct problem *problem, const tess_target *target) {
     if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
-    if (problem->o_type != problem->type)
-        return "it writes o of q's type: o_f32 must be 0";
-    if (problem->rope_dims)
-        return "it reads q and k of one view: rope_dims must be 0";
     return architecture_refused(target);
+}
+
+/* What kernels of the host's lists alone do not compute. */
+static const char *plain_refused(const struct problem *problem) {
+    if (!caches_plain(problem))
+        return "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
+               "must be 0, or the lists filled (tess_plan_reserve)";
+    if (problem->o_type != problem->type)
+        return "it writes o of q's type: o_f32 must be 0, or the lists filled (tess_plan_reserve)";
+    if (problem->rope_dims)
+        return "it reads q and k of one view: rope_dims must be 0, or the lists filled "
+               "(tess_plan_reserve)";
+    return NULL;
 }
 
 static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
@@ -64,10 +73,9 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
         why = own->too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
-    if (!why && !kernel->tiling->filled_alone && !caches_plain(problem))
-        why = "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
-              "must be 0, or the lists "
-              "filled (tess_plan_reserve)";
+    if (!why)
+        why = kernel->tiling->filled_alone ? decode_types_refused(own->product, problem)
+                                           : plain_refused(problem);
     if (!why && problem->d_v > own->d_v)
         why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
@@ -95,66 +103,6 @@ static const char *delta_refuses(const struct kernel *kernel, const struct probl
                                  const tess_target *target) {
     (void)kernel, (void)problem;
     return architecture_refused(target);
-}
-
-static const char *sm90_refuses(const struct problem *problem, const tess_target *target) {
-    if (target->architecture != 90)
-        return "the target's architecture is not 90 (compute capability 9.0)";
-    if (problem->alignment < 16 || problem->d_qk % 8 || problem->d_v % 8)
-        return "it copies 16 bytes at a time: rows have to be aligned to that";
-    if (!(problem->scale >= 0x1p-8 && problem->scale <= 0x1p8))
-        return "its scale is not within 2^-8 ... 2^8";
-    return NULL;
-}
-
-static int pieces_whole(tess_type type, int64_t d) {
-    return d * (int64_t)tess_type_size(type) % 16 == 0;
-}
-
-static const char *decode_refuses(const struct problem *problem, const tess_target *target) {
-    const struct caches *c = &problem->caches;
-    const int by_token = c->v_scale == TESS_SCALE_TOKEN || c->v_scale == TESS_SCALE_GROUP;
-    (void)target;
-    if (problem->alignment < 16)
-        return "it copies 16 bytes at a time: rows have to be aligned to that";
-    if (!pieces_whole(problem->type, problem->d_qk) || !pieces_whole(problem->type, problem->d_v) ||
-        !pieces_whole(c->k_type, problem->d_qk) || !pieces_whole(c->v_type, problem->d_v))
-        return "it copies 16 bytes at a time: d_qk and d_v have to be multiples of 8, of 16 where "
-               "keys or values have 8 bits";
-    if ((c->k_scale == TESS_SCALE_GROUP && c->k_group != DECODE_SCALE_DIMS) ||
-        (c->v_scale == TESS_SCALE_GROUP && c->v_group != DECODE_SCALE_DIMS))
-        return "its scales are of 128 dims, which have to divide d_qk and d_v; or take "
-               "TESS_SCALE_TOKEN";
-    if (by_token && problem->type == TESS_F16)
-        return "it scales values by token in bf16 alone, whose weights have the range";
-    return NULL;
-}
-
-/* A warp's dims of tiles of 64 rows may be of several groups. */
-static const char *decode_64_refuses(const struct problem *problem, const tess_target *target) {
-    const char *why = decode_refuses(problem, target);
-    if (!why && problem->caches.v_scale == TESS_SCALE_GROUP)
-        why = "it does not scale values by groups of dims";
-    return why;
-}
-
-static const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
-    if (target->architecture != 90)
-        return "the target's architecture is not 90 (compute capability 9.0)";
-    if (type_is_8bit(problem->caches.k_type) || type_is_8bit(problem->caches.v_type))
-        return "it reads keys and values of 16 bits";
-    return decode_refuses(problem, target);
-}
-
-/* Granules are whole TMA tile copies of a page. */
-static const char *blocks_refuses(const struct problem *problem, const tess_target *target) {
-    const struct caches *c = &problem->caches;
-    const char *why = sm90_refuses(problem, target);
-    if (!why && (c->k_type != problem->type || c->v_type != problem->type))
-        why = "it reads keys and values of q's type";
-    if (!why && INT64_C(1) << c->page_shift < FILL_GRANULE_LEAST)
-        why = "its pages have 16 keys or more";
-    return why;
 }
 
 /* ---- CTAs and steps ---- */
@@ -233,7 +181,8 @@ GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 /* ---- families of attention ---- */
 
 #define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .resident = resident_one, .refuses = sm90_refuses
+    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .resident = resident_one,                       \
+    .refuses = attention_sm90_refuses
 static const struct family family_sm90 = {HOPPER, .cluster = 1,
                                           .heights = "its query tiles have 32, 64 or 128 rows"};
 static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
@@ -248,7 +197,7 @@ static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
                                               .tma = 1,
                                               .resident = resident_sm90_r64,
                                               .cluster = 1,
-                                              .refuses = sm90_refuses,
+                                              .refuses = attention_sm90_refuses,
                                               .heights =
                                                   "its query tiles have 8, 16, 32 or 64 rows"};
 static const struct family family_sm90_wide = {HOPPER, .cluster = 1,
@@ -276,11 +225,19 @@ static const struct family family_small_m_16bit = {
 
 /* ---- decode ---- */
 
+static const int32_t decode_rows_8[] = {1, 2, 4, 8, 0};
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
+static const int32_t decode_rows_32[] = {1, 2, 4, 8, 16, 32, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
 #define decode_rows_sm90 decode_rows_64
+static const struct family family_decode_8 = {
+    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
+static const struct family family_decode_32 = {.cluster = 1,
+                                               .refuses = decode_64_refuses,
+                                               .heights =
+                                                   "its query tiles have 1, 2, 4 ... 32 rows"};
 static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
                                                .heights =
@@ -295,11 +252,11 @@ static const struct family family_decode_sm90 = {.cluster = 1,
                                                  .heights =
                                                      "its query tiles have 1, 2, 4 ... 64 rows"};
 static const struct family family_decode_blocks = {.cluster = 1,
-                                                   .refuses = blocks_refuses,
+                                                   .refuses = decode_blocks_refuses,
                                                    .heights =
                                                        "its query tiles have 8, 16, 32 or 64 rows"};
 static const struct family family_decode_blocks128 = {
-    .cluster = 1, .refuses = blocks_refuses, .heights = "its query tiles have 128 rows"};
+    .cluster = 1, .refuses = decode_blocks_refuses, .heights = "its query tiles have 128 rows"};
 
 /* ---- packing and weighing ---- */
 
@@ -342,11 +299,12 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 
 #define LIST(...) __VA_ARGS__
 /* What a kernel of heads of up to so many dims has. */
-#define OF_WIDTHS(its_type, head, head_v, its_family)                                              \
+#define OF_WIDTHS(its_type, its_product, head, head_v, shared, its_family)                         \
     &(const struct forward_kernel) {                                                               \
-        .type = its_type, .d_qk = head, .d_v = head_v,                                             \
+        .type = its_type, .product = its_product, .d_qk = head, .d_v = head_v,                     \
         .too_wide = "its heads have at most " #head " dims",                                       \
-        .v_too_wide = "its values have at most " #head_v " dims", .family = &its_family            \
+        .v_too_wide = "its values have at most " #head_v " dims", .v_in_k = shared,                \
+        .family = &its_family                                                                      \
     }
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
@@ -358,8 +316,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .workers = forward_workers},                              \
-        .own = OF_WIDTHS(its_type, head, head_v, family_##its_family), .unusable = cuda_unusable,  \
-        .refuses = forward_refuses, .workspace = attention_workspace, .run = forward_run           \
+        .own = OF_WIDTHS(its_type, its_type, head, head_v, 0, family_##its_family),                \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = forward_run                                                                         \
     }
 #define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \
@@ -367,40 +326,47 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
+#define WEIGHED_DECODE_8 1
 #define WEIGHED_DECODE_16 1
 #define WEIGHED_DECODE_sm90 1
+#define WEIGHED_DECODE_32 0
 #define WEIGHED_DECODE_64 0
 #define WEIGHED_DECODE_blocks 1
 #define WEIGHED_DECODE_blocks128 1
+#define PACKED_DECODE_8 8
 #define PACKED_DECODE_16 16
+#define PACKED_DECODE_32 32
 #define PACKED_DECODE_sm90 64
 #define PACKED_DECODE_64 64
 #define PACKED_DECODE_blocks 64
 #define PACKED_DECODE_blocks128 0
 /* Whether a CTA has a multiprocessor to itself. */
-#define ALONE_DECODE_16(head) ((head) > DECODE_SHARES)
+#define ALONE_DECODE_8(head) ((head) > DECODE_SHARES)
+#define ALONE_DECODE_16 ALONE_DECODE_8
+#define ALONE_DECODE_32 ALONE_DECODE_8
+#define ALONE_DECODE_64 ALONE_DECODE_8
 #define ALONE_DECODE_sm90(head) 1
-#define ALONE_DECODE_64(head) ((head) > DECODE_SHARES)
 #define ALONE_DECODE_blocks(head) 0
 #define ALONE_DECODE_blocks128(head) 1
 /* Dims as they are computed; 0: those of the problem. */
+#define PADDED_DECODE_8(head) 0
 #define PADDED_DECODE_16(head) 0
-#define PADDED_DECODE_sm90(head) 0
+#define PADDED_DECODE_32(head) 0
 #define PADDED_DECODE_64(head) 0
+#define PADDED_DECODE_sm90(head) 0
 #define PADDED_DECODE_blocks(head) (head)
 #define PADDED_DECODE_blocks128(head) (head)
 /* The smallest blocks: queries and keys. Lower tiles would be mostly padding. */
-#define BLOCK_DECODE_16                                                                            \
+#define BLOCK_DECODE_8                                                                             \
     { 0 }
-#define BLOCK_DECODE_sm90                                                                          \
-    { 0 }
-#define BLOCK_DECODE_64                                                                            \
-    { 0 }
+#define BLOCK_DECODE_16 BLOCK_DECODE_8
+#define BLOCK_DECODE_32 BLOCK_DECODE_8
+#define BLOCK_DECODE_64 BLOCK_DECODE_8
+#define BLOCK_DECODE_sm90 BLOCK_DECODE_8
 #define BLOCK_DECODE_blocks                                                                        \
     { 8, FILL_GRANULE_LEAST }
-#define BLOCK_DECODE_blocks128                                                                     \
-    { 8, FILL_GRANULE_LEAST }
-#define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
+#define BLOCK_DECODE_blocks128 BLOCK_DECODE_blocks
+#define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
         .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
@@ -415,12 +381,17 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \
-        .own = OF_WIDTHS(its_type, head, head_v, family_decode_##high), .unusable = cuda_unusable, \
-        .refuses = forward_refuses, .workspace = attention_workspace, .run = decode_run            \
+        .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k, family_decode_##high),       \
+        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
+        .run = decode_run                                                                          \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
-    DECODE_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                             \
-        DECODE_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
+    DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
+        DECODE_ROW(TESS_F16, TESS_F16, "f16_" #name, __VA_ARGS__)
+/* f16 has more digits, for keys and values of 8 bits. */
+#define CUDA_DECODE_f32(name, ...)                                                                 \
+    DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, __VA_ARGS__),                                 \
+        DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, __VA_ARGS__)
 #define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \
@@ -456,7 +427,8 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                       .apart = (head) > 128,                                       \
                                       .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
                                       .workers = forward_workers},                                 \
-     .own = OF_WIDTHS(TYPE_OF_##its_type, head, head, family_##pass##_##its_type),                 \
+     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0,                       \
+                      family_##pass##_##its_type),                                                 \
      .unusable = cuda_unusable,                                                                    \
      .refuses = gradient_refuses,                                                                  \
      .workspace = gradient_workspace,                                                              \
@@ -503,6 +475,8 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 }
 
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
+    if (args->kernel->tiling && args->kernel->tiling->filled_alone)
+        return decode_detail(args, room, size);
     if (args->prepared && args->kernel->tiling)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))

@@ -17,9 +17,11 @@ struct prepared {
 
 /* What CUDA has to know of a fused kernel beside its row of the table (host/table.c). */
 struct forward_kernel {
-    tess_type type;
-    int32_t d_qk, d_v;                 /* of a head at most */
+    tess_type type,
+        product;       /* of q, and of what is multiplied: of K and V unless they have 8 bits */
+    int32_t d_qk, d_v; /* of a head at most */
     const char *too_wide, *v_too_wide; /* what it says of wider heads */
+    int v_in_k;                        /* decode: it fetches V in K once */
     const struct family *family;
 };
 

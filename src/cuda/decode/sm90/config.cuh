@@ -39,6 +39,8 @@
 /* D dims of q and k, DV of v. SHARED: v is the first dims of k. */
 template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shape {
     using T = TYPE;
+    static constexpr bool SPLIT = false; /* q of f32, decode/config.cuh */
+    static constexpr int ROWS_LANE = 2, ROWS_GROUP = 16;
     static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 32, THREADS = 512;
     static constexpr bool V_IN_K = SHARED;
     static constexpr int STAGES = SHARED ? 4 : 2;

@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     }
 }
 
-template <class T, int D, int DV>
+template <class T, class, int D, int DV>
 static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_t stream) {
     using apart = decode_sm90_shape<T, D, DV, false>;
     using in_k = decode_sm90_shape<T, D, DV, true>;
@@ -82,10 +82,10 @@ static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_
          {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
     };
     /* CTAs that stay: rows of an item are fetched before the last one has ended. */
-    return decode_launch_variants<T>(variants, p, p->multiprocessors, stream);
+    return decode_launch_variants<T>(variants, p, p->of.modify.each, p->multiprocessors, stream);
 }
 
-template <class T, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {
+template <class T, class, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {
     constexpr int apart = decode_sm90_shape<T, D, DV, false>::BYTES;
     constexpr int in_k = decode_sm90_shape<T, D, DV, true>::BYTES;
     return apart > in_k ? apart : in_k;

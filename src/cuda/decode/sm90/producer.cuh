@@ -56,22 +56,27 @@ static __device__ __forceinline__ void decode_sm90_wait_empty(uint32_t barrier, 
 }
 
 /* Copies a warp's rows of a step to panels: four at a time, 128 bytes of each by an instruction. Lane
- * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. */
-template <class shape, int PANELS>
-static __device__ __forceinline__ void decode_sm90_copy(uint32_t to, const char *first,
-                                                        const struct decode_layout &rows,
-                                                        int32_t shift, int32_t places, int from) {
+ * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. REST: rows
+ * go on in a second view, from the address `rest` on. */
+template <class shape, int PANELS, bool REST>
+static __device__ __forceinline__ void
+decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct decode_stored &of,
+                 int32_t shift, int32_t places, int from) {
+    const int32_t size = of.rows.size + (REST ? of.rest.size : 0);
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     to += threadIdx.x / 32 * shape::ROWS_WARP * 128;
 #pragma unroll
     for (int i = 0; i < shape::ROWS_WARP; i += 4) {
         const int32_t place = __shfl_sync(WARP_ALL, places, from + i + sub);
-        const char *const row = decode_row_at(first, rows, shift, place) + 16 * piece;
+        const char *const row = decode_row_at(first, of.rows, shift, place) + 16 * piece;
+        const char *const on =
+            REST ? decode_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece : row;
         const uint32_t at = to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece);
 #pragma unroll
         for (int s = 0; s < PANELS; s++)
-            cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), row + 128 * s,
-                               place >= 0 && 128 * s + 16 * piece < rows.size);
+            cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL),
+                               (128 * s + 16 * piece < of.rows.size ? row : on) + 128 * s,
+                               place >= 0 && 128 * s + 16 * piece < size);
     }
 }
 
@@ -103,6 +108,7 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, item.T);
     const char *const k = decode_head_rows(p.k.rows, item);
+    const char *const rest = decode_head_rows(p.k.rest, item);
     const char *const v = decode_head_rows(p.v.rows, item);
     const int32_t steps = decode_sm90_steps<shape>(item);
     uint32_t at = item.begin + threadIdx.x % 32 / shape::ROWS_WARP * shape::KEYS +
@@ -121,14 +127,14 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity,
                                pending);
         decode_sm90_hand_places<shape>(memory, stage, place, from);
-        decode_sm90_copy<shape, shape::K_PANELS>(to, k, p.k.rows, p.shift, place.row, from);
+        decode_sm90_copy<shape, shape::K_PANELS, true>(to, k, rest, p.k, p.shift, place.row, from);
         decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::K_FULL, step));
         if (shape::V_IN_K)
             continue;
         decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity,
                                pending);
-        decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, p.v.rows, p.shift, place.row,
-                                                 from);
+        decode_sm90_copy<shape, shape::V_PANELS, false>(to + shape::V, v, v, p.v, p.shift,
+                                                        place.row, from);
         decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::V_FULL, step));
     }
 }

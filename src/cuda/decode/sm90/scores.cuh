@@ -17,22 +17,24 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
 #pragma unroll 1
     for (int row = (int)threadIdx.x % 128 / 8; row < shape::M; row += 16) {
         const int32_t query = decode_row_query(p, row);
-        const char *const from =
-            attention_head<T>(p.of.q, item.batch, item.head + decode_row_head(p, row)) +
-            (item.row + query) * p.of.q.stride[2] * (int64_t)sizeof(T) + 16 * piece;
+        const char *const from = decode_q_at<T, false>(p, item, row, 8 * piece);
+        const char *const rest = decode_q_at<T, true>(p, item, row, p.d_first) +
+                                 (8 * piece - p.d_first) * (int32_t)sizeof(T);
         const uint32_t at = to + (uint32_t)(row * 128) + swizzle_piece(row, piece);
         const int32_t dims = row < rows && query < item.rows ? p.of.d_qk - 8 * piece : 0;
+        const int32_t first = p.d_first - 8 * piece;
         if (p.of.q_scale == 1)
 #pragma unroll
             for (int s = 0; s < shape::K_PANELS; s++)
-                cp_async_16_l2_128(at + (uint32_t)(s * shape::Q_PANEL), from + 128 * s,
-                                   64 * s < dims);
+                cp_async_16_l2_128(at + (uint32_t)(s * shape::Q_PANEL),
+                                   (64 * s < first ? from : rest) + 128 * s, 64 * s < dims);
         else
 #pragma unroll 1
             for (int s = 0; s < shape::K_PANELS; s++)
                 shared_store_16(at + (uint32_t)(s * shape::Q_PANEL),
                                 64 * s < dims
-                                    ? attention_load_16<T>(from + 128 * s, 16, p.of.q_scale)
+                                    ? attention_load_16<T>((64 * s < first ? from : rest) + 128 * s,
+                                                           16, p.of.q_scale)
                                     : uint4{0, 0, 0, 0});
     }
     cp_async_wait_all();

@@ -107,7 +107,7 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
 }
 
 /* other: what takes the same image where TMA cannot address the tensors; NULL: nothing. */
-template <class T, int D, int DV, int CONSUMERS>
+template <class T, class, int D, int DV, int CONSUMERS>
 static cudaError_t attention_filled_launch(const struct decode_params *p, cudaStream_t stream,
                                            cudaError_t (*other)(const struct decode_params *,
                                                                 cudaStream_t) = NULL) {
@@ -122,7 +122,7 @@ static cudaError_t attention_filled_launch(const struct decode_params *p, cudaSt
 }
 
 /* Bytes of shared memory of a CTA. */
-template <class T, int D, int DV, int CONSUMERS>
+template <class T, class, int D, int DV, int CONSUMERS>
 static constexpr int64_t attention_filled_shared(void) {
     return sm90_filled_shape<D, DV, CONSUMERS>::BYTES;
 }
