@@ -165,8 +165,8 @@ struct kernel_args {
     const struct problem *problem;
     const tess_target *target;
     struct view q, k, v, o, lse, o_rest;
-    struct view q_rope,
-        k_rope; /* of rope_dims; q_rope lies in q where a run is given none. NULL: 0 */
+    /* The last rope_dims dims; q_rope lies in q where a run is given none. data NULL: rope_dims is 0. */
+    struct view q_rope, k_rope;
     struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
     float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
     struct query_stats stats;  /* backward: in the workspace, of all passes; tess_delta: NULLs, and

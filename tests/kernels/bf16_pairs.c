@@ -38,7 +38,7 @@ static const char *const cases[] = {
     "h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.3,3),lists=kv,page=1,layout=bnhd",
     "h=4,hkv=1,n=70,nkv=700,d=96,dv=48,pattern=window(300,9),vink=1,page=64,alibi=1",
     "h=2,hkv=1,n=150,d=96,dv=48,rope=32,pattern=dense,out32=1",
-    "h=8,hkv=1,n=3,nkv=700,d=96,dv=64,rope=32,block=1x1,pattern=random(0.5,1),vink=1,page=64,seed="
+    "h=8,hkv=1,n=3,nkv=700,d=128,dv=64,rope=64,block=1x1,pattern=random(0.5,1),vink=1,page=64,seed="
     "1",
 };
 
