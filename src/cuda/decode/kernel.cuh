@@ -201,8 +201,8 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
     }
 }
 
-/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q is
- * of type Q. */
+/* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q
+ * has type Q, and o too, unless p->o_f32. */
 template <class T, class Q, int D, int DV, int ROWS, bool SHARED>
 static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t stream) {
     using apart = decode_shape<T, D, DV, ROWS, false, Q>;
@@ -214,7 +214,7 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
          {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
     const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
-    return decode_launch_variants<T>(variants, p, modified, p->image.most_items, stream);
+    return decode_launch_variants<Q>(variants, p, modified, p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */
