@@ -336,6 +336,17 @@ static const struct family family_decode_blocks128 = {
 #define WEIGHED_small_m 1
 #define WEIGHED_small_m_16bit 1
 
+/* Keys of a part at least; 0: the plan's default. Hopper's kernels weigh what combining costs. */
+#define PART_sm90 512
+#define PART_sm90_r192 512
+#define PART_sm90_r64 512
+#define PART_sm90_wide 512
+#define PART_sm90_pair 512
+#define PART_sm80 0
+#define PART_sm80_f32 0
+#define PART_small_m 0
+#define PART_small_m_16bit 0
+
 /* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
@@ -357,6 +368,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .gqa_exact = WHOLE_##its_family,                          \
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
+                                         .part_keys = PART_##its_family,                           \
                                          .workers = forward_workers},                              \
         .own = OF_WIDTHS(its_type, head, head_v, family_##its_family), .unusable = cuda_unusable,  \
         .refuses = forward_refuses, .workspace = attention_workspace, .run = forward_run           \
