@@ -118,7 +118,7 @@ static void caches_draw(struct decoding *t) {
         p->page_size = PICK(41, 0, 1, 2, 16, 64, 256, 4096);
         p->v_in_k = t->v_in_k && PICK(42, 0, 1);
     }
-    if (whole && PICK(43, 0, 1)) {
+    if (whole && !t->blocks && PICK(43, 0, 1)) {
         p->k_type = (tess_type)PICK(44, 0, TESS_E4M3, TESS_E4M3, TESS_E5M2);
         if (!p->v_in_k)
             p->v_type = (tess_type)PICK(45, 0, p->k_type, p->k_type, TESS_E4M3, TESS_E5M2);
@@ -154,9 +154,9 @@ static void problem_draw(struct decoding *t) {
     t->problem.alibi = s.batch == 1 && PICK(28, 0, 0, 1); /* the oracle has one position for all */
     t->problem.dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
     t->v_in_k = t->problem.d_v <= d && PICK(30, 0, 1);
+    t->blocks = blocks && t->problem.scale == 0;
     caches_draw(t);
-    t->blocks = blocks && t->problem.scale == 0 && !t->problem.k_type && !t->problem.v_type &&
-                (t->problem.page_size == 0 || t->problem.page_size >= 16);
+    t->blocks &= t->problem.page_size == 0 || t->problem.page_size >= 16;
 }
 
 /* To be called after a change of k or v. */

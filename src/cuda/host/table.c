@@ -379,51 +379,22 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
-#define WEIGHED_DECODE_16 1
-#define WEIGHED_DECODE_sm90 1
-#define WEIGHED_DECODE_64 0
-#define WEIGHED_DECODE_blocks 1
-#define WEIGHED_DECODE_blocks128 1
-#define PACKED_DECODE_16 16
-#define PACKED_DECODE_sm90 64
-#define PACKED_DECODE_64 64
-#define PACKED_DECODE_blocks 64
-#define PACKED_DECODE_blocks128 0
-/* Whether a CTA has a multiprocessor to itself. */
-#define ALONE_DECODE_16(head) ((head) > DECODE_SHARES)
-#define ALONE_DECODE_sm90(head) 1
-#define ALONE_DECODE_64(head) ((head) > DECODE_SHARES)
-#define ALONE_DECODE_blocks(head) 0
-#define ALONE_DECODE_blocks128(head) 1
-/* Dims as they are computed; 0: those of the problem. */
-#define PADDED_DECODE_16(head) 0
-#define PADDED_DECODE_sm90(head) 0
-#define PADDED_DECODE_64(head) 0
-#define PADDED_DECODE_blocks(head) (head)
-#define PADDED_DECODE_blocks128(head) (head)
-/* The smallest blocks: queries and keys. Lower tiles would be mostly padding. */
-#define BLOCK_DECODE_16                                                                            \
-    { 0 }
-#define BLOCK_DECODE_sm90                                                                          \
-    { 0 }
-#define BLOCK_DECODE_64                                                                            \
-    { 0 }
-#define BLOCK_DECODE_blocks                                                                        \
-    { 8, FILL_GRANULE_LEAST }
-#define BLOCK_DECODE_blocks128                                                                     \
-    { 8, FILL_GRANULE_LEAST }
+#define TILING_DECODE_16(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
+#define TILING_DECODE_sm90(head) .gqa_rows = 64, .whole_shares = 1, .weighed = 1
+#define TILING_DECODE_64(head) .gqa_rows = 64, .whole_shares = (head) > DECODE_SHARES
+/* Of lower or narrower blocks tiles would be mostly padding. */
+#define TILING_BLOCKS(head)                                                                        \
+    .padded_head = (head), .filled_block = {8, FILL_GRANULE_LEAST}, .weighed = 1
+#define TILING_DECODE_blocks(head) .gqa_rows = 64, TILING_BLOCKS(head)
+#define TILING_DECODE_blocks128(head) .whole_shares = 1, TILING_BLOCKS(head)
 #define DECODE_ROW(its_type, its_name, head, head_v, high, v_in_k, bytes, ...)                     \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
         .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
                                          .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
                                                                      bytes, bytes, bytes},         \
-                                         .gqa_rows = PACKED_DECODE_##high,                         \
+                                         TILING_DECODE_##high(head),                               \
                                          .gqa_any = 1,                                             \
-                                         .whole_shares = ALONE_DECODE_##high(head),                \
-                                         .padded_head = PADDED_DECODE_##high(head),                \
-                                         .filled_block = BLOCK_DECODE_##high,                      \
-                                         .weighed = WEIGHED_DECODE_##high,                         \
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \
