@@ -248,10 +248,8 @@ struct tiling {
     int filled;              /* 1: it walks the image that a fill has written: kernel_args.filled */
     int filled_alone;        /* 1: and no lists of the host */
     int64_t filled_block[2]; /* queries and keys of the smallest blocks of filled lists; 0: any */
-    int64_t
-        part_keys; /* keys of a part of filled lists at least, where the caller names none; 0: the
-                          problem's */
-    int gqa_any;   /* 1: any number of query heads is packed together; 0: powers of two */
+    int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
+    int gqa_any;       /* 1: any number of query heads is packed together; 0: powers of two */
     int whole_shares; /* 1: parts of filled lists are whole shares of a worker (struct fill_splits) */
 };
 

@@ -97,11 +97,8 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     r->item_seconds = kernel->cost.item;
     r->key_seconds =
         select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
-    const int64_t part_keys = kernel->tiling->part_keys && !plan->problem.parts_asked
-                                  ? kernel->tiling->part_keys
-                                  : plan->problem.part_keys;
     r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
-                                     .part_keys = part_keys,
+                                     .part_keys = select_part_keys(plan, kernel),
                                      .workers = plan->backend->fill_workers(&plan->target),
                                      .whole = kernel->tiling->whole_shares};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;

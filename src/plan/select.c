@@ -349,14 +349,24 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
-/* How much longer whole tiles take than they would on a device that is never idle: their last wave may
- * be short. Kernels whose parts are combined fill it with them. */
-static double waves(const tess_plan *plan, const struct kernel *kernel, double tiles,
-                    int32_t rows) {
-    const double workers = kernel->tiling->workers && kernel->cost.combine == 0
-                               ? kernel->tiling->workers(kernel, &plan->target, rows)
-                               : 0;
-    return tiles > workers && workers > 0 ? ceil(tiles / workers) * workers / tiles : 1;
+int64_t select_part_keys(const tess_plan *plan, const struct kernel *kernel) {
+    return kernel->tiling->part_keys && !plan->problem.parts_asked ? kernel->tiling->part_keys
+                                                                   : plan->problem.part_keys;
+}
+
+/* Seconds until the last CTA ends, of tiles that take `seconds` on a device that is never idle. Each CTA
+ * takes whole tiles, so the last wave may be short; or long tiles are split and combined. */
+static double waves(const tess_plan *plan, const struct kernel *kernel,
+                    const struct lists_sums *sums, double tiles, int32_t rows, double seconds) {
+    const double workers =
+        kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 0;
+    const double keys = sums->full_keys + sums->masked_keys;
+    const int splits = kernel->cost.combine > 0 &&
+                       keys >= 2 * sums->tiles * (double)select_part_keys(plan, kernel);
+    if (workers <= 1 || tiles <= 0)
+        return seconds;
+    const double whole = seconds * ceil(tiles / workers) * workers / tiles;
+    return splits ? fmin(whole, seconds + kernel->cost.combine) : whole;
 }
 
 /* Compares the heights that the kernel offers and that fit the target, or only the height that the problem
@@ -375,8 +385,8 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
         if (!sums)
             return TESS_OUT_OF_MEMORY;
         weighed[n] = (struct plan_height){
-            *r, select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads) *
-                    waves(plan, kernel, sums->tiles * heads / tile_heads, *r)};
+            *r, waves(plan, kernel, sums, sums->tiles * heads / tile_heads, *r,
+                      select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads))};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;

@@ -37,6 +37,9 @@ tess_status select_filled_rows(const tess_plan *plan, const struct pass *pass, i
 int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
                           const struct kernel *kernel, int32_t rows);
 
+/* Keys of a part of a split tile at least. */
+int64_t select_part_keys(const tess_plan *plan, const struct kernel *kernel);
+
 /* Dims of a key that the kernel multiplies by a row's, over all products. */
 double select_dims(const struct pass *pass, const struct kernel *kernel);
 

@@ -62,21 +62,21 @@ static void scales_draw(tess_problem *p, uint64_t seed, int by_token) {
 }
 
 /* Pages, second views, and types: K and V of q's type, or beside q of f32 of one type of 16 bits; or of 8
- * bits, in rows of whole 16 bytes. */
-static void caches_draw(struct decode_problem *t, uint64_t seed) {
+ * bits, in rows of whole 16 bytes. plain: q's type, and pages alone. */
+static void caches_draw(struct decode_problem *t, uint64_t seed, int plain) {
     tess_problem *p = &t->problem;
     const tess_type of_16 = p->type          ? TESS_F32 /* as q's */
                             : PICK(49, 0, 1) ? TESS_F16
                                              : TESS_BF16;
     p->k_type = p->v_type = of_16;
-    if (PICK(50, 0, 0, 1))
+    if (!plain && PICK(50, 0, 0, 1))
         p->rope_dims = PICK(51, 8, 16, 64) < p->d_qk ? PICK(51, 8, 16, 64) : 8;
     t->v_in_k &= p->d_v <= p->d_qk - p->rope_dims;
     if (PICK(40, 0, 1, 1)) {
         p->page_size = PICK(41, 0, 1, 2, 16, 64, 256, 4096);
         p->v_in_k = t->v_in_k && PICK(42, 0, 1);
     }
-    if ((p->d_qk - p->rope_dims) % 16 == 0 && p->d_v % 16 == 0 && PICK(43, 0, 1)) {
+    if (!plain && (p->d_qk - p->rope_dims) % 16 == 0 && p->d_v % 16 == 0 && PICK(43, 0, 1)) {
         p->k_type = (tess_type)PICK(44, of_16, TESS_E4M3, TESS_E4M3, TESS_E5M2);
         p->v_type = (tess_type)PICK(45, of_16, p->k_type, p->k_type, TESS_E4M3, TESS_E5M2);
     }
@@ -111,6 +111,9 @@ struct decode_problem decode_problem_draw(uint64_t seed) {
     *p = device_problem(&t.sizes, d);
     p->type = (tess_type)PICK(21, TESS_F16, TESS_BF16, TESS_F16, TESS_BF16, TESS_F32);
     p->o_f32 = PICK(52, 0, 0, 0, 1);
+    const int plain = blocks && PICK(71, 1, 1, 1, 0) == 1; /* as Hopper's forward takes it */
+    if (plain)
+        p->type = (tess_type)PICK(72, TESS_F16, TESS_BF16), p->o_f32 = 0;
     p->d_v = PICK(22, 0, 0, 8, 64) ? pick(seed, 23, (const int64_t[]){8, 64, 128}, 3) : d;
     if (p->d_v > 512)
         p->d_v = 512;
@@ -122,7 +125,7 @@ struct decode_problem decode_problem_draw(uint64_t seed) {
     p->alibi = t.sizes.batch == 1 && PICK(28, 0, 0, 1); /* the oracle has one position for all */
     p->dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
     t.v_in_k = p->d_v <= d && PICK(30, 0, 1);
-    caches_draw(&t, seed);
+    caches_draw(&t, seed, plain);
     if (blocks)
         blocks_draw(&t, seed);
     return t;

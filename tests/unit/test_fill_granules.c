@@ -108,8 +108,7 @@ static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t f
         return fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, of,
                                w->bits);
     }
-    const struct list_masked *band =
-        &a->masked[a->masked_ptr[LIST_MASKED_KINDS * T] + (n >> w->each)];
+    const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
     return fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width, of,
                            w->bits);
 }

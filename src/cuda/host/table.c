@@ -293,6 +293,17 @@ static const struct family family_decode_blocks128 = {
 #define WEIGHED_small_m 1
 #define WEIGHED_small_m_16bit 1
 
+/* Keys of a part at least; 0: the plan's default. Hopper's kernels weigh what combining costs. */
+#define PART_sm90 512
+#define PART_sm90_r192 512
+#define PART_sm90_r64 512
+#define PART_sm90_wide 512
+#define PART_sm90_pair 512
+#define PART_sm80 0
+#define PART_sm80_f32 0
+#define PART_small_m 0
+#define PART_small_m_16bit 0
+
 /* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
@@ -315,6 +326,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .gqa_exact = WHOLE_##its_family,                          \
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
+                                         .part_keys = PART_##its_family,                           \
                                          .workers = forward_workers},                              \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0, family_##its_family),                \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
@@ -326,58 +338,24 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
-#define WEIGHED_DECODE_8 1
-#define WEIGHED_DECODE_16 1
-#define WEIGHED_DECODE_sm90 1
-#define WEIGHED_DECODE_32 0
-#define WEIGHED_DECODE_64 0
-#define WEIGHED_DECODE_blocks 1
-#define WEIGHED_DECODE_blocks128 1
-#define PACKED_DECODE_8 8
-#define PACKED_DECODE_16 16
-#define PACKED_DECODE_32 32
-#define PACKED_DECODE_sm90 64
-#define PACKED_DECODE_64 64
-#define PACKED_DECODE_blocks 64
-#define PACKED_DECODE_blocks128 0
-/* Whether a CTA has a multiprocessor to itself. */
-#define ALONE_DECODE_8(head) ((head) > DECODE_SHARES)
-#define ALONE_DECODE_16 ALONE_DECODE_8
-#define ALONE_DECODE_32 ALONE_DECODE_8
-#define ALONE_DECODE_64 ALONE_DECODE_8
-#define ALONE_DECODE_sm90(head) 1
-#define ALONE_DECODE_blocks(head) 0
-#define ALONE_DECODE_blocks128(head) 1
-/* Dims as they are computed; 0: those of the problem. */
-#define PADDED_DECODE_8(head) 0
-#define PADDED_DECODE_16(head) 0
-#define PADDED_DECODE_32(head) 0
-#define PADDED_DECODE_64(head) 0
-#define PADDED_DECODE_sm90(head) 0
-#define PADDED_DECODE_blocks(head) (head)
-#define PADDED_DECODE_blocks128(head) (head)
-/* The smallest blocks: queries and keys. Lower tiles would be mostly padding. */
-#define BLOCK_DECODE_8                                                                             \
-    { 0 }
-#define BLOCK_DECODE_16 BLOCK_DECODE_8
-#define BLOCK_DECODE_32 BLOCK_DECODE_8
-#define BLOCK_DECODE_64 BLOCK_DECODE_8
-#define BLOCK_DECODE_sm90 BLOCK_DECODE_8
-#define BLOCK_DECODE_blocks                                                                        \
-    { 8, FILL_GRANULE_LEAST }
-#define BLOCK_DECODE_blocks128 BLOCK_DECODE_blocks
+#define TILING_DECODE_8(head) .gqa_rows = 8, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
+#define TILING_DECODE_16(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
+#define TILING_DECODE_32(head) .gqa_rows = 32, .whole_shares = (head) > DECODE_SHARES
+#define TILING_DECODE_sm90(head) .gqa_rows = 64, .whole_shares = 1, .weighed = 1
+#define TILING_DECODE_64(head) .gqa_rows = 64, .whole_shares = (head) > DECODE_SHARES
+/* Of lower or narrower blocks tiles would be mostly padding. */
+#define TILING_BLOCKS(head)                                                                        \
+    .padded_head = (head), .filled_block = {8, FILL_GRANULE_LEAST}, .weighed = 1
+#define TILING_DECODE_blocks(head) .gqa_rows = 64, TILING_BLOCKS(head)
+#define TILING_DECODE_blocks128(head) .whole_shares = 1, TILING_BLOCKS(head)
 #define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
         .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
                                          .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
                                                                      bytes, bytes, bytes},         \
-                                         .gqa_rows = PACKED_DECODE_##high,                         \
+                                         TILING_DECODE_##high(head),                               \
                                          .gqa_any = 1,                                             \
-                                         .whole_shares = ALONE_DECODE_##high(head),                \
-                                         .padded_head = PADDED_DECODE_##high(head),                \
-                                         .filled_block = BLOCK_DECODE_##high,                      \
-                                         .weighed = WEIGHED_DECODE_##high,                         \
                                          .filled = 1,                                              \
                                          .filled_alone = 1,                                        \
                                          .part_keys = SCHEDULE_CHUNK},                             \

@@ -163,21 +163,6 @@ static __device__ __forceinline__ uint32_t sm90_v_address(const sm90_cursor &cur
            (uint32_t)(sm90_consumer_dim<shape>(cursor) / 64 * shape::PANEL);
 }
 
-/* V of the step at `cursor`, for a warp that overwrites rows: each has every fourth piece of 8 columns of
- * this consumer's panels. */
-template <class shape>
-static __device__ __forceinline__ uint32_t sm90_v_pieces(const sm90_cursor &cursor) {
-    return sm90_v_address<shape>(cursor, cursor.step) + (uint32_t)(sm90_thread_here() / 32 * 16);
-}
-/* Overwrites this warp's pieces of row 32 i + lane with zeros. */
-template <class shape> static __device__ __forceinline__ void sm90_zero_row(uint32_t v, int i) {
-#pragma unroll
-    for (int j = 0; j < 2 * shape::V_PANELS / shape::DIM_SPLIT; j++)
-        shared_store_16(
-            v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 + (32 * i + warp_lane_here()) * 128),
-            {0, 0, 0, 0});
-}
-
 /* Issues O [64, D_V] (+)= P [64, KEYS] V [KEYS, D_V] of step `step`; `wait` waits for V. Where dims
  * are divided, a consumer has its own part of D_V. */
 template <class T, class shape, class waits>

@@ -34,12 +34,14 @@ static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES
 }
 
 /* Overwrites rows of V past the keys of a granule with zeros: P is 0 there, and 0 times Inf or NaN
- * is NaN. Rows of absent granules are zeros. */
+ * is NaN. Rows of absent granules are zeros. Each warp has every fourth piece of 8 columns of this
+ * consumer's panels. */
 template <class shape>
 static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cursor,
                                                            const struct attention_params &p,
                                                            const struct sm90_records &records) {
-    const uint32_t v = sm90_v_pieces<shape>(cursor);
+    const uint32_t v =
+        sm90_v_address<shape>(cursor, cursor.step) + (uint32_t)(sm90_thread_here() / 32 * 16);
     const int64_t mask = sm90_item<shape>(cursor.memory, cursor.job).mask - records.whole;
     sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, cursor.step);
 #pragma unroll
@@ -48,7 +50,11 @@ static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cu
         const uint64_t keys =
             group < records.whole ? ~UINT64_C(0) : __ldg(p.image.group_keys + mask + group);
         if (keys && !(keys >> (i % 2 * 32 + warp_lane_here()) & 1))
-            sm90_zero_row<shape>(v, i);
+#pragma unroll
+            for (int j = 0; j < 2 * shape::V_PANELS / shape::DIM_SPLIT; j++)
+                shared_store_16(v + (uint32_t)(j / 2 * shape::PANEL + j % 2 * 64 +
+                                               (32 * i + warp_lane_here()) * 128),
+                                {0, 0, 0, 0});
     }
     proxy_fence();
     warpgroup_sync(1 + cursor.consumer);

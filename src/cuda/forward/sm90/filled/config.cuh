@@ -2,7 +2,8 @@
  * Fused attention on Hopper over lists that a fill has written: the kernel of config.cuh, whose producer
  * walks the image's runs itself. No granules are made before the run.
  *
- *   warp 0   items, Q, K, windows        runs -> granules -> TMA tile copies, one for each
+ *   warp 0   items, Q, K, windows        runs -> granules -> TMA tile copies, one for each; or cp.async,
+ *                                        where keys of a granule are not listed, which are not read
  *   warp 1   V                           the same granules
  *   warp 2+  O, lse; items without keys
  *

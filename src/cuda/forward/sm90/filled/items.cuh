@@ -9,9 +9,8 @@
 #include "forward/sm90/filled/config.cuh"
 
 /* An item as consumers and the epilogue know it, `mask` being the key position of query 0; and where its
- * granules are: runs from `first` on, bands from `bands` on. */
+ * granules are. Full runs begin at `first`, and so do bands: a block has a place for either. */
 struct sm90_filled_item : granule_item {
-    int64_t bands;
     int32_t begin, full; /* granules of the tile: before the item, and of full runs */
 };
 
@@ -28,7 +27,6 @@ static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &
     const int64_t n_full = p.full_end[T] - p.full_ptr[T];
     const int64_t n_bands = p.masked_end[band] - p.masked_ptr[band];
     item.first = p.full_ptr[T];
-    item.bands = p.masked_ptr[band];
     int32_t first_count = 0, last_count = 0;
     if (n_full > 0) {
         first_count = p.full[item.first].count;
@@ -67,9 +65,9 @@ sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
 }
 
 /* How many items this CTA has. */
-static __device__ __forceinline__ int64_t sm90_filled_items(const struct decode_params &p) {
+static __device__ __forceinline__ int32_t sm90_filled_items(const struct decode_params &p) {
     const uint32_t items = (uint32_t)fill_least(decode_items(p), INT32_MAX);
-    return items <= blockIdx.x ? 0 : (items - blockIdx.x - 1) / gridDim.x + 1;
+    return items <= blockIdx.x ? 0 : (int32_t)((items - blockIdx.x - 1) / gridDim.x) + 1;
 }
 
 static __device__ __forceinline__ struct work_item sm90_filled_work(const struct decode_params &p,
@@ -100,7 +98,7 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
                  bool batches) {
     const int bits = p.of.granule_bits, each = sm90_filled_each(p);
     const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
-    const struct list_masked *const band = p.masked + item.bands + run;
+    const struct list_masked *const band = p.masked + item.first + run;
     const struct list_run *const whole = p.full + item.first + run;
     int32_t key, count, lo = -FILL_NO_LIMIT, hi = FILL_NO_LIMIT;
     if (at < item.full)

@@ -5,23 +5,6 @@
 #include "forward/sm90/consumer.cuh"
 #include "forward/sm90/filled/config.cuh"
 
-/* Overwrites rows of V that no row of the tile lists, within granules of which some do, with zeros. */
-template <class shape>
-static __device__ __forceinline__ void sm90_filled_zero_rows(const sm90_cursor &cursor, int bits) {
-    const uint32_t v = sm90_v_pieces<shape>(cursor);
-    sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, cursor.step);
-#pragma unroll
-    for (int i = 0; i < shape::KEYS / 32; i++) {
-        const int place = 32 * i + warp_lane_here();
-        const uint32_t window =
-            sm90_filled_granule<shape>(cursor.memory, cursor.step, place >> bits).window;
-        if (window && !fill_window_has(window, place & ((1 << bits) - 1)))
-            sm90_zero_row<shape>(v, i);
-    }
-    proxy_fence();
-    warpgroup_sync(1 + cursor.consumer);
-}
-
 /* Finds which scores of the step at `cursor` count, while its Q K^T is in flight: of each 64 places 16 bits
  * of either row of this thread. */
 template <class shape>
@@ -32,7 +15,6 @@ static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragme
     const int at = sm90_consumer_row<shape>(cursor.consumer) + sm90_thread_here() / 32 * 16 +
                    warp_lane_here() / 4;
     const int32_t rows[2] = {sm90_row_of_head(p, at), sm90_row_of_head(p, at + 8)};
-    bool others = false;
 #pragma unroll
     for (int group = 0; group < shape::GRANULES; group++) {
         uint32_t listed = 0;
@@ -42,13 +24,10 @@ static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragme
                 sm90_filled_granule<shape>(cursor.memory, cursor.step, group * each + i).window;
             const uint32_t both =
                 fill_window_row(window, rows[0], t2) | fill_window_row(window, rows[1], t2) << 16;
-            others |= fill_window_short(window, bits);
             listed |= both << (i << (bits - 2));
         }
         w.listed[group] = shape::CONSUMERS == 1 && cursor.idle ? 0 : listed;
     }
-    if (__any_sync(WARP_ALL, others))
-        sm90_filled_zero_rows<shape>(cursor, bits);
 }
 
 #endif

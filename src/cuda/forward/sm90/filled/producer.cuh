@@ -38,6 +38,37 @@ sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
                                              place.page);
 }
 
+/* The same by cp.async, where some granule has keys that no row lists: these are not read, and places without
+ * a listed key get zeros. Four rows of d elements at a time. */
+template <class shape, int PANELS>
+static __device__ __forceinline__ void
+sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_place &place, int g,
+                     int bits, const struct rows_view &view, int32_t h, int32_t d) {
+    const int piece = warp_lane() % 8;
+    const char *const head =
+        static_cast<const char *>(view.data) + 2 * h * view.stride[1] + 16 * piece;
+#pragma unroll 1
+    for (int i = warp_lane() / 8; i < shape::KEYS; i += 4) {
+        const int of = g + (i >> bits), c = i & ((1 << bits) - 1);
+        const int32_t row = __shfl_sync(WARP_ALL, place.row, of) + c;
+        const int32_t page = __shfl_sync(WARP_ALL, place.page, of);
+        const uint32_t window = __shfl_sync(WARP_ALL, place.granule.window, of);
+        const bool is = fill_window_has(window, c);
+        const char *const from =
+            head + (is ? 2 * (page * view.stride[0] + row * view.stride[2]) : 0);
+        const uint32_t at = tile + (uint32_t)(i * 128) + swizzle_piece(i, piece);
+#pragma unroll
+        for (int s = 0; s < PANELS; s++)
+            cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL), from + 128 * s,
+                               is && 64 * s + 8 * piece < d);
+    }
+    cp_async_wait_all();
+    proxy_fence();
+    __syncwarp();
+    if (warp_lane() == 0)
+        barrier_arrive(barrier);
+}
+
 /* Publishes an item, and loads its Q. */
 template <class shape>
 static __device__ __forceinline__ void
@@ -65,17 +96,15 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
     const int bits = p.of.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
     const struct rows_view &view = IS_K ? p.of.k : p.of.v;
     struct work_item w = sm90_filled_work(p, 0); /* not today's, maybe: it comes with the header */
-    const int64_t end = sm90_filled_items(p);
+    const int32_t end = sm90_filled_items(p);
     uint32_t step = 0, job = 0;
     if (warp_lane() < shape::GRANULES)
         tma_prefetch_map(maps + warp_lane());
     if (IS_K && warp_lane() == 2)
         tma_prefetch_map(map_q);
 #pragma unroll 1
-    for (int64_t i = 0; i < end; i++) {
+    for (int32_t i = 0; i < end; w = sm90_filled_work(p, min(++i, end - 1))) {
         const struct sm90_filled_item item = sm90_filled_item_of(p, w);
-        if (i + 1 < end)
-            w = sm90_filled_work(p, i + 1);
         if (item.count == 0)
             continue;
         if (IS_K)
@@ -86,15 +115,21 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
             struct sm90_filled_place place = {{0, 0}, 0, p.rows};
             if (at + warp_lane() < past)
                 place = sm90_filled_find(p, item, at + warp_lane(), view.stride[0] != 0);
-            __syncwarp();
+            const uint32_t ragged =
+                __ballot_sync(WARP_ALL, fill_window_short(place.granule.window, bits));
 #pragma unroll 1
             for (int32_t g = 0; g < min(past - at, 32); g += each, step++) {
                 const uint32_t stage = ring_stage<shape::STAGES>(step);
+                const uint32_t tile = shared + TILES + stage * TILE;
+                const uint32_t full = shared + FULL + 8 * stage;
                 barrier_wait(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1);
                 if (IS_K)
                     sm90_filled_hand<shape>(memory, step, place.granule, g, each);
-                sm90_filled_tma<shape, PANELS>(shared + TILES + stage * TILE, maps,
-                                               shared + FULL + 8 * stage, place, g, bits, h);
+                if (ragged >> g & ((1u << each) - 1))
+                    sm90_filled_cp_async<shape, PANELS>(tile, full, place, g, bits, view, h,
+                                                        IS_K ? p.of.d_qk : p.of.d_v);
+                else
+                    sm90_filled_tma<shape, PANELS>(tile, maps, full, place, g, bits, h);
             }
         }
     }
