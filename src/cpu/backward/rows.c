@@ -9,6 +9,9 @@
  * of the slopes waits there as well, and is added in the order of the items.
  */
 #include "backward/listed.h"
+#if defined(__AVX512BF16__)
+#include "backward/paired.h"
+#endif
 #include "forward/group.h"
 #include "tile/parallel.h"
 #include "tile/walk.h"
@@ -20,7 +23,10 @@ struct scratch {
     float *factor, *base, *left, *delta; /* of each lane */
     float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
     float *k, *v;           /* rows converted to f32 */
-    struct pairs pairs;
+    struct few few;
+#if defined(__AVX512BF16__)
+    struct paired paired;
+#endif
     float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
 };
 
@@ -29,6 +35,9 @@ struct job {
     char *slots, *scratch;
     size_t slot_size, scratch_size;
     double *d_alibi; /* [items][heads of a tile] */
+#if defined(__AVX512BF16__)
+    struct paired_stores stores;
+#endif
 };
 
 /* Rows of a tile, of all its heads. */
@@ -49,12 +58,17 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->st = carve_take(c, scores, sizeof *s->st);
     s->dp = carve_take(c, scores, sizeof *s->dp);
     s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
-    pairs_take(c, p, &s->pairs);
+    few_take(c, p, &s->few);
     const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
     const int32_t keys = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
     s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof *s->k);
     s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof *s->v);
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
+#if defined(__AVX512BF16__)
+    const int64_t d[] = {p->d_qk, p->d_v};
+    const int summed[] = {s->d_q.d != 0, 0};
+    paired_take(c, lanes, d, summed, &s->paired);
+#endif
     s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
 }
 
@@ -71,6 +85,12 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->d_alibi =
         carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
                          (size_t)args->tile_heads, sizeof *job->d_alibi);
+#if defined(__AVX512BF16__)
+    const struct problem *p = args->problem;
+    const int summed[] = {scratch.d_q.d != 0, 0};
+    job->stores = (struct paired_stores){args, {&args->k, &args->v}, .d = {p->d_qk, p->d_v}};
+    paired_stores_take(c, p->heads_kv, p->n_kv, summed, &job->stores);
+#endif
 }
 
 size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
@@ -110,7 +130,6 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                       .first = row[0],
                       .rows = (row[1] - row[0]) * args->tile_heads};
     scratch_take(&c, args, &it.s);
-    sums_begin(&it.s.d_q, cpu_lanes(it.rows));
     it.list = args->list_of[head] * args->lists->tiles + tile;
     it.listed = cpu_gradients_listed_fit(p) &&
                 listed_pays(p, args->lists, it.list, row[1] - row[0], args->tile_heads);
@@ -131,28 +150,35 @@ static void item_load_rows(const struct item *it, const struct cpu_head *q) {
     }
 }
 
-/* Lanes without a query are as those of empty ones. */
+/* Queries and dO in f32. */
 static void item_load(struct item *it) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
     const struct scratch *s = &it->s;
     const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
     const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
-    const float kept = gradient_kept(p);
     if (it->listed) {
         item_load_rows(it, &q);
-        pairs_load(s->dot, &d_o, it->first, it->rows, p->d_v);
+        few_load(s->dot, &d_o, it->first, it->rows, p->d_v);
     } else {
         it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
                                        p->scale * LOG2_E, s->row);
         cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
     }
+}
+
+/* Lanes without a query are as those of empty ones. */
+static void item_load_stats(const struct item *it) {
+    const struct kernel_args *args = it->args;
+    const struct scratch *s = &it->s;
+    const float kept = gradient_kept(args->problem);
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
         s->base[r] = INFINITY;
         s->left[r] = s->delta[r] = 0;
         if (r >= it->rows)
             continue;
-        const int64_t at = stats_at(p, it->b, it->h + r % it->heads, it->first + r / it->heads);
+        const int64_t at =
+            stats_at(args->problem, it->b, it->h + r % it->heads, it->first + r / it->heads);
         s->base[r] = args->stats.base[at];
         s->left[r] = args->stats.left[at] * kept;
         s->delta[r] = args->stats.delta[at];
@@ -188,18 +214,12 @@ static void slopes_add(const struct item *it, int64_t lane, int vectors, int32_t
     }
 }
 
-/* Adds n >= 1 keys to what the lanes of a group have. mask NULL: every lane lists them all;
- * number: of keys in the superblock, NULL: 0, 1, ... */
-static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
-                      const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
-    const struct problem *p = it->args->problem;
+/* dp of n keys becomes what is multiplied by keys. mask NULL: every lane lists them all; number: of
+ * keys in the superblock, NULL: 0, 1, ... */
+static void group_gradient(const struct item *it, int64_t lane, int vectors, int32_t n,
+                           const uint64_t *mask, const int32_t *number) {
     const struct scratch *s = &it->s;
     const struct modify *m = it->modify;
-    vf top[CPU_VECTORS] = {{0}};
-    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, top);
-    cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
-    if (it->shifted)
-        cpu_multiply(s->st, vectors, n, s->factor + lane);
     if (m && m->capped)
         gradient_slopes(m, s->st, (int64_t)n * vectors, s->slope);
     if (m && modify_scored(m))
@@ -213,6 +233,19 @@ static void group_run(const struct item *it, int64_t lane, int vectors, const fl
         slopes_add(it, lane, vectors, n, number);
     if (m && m->capped)
         gradient_chain(s->dp, s->slope, (int64_t)n * vectors);
+}
+
+/* Adds n >= 1 keys to what the lanes of a group have; mask and number as in group_gradient. */
+static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
+                      const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    vf top[CPU_VECTORS] = {{0}};
+    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, top);
+    cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
+    if (it->shifted)
+        cpu_multiply(s->st, vectors, n, s->factor + lane);
+    group_gradient(it, lane, vectors, n, mask, number);
     if (s->d_q.d)
         cpu_values(s->dp, vectors, key, n, p->d_qk, NULL, s->d_q.near + lane * p->d_qk);
 }
@@ -242,18 +275,47 @@ static void superblock(struct item *it, const struct cpu_keys *keys, const struc
     }
 }
 
+#if defined(__AVX512BF16__)
+/* The same by the unit of bf16_pairs.h. Answers 0 where it may not have these keys. */
+static int superblock_paired(struct item *it, struct cpu_keys *keys) {
+    const struct problem *p = it->args->problem;
+    const int64_t lanes = cpu_lanes(it->rows);
+    const int vectors = (int)(lanes / CPU_LANES);
+    const float factor = (float)(p->scale * LOG2_E);
+    struct paired *a = &it->s.paired;
+    int32_t number[PAIRS_KEYS];
+    if (it->modify)
+        modify_keys(it->modify, keys->key, keys->n);
+    if (!paired_load(a, (struct sums *[]){&it->s.d_q, NULL}, lanes, keys->key, keys->n))
+        return 0;
+    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) {
+        const int32_t n = (int32_t)min_i64(keys->n - j, PAIRS_KEYS);
+        paired_scores(a, 0, vectors, keys->key, j, keys->n, it->s.st);
+        paired_scores(a, 1, vectors, keys->key, j, keys->n, it->s.dp);
+        paired_scale(it->s.st, (int64_t)n * vectors, factor);
+        for (int32_t i = 0; i < n; i++)
+            number[i] = j + i;
+        group_gradient(it, 0, vectors, n, keys->masked ? keys->mask + j : NULL, number);
+        if (it->s.d_q.d)
+            paired_weigh(a, 0, vectors, it->s.dp, j, n);
+    }
+    paired_append(a, keys->n);
+    return 1;
+}
+#endif
+
 /* ---- listed pairs alone ---- */
 
 /* dp = P (left dP - delta) of the set at row r and n keys, 0 past them. */
 static void listed_gradient(const struct scratch *s, int64_t r, int32_t rows, int32_t n) {
     const vf factor = cpu_few_spread(s->factor + r, rows), base = cpu_few_spread(s->base + r, rows);
     const vf left = cpu_few_spread(s->left + r, rows), delta = cpu_few_spread(s->delta + r, rows);
-    const float *st = s->pairs.of.s;
-    float *dp = s->pairs.dp;
+    const float *st = s->few.of.s;
+    float *dp = s->few.dp;
     for (int64_t i = 0; i < cpu_round_up(n, CPU_FEW_STEP) * rows; i += CPU_LANES) {
         const vf p = gradient_weight(v_load(st + i) * factor, base);
         const vf d_s = p * (left * v_load(dp + i) - delta);
-        v_store(dp + i, v_select(pairs_within(i, rows, n), d_s, (vf){0}));
+        v_store(dp + i, v_select(few_within(i, rows, n), d_s, (vf){0}));
     }
 }
 
@@ -264,21 +326,21 @@ static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64
     static const float one[4] = {1, 1, 1, 1};
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
-    const struct pairs *pairs = &s->pairs;
-    shape->queries(s->qt + r * p->d_qk, p->d_qk, pairs->of.q);
-    shape->queries(s->dot + r * p->d_v, p->d_v, pairs->x);
-    cpu_few_scores(shape, pairs->of.q, keys, list, n, p->d_qk, pairs->of.s);
-    cpu_few_scores(shape, pairs->x, values, list, n, p->d_v, pairs->dp);
+    const struct few *few = &s->few;
+    shape->queries(s->qt + r * p->d_qk, p->d_qk, few->of.q);
+    shape->queries(s->dot + r * p->d_v, p->d_v, few->x);
+    cpu_few_scores(shape, few->of.q, keys, list, n, p->d_qk, few->of.s);
+    cpu_few_scores(shape, few->x, values, list, n, p->d_v, few->dp);
     listed_gradient(s, r, shape->rows, n);
-    pairs_expect(pairs, &(struct sums *){&it->s.d_q}, 1, cpu_near(p->d_qk), r, shape->rows, n,
-                 cpu_lanes(it->rows));
-    cpu_few_values(shape, pairs->dp, keys, list, n, p->d_qk, one, s->d_q.near + r * p->d_qk);
+    few_expect(few, &(struct sums *){&it->s.d_q}, 1, cpu_near(p->d_qk), r, shape->rows, n,
+               cpu_lanes(it->rows));
+    cpu_few_values(shape, few->dp, keys, list, n, p->d_qk, one, s->d_q.near + r * p->d_qk);
 }
 
 static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k,
                        const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
-    const struct listed *of = &it->s.pairs.of;
+    const struct listed *of = &it->s.few.of;
     int64_t set;
     memset(of->seen, 0, CPU_TILE_ROWS * sizeof *of->seen);
     for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
@@ -291,7 +353,7 @@ static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k
         for (int64_t r = 0, step = set ? set : CPU_FEW_SET; r < it->rows; r += step) {
             const int32_t listed = set ? listed_list(of, n, r) : n;
             if (listed)
-                listed_add(it, pairs_shape(set, r, it->rows), r, &keys, &values,
+                listed_add(it, few_shape(set, r, it->rows), r, &keys, &values,
                            set ? of->list : of->key, listed);
         }
     }
@@ -321,10 +383,55 @@ static void item_store(struct item *it) {
     const double scale = it->args->problem->scale;
     item_clear_empty(it);
     if (it->listed)
-        pairs_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale);
+        few_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale);
     else
         sums_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale, it->s.row);
 }
+
+/* Nothing has been added. */
+static void item_begin(struct item *it) {
+    sums_begin(&it->s.d_q, cpu_lanes(it->rows));
+    for (int64_t h = 0; it->d_alibi && h < it->heads; h++)
+        it->d_alibi[h] = 0;
+}
+
+/* Adds all keys of the walk. */
+static void item_add(struct item *it, struct walk w, const struct cpu_head *k,
+                     const struct cpu_head *v) {
+    struct cpu_keys keys;
+    item_begin(it);
+    item_load(it);
+    if (it->listed)
+        listed_run(it, &w, k, v);
+    while (walk_next(&w, &keys))
+        superblock(it, &keys, k, v);
+    sums_end(&it->s.d_q, cpu_lanes(it->rows));
+}
+
+#if defined(__AVX512BF16__)
+/* The same by the unit of bf16_pairs.h. Answers 0 where f32 has to be taken. */
+static int item_add_paired(struct item *it, const struct job *job, struct walk w,
+                           const struct cpu_head *k, const struct cpu_head *v) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
+    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
+    const int64_t h_kv = it->h / (p->heads_q / p->heads_kv), lanes = cpu_lanes(it->rows);
+    struct paired *a = &it->s.paired;
+    struct sums *const sums[] = {&it->s.d_q, NULL};
+    struct cpu_keys keys;
+    if (it->listed || !paired_begin(a, &q, &d_o, it->first, it->rows, it->s.row))
+        return 0;
+    item_begin(it);
+    paired_stream(a, job->stores.store, it->b * p->heads_kv + h_kv, k, v);
+    while (walk_next(&w, &keys))
+        if (!superblock_paired(it, &keys))
+            return 0;
+    paired_flush(a, sums, lanes);
+    sums_end(&it->s.d_q, lanes);
+    return !paired_faint(a, sums, it->rows);
+}
+#endif
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
@@ -335,24 +442,23 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     struct modify modify;
-    struct cpu_keys keys;
-    item_load(&it);
+    item_load_stats(&it);
     if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
                      it.rows, LOG2_E))
         it.modify = &modify;
-    if (p->gradients & TESS_GRADIENT_ALIBI) {
+    if (p->gradients & TESS_GRADIENT_ALIBI)
         it.d_alibi = job->d_alibi + number * args->tile_heads;
-        for (int64_t h = 0; h < args->tile_heads; h++)
-            it.d_alibi[h] = 0;
-    }
-    struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
-    if (it.listed)
-        listed_run(&it, &w, &k, &v);
-    while (walk_next(&w, &keys))
-        superblock(&it, &keys, &k, &v);
+    const struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
+#if defined(__AVX512BF16__)
+    unit_begin();
+    if (!item_add_paired(&it, job, w, &k, &v))
+        item_add(&it, w, &k, &v);
+    unit_end();
+#else
+    item_add(&it, w, &k, &v);
+#endif
     if (!it.s.d_q.d)
         return;
-    sums_end(&it.s.d_q, cpu_lanes(it.rows));
     if (work->parts == 1)
         item_store(&it);
     else
@@ -364,6 +470,7 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct combine_item *combine = &job->args->schedule->combines[number];
     struct item it = item_of(job, combine->batch_head, combine->tile, thread);
+    item_begin(&it);
     for (int32_t part = 0; part < combine->parts; part++)
         sums_fold(&it.s.d_q, cpu_lanes(it.rows), slot_of(job, combine->first_slot + part));
     sums_end(&it.s.d_q, cpu_lanes(it.rows));
@@ -389,6 +496,9 @@ tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *
     struct carve c = {.base = args->workspace};
     struct job job;
     job_take(&c, args, &job);
+#if defined(__AVX512BF16__)
+    paired_stores_make(&job.stores);
+#endif
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_Q)
         cpu_for_each(args, args->schedule->n_combines, combine_run, &job);

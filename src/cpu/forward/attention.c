@@ -93,7 +93,7 @@ static void pairs_drop(const struct modify *m, uint32_t *pt, int vectors, int32_
     }
 }
 
-/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
+/* The same by the unit of bf16_pairs.h. Answers 0 where it is not fit for these values. */
 static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
@@ -103,14 +103,16 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
     const int scored = it->modify && modify_scored(it->modify);
     const float factor = scored ? 1 : pairs_factor(p);
     vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
-    if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
+    if (!(pairs_load_values(s->pairs.vt, &it->store, v, keys->key, keys->n, p->d_v, pairs_of_values,
+                            &values) &
+          PAIRS_FIT))
         return 0;
     for (int i = 0; i < vectors; i++)
         top[i] = v_set(-INFINITY);
     for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) { /* a matrix unit works on meanwhile */
         const int32_t n = keys->n - j < PAIRS_KEYS ? keys->n - j : PAIRS_KEYS;
         float *st = s->st + j * vectors * CPU_LANES;
-        unit_scores(&s->pairs, vectors, k, keys->key, j, keys->n, p->d_qk, st);
+        unit_scores(s->pairs.qp, s->pairs.k, vectors, k, keys->key, j, keys->n, p->d_qk, st);
         if (scored)
             pairs_modify(it->modify, pairs_factor(p), st, vectors, j, n);
         if (keys->masked)
@@ -246,9 +248,10 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
 #if defined(__AVX512BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    it.paired = pairs_load_queries(&it.s.pairs, &q, it.first, it.rows, p, it.s.row);
+    it.paired = pairs_load_lanes(it.s.pairs.qp, &q, it.first, it.rows, p->d_qk, p->scale < 0,
+                                 pairs_queries, it.s.row);
     it.listed &= !it.paired;
-    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
+    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv);
 #endif
     it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.listed)
@@ -376,10 +379,11 @@ static void store_run(const void *context, int64_t number, int32_t thread) {
     const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
     const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
     struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
-    struct pairs_store store = pairs_store_of(&job->store, head, p->d_v);
+    struct pairs_store store = pairs_store_of(&job->store, head);
     (void)thread;
     pairs_store_fill(&store, &v, first,
-                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v);
+                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v,
+                     pairs_of_values);
 }
 #endif
 

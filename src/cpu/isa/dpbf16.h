@@ -1,5 +1,5 @@
 /*
- * The unit of pairs.h by vdpbf16ps, which adds two products to each of 16 sums: queries stand in the
+ * The unit of bf16_pairs.h by vdpbf16ps, which adds two products to each of 16 sums: queries stand in the
  * lanes, and a pair of a key's dims, or of two keys' values, is read as one scalar, in place. One
  * group of 1 ... CPU_VECTORS vectors of queries at a time; functions are not inlined, or their
  * sums leave the registers.
@@ -7,7 +7,7 @@
 #ifndef TESSERA_CPU_DPBF16_H
 #define TESSERA_CPU_DPBF16_H
 
-#include "forward/bf16_pairs.h"
+#include "tile/bf16_pairs.h"
 
 #define DPBF16_STEP 4 /* keys of a step of scores; dims of one of values */
 
@@ -105,22 +105,24 @@ static const struct dpbf16_shape {
                      {dpbf16_scores_3, dpbf16_values_3},
                      {dpbf16_scores_4, dpbf16_values_4}};
 
-static inline void unit_scores(const struct pairs *a, int vectors, const struct cpu_head *head,
-                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st) {
+static inline void unit_scores(const uint32_t *xp, uint16_t *copy, int vectors,
+                               const struct cpu_head *head, int32_t *key, int32_t j, int32_t n,
+                               int64_t d, float *st) {
     const uint16_t *row[DPBF16_STEP];
+    (void)copy;
     for (int32_t i = n; i < j + PAIRS_KEYS; i++)
         key[i] = key[n - 1];
     for (int32_t i = 0; i < PAIRS_KEYS && j + i < n; i += DPBF16_STEP) {
         for (int32_t k = 0; k < DPBF16_STEP; k++)
             row[k] = (const uint16_t *)(const void *)cpu_key(head, key[j + i + k]);
-        dpbf16_shapes[vectors - 1].scores(a->qp, row, d, st + i * vectors * CPU_LANES);
+        dpbf16_shapes[vectors - 1].scores(xp, row, d, st + i * vectors * CPU_LANES);
     }
 }
 
-static inline void unit_add_values(const struct pairs *a, const struct pairs_batch *batch,
-                                   int vectors, int64_t d, float *ot) {
+static inline void unit_add_values(const uint32_t *pt, const struct pairs_batch *batch, int vectors,
+                                   int64_t d, float *ot) {
     for (int64_t i = 0; i < d; i += DPBF16_STEP)
-        dpbf16_shapes[vectors - 1].values(a->pt, batch->vt, i, batch->n, ot);
+        dpbf16_shapes[vectors - 1].values(pt, batch->vt, i, batch->n, ot);
 }
 
 #endif
