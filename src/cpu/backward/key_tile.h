@@ -25,6 +25,7 @@ struct queries {
 /* Some of them, side by side. */
 struct part {
     int32_t n;
+    float by; /* what all scores are still to be multiplied by */
     const float *base, *left, *delta, *back;
     const float *factor;         /* NULL: all 1 */
     const uint64_t *mask, *keep; /* mask NULL: all keys list them */
@@ -32,6 +33,7 @@ struct part {
 
 static inline struct part queries_part(const struct queries *of, int32_t from, int32_t n) {
     return (struct part){.n = n,
+                         .by = 1,
                          .base = of->base + from,
                          .left = of->left + from,
                          .delta = of->delta + from,

@@ -38,21 +38,23 @@ static void scores_modify(const struct item *it, const struct part *of, int64_t 
 
 /* st = left P. */
 static void weights_make(const struct scratch *s, const struct part *of, int vectors) {
+    const vf by = v_set(of->by);
     float *st = s->st;
     for (int32_t j = 0; j < of->n; j++) {
         const vf base = v_set(of->base[j]), left = v_set(of->left[j]);
         for (int v = 0; v < vectors; v++, st += CPU_LANES)
-            v_store(st, gradient_weight(v_load(st), base) * left);
+            v_store(st, gradient_weight(v_load(st), by, base) * left);
     }
 }
 
 /* The same, and dp = P (left dP - delta). */
 static void scores_gradient(const struct scratch *s, const struct part *of, int vectors) {
+    const vf by = v_set(of->by);
     float *st = s->st, *dp = s->dp;
     for (int32_t j = 0; j < of->n; j++) {
         const vf base = v_set(of->base[j]), left = v_set(of->left[j]), delta = v_set(of->delta[j]);
         for (int v = 0; v < vectors; v++, st += CPU_LANES, dp += CPU_LANES) {
-            const vf p = gradient_weight(v_load(st), base);
+            const vf p = gradient_weight(v_load(st), by, base);
             v_store(dp, p * (left * v_load(dp) - delta));
             v_store(st, p * left);
         }
@@ -155,11 +157,15 @@ static int superblock_paired(struct item *it, const struct cpu_keys *keys) {
     if (!paired_load(a, (struct sums *[]){&it->s.d_k, &it->s.d_v}, lanes, of->number, of->n))
         return 0;
     for (int32_t j = 0; j < of->n; j += PAIRS_KEYS) {
-        const struct part part = queries_part(of, j, (int32_t)min_i64(of->n - j, PAIRS_KEYS));
+        struct part part = queries_part(of, j, (int32_t)min_i64(of->n - j, PAIRS_KEYS));
         paired_scores(a, 0, vectors, of->number, j, of->n, s->st);
         if (s->d_k.d)
             paired_scores(a, 1, vectors, of->number, j, of->n, s->dp);
-        paired_scale(s->st, (int64_t)part.n * vectors, (float)(p->scale * LOG2_E));
+        part.by = (float)(p->scale * LOG2_E);
+        if (it->modify && modify_scored(it->modify)) {
+            paired_scale(s->st, (int64_t)part.n * vectors, part.by);
+            part.by = 1;
+        }
         group_gradient(it, &part, 0, vectors);
         if (s->d_k.d)
             paired_weigh(a, 0, vectors, s->dp, j, part.n);
@@ -234,7 +240,7 @@ static void listed_gradient(const struct scratch *s, int32_t rows, int32_t n) {
         const vi within = few_within(i, rows, n);
         const vf left = v_load(known[LEFT] + i),
                  by = shifted ? v_load(known[FACTOR] + i) : v_set(1);
-        const vf p = gradient_weight(v_load(st + i) * by, v_load(known[BASE] + i));
+        const vf p = gradient_weight(v_load(st + i), by, v_load(known[BASE] + i));
         v_store(st + i, v_select(within, p * left, (vf){0}));
         if (!s->d_k.d)
             continue;
@@ -400,7 +406,7 @@ static int item_add_paired(struct item *it, const struct work_item *work) {
     struct paired *a = &it->s.paired;
     struct sums *const sums[] = {&it->s.d_k, &it->s.d_v};
     it->paired = !it->listed && paired_begin(a, &k, &v, it->first, it->rows, it->s.row);
-    if (it->paired && item_add(it, work) && !paired_faint(a, sums, it->rows)) {
+    if (it->paired && item_add(it, work) && !paired_faint(a, sums, it->rows, gradient_kept(p))) {
         /* queries were not scaled: item_store and other parts have sums over scaled ones */
         paired_scale(sums[0]->near, cpu_lanes(it->rows) * sums[0]->d / CPU_LANES,
                      (float)(p->scale * LOG2_E));

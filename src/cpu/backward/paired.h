@@ -187,9 +187,11 @@ static inline void paired_append(struct paired *a, int32_t n) {
     a->n += (int32_t)cpu_round_up(n, PAIRS_KEYS);
 }
 
-/* Whether a row of the sums, which are whole, may lack what the unit took for zero. */
-static inline int paired_faint(const struct paired *a, struct sums *const *sums, int64_t rows) {
-    const vf least = v_set(PAIRED_FAINT * (float)a->seen), end = v_set(PAIRED_END);
+/* Whether a row of the sums, which are whole, may lack what the unit took for zero; dP was multiplied
+ * by `kept` at most. */
+static inline int paired_faint(const struct paired *a, struct sums *const *sums, int64_t rows,
+                               float kept) {
+    const vf least = v_set(PAIRED_FAINT * kept * (float)a->seen), end = v_set(PAIRED_END);
     uint32_t faint = 0;
     for (int i = 0; i < 2; i++)
         for (int64_t lane = 0; a->side[i].summed && lane < rows; lane += CPU_LANES) {

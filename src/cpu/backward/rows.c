@@ -8,90 +8,7 @@
  * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient
  * of the slopes waits there as well, and is added in the order of the items.
  */
-#include "backward/listed.h"
-#if defined(__AVX512BF16__)
-#include "backward/paired.h"
-#endif
-#include "forward/group.h"
-#include "tile/parallel.h"
-#include "tile/walk.h"
-
-/* One thread's scratch. */
-struct scratch {
-    struct sums d_q;
-    float *qt, *dot;                     /* panels of queries, scaled, and of dO */
-    float *factor, *base, *left, *delta; /* of each lane */
-    float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
-    float *k, *v;           /* rows converted to f32 */
-    struct few few;
-#if defined(__AVX512BF16__)
-    struct paired paired;
-#endif
-    float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
-};
-
-struct job {
-    const struct kernel_args *args;
-    char *slots, *scratch;
-    size_t slot_size, scratch_size;
-    double *d_alibi; /* [items][heads of a tile] */
-#if defined(__AVX512BF16__)
-    struct paired_stores stores;
-#endif
-};
-
-/* Rows of a tile, of all its heads. */
-static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->tile_heads * args->lists->tile_rows);
-}
-
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
-    const struct problem *p = args->problem;
-    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
-    const size_t scores = CPU_ST_KEYS * CPU_GROUP;
-    sums_take(c, lanes, p->gradients & TESS_GRADIENT_Q ? p->d_qk : 0, &s->d_q);
-    s->qt = carve_take_panel(c, lanes, d_qk, sizeof *s->qt);
-    s->dot = carve_take_panel(c, lanes, d_v, sizeof *s->dot);
-    s->base = carve_take(c, lanes, sizeof *s->base);
-    s->left = carve_take(c, lanes, sizeof *s->left);
-    s->delta = carve_take(c, lanes, sizeof *s->delta);
-    s->st = carve_take(c, scores, sizeof *s->st);
-    s->dp = carve_take(c, scores, sizeof *s->dp);
-    s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
-    few_take(c, p, &s->few);
-    const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
-    const int32_t keys = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
-    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof *s->k);
-    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof *s->v);
-    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
-#if defined(__AVX512BF16__)
-    const int64_t d[] = {p->d_qk, p->d_v};
-    const int summed[] = {s->d_q.d != 0, 0};
-    paired_take(c, lanes, d, summed, &s->paired);
-#endif
-    s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
-}
-
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
-    struct carve one = {0};
-    struct scratch scratch;
-    job->args = args;
-    scratch_take(&one, args, &scratch);
-    c->overflow |= one.overflow;
-    job->slot_size = tile_lanes(args) * (size_t)scratch.d_q.d * sizeof(float);
-    job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
-    job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-    job->d_alibi =
-        carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
-                         (size_t)args->tile_heads, sizeof *job->d_alibi);
-#if defined(__AVX512BF16__)
-    const struct problem *p = args->problem;
-    const int summed[] = {scratch.d_q.d != 0, 0};
-    job->stores = (struct paired_stores){args, {&args->k, &args->v}, .d = {p->d_qk, p->d_v}};
-    paired_stores_take(c, p->heads_kv, p->n_kv, summed, &job->stores);
-#endif
-}
+#include "backward/query_tile.h"
 
 size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
@@ -100,95 +17,12 @@ size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
     return c.overflow ? SIZE_MAX : c.used;
 }
 
-static float *slot_of(const struct job *job, int64_t slot) {
-    return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
-}
-
-/* A tile under way. */
-struct item {
-    const struct kernel_args *args;
-    struct scratch s;
-    int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
-    int64_t first, rows;   /* the first query; rows of all heads together */
-    int64_t list;          /* number T, see lists.h */
-    struct modify *modify; /* NULL where the problem modifies nothing */
-    double *d_alibi;       /* of each head; NULL: not wanted */
-    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
-    int shifted;           /* some factor is not 1 */
-};
-
-static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
-                           int32_t thread) {
-    const struct kernel_args *args = job->args;
-    const struct problem *p = args->problem;
-    const int64_t head = batch_head * args->tile_heads, *row = &args->lists->tile_row[tile];
-    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct item it = {.args = args,
-                      .b = head / p->heads_q,
-                      .h = head % p->heads_q,
-                      .heads = args->tile_heads,
-                      .first = row[0],
-                      .rows = (row[1] - row[0]) * args->tile_heads};
-    scratch_take(&c, args, &it.s);
-    it.list = args->list_of[head] * args->lists->tiles + tile;
-    it.listed = cpu_gradients_listed_fit(p) &&
-                listed_pays(p, args->lists, it.list, row[1] - row[0], args->tile_heads);
-    return it;
-}
-
-/* Queries in rows, scaled; zeros to the end of the last vector. */
-static void item_load_rows(const struct item *it, const struct cpu_head *q) {
-    const struct problem *p = it->args->problem;
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
-        float *row = it->s.qt + r * p->d_qk;
-        it->s.factor[r] = 1;
-        if (r < it->rows)
-            it->s.factor[r] = (float)cpu_load_query(row, cpu_row(q, it->first, r), q->type, p->d_qk,
-                                                    p->scale * LOG2_E);
-        else
-            memset(row, 0, (size_t)p->d_qk * sizeof *row);
-    }
-}
-
-/* Queries and dO in f32. */
-static void item_load(struct item *it) {
-    const struct kernel_args *args = it->args;
-    const struct problem *p = args->problem;
-    const struct scratch *s = &it->s;
-    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
-    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
-    if (it->listed) {
-        item_load_rows(it, &q);
-        few_load(s->dot, &d_o, it->first, it->rows, p->d_v);
-    } else {
-        it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
-                                       p->scale * LOG2_E, s->row);
-        cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
-    }
-}
-
-/* Lanes without a query are as those of empty ones. */
-static void item_load_stats(const struct item *it) {
-    const struct kernel_args *args = it->args;
-    const struct scratch *s = &it->s;
-    const float kept = gradient_kept(args->problem);
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
-        s->base[r] = INFINITY;
-        s->left[r] = s->delta[r] = 0;
-        if (r >= it->rows)
-            continue;
-        const int64_t at =
-            stats_at(args->problem, it->b, it->h + r % it->heads, it->first + r / it->heads);
-        s->base[r] = args->stats.base[at];
-        s->left[r] = args->stats.left[at] * kept;
-        s->delta[r] = args->stats.delta[at];
-    }
-}
-
 /* ---- one superblock ---- */
 
-/* dp = P (left dp - delta). */
-static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, int32_t n) {
+/* dp = P (left dp - delta), P being of scores times `factor`. */
+static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, int32_t n,
+                            float factor) {
+    const vf by = v_set(factor);
     for (int v = 0; v < vectors; v++) {
         const int64_t at = lane + v * CPU_LANES;
         const vf base = v_load(s->base + at), left = v_load(s->left + at);
@@ -196,7 +30,7 @@ static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, 
         const float *st = s->st + v * CPU_LANES;
         float *dp = s->dp + v * CPU_LANES;
         for (int32_t j = 0; j < n; j++, st += vectors * CPU_LANES, dp += vectors * CPU_LANES)
-            v_store(dp, gradient_weight(v_load(st), base) * (left * v_load(dp) - delta));
+            v_store(dp, gradient_weight(v_load(st), by, base) * (left * v_load(dp) - delta));
     }
 }
 
@@ -214,10 +48,11 @@ static void slopes_add(const struct item *it, int64_t lane, int vectors, int32_t
     }
 }
 
-/* dp of n keys becomes what is multiplied by keys. mask NULL: every lane lists them all; number: of
+/* dp of n keys becomes what is multiplied by keys; scores are still to be multiplied by `factor`,
+ * which is 1 where they are modified. mask NULL: every lane lists them all; number: of
  * keys in the superblock, NULL: 0, 1, ... */
 static void group_gradient(const struct item *it, int64_t lane, int vectors, int32_t n,
-                           const uint64_t *mask, const int32_t *number) {
+                           float factor, const uint64_t *mask, const int32_t *number) {
     const struct scratch *s = &it->s;
     const struct modify *m = it->modify;
     if (m && m->capped)
@@ -226,7 +61,7 @@ static void group_gradient(const struct item *it, int64_t lane, int vectors, int
         modify_scores(m, s->st, lane, vectors, n, number);
     if (m && m->drops)
         modify_weights(m, s->dp, lane, vectors, n, number);
-    scores_gradient(s, lane, vectors, n);
+    scores_gradient(s, lane, vectors, n, factor);
     if (mask)
         gradient_clear(s->dp, vectors, n, mask, 0);
     if (it->d_alibi)
@@ -245,7 +80,7 @@ static void group_run(const struct item *it, int64_t lane, int vectors, const fl
     cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
     if (it->shifted)
         cpu_multiply(s->st, vectors, n, s->factor + lane);
-    group_gradient(it, lane, vectors, n, mask, number);
+    group_gradient(it, lane, vectors, n, 1, mask, number);
     if (s->d_q.d)
         cpu_values(s->dp, vectors, key, n, p->d_qk, NULL, s->d_q.near + lane * p->d_qk);
 }
@@ -281,6 +116,7 @@ static int superblock_paired(struct item *it, struct cpu_keys *keys) {
     const struct problem *p = it->args->problem;
     const int64_t lanes = cpu_lanes(it->rows);
     const int vectors = (int)(lanes / CPU_LANES);
+    const int scored = it->modify && modify_scored(it->modify);
     const float factor = (float)(p->scale * LOG2_E);
     struct paired *a = &it->s.paired;
     int32_t number[PAIRS_KEYS];
@@ -292,10 +128,12 @@ static int superblock_paired(struct item *it, struct cpu_keys *keys) {
         const int32_t n = (int32_t)min_i64(keys->n - j, PAIRS_KEYS);
         paired_scores(a, 0, vectors, keys->key, j, keys->n, it->s.st);
         paired_scores(a, 1, vectors, keys->key, j, keys->n, it->s.dp);
-        paired_scale(it->s.st, (int64_t)n * vectors, factor);
+        if (scored)
+            paired_scale(it->s.st, (int64_t)n * vectors, factor);
         for (int32_t i = 0; i < n; i++)
             number[i] = j + i;
-        group_gradient(it, 0, vectors, n, keys->masked ? keys->mask + j : NULL, number);
+        group_gradient(it, 0, vectors, n, scored ? 1 : factor, keys->masked ? keys->mask + j : NULL,
+                       number);
         if (it->s.d_q.d)
             paired_weigh(a, 0, vectors, it->s.dp, j, n);
     }
@@ -313,7 +151,7 @@ static void listed_gradient(const struct scratch *s, int64_t r, int32_t rows, in
     const float *st = s->few.of.s;
     float *dp = s->few.dp;
     for (int64_t i = 0; i < cpu_round_up(n, CPU_FEW_STEP) * rows; i += CPU_LANES) {
-        const vf p = gradient_weight(v_load(st + i) * factor, base);
+        const vf p = gradient_weight(v_load(st + i), factor, base);
         const vf d_s = p * (left * v_load(dp + i) - delta);
         v_store(dp + i, v_select(few_within(i, rows, n), d_s, (vf){0}));
     }
@@ -429,7 +267,7 @@ static int item_add_paired(struct item *it, const struct job *job, struct walk w
             return 0;
     paired_flush(a, sums, lanes);
     sums_end(&it->s.d_q, lanes);
-    return !paired_faint(a, sums, it->rows);
+    return !paired_faint(a, sums, it->rows, gradient_kept(p));
 }
 #endif
 
