@@ -44,28 +44,27 @@ static const char *const cases[] = {
 
 #define BACKWARD(words) words ",op=backward"
 static const char *const gradient_cases[] = {
-    BACKWARD("h=2,hkv=1,n=300,d=64,pattern=dense"),
-    BACKWARD("h=4,hkv=2,b=2,n=257,d=32,dv=96,pattern=causal,threads=3,dlse=1"),
-    BACKWARD("h=2,n=400,d=128,block=64x64,pattern=window(150,20),split=128,layout=bnhd"),
+    BACKWARD("h=2,hkv=1,n=150,nkv=200,d=64,pattern=dense"),
+    BACKWARD("h=4,hkv=2,b=2,n=130,d=32,dv=96,pattern=causal,threads=3,dlse=1"),
+    BACKWARD("h=1,n=400,d=128,block=64x64,pattern=window(150,20),split=128,layout=bnhd"),
     BACKWARD("h=1,n=70,nkv=1300,d=64,pattern=dense"), /* sums are folded */
     BACKWARD("h=1,n=700,nkv=70,d=32,pattern=dense,fill=positive"),
     BACKWARD("h=2,n=130,d=96,dv=64,block=8x8,pattern=random(0.5,3),lists=kv,tile=64"),
     BACKWARD("h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.6,3),lists=kv,tile=16"),
     BACKWARD("h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5"),
-    BACKWARD("h=1,n=60,nkv=200,d=512,dv=32,pattern=dense,layout=padded"),
-    BACKWARD("h=2,n=150,d=64,pattern=dense,grads=k"),
-    BACKWARD("h=2,n=150,d=64,pattern=causal,grads=v"),
+    BACKWARD("h=1,n=40,nkv=100,d=512,dv=32,pattern=dense,layout=padded"),
+    BACKWARD("h=1,n=150,d=64,pattern=dense,grads=k"),
+    BACKWARD("h=1,n=150,d=64,pattern=causal,grads=v"),
     BACKWARD("h=2,n=150,d=64,pattern=dense,alibi=1,grads=a"),
     BACKWARD(
         "h=2,n=70,nkv=300,d=64,pattern=causal,softcap=20,alibi=1,sink=1,dropout=0.2,grads=qkvas"),
     BACKWARD("h=8,hkv=1,n=40,nkv=300,d=64,pattern=window(90,9),softcap=9,alibi=1,dropout=0.2"),
-    BACKWARD("h=1,n=200,d=64,pattern=dense,fill=subnormal"), /* f32 takes these */
+    BACKWARD("h=1,n=100,d=64,pattern=dense,fill=subnormal"), /* f32 takes these */
     BACKWARD("h=1,n=200,d=64,pattern=dense,fill=tiny"),
-    BACKWARD("h=1,n=200,d=64,pattern=dense,fill=huge"),
-    BACKWARD("h=1,n=200,d=64,pattern=dense,fill=large"),
-    BACKWARD("h=1,n=200,d=64,pattern=dense,fill=inf"),
-    BACKWARD("h=2,n=300,d=64,block=64x64,pattern=random(0.6,2),fill=nank"),
-    BACKWARD("h=2,n=300,d=64,block=64x64,pattern=random(0.6,2),fill=nanv"),
+    BACKWARD("h=1,n=100,d=64,pattern=dense,fill=huge"),
+    BACKWARD("h=1,n=100,d=64,pattern=dense,fill=large"),
+    BACKWARD("h=1,n=100,d=64,pattern=dense,fill=inf"),
+    BACKWARD("h=1,n=260,d=64,block=64x64,pattern=random(0.6,2),fill=nank"),
 };
 
 /* A case in which the unit is not fit for some values between others: those of keys 256 ... 383. */
