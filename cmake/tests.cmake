@@ -147,7 +147,8 @@ if(TARGET tessera_cpu_amx)
     target_compile_definitions(avx512bf16 PRIVATE LEVEL="avx512bf16")
     target_link_libraries(avx512bf16 PRIVATE tessera_warnings lab)
     add_test(NAME avx512bf16 COMMAND avx512bf16)
-    tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c INCLUDES include src src/cpu)
+    tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c src/cpu/backward/keys.c
+        src/cpu/backward/rows.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>

@@ -1017,7 +1017,7 @@ TESS_API tess_status tess_struct_init(const char *name, void *object, size_t siz
                                       tess_error *error);
 
 /* The best instruction-set level that this machine's CPU kernels use: "amx" or "avx512bf16" (bf16
- * attention alone; all else then uses the next), "avx512", "avx2", "neon" or "portable". The
+ * attention and its backward; all else then uses the next), "avx512", "avx2", "neon" or "portable". The
  * environment variable TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all else;
  * the latter is chosen on AMD's processors only, Intel's are faster without); for a name that does
  * not exist or that the machine lacks this is "none", and planning for the CPU answers

@@ -48,6 +48,15 @@ class Problem(Struct):
         ("tile_rows", c_int64), ("part_keys", c_int64)]
 
 
+class BackwardProblem(Problem):
+    """With the fields after those, up to the backward's."""
+
+    _fields_ = [("softcap", c_double), ("alibi", c_int64), ("sink", c_int64), ("dropout", c_double)] + [
+        (name, c_int64) for name in ("batch_offset", "head_offset", "query_offset", "key_offset",
+                                     "whole_heads_q", "whole_n_q", "whole_n_kv", "key_positions")] + [
+        ("operation", c_int), ("gradients", c_int64), ("spill_size", c_int64), ("o_rest", c_int64)]
+
+
 class PlanInfo(Struct):
     _fields_ = [("struct_size", c_size_t)] + [
         (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "tile_heads",
@@ -70,6 +79,12 @@ class Arguments(Struct):
     _fields_ = [("struct_size", c_size_t)] + [(name, POINTER(Tensor)) for name in "qkvo"] + [
         ("lse", POINTER(Tensor)), ("values", c_void_p), ("workspace", c_void_p),
         ("workspace_size", c_size_t), ("image", c_void_p), ("image_size", c_size_t)]
+
+
+class BackwardArguments(Arguments):
+    _fields_ = [(name, c_void_p) for name in ("alibi", "sink", "seed", "key_positions")] + [
+        (name, POINTER(Tensor)) for name in ("o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v")] + [
+        (name, c_void_p) for name in ("d_alibi", "d_sink")]
 
 
 class DevicePattern(Struct):
@@ -252,3 +267,38 @@ class Attention:
 
     def run(self, stream=0):
         self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
+
+
+class Backward:
+    """A plan of the backward on the CPU with its workspace, over PyTorch tensors [B, H, N, D]."""
+
+    GRADIENT_STAGES = (4, 5, 6)  # delta, over keys, over rows
+
+    def __init__(self, library, pattern, inputs, lse, gradients, dtype, threads=0):
+        """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v."""
+        import torch
+
+        self.library, self.plan = library, c_void_p()
+        self.tensors = (*inputs, lse, *gradients)  # whose memory runs use
+        self.views = [Attention.view(x, "f32" if x is lse else dtype) for x in self.tensors]
+        problem, target = BackwardProblem(), Target()
+        library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
+        problem.operation, problem.threads = 1, threads
+        library.call("tess_target_query", byref(target), BACKENDS["cpu"], -1)
+        library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
+        size = library.c.tess_plan_workspace_size(self.plan)
+        self.memory = torch.empty(size + 64, dtype=torch.uint8)
+        self.arguments = BackwardArguments(workspace=(self.memory.data_ptr() + 63) // 64 * 64,
+                                           workspace_size=size)
+        for name, view in zip(("q", "k", "v", "o", "d_o", "lse", "d_q", "d_k", "d_v"), self.views):
+            setattr(self.arguments, name, ctypes.pointer(view))
+
+    def __del__(self):
+        self.library.c.tess_plan_free(self.plan)
+
+    def kernel(self):
+        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in self.GRADIENT_STAGES)
+        return "+".join(name.decode() for name in names if name)
+
+    def run(self):
+        self.library.call("tess_run", self.plan, byref(self.arguments), None)

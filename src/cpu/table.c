@@ -189,20 +189,21 @@ static const char *pairs_refuse(const struct problem *p) {
         return "it needs d_qk in multiples of 32 and d_v of 16";
     if (p->rope_dims % 32 != 0)
         return "it needs rope_dims in multiples of 32";
+    if (p->operation == TESS_ATTENTION_BACKWARD && p->d_v % 32 != 0)
+        return "it needs d_qk and d_v in multiples of 32";
     if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
         return "it needs |scale| * log2(e) between 2^-6 and 2^30";
     return NULL;
 }
 
-static const char *avx512bf16_attention_refuses(const struct kernel *kernel,
-                                                const struct problem *p,
-                                                const tess_target *target) {
+static const char *avx512bf16_pairs_refuse(const struct kernel *kernel, const struct problem *p,
+                                           const tess_target *target) {
     const char *why = pairs_refuse(p);
     return why ? why : avx512bf16_refuses(kernel, p, target);
 }
 
-static const char *amx_attention_refuses(const struct kernel *kernel, const struct problem *p,
-                                         const tess_target *target) {
+static const char *amx_pairs_refuse(const struct kernel *kernel, const struct problem *p,
+                                    const tess_target *target) {
     const char *why = pairs_refuse(p);
     if (!why)
         why = amx_refuses(kernel, p, target);
@@ -245,18 +246,27 @@ static const char *amx_attention_refuses(const struct kernel *kernel, const stru
                .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
-#define KERNEL_PAIRS(level, row_dim, key)                                                          \
+#define KERNEL_PAIRS_OF(level, stem, its_stage, tiles, ...)                                        \
     {                                                                                              \
-        .name = "cpu_attention_" #level, .stage = TESS_STAGE_ATTENTION, .tiling = &pairs_tiling,   \
-        .unusable = level##_unusable,                                                              \
-        .cost = {.item = 1e-6, .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9},      \
-        .refuses = level##_attention_refuses, .workspace = cpu_attention_workspace_##level,        \
-        .run = cpu_attention_##level                                                               \
+        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tiling = tiles,                      \
+        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_pairs_refuse,      \
+        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
     }
+#define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
+    KERNEL_PAIRS_OF(level, attention, TESS_STAGE_ATTENTION, &pairs_tiling, .item = 1e-6,           \
+                    .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                 \
+        KERNEL_PAIRS_OF(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &keys_tiling,              \
+                        .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,    \
+                        .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9,                         \
+                        .listed_key_dim = 0.032e-9),                                               \
+        KERNEL_PAIRS_OF(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &rows_tiling,              \
+                        .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,    \
+                        .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9,                         \
+                        .listed_key_dim = 0.032e-9)
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
-    KERNEL_PAIRS(amx, 0.0038e-9, 0.09e-9),
-    KERNEL_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9),
+    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9), /* the backward: not measured */
+    KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9),
     KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9, 0.75e-9),
     KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9, 1.3e-9),
 #elif defined(__aarch64__) /* never measured: as portable */

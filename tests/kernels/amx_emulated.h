@@ -1,5 +1,5 @@
 /*
- * The matrix unit of AMX in plain C, included before attention.c by the compiler's command line:
+ * The matrix unit of AMX in plain C, included before a stem by the compiler's command line:
  * what the level computes is then tested on processors without one. As the unit does it, subnormal
  * inputs and results count as zero; each sum takes its products in order.
  */

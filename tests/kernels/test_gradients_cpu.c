@@ -104,6 +104,35 @@ static void patterns(void **state) {
                                                    .part_keys = i % 2 ? 128 : 0});
 }
 
+/* Dims that levels with bf16 in pairs take, runs that lie side by side and others, tiles of one to
+ * four vectors, heads packed in a tile, and parts. */
+static void bf16_in_pairs(void **state) {
+    static const char *const specs[] = {"dense", "causal", "window(90,20)", "random(0.6,3)"};
+    static const int64_t dims[][2] = {{32, 32}, {64, 96}, {128, 64}};
+    static const int32_t tiles[][2] = {{64, 64}, {32, 48}, {16, 16}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(specs); i++)
+        for (size_t d = 0; d < COUNT(dims); d++)
+            setting_is_right(&(struct setting){.batch = 2,
+                                               .heads_q = 4,
+                                               .heads_kv = 2,
+                                               .tile_heads = d == 1 ? 2 : 1,
+                                               .n_q = 150,
+                                               .n_kv = 277,
+                                               .d_qk = dims[d][0],
+                                               .d_v = dims[d][1],
+                                               .spec = specs[i],
+                                               .block_q = d == 2 ? 16 : 64,
+                                               .tile_rows = tiles[d][0] / (d == 1 ? 2 : 1),
+                                               .tile_keys = tiles[d][1],
+                                               .apart = i % 2 == 0,
+                                               .poison = 1,
+                                               .type = TESS_BF16,
+                                               .out = d == 1 ? TESS_F32 : TESS_BF16,
+                                               .o_f32 = d == 0,
+                                               .part_keys = i == 0 ? 128 : 0});
+}
+
 /* Few pairs of each tile, over lists so long that sums are folded. */
 static void listed_pairs_alone(void **state) {
     static const int64_t blocks[] = {1, 2, 4};
@@ -237,10 +266,9 @@ static const struct setting for_bits = {.heads_q = 4,
                                         .sink = 1,
                                         .dropped = 3000};
 
-static void threads_change_no_bit(void **state) {
+static void threads_change_no_bit_of(const struct setting *setting) {
     struct run r;
-    (void)state;
-    run_make(&r, &for_bits);
+    run_make(&r, setting);
     run_passes(&r, 1, ALL);
     assert_true(r.rows.n_combines > 0 && r.keys.n_combines > 0);
     const uint64_t q = bits_of(&r.d_q), k = bits_of(&r.d_k), v = bits_of(&r.d_v);
@@ -256,10 +284,17 @@ static void threads_change_no_bit(void **state) {
     run_free(&r);
 }
 
-static void what_else_is_wanted_changes_no_bit(void **state) {
-    struct run r;
+static void threads_change_no_bit(void **state) {
+    struct setting pairs = for_bits;
     (void)state;
-    run_make(&r, &for_bits);
+    pairs.d_qk = 64, pairs.block_q = 32, pairs.type = TESS_BF16;
+    threads_change_no_bit_of(&for_bits);
+    threads_change_no_bit_of(&pairs);
+}
+
+static void what_else_changes_no_bit_of(const struct setting *setting) {
+    struct run r;
+    run_make(&r, setting);
     run_passes(&r, 2, ALL);
     const struct tensor *const of[] = {&r.d_q, &r.d_k, &r.d_v};
     const uint64_t bits[] = {bits_of(of[0]), bits_of(of[1]), bits_of(of[2])};
@@ -281,6 +316,14 @@ static void what_else_is_wanted_changes_no_bit(void **state) {
         (void)poisoned;
     }
     run_free(&r);
+}
+
+static void what_else_is_wanted_changes_no_bit(void **state) {
+    struct setting pairs = for_bits;
+    (void)state;
+    pairs.d_qk = 64, pairs.block_q = 32, pairs.type = TESS_BF16;
+    what_else_changes_no_bit_of(&for_bits);
+    what_else_changes_no_bit_of(&pairs);
 }
 
 /* A query that counts as empty, whatever it lists, gives and gets nothing. */
@@ -335,6 +378,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(head_sizes),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(bf16_in_pairs),
         cmocka_unit_test(listed_pairs_alone),
         cmocka_unit_test(heads_and_tiles),
         cmocka_unit_test(modifiers),

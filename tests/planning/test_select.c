@@ -4,7 +4,7 @@
 /* What every CPU kernel of its stage computes. */
 static tess_problem problem_for_all(int64_t n) {
     tess_problem p = problem_make(n);
-    p.type = TESS_BF16, p.d_qk = 32, p.d_v = 16;
+    p.type = TESS_BF16, p.d_qk = p.d_v = 32;
     return p;
 }
 

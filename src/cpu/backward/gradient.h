@@ -14,9 +14,9 @@ static inline void gradient_clear(float *st, int vectors, int32_t n, const uint6
             v_store(st, v_pick((uint32_t)(mask[j] >> (lane + v * CPU_LANES)), v_load(st), (vf){0}));
 }
 
-/* P = 2^(score - base). It is at most 1, but for what rounding did to a large base. */
-V_INLINE vf gradient_weight(vf score, vf base) {
-    return v_exp2(v_min((vf){0}, score - base));
+/* P = 2^(score by - base). It is at most 1, but for what rounding did to a large base. */
+V_INLINE vf gradient_weight(vf score, vf by, vf base) {
+    return v_exp2(v_min((vf){0}, v_fma(score, by, -base)));
 }
 
 /* 1 - tanh(x)^2, the derivative of softcap: 4 e / (1 + e)^2 with e = exp(-2 |x|), since 1 -

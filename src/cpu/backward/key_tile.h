@@ -4,19 +4,44 @@
 #define TESSERA_CPU_KEY_TILE_H
 
 #include "backward/listed.h"
+#if defined(__AVX512BF16__)
+#include "backward/paired.h"
+#endif
 #include "tile/parallel.h"
 #include "tile/walk.h"
 
 /* Queries of a superblock, or those that a group of lanes meets. */
 struct queries {
     int32_t n;
-    int masked, shifted;                      /* some factor is not 1 */
+    int masked, shifted; /* some factor is not 1 */
+    int32_t number[CPU_KEYS + CPU_KEYS_SLACK];
     const float *q[CPU_ROWS], *d_o[CPU_ROWS]; /* scaled, and as they are; f32 */
     float base[CPU_KEYS], left[CPU_KEYS], delta[CPU_KEYS];
     float factor[CPU_KEYS];                  /* what scores have still to be multiplied by */
     float back[CPU_KEYS];                    /* from the superblock's first query */
     uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
 };
+
+/* Some of them, side by side. */
+struct part {
+    int32_t n;
+    float by; /* what all scores are still to be multiplied by */
+    const float *base, *left, *delta, *back;
+    const float *factor;         /* NULL: all 1 */
+    const uint64_t *mask, *keep; /* mask NULL: all keys list them */
+};
+
+static inline struct part queries_part(const struct queries *of, int32_t from, int32_t n) {
+    return (struct part){.n = n,
+                         .by = 1,
+                         .base = of->base + from,
+                         .left = of->left + from,
+                         .delta = of->delta + from,
+                         .back = of->back + from,
+                         .factor = of->shifted ? of->factor + from : NULL,
+                         .mask = of->masked ? of->mask + from : NULL,
+                         .keep = of->keep + from};
+}
 
 /* What is known of the queries of a superblock whose listed pairs alone are computed; and of
  * those of a set, in the order of its scores (tile/micro_dims.h). */
@@ -35,16 +60,22 @@ struct scratch {
     float *st, *dp,
         *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
     float *q, *d_o; /* rows scaled, rows converted to f32 */
-    struct pairs pairs;
+    struct few few;
     struct side side;
     float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
     struct queries *queries, *met;
+#if defined(__AVX512BF16__)
+    struct paired paired;
+#endif
 };
 
 struct job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
+#if defined(__AVX512BF16__)
+    struct paired_stores stores;
+#endif
 };
 
 static size_t tile_lanes(const struct kernel_args *args) {
@@ -73,13 +104,18 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
     const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
     const int32_t most = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
-    pairs_take(c, p, &s->pairs);
+    few_take(c, p, &s->few);
     side_take(c, (size_t)some, &s->side);
     s->q = carve_take_panel(c, (size_t)most, d_qk, sizeof *s->q);
     s->d_o = carve_take(c, cpu_gather_size(p->type, most, p->d_v), sizeof *s->d_o);
     s->queries = carve_take(c, 1, sizeof *s->queries);
     s->met = carve_take(c, 1, sizeof *s->met);
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
+#if defined(__AVX512BF16__)
+    const int64_t d[] = {p->d_qk, p->d_v};
+    const int summed[] = {s->d_k.d != 0, s->d_v.d != 0};
+    paired_take(c, lanes, d, summed, &s->paired);
+#endif
 }
 
 /* A slot:  | dK panel | dV panel | */
@@ -94,6 +130,11 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)p->threads, one.used);
+#if defined(__AVX512BF16__)
+    const int summed[] = {scratch.d_k.d != 0, scratch.d_v.d != 0};
+    job->stores = (struct paired_stores){args, {&args->q, &args->d_o}, .d = {p->d_qk, p->d_v}};
+    paired_stores_take(c, p->heads_q, p->n_q, summed, &job->stores);
+#endif
 }
 
 static float *slot_of(const struct job *job, int64_t slot) {
@@ -109,7 +150,10 @@ struct item {
     int64_t h;             /* the query head that is met now */
     int listed;            /* only listed pairs are computed: sums and operands stand in rows */
     struct modify *modify; /* its score modifiers; NULL: none */
-    int keys, values;      /* dK is wanted, dV is */
+#if defined(__AVX512BF16__)
+    const struct paired_stores *stores;
+    int paired; /* products are of the unit of bf16_pairs.h */
+#endif
     float distance[CPU_TILE_ROWS]; /* j - p of each key and the superblock's first query */
 };
 
@@ -141,8 +185,6 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                       .first = row[0],
                       .rows = row[1] - row[0]};
     scratch_take(&c, args, &it.s);
-    sums_begin(&it.s.d_k, cpu_lanes(it.rows));
-    sums_begin(&it.s.d_v, cpu_lanes(it.rows));
     const int64_t group = args->problem->heads_q / args->problem->heads_kv;
     it.listed = item_listed(&it, args->list_of + batch_head * group);
     return it;
@@ -183,14 +225,12 @@ static float query_scale(float *out, const char *row, tess_type type, int64_t d,
     return 1;
 }
 
-/* The queries of `keys` that are not empty. */
-static void queries_load(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
+/* The queries of `keys` that are not empty, but for their rows. */
+static void queries_list(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
-    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
-    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
     const float kept = gradient_kept(p);
-    int32_t number[CPU_KEYS + CPU_KEYS_SLACK], n = 0;
+    int32_t *number = to->number, n = 0;
     to->masked = keys->masked;
     to->shifted = 0;
     for (int32_t j = 0; j < keys->n; j++) {
@@ -202,20 +242,29 @@ static void queries_load(const struct item *it, const struct cpu_keys *keys, str
         to->delta[n] = args->stats.delta[at];
         n += to->base[n] != INFINITY;
     }
-    for (int32_t j = 0; j < n; j++) {
-        to->q[j] = it->s.q + j * p->d_qk;
-        to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, number[j]), p->type,
-                                    p->d_qk, p->scale * LOG2_E);
-        to->shifted |= to->factor[j] != 1;
+    for (int32_t j = 0; j < n; j++)
         to->back[j] = (float)(number[j] - number[0]);
-    }
     to->n = n;
-    cpu_rows_end(to->q, n);
-    cpu_gather(to->d_o, &d_o, number, n, p->d_v, it->s.d_o);
     if (it->modify && it->modify->drops)
         draw_queries(it->modify, it->first, it->rows, number, n, to->keep);
     if (it->modify)
         it->modify->first = n ? number[0] : 0;
+}
+
+/* Their rows, in f32. */
+static void queries_load(const struct item *it, struct queries *to) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    for (int32_t j = 0; j < to->n; j++) {
+        to->q[j] = it->s.q + j * p->d_qk;
+        to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, to->number[j]), p->type,
+                                    p->d_qk, p->scale * LOG2_E);
+        to->shifted |= to->factor[j] != 1;
+    }
+    cpu_rows_end(to->q, to->n);
+    cpu_gather(to->d_o, &d_o, to->number, to->n, p->d_v, it->s.d_o);
 }
 
 /* Those that a group of lanes lists, with its own masks. */

@@ -21,8 +21,7 @@ size_t CPU_NAME(gradient_keys_workspace)(const struct kernel_args *args) {
 /* ---- one superblock ---- */
 
 /* Softcap and ALiBi on scores of the keys at `lane`. */
-static void scores_modify(const struct item *it, const struct queries *of, int64_t lane,
-                          int vectors) {
+static void scores_modify(const struct item *it, const struct part *of, int64_t lane, int vectors) {
     const struct modify *m = it->modify;
     const struct scratch *s = &it->s;
     if (m->capped) {
@@ -38,22 +37,24 @@ static void scores_modify(const struct item *it, const struct queries *of, int64
 }
 
 /* st = left P. */
-static void weights_make(const struct scratch *s, const struct queries *of, int vectors) {
+static void weights_make(const struct scratch *s, const struct part *of, int vectors) {
+    const vf by = v_set(of->by);
     float *st = s->st;
     for (int32_t j = 0; j < of->n; j++) {
         const vf base = v_set(of->base[j]), left = v_set(of->left[j]);
         for (int v = 0; v < vectors; v++, st += CPU_LANES)
-            v_store(st, gradient_weight(v_load(st), base) * left);
+            v_store(st, gradient_weight(v_load(st), by, base) * left);
     }
 }
 
 /* The same, and dp = P (left dP - delta). */
-static void scores_gradient(const struct scratch *s, const struct queries *of, int vectors) {
+static void scores_gradient(const struct scratch *s, const struct part *of, int vectors) {
+    const vf by = v_set(of->by);
     float *st = s->st, *dp = s->dp;
     for (int32_t j = 0; j < of->n; j++) {
         const vf base = v_set(of->base[j]), left = v_set(of->left[j]), delta = v_set(of->delta[j]);
         for (int v = 0; v < vectors; v++, st += CPU_LANES, dp += CPU_LANES) {
-            const vf p = gradient_weight(v_load(st), base);
+            const vf p = gradient_weight(v_load(st), by, base);
             v_store(dp, p * (left * v_load(dp) - delta));
             v_store(st, p * left);
         }
@@ -61,20 +62,43 @@ static void scores_gradient(const struct scratch *s, const struct queries *of, i
 }
 
 /* dS of what the scores are sums of, and what dK lacks of scaled queries. */
-static void scores_chain(const struct item *it, const struct queries *of, int vectors) {
+static void scores_chain(const struct item *it, const struct part *of, int vectors) {
     float *dp = it->s.dp;
     if (it->modify && it->modify->capped)
         gradient_chain(dp, it->s.slope, (int64_t)of->n * vectors);
-    for (int32_t j = 0; of->shifted && j < of->n; j++)
+    for (int32_t j = 0; of->factor && j < of->n; j++)
         for (int v = 0; v < vectors; v++, dp += CPU_LANES)
             v_store(dp, v_load(dp) * of->factor[j]);
+}
+
+/* st and dp become what is multiplied by dO and by queries. */
+static void group_gradient(const struct item *it, const struct part *of, int64_t lane,
+                           int vectors) {
+    const struct scratch *s = &it->s;
+    const int drops = it->modify && it->modify->drops;
+    if (it->modify)
+        scores_modify(it, of, lane, vectors);
+    if (s->d_k.d) {
+        if (drops)
+            gradient_clear(s->dp, vectors, of->n, of->keep, lane);
+        scores_gradient(s, of, vectors);
+        if (of->mask)
+            gradient_clear(s->dp, vectors, of->n, of->mask, 0);
+        scores_chain(it, of, vectors);
+    } else {
+        weights_make(s, of, vectors);
+    }
+    if (s->d_v.d && drops)
+        gradient_clear(s->st, vectors, of->n, of->keep, lane);
+    if (s->d_v.d && of->mask)
+        gradient_clear(s->st, vectors, of->n, of->mask, 0);
 }
 
 /* Adds the queries to what the keys at `lane` have. */
 static void group_run(const struct item *it, struct queries *of, int64_t lane, int vectors) {
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
-    const int drops = it->modify && it->modify->drops;
+    const struct part part = queries_part(of, 0, of->n);
     vf top[CPU_VECTORS] = {{0}};
     cpu_scores(s->kt + lane * p->d_qk, vectors, of->q, of->n, p->d_qk, s->st, top);
     for (int32_t j = 0; of->shifted && j < of->n; j++)
@@ -82,37 +106,29 @@ static void group_run(const struct item *it, struct queries *of, int64_t lane, i
             float *st = s->st + (j * vectors + v) * CPU_LANES;
             v_store(st, v_load(st) * of->factor[j]);
         }
-    if (it->modify)
-        scores_modify(it, of, lane, vectors);
-    if (s->d_k.d) {
+    if (s->d_k.d)
         cpu_scores(s->vt + lane * p->d_v, vectors, of->d_o, of->n, p->d_v, s->dp, top);
-        if (drops)
-            gradient_clear(s->dp, vectors, of->n, of->keep, lane);
-        scores_gradient(s, of, vectors);
-        if (of->masked)
-            gradient_clear(s->dp, vectors, of->n, of->mask, 0);
-        scores_chain(it, of, vectors);
+    group_gradient(it, &part, lane, vectors);
+    if (s->d_k.d)
         cpu_values(s->dp, vectors, of->q, of->n, p->d_qk, NULL, s->d_k.near + lane * p->d_qk);
-    } else {
-        weights_make(s, of, vectors);
-    }
-    if (!s->d_v.d)
-        return;
-    if (drops)
-        gradient_clear(s->st, vectors, of->n, of->keep, lane);
-    if (of->masked)
-        gradient_clear(s->st, vectors, of->n, of->mask, 0);
-    cpu_values(s->st, vectors, of->d_o, of->n, p->d_v, NULL, s->d_v.near + lane * p->d_v);
+    if (s->d_v.d)
+        cpu_values(s->st, vectors, of->d_o, of->n, p->d_v, NULL, s->d_v.near + lane * p->d_v);
+}
+
+/* Distances of the tile's keys from the superblock's first query. */
+static void keys_measure(struct item *it) {
+    for (int64_t r = 0; it->modify && it->modify->biased && r < cpu_lanes(it->rows); r++)
+        it->distance[r] = r < it->rows ? modify_distance(it->modify, (int32_t)(it->first + r)) : 0;
 }
 
 static void superblock(struct item *it, const struct cpu_keys *keys) {
     const int64_t lanes = cpu_lanes(it->rows);
     struct queries *of = it->s.queries;
-    queries_load(it, keys, of);
+    queries_list(it, keys, of);
     if (of->n == 0)
         return;
-    for (int64_t r = 0; it->modify && it->modify->biased && r < lanes; r++)
-        it->distance[r] = r < it->rows ? modify_distance(it->modify, (int32_t)(it->first + r)) : 0;
+    queries_load(it, of);
+    keys_measure(it);
     sums_expect(&it->s.d_k, lanes, of->n);
     sums_expect(&it->s.d_v, lanes, of->n);
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
@@ -125,6 +141,42 @@ static void superblock(struct item *it, const struct cpu_keys *keys) {
     }
 }
 
+#if defined(__AVX512BF16__)
+/* The same by the unit of bf16_pairs.h. Answers 0 where it may not have these queries. */
+static int superblock_paired(struct item *it, const struct cpu_keys *keys) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    const int64_t lanes = cpu_lanes(it->rows);
+    const int vectors = (int)(lanes / CPU_LANES);
+    struct paired *a = &it->s.paired;
+    struct queries *of = s->queries;
+    queries_list(it, keys, of);
+    if (of->n == 0)
+        return 1;
+    keys_measure(it);
+    if (!paired_load(a, (struct sums *[]){&it->s.d_k, &it->s.d_v}, lanes, of->number, of->n))
+        return 0;
+    for (int32_t j = 0; j < of->n; j += PAIRS_KEYS) {
+        struct part part = queries_part(of, j, (int32_t)min_i64(of->n - j, PAIRS_KEYS));
+        paired_scores(a, 0, vectors, of->number, j, of->n, s->st);
+        if (s->d_k.d)
+            paired_scores(a, 1, vectors, of->number, j, of->n, s->dp);
+        part.by = (float)(p->scale * LOG2_E);
+        if (it->modify && modify_scored(it->modify)) {
+            paired_scale(s->st, (int64_t)part.n * vectors, part.by);
+            part.by = 1;
+        }
+        group_gradient(it, &part, 0, vectors);
+        if (s->d_k.d)
+            paired_weigh(a, 0, vectors, s->dp, j, part.n);
+        if (s->d_v.d)
+            paired_weigh(a, 1, vectors, s->st, j, part.n);
+    }
+    paired_append(a, of->n);
+    return 1;
+}
+#endif
+
 /* ---- listed pairs alone ---- */
 
 /* Of the n queries of a superblock those that are not empty, with their rows; answers how many. */
@@ -132,7 +184,7 @@ static int32_t listed_load(struct item *it, int32_t n) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
     const struct scratch *s = &it->s;
-    const struct listed *of = &s->pairs.of;
+    const struct listed *of = &s->few.of;
     struct side *side = &it->s.side;
     const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
     const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
@@ -181,14 +233,14 @@ static void side_spread(struct side *side, const int32_t *list, int32_t n, int32
 /* Of a set of rows and n queries, st = left P and, where dK is wanted, dp = P (left dP - delta);
  * 0 past them. */
 static void listed_gradient(const struct scratch *s, int32_t rows, int32_t n) {
-    float *st = s->pairs.of.s, *dp = s->pairs.dp;
+    float *st = s->few.of.s, *dp = s->few.dp;
     float *const *known = s->side.spread;
     const int shifted = s->side.shifted;
     for (int64_t i = 0; i < cpu_round_up(n, 4) * rows; i += CPU_LANES) {
-        const vi within = pairs_within(i, rows, n);
+        const vi within = few_within(i, rows, n);
         const vf left = v_load(known[LEFT] + i),
                  by = shifted ? v_load(known[FACTOR] + i) : v_set(1);
-        const vf p = gradient_weight(v_load(st + i) * by, v_load(known[BASE] + i));
+        const vf p = gradient_weight(v_load(st + i), by, v_load(known[BASE] + i));
         v_store(st + i, v_select(within, p * left, (vf){0}));
         if (!s->d_k.d)
             continue;
@@ -203,68 +255,113 @@ static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64
     static const float one[4] = {1, 1, 1, 1};
     const struct problem *p = it->args->problem;
     struct scratch *s = &it->s;
-    const struct pairs *pairs = &s->pairs;
+    const struct few *few = &s->few;
     const struct cpu_head d_o = cpu_head(&it->args->d_o, p->type, it->b, it->h);
     const struct cpu_few_rows queries = {s->q, p->d_qk};
     struct cpu_few_rows outputs = {s->d_o, p->d_v};
     if (p->type == TESS_F32)
         outputs = (struct cpu_few_rows){(const float *)(const void *)d_o.data,
                                         d_o.stride / (int64_t)sizeof(float)};
-    shape->queries(s->kt + r * p->d_qk, p->d_qk, pairs->of.q);
-    cpu_few_scores(shape, pairs->of.q, &queries, list, n, p->d_qk, pairs->of.s);
+    shape->queries(s->kt + r * p->d_qk, p->d_qk, few->of.q);
+    cpu_few_scores(shape, few->of.q, &queries, list, n, p->d_qk, few->of.s);
     for (int32_t j = 0; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
         s->side.list[j] = s->side.number[list[j]]; /* as it was filled up, for dV alone too */
     if (s->d_k.d) {
-        shape->queries(s->vt + r * p->d_v, p->d_v, pairs->x);
-        cpu_few_scores(shape, pairs->x, &outputs, s->side.list, n, p->d_v, pairs->dp);
+        shape->queries(s->vt + r * p->d_v, p->d_v, few->x);
+        cpu_few_scores(shape, few->x, &outputs, s->side.list, n, p->d_v, few->dp);
     }
-    pairs_expect(pairs, (struct sums *[]){&s->d_k, &s->d_v}, 2,
-                 min_i64(cpu_near(p->d_qk), cpu_near(p->d_v)), r, shape->rows, n,
-                 cpu_lanes(it->rows));
+    few_expect(few, (struct sums *[]){&s->d_k, &s->d_v}, 2,
+               min_i64(cpu_near(p->d_qk), cpu_near(p->d_v)), r, shape->rows, n,
+               cpu_lanes(it->rows));
     side_spread(&s->side, list, n, shape->rows);
     listed_gradient(s, shape->rows, n);
     if (s->d_k.d)
-        cpu_few_values(shape, pairs->dp, &queries, list, n, p->d_qk, one,
-                       s->d_k.near + r * p->d_qk);
+        cpu_few_values(shape, few->dp, &queries, list, n, p->d_qk, one, s->d_k.near + r * p->d_qk);
     if (s->d_v.d)
-        cpu_few_values(shape, pairs->of.s, &outputs, s->side.list, n, p->d_v, one,
+        cpu_few_values(shape, few->of.s, &outputs, s->side.list, n, p->d_v, one,
                        s->d_v.near + r * p->d_v);
 }
 
 static void listed_run(struct item *it, struct walk *w) {
     const struct problem *p = it->args->problem;
-    const struct listed *of = &it->s.pairs.of;
+    const struct listed *of = &it->s.few.of;
     int64_t set;
     for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
         n = listed_load(it, n);
         for (int64_t r = 0, step = set ? set : CPU_FEW_SET; n && r < it->rows; r += step) {
             const int32_t listed = set ? listed_list(of, n, r) : n;
             if (listed)
-                listed_add(it, pairs_shape(set, r, it->rows), r, set ? of->list : of->key, listed);
+                listed_add(it, few_shape(set, r, it->rows), r, set ? of->list : of->key, listed);
         }
     }
 }
 
 /* ---- items and combines ---- */
 
-/* Positions [begin, end) of a head's list. */
-static void head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
+/* The queries of a superblock; answers 0 where the unit may not have them. */
+static int superblock_take(struct item *it, const struct cpu_keys *keys) {
+#if defined(__AVX512BF16__)
+    if (it->paired)
+        return superblock_paired(it, keys);
+#endif
+    superblock(it, keys);
+    return 1;
+}
+
+/* Positions [begin, end) of a head's list; answers as superblock_take. */
+static int head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
     const struct kernel_args *args = it->args;
-    const int64_t list = args->list_of[it->b * args->problem->heads_q + h];
+    const int64_t head = it->b * args->problem->heads_q + h, list = args->list_of[head];
     struct walk w = walk_range(args->lists, list * args->lists->tiles + it->tile, 1, begin, end);
     struct modify modify;
     struct cpu_keys keys;
+    int taken = 1;
     it->h = h;
     if (it->listed) {
         listed_run(it, &w);
-        return;
+        return 1;
     }
+#if defined(__AVX512BF16__)
+    const struct cpu_head q = cpu_head(&args->q, args->problem->type, it->b, h);
+    const struct cpu_head d_o = cpu_head(&args->d_o, args->problem->type, it->b, h);
+    paired_stream(&it->s.paired, it->stores->store, head, &q, &d_o);
+#endif
     it->modify =
         modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it->b, h, 1, 0, 1, LOG2_E)
             ? &modify
             : NULL;
-    while (walk_next(&w, &keys))
-        superblock(it, &keys);
+    while (taken && walk_next(&w, &keys))
+        taken = superblock_take(it, &keys);
+    return taken;
+}
+
+/* Sums of the item's part of the lists of all heads that read its keys, from nothing; answers as
+ * superblock_take. */
+static int item_add(struct item *it, const struct work_item *work) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const int64_t group = p->heads_q / p->heads_kv, lanes = cpu_lanes(it->rows);
+    const int64_t *list_of = args->list_of + it->b * p->heads_q + it->hk * group;
+    int64_t all = 0, begin, end;
+    sums_begin(&it->s.d_k, lanes);
+    sums_begin(&it->s.d_v, lanes);
+    for (int64_t h = 0; h < group; h++)
+        all += args->lists->keys[list_of[h] * args->lists->tiles + it->tile];
+    schedule_part(all, work->part, work->parts, &begin, &end);
+    for (int64_t h = 0; h < group; h++) {
+        const int64_t n = args->lists->keys[list_of[h] * args->lists->tiles + it->tile];
+        if (begin < n && end > 0 &&
+            !head_run(it, it->hk * group + h, max_i64(begin, 0), min_i64(end, n)))
+            return 0;
+        begin -= n, end -= n;
+    }
+#if defined(__AVX512BF16__)
+    if (it->paired)
+        paired_flush(&it->s.paired, (struct sums *[]){&it->s.d_k, &it->s.d_v}, lanes);
+#endif
+    sums_end(&it->s.d_k, lanes);
+    sums_end(&it->s.d_v, lanes);
+    return 1;
 }
 
 /* Sums over queries as they were scaled, for base 2, become gradients. */
@@ -276,7 +373,7 @@ static void item_store(struct item *it) {
     for (int i = 0; i < 2; i++) {
         const double scale = i == 0 ? LN_2 : 1;
         if (sums[i]->d && it->listed)
-            pairs_store(sums[i], of[i], it->b, it->hk, 1, it->first, it->rows, scale);
+            few_store(sums[i], of[i], it->b, it->hk, 1, it->first, it->rows, scale);
         else if (sums[i]->d)
             sums_store(sums[i], of[i], it->b, it->hk, 1, it->first, it->rows, scale, s->row);
     }
@@ -289,9 +386,9 @@ static void item_load(const struct item *it) {
     const struct cpu_head k = cpu_head(&args->k, p->type, it->b, it->hk);
     const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
     if (it->listed) {
-        pairs_load(s->kt, &k, it->first, it->rows, p->d_qk);
-        pairs_load(s->vt, &v, it->first, it->rows, p->d_v);
-        memset(s->pairs.of.seen, 0, CPU_TILE_ROWS * sizeof *s->pairs.of.seen);
+        few_load(s->kt, &k, it->first, it->rows, p->d_qk);
+        few_load(s->vt, &v, it->first, it->rows, p->d_v);
+        memset(s->few.of.seen, 0, CPU_TILE_ROWS * sizeof *s->few.of.seen);
         return;
     }
     cpu_load_columns(s->kt, &k, it->first, it->rows, p->d_qk, s->row);
@@ -299,28 +396,44 @@ static void item_load(const struct item *it) {
         cpu_load_columns(s->vt, &v, it->first, it->rows, p->d_v, s->row);
 }
 
+#if defined(__AVX512BF16__)
+/* item_add by the unit of bf16_pairs.h. Answers 0 where f32 has to be taken. */
+static int item_add_paired(struct item *it, const struct work_item *work) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head k = cpu_head(&args->k, p->type, it->b, it->hk);
+    const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
+    struct paired *a = &it->s.paired;
+    struct sums *const sums[] = {&it->s.d_k, &it->s.d_v};
+    it->paired = !it->listed && paired_begin(a, &k, &v, it->first, it->rows, it->s.row);
+    if (it->paired && item_add(it, work) && !paired_faint(a, sums, it->rows, gradient_kept(p))) {
+        /* queries were not scaled: item_store and other parts have sums over scaled ones */
+        paired_scale(sums[0]->near, cpu_lanes(it->rows) * sums[0]->d / CPU_LANES,
+                     (float)(p->scale * LOG2_E));
+        return 1;
+    }
+    it->paired = 0;
+    return 0;
+}
+#endif
+
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
-    const struct kernel_args *args = job->args;
-    const struct problem *p = args->problem;
-    const struct work_item *work = &args->schedule->items[number];
+    const struct work_item *work = &job->args->schedule->items[number];
     struct item it = item_of(job, work->batch_head, work->tile, thread);
     const struct scratch *s = &it.s;
-    const int64_t group = p->heads_q / p->heads_kv, lanes = cpu_lanes(it.rows);
-    const int64_t *list_of = args->list_of + it.b * p->heads_q + it.hk * group;
-    int64_t all = 0, begin, end;
-    item_load(&it);
-    for (int64_t h = 0; h < group; h++)
-        all += args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
-    schedule_part(all, work->part, work->parts, &begin, &end);
-    for (int64_t h = 0; h < group; h++) {
-        const int64_t n = args->lists->keys[list_of[h] * args->lists->tiles + it.tile];
-        if (begin < n && end > 0)
-            head_run(&it, it.hk * group + h, max_i64(begin, 0), min_i64(end, n));
-        begin -= n, end -= n;
+    const int64_t lanes = cpu_lanes(it.rows);
+    int done = 0;
+#if defined(__AVX512BF16__)
+    unit_begin();
+    it.stores = &job->stores;
+    done = item_add_paired(&it, work);
+    unit_end();
+#endif
+    if (!done) {
+        item_load(&it);
+        item_add(&it, work);
     }
-    sums_end(&it.s.d_k, lanes);
-    sums_end(&it.s.d_v, lanes);
     if (work->parts == 1) {
         item_store(&it);
         return;
@@ -336,6 +449,8 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct combine_item *combine = &args->schedule->combines[number];
     struct item it = item_of(job, combine->batch_head, combine->tile, thread);
     const int64_t lanes = cpu_lanes(it.rows);
+    sums_begin(&it.s.d_k, lanes);
+    sums_begin(&it.s.d_v, lanes);
     for (int32_t part = 0; part < combine->parts; part++) {
         const float *slot = slot_of(job, combine->first_slot + part);
         sums_fold(&it.s.d_k, lanes, slot);
@@ -351,6 +466,9 @@ tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *
     struct carve c = {.base = args->workspace};
     struct job job;
     job_take(&c, args, &job);
+#if defined(__AVX512BF16__)
+    paired_stores_make(&job.stores);
+#endif
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
     cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
     return TESS_OK;

@@ -10,12 +10,12 @@
 #include "forward/listed.h"
 
 /* What such tiles need of a thread's scratch. */
-struct pairs {
+struct few {
     struct listed of;
     float *x, *dp; /* a set's rows of dO or V; its dP, then dS */
 };
 
-static inline void pairs_take(struct carve *c, const struct problem *p, struct pairs *s) {
+static inline void few_take(struct carve *c, const struct problem *p, struct few *s) {
     const size_t keys = cpu_gradients_listed_fit(p) ? (size_t)listed_keys(p) : 0;
     listed_take(c, p, &s->of);
     s->x = carve_take_panel(c, CPU_FEW_SET, (size_t)p->d_v, sizeof *s->x);
@@ -24,7 +24,7 @@ static inline void pairs_take(struct carve *c, const struct problem *p, struct p
 
 /* The shape of a set that begins at row r of those of a tile, whose sets have `set` rows: see
  * listed_next. */
-static inline const struct cpu_few_shape *pairs_shape(int64_t set, int64_t r, int64_t rows) {
+static inline const struct cpu_few_shape *few_shape(int64_t set, int64_t r, int64_t rows) {
     const int64_t some = min_i64(rows - r, set ? set : CPU_FEW_SET);
     const struct cpu_few_shape *shape = cpu_few_begin();
     while (shape->rows >= 2 * some)
@@ -34,8 +34,8 @@ static inline const struct cpu_few_shape *pairs_shape(int64_t set, int64_t r, in
 
 /* Before the set at row r is given n more products: folds all sums of the tile where more than
  * `most` would be near. seen[] counts those of each row. */
-static inline void pairs_expect(const struct pairs *s, struct sums *const *sums, int count,
-                                int64_t most, int64_t r, int64_t rows, int32_t n, int64_t lanes) {
+static inline void few_expect(const struct few *s, struct sums *const *sums, int count,
+                              int64_t most, int64_t r, int64_t rows, int32_t n, int64_t lanes) {
     int32_t seen = 0; /* by the row that has seen most: sets may have had other sizes */
     for (int64_t i = r; i < r + rows; i++)
         seen = s->of.seen[i] > seen ? s->of.seen[i] : seen;
@@ -51,7 +51,7 @@ static inline void pairs_expect(const struct pairs *s, struct sums *const *sums,
 }
 
 /* In which lanes of a vector of scores, floats i ... of them, stand keys below n. */
-V_INLINE vi pairs_within(int64_t i, int32_t rows, int32_t n) {
+V_INLINE vi few_within(int64_t i, int32_t rows, int32_t n) {
     vi key;
     V_FOR(x, CPU_LANES) {
         key[x] = x / (4 * rows) * 4 + x % 4;
@@ -60,16 +60,16 @@ V_INLINE vi pairs_within(int64_t i, int32_t rows, int32_t n) {
 }
 
 /* Rows first ... first + rows - 1 as they are, [rows][d]; zeros to the end of the last vector. */
-static inline void pairs_load(float *to, const struct cpu_head *of, int64_t first, int64_t rows,
-                              int64_t d) {
+static inline void few_load(float *to, const struct cpu_head *of, int64_t first, int64_t rows,
+                            int64_t d) {
     for (int64_t r = 0; r < rows; r++)
         cpu_row_to_f32(to + r * d, cpu_row(of, first, r), of->type, d);
     memset(to + rows * d, 0, (size_t)((cpu_lanes(rows) - rows) * d) * sizeof *to);
 }
 
 /* sums_store of sums that stand in rows. */
-static inline void pairs_store(const struct sums *s, const struct view *view, int64_t b, int64_t h,
-                               int64_t heads, int64_t first, int64_t rows, double scale) {
+static inline void few_store(const struct sums *s, const struct view *view, int64_t b, int64_t h,
+                             int64_t heads, int64_t first, int64_t rows, double scale) {
     const struct cpu_head to = cpu_heads(view, view->type, b, h, heads);
     for (int64_t i = 0; i < rows * s->d; i++)
         s->near[i] = (float)(scale * (double)s->near[i]);

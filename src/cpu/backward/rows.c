@@ -8,70 +8,7 @@
  * workspace, which a second pass adds in the order of the parts. Each item's share of the gradient
  * of the slopes waits there as well, and is added in the order of the items.
  */
-#include "backward/listed.h"
-#include "forward/group.h"
-#include "tile/parallel.h"
-#include "tile/walk.h"
-
-/* One thread's scratch. */
-struct scratch {
-    struct sums d_q;
-    float *qt, *dot;                     /* panels of queries, scaled, and of dO */
-    float *factor, *base, *left, *delta; /* of each lane */
-    float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
-    float *k, *v;           /* rows converted to f32 */
-    struct pairs pairs;
-    float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
-};
-
-struct job {
-    const struct kernel_args *args;
-    char *slots, *scratch;
-    size_t slot_size, scratch_size;
-    double *d_alibi; /* [items][heads of a tile] */
-};
-
-/* Rows of a tile, of all its heads. */
-static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->tile_heads * args->lists->tile_rows);
-}
-
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
-    const struct problem *p = args->problem;
-    const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
-    const size_t scores = CPU_ST_KEYS * CPU_GROUP;
-    sums_take(c, lanes, p->gradients & TESS_GRADIENT_Q ? p->d_qk : 0, &s->d_q);
-    s->qt = carve_take_panel(c, lanes, d_qk, sizeof *s->qt);
-    s->dot = carve_take_panel(c, lanes, d_v, sizeof *s->dot);
-    s->base = carve_take(c, lanes, sizeof *s->base);
-    s->left = carve_take(c, lanes, sizeof *s->left);
-    s->delta = carve_take(c, lanes, sizeof *s->delta);
-    s->st = carve_take(c, scores, sizeof *s->st);
-    s->dp = carve_take(c, scores, sizeof *s->dp);
-    s->slope = carve_take(c, p->modifiers.softcap != 0 ? scores : 0, sizeof *s->slope);
-    pairs_take(c, p, &s->pairs);
-    const int32_t some = cpu_gradients_listed_fit(p) ? listed_keys(p) : 0;
-    const int32_t keys = some > CPU_KEYS_SHORT ? some : CPU_KEYS_SHORT;
-    s->k = carve_take(c, cpu_gather_size(p->type, keys, p->d_qk), sizeof *s->k);
-    s->v = carve_take(c, cpu_gather_size(p->type, keys, p->d_v), sizeof *s->v);
-    s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
-    s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
-}
-
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
-    struct carve one = {0};
-    struct scratch scratch;
-    job->args = args;
-    scratch_take(&one, args, &scratch);
-    c->overflow |= one.overflow;
-    job->slot_size = tile_lanes(args) * (size_t)scratch.d_q.d * sizeof(float);
-    job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
-    job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-    job->d_alibi =
-        carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
-                         (size_t)args->tile_heads, sizeof *job->d_alibi);
-}
+#include "backward/query_tile.h"
 
 size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
@@ -80,75 +17,12 @@ size_t CPU_NAME(gradient_rows_workspace)(const struct kernel_args *args) {
     return c.overflow ? SIZE_MAX : c.used;
 }
 
-static float *slot_of(const struct job *job, int64_t slot) {
-    return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
-}
-
-/* A tile under way. */
-struct item {
-    const struct kernel_args *args;
-    struct scratch s;
-    int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
-    int64_t first, rows;   /* the first query; rows of all heads together */
-    int64_t list;          /* number T, see lists.h */
-    struct modify *modify; /* NULL where the problem modifies nothing */
-    double *d_alibi;       /* of each head; NULL: not wanted */
-    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
-    int shifted;           /* some factor is not 1 */
-};
-
-static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
-                           int32_t thread) {
-    const struct kernel_args *args = job->args;
-    const struct problem *p = args->problem;
-    const int64_t head = batch_head * args->tile_heads, *row = &args->lists->tile_row[tile];
-    struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct item it = {.args = args,
-                      .b = head / p->heads_q,
-                      .h = head % p->heads_q,
-                      .heads = args->tile_heads,
-                      .first = row[0],
-                      .rows = (row[1] - row[0]) * args->tile_heads};
-    scratch_take(&c, args, &it.s);
-    sums_begin(&it.s.d_q, cpu_lanes(it.rows));
-    it.list = args->list_of[head] * args->lists->tiles + tile;
-    it.listed = cpu_gradients_listed_fit(p) &&
-                listed_pays(p, args->lists, it.list, row[1] - row[0], args->tile_heads);
-    return it;
-}
-
-/* Lanes without a query are as those of empty ones. */
-static void item_load(struct item *it) {
-    const struct kernel_args *args = it->args;
-    const struct problem *p = args->problem;
-    const struct scratch *s = &it->s;
-    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
-    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
-    const float kept = gradient_kept(p);
-    if (it->listed) {
-        cpu_load_query_rows(s->qt, s->factor, &q, it->first, it->rows, p->d_qk, p->scale * LOG2_E);
-        pairs_load(s->dot, &d_o, it->first, it->rows, p->d_v);
-    } else {
-        it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
-                                       p->scale * LOG2_E, s->row);
-        cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
-    }
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
-        s->base[r] = INFINITY;
-        s->left[r] = s->delta[r] = 0;
-        if (r >= it->rows)
-            continue;
-        const int64_t at = stats_at(p, it->b, it->h + r % it->heads, it->first + r / it->heads);
-        s->base[r] = args->stats.base[at];
-        s->left[r] = args->stats.left[at] * kept;
-        s->delta[r] = args->stats.delta[at];
-    }
-}
-
 /* ---- one superblock ---- */
 
-/* dp = P (left dp - delta). */
-static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, int32_t n) {
+/* dp = P (left dp - delta), P being of scores times `factor`. */
+static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, int32_t n,
+                            float factor) {
+    const vf by = v_set(factor);
     for (int v = 0; v < vectors; v++) {
         const int64_t at = lane + v * CPU_LANES;
         const vf base = v_load(s->base + at), left = v_load(s->left + at);
@@ -156,7 +30,7 @@ static void scores_gradient(const struct scratch *s, int64_t lane, int vectors, 
         const float *st = s->st + v * CPU_LANES;
         float *dp = s->dp + v * CPU_LANES;
         for (int32_t j = 0; j < n; j++, st += vectors * CPU_LANES, dp += vectors * CPU_LANES)
-            v_store(dp, gradient_weight(v_load(st), base) * (left * v_load(dp) - delta));
+            v_store(dp, gradient_weight(v_load(st), by, base) * (left * v_load(dp) - delta));
     }
 }
 
@@ -174,31 +48,39 @@ static void slopes_add(const struct item *it, int64_t lane, int vectors, int32_t
     }
 }
 
-/* Adds n >= 1 keys to what the lanes of a group have. mask NULL: every lane lists them all;
- * number: of keys in the superblock, NULL: 0, 1, ... */
-static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
-                      const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
-    const struct problem *p = it->args->problem;
+/* dp of n keys becomes what is multiplied by keys; scores are still to be multiplied by `factor`,
+ * which is 1 where they are modified. mask NULL: every lane lists them all; number: of
+ * keys in the superblock, NULL: 0, 1, ... */
+static void group_gradient(const struct item *it, int64_t lane, int vectors, int32_t n,
+                           float factor, const uint64_t *mask, const int32_t *number) {
     const struct scratch *s = &it->s;
     const struct modify *m = it->modify;
-    vf top[CPU_VECTORS] = {{0}};
-    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, top);
-    cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
-    if (it->shifted)
-        cpu_multiply(s->st, vectors, n, s->factor + lane);
     if (m && m->capped)
         gradient_slopes(m, s->st, (int64_t)n * vectors, s->slope);
     if (m && modify_scored(m))
         modify_scores(m, s->st, lane, vectors, n, number);
     if (m && m->drops)
         modify_weights(m, s->dp, lane, vectors, n, number);
-    scores_gradient(s, lane, vectors, n);
+    scores_gradient(s, lane, vectors, n, factor);
     if (mask)
         gradient_clear(s->dp, vectors, n, mask, 0);
     if (it->d_alibi)
         slopes_add(it, lane, vectors, n, number);
     if (m && m->capped)
         gradient_chain(s->dp, s->slope, (int64_t)n * vectors);
+}
+
+/* Adds n >= 1 keys to what the lanes of a group have; mask and number as in group_gradient. */
+static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
+                      const float **value, int32_t n, const uint64_t *mask, const int32_t *number) {
+    const struct problem *p = it->args->problem;
+    const struct scratch *s = &it->s;
+    vf top[CPU_VECTORS] = {{0}};
+    cpu_scores(s->qt + lane * p->d_qk, vectors, key, n, p->d_qk, s->st, top);
+    cpu_scores(s->dot + lane * p->d_v, vectors, value, n, p->d_v, s->dp, top);
+    if (it->shifted)
+        cpu_multiply(s->st, vectors, n, s->factor + lane);
+    group_gradient(it, lane, vectors, n, 1, mask, number);
     if (s->d_q.d)
         cpu_values(s->dp, vectors, key, n, p->d_qk, NULL, s->d_q.near + lane * p->d_qk);
 }
@@ -228,18 +110,50 @@ static void superblock(struct item *it, const struct cpu_keys *keys, const struc
     }
 }
 
+#if defined(__AVX512BF16__)
+/* The same by the unit of bf16_pairs.h. Answers 0 where it may not have these keys. */
+static int superblock_paired(struct item *it, struct cpu_keys *keys) {
+    const struct problem *p = it->args->problem;
+    const int64_t lanes = cpu_lanes(it->rows);
+    const int vectors = (int)(lanes / CPU_LANES);
+    const int scored = it->modify && modify_scored(it->modify);
+    const float factor = (float)(p->scale * LOG2_E);
+    struct paired *a = &it->s.paired;
+    int32_t number[PAIRS_KEYS];
+    if (it->modify)
+        modify_keys(it->modify, keys->key, keys->n);
+    if (!paired_load(a, (struct sums *[]){&it->s.d_q, NULL}, lanes, keys->key, keys->n))
+        return 0;
+    for (int32_t j = 0; j < keys->n; j += PAIRS_KEYS) {
+        const int32_t n = (int32_t)min_i64(keys->n - j, PAIRS_KEYS);
+        paired_scores(a, 0, vectors, keys->key, j, keys->n, it->s.st);
+        paired_scores(a, 1, vectors, keys->key, j, keys->n, it->s.dp);
+        if (scored)
+            paired_scale(it->s.st, (int64_t)n * vectors, factor);
+        for (int32_t i = 0; i < n; i++)
+            number[i] = j + i;
+        group_gradient(it, 0, vectors, n, scored ? 1 : factor, keys->masked ? keys->mask + j : NULL,
+                       number);
+        if (it->s.d_q.d)
+            paired_weigh(a, 0, vectors, it->s.dp, j, n);
+    }
+    paired_append(a, keys->n);
+    return 1;
+}
+#endif
+
 /* ---- listed pairs alone ---- */
 
 /* dp = P (left dP - delta) of the set at row r and n keys, 0 past them. */
 static void listed_gradient(const struct scratch *s, int64_t r, int32_t rows, int32_t n) {
     const vf factor = cpu_few_spread(s->factor + r, rows), base = cpu_few_spread(s->base + r, rows);
     const vf left = cpu_few_spread(s->left + r, rows), delta = cpu_few_spread(s->delta + r, rows);
-    const float *st = s->pairs.of.s;
-    float *dp = s->pairs.dp;
+    const float *st = s->few.of.s;
+    float *dp = s->few.dp;
     for (int64_t i = 0; i < cpu_round_up(n, CPU_FEW_STEP) * rows; i += CPU_LANES) {
-        const vf p = gradient_weight(v_load(st + i) * factor, base);
+        const vf p = gradient_weight(v_load(st + i), factor, base);
         const vf d_s = p * (left * v_load(dp + i) - delta);
-        v_store(dp + i, v_select(pairs_within(i, rows, n), d_s, (vf){0}));
+        v_store(dp + i, v_select(few_within(i, rows, n), d_s, (vf){0}));
     }
 }
 
@@ -250,21 +164,21 @@ static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64
     static const float one[4] = {1, 1, 1, 1};
     const struct problem *p = it->args->problem;
     const struct scratch *s = &it->s;
-    const struct pairs *pairs = &s->pairs;
-    shape->queries(s->qt + r * p->d_qk, p->d_qk, pairs->of.q);
-    shape->queries(s->dot + r * p->d_v, p->d_v, pairs->x);
-    cpu_few_scores(shape, pairs->of.q, keys, list, n, p->d_qk, pairs->of.s);
-    cpu_few_scores(shape, pairs->x, values, list, n, p->d_v, pairs->dp);
+    const struct few *few = &s->few;
+    shape->queries(s->qt + r * p->d_qk, p->d_qk, few->of.q);
+    shape->queries(s->dot + r * p->d_v, p->d_v, few->x);
+    cpu_few_scores(shape, few->of.q, keys, list, n, p->d_qk, few->of.s);
+    cpu_few_scores(shape, few->x, values, list, n, p->d_v, few->dp);
     listed_gradient(s, r, shape->rows, n);
-    pairs_expect(pairs, &(struct sums *){&it->s.d_q}, 1, cpu_near(p->d_qk), r, shape->rows, n,
-                 cpu_lanes(it->rows));
-    cpu_few_values(shape, pairs->dp, keys, list, n, p->d_qk, one, s->d_q.near + r * p->d_qk);
+    few_expect(few, &(struct sums *){&it->s.d_q}, 1, cpu_near(p->d_qk), r, shape->rows, n,
+               cpu_lanes(it->rows));
+    cpu_few_values(shape, few->dp, keys, list, n, p->d_qk, one, s->d_q.near + r * p->d_qk);
 }
 
 static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k,
                        const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
-    const struct listed *of = &it->s.pairs.of;
+    const struct listed *of = &it->s.few.of;
     int64_t set;
     memset(of->seen, 0, CPU_TILE_ROWS * sizeof *of->seen);
     for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
@@ -277,7 +191,7 @@ static void listed_run(struct item *it, struct walk *w, const struct cpu_head *k
         for (int64_t r = 0, step = set ? set : CPU_FEW_SET; r < it->rows; r += step) {
             const int32_t listed = set ? listed_list(of, n, r) : n;
             if (listed)
-                listed_add(it, pairs_shape(set, r, it->rows), r, &keys, &values,
+                listed_add(it, few_shape(set, r, it->rows), r, &keys, &values,
                            set ? of->list : of->key, listed);
         }
     }
@@ -307,10 +221,55 @@ static void item_store(struct item *it) {
     const double scale = it->args->problem->scale;
     item_clear_empty(it);
     if (it->listed)
-        pairs_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale);
+        few_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale);
     else
         sums_store(&it->s.d_q, to, it->b, it->h, it->heads, it->first, it->rows, scale, it->s.row);
 }
+
+/* Nothing has been added. */
+static void item_begin(struct item *it) {
+    sums_begin(&it->s.d_q, cpu_lanes(it->rows));
+    for (int64_t h = 0; it->d_alibi && h < it->heads; h++)
+        it->d_alibi[h] = 0;
+}
+
+/* Adds all keys of the walk. */
+static void item_add(struct item *it, struct walk w, const struct cpu_head *k,
+                     const struct cpu_head *v) {
+    struct cpu_keys keys;
+    item_begin(it);
+    item_load(it);
+    if (it->listed)
+        listed_run(it, &w, k, v);
+    while (walk_next(&w, &keys))
+        superblock(it, &keys, k, v);
+    sums_end(&it->s.d_q, cpu_lanes(it->rows));
+}
+
+#if defined(__AVX512BF16__)
+/* The same by the unit of bf16_pairs.h. Answers 0 where f32 has to be taken. */
+static int item_add_paired(struct item *it, const struct job *job, struct walk w,
+                           const struct cpu_head *k, const struct cpu_head *v) {
+    const struct kernel_args *args = it->args;
+    const struct problem *p = args->problem;
+    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
+    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
+    const int64_t h_kv = it->h / (p->heads_q / p->heads_kv), lanes = cpu_lanes(it->rows);
+    struct paired *a = &it->s.paired;
+    struct sums *const sums[] = {&it->s.d_q, NULL};
+    struct cpu_keys keys;
+    if (it->listed || !paired_begin(a, &q, &d_o, it->first, it->rows, it->s.row))
+        return 0;
+    item_begin(it);
+    paired_stream(a, job->stores.store, it->b * p->heads_kv + h_kv, k, v);
+    while (walk_next(&w, &keys))
+        if (!superblock_paired(it, &keys))
+            return 0;
+    paired_flush(a, sums, lanes);
+    sums_end(&it->s.d_q, lanes);
+    return !paired_faint(a, sums, it->rows, gradient_kept(p));
+}
+#endif
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
@@ -321,24 +280,23 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
     struct modify modify;
-    struct cpu_keys keys;
-    item_load(&it);
+    item_load_stats(&it);
     if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
                      it.rows, LOG2_E))
         it.modify = &modify;
-    if (p->gradients & TESS_GRADIENT_ALIBI) {
+    if (p->gradients & TESS_GRADIENT_ALIBI)
         it.d_alibi = job->d_alibi + number * args->tile_heads;
-        for (int64_t h = 0; h < args->tile_heads; h++)
-            it.d_alibi[h] = 0;
-    }
-    struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
-    if (it.listed)
-        listed_run(&it, &w, &k, &v);
-    while (walk_next(&w, &keys))
-        superblock(&it, &keys, &k, &v);
+    const struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
+#if defined(__AVX512BF16__)
+    unit_begin();
+    if (!item_add_paired(&it, job, w, &k, &v))
+        item_add(&it, w, &k, &v);
+    unit_end();
+#else
+    item_add(&it, w, &k, &v);
+#endif
     if (!it.s.d_q.d)
         return;
-    sums_end(&it.s.d_q, cpu_lanes(it.rows));
     if (work->parts == 1)
         item_store(&it);
     else
@@ -350,6 +308,7 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct combine_item *combine = &job->args->schedule->combines[number];
     struct item it = item_of(job, combine->batch_head, combine->tile, thread);
+    item_begin(&it);
     for (int32_t part = 0; part < combine->parts; part++)
         sums_fold(&it.s.d_q, cpu_lanes(it.rows), slot_of(job, combine->first_slot + part));
     sums_end(&it.s.d_q, cpu_lanes(it.rows));
@@ -375,6 +334,9 @@ tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *
     struct carve c = {.base = args->workspace};
     struct job job;
     job_take(&c, args, &job);
+#if defined(__AVX512BF16__)
+    paired_stores_make(&job.stores);
+#endif
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_Q)
         cpu_for_each(args, args->schedule->n_combines, combine_run, &job);

@@ -98,15 +98,15 @@ static void pairs_scores(const struct pairs *a, int vectors, const struct cpu_he
                          struct cpu_keys *keys, int32_t j, int64_t d, float *st) {
     int32_t number[PAIRS_KEYS];
     if (!k->rope) {
-        unit_scores(a, vectors, k, keys->key, j, keys->n, d, st);
+        unit_scores(a->qp, a->k, vectors, k, keys->key, j, keys->n, d, st);
         return;
     }
     const struct cpu_head joined =
         pairs_join(a, k, keys->key + j, least(keys->n - j, PAIRS_KEYS, PAIRS_KEYS), d, number);
-    unit_scores(a, vectors, &joined, number, 0, PAIRS_KEYS, d, st);
+    unit_scores(a->qp, a->k, vectors, &joined, number, 0, PAIRS_KEYS, d, st);
 }
 
-/* The same by the unit of pairs.h. Answers 0 where it is not fit for these values. */
+/* The same by the unit of bf16_pairs.h. Answers 0 where it is not fit for these values. */
 static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
     const struct problem *p = it->args->problem;
@@ -116,7 +116,9 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
     const int scored = it->modify && modify_scored(it->modify);
     const float factor = scored ? 1 : pairs_factor(p);
     vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
-    if (!pairs_load_values(&s->pairs, &it->store, v, keys->key, keys->n, p->d_v, &values))
+    if (!(pairs_load_values(s->pairs.vt, &it->store, v, keys->key, keys->n, p->d_v, pairs_of_values,
+                            &values) &
+          PAIRS_FIT))
         return 0;
     for (int i = 0; i < vectors; i++)
         top[i] = v_set(-INFINITY);
@@ -248,9 +250,10 @@ static struct item item_begin(const struct job *job, const struct work_item *wor
     it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
 #if defined(__AVX512BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    it.paired = pairs_load_queries(&it.s.pairs, &q, it.first, it.rows, p, it.s.row);
+    it.paired = pairs_load_lanes(it.s.pairs.qp, &q, it.first, it.rows, p->d_qk, p->scale < 0,
+                                 pairs_queries, it.s.row);
     it.listed &= !it.paired;
-    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv, p->d_v);
+    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv);
 #endif
     it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
     if (it.listed)
@@ -381,10 +384,11 @@ static void store_run(const void *context, int64_t number, int32_t thread) {
     const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
     const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
     struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
-    struct pairs_store store = pairs_store_of(&job->store, head, p->d_v);
+    struct pairs_store store = pairs_store_of(&job->store, head);
     (void)thread;
     pairs_store_fill(&store, &v, first,
-                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v);
+                     groups - first < STORE_GROUPS ? groups - first : STORE_GROUPS, p->d_v,
+                     pairs_of_values);
 }
 #endif
 

@@ -8,6 +8,9 @@
 #elif defined(__AVX512BF16__)
 #include "isa/dpbf16.h"
 #endif
+#if defined(__AVX512BF16__)
+#include "forward/bf16_weights.h"
+#endif
 #include "forward/group.h"
 #include "forward/listed.h"
 #include "tile/modify.h"
@@ -87,7 +90,8 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
 #if defined(__AVX512BF16__)
-    pairs_store_take(c, args, &job->store);
+    pairs_store_take(c, args, args->problem->heads_kv, args->problem->n_kv, args->problem->d_v,
+                     &job->store);
 #endif
 }
 
@@ -119,7 +123,7 @@ struct item {
     struct cpu_prefetch *queue;
     int shifted, folded; /* some factor is not 1; how often what was near moved to the state */
 #if defined(__AVX512BF16__)
-    int paired; /* scores and outputs are from the unit of pairs.h, where values are not tiny */
+    int paired; /* scores and outputs are from the unit of bf16_pairs.h, where values are not tiny */
     struct pairs_store store;
     struct pairs_batch batch;
 #endif
@@ -129,7 +133,7 @@ struct item {
 static void item_flush(struct item *it) {
 #if defined(__AVX512BF16__)
     if (it->batch.n)
-        unit_add_values(&it->s.pairs, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
+        unit_add_values(it->s.pairs.pt, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
                         it->args->problem->d_v, it->s.near.ot);
     it->batch.n = 0;
 #else

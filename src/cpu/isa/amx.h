@@ -1,11 +1,11 @@
 /*
- * The unit of pairs.h on the matrix unit of AMX: tiles of 16 x 16 sums over 32 products. Keys are
+ * The unit of bf16_pairs.h on the matrix unit of AMX: tiles of 16 x 16 sums over 32 products. Keys are
  * read as they lie, 16 rows at a time, values from vt.
  */
 #ifndef TESSERA_CPU_AMX_H
 #define TESSERA_CPU_AMX_H
 
-#include "forward/bf16_pairs.h"
+#include "tile/bf16_pairs.h"
 
 /* What was written before this is in memory after it: compilers do not know that tiles read it. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
@@ -66,16 +66,17 @@ V_INLINE void amx_scores_step(const uint32_t *qp, int64_t width, int two, const 
 }
 
 /* st of keys j ... j + 31 of n; key has room for CPU_KEYS, and keys past n are set to the last. */
-static inline void unit_scores(const struct pairs *a, int vectors, const struct cpu_head *head,
-                               int32_t *key, int32_t j, int32_t n, int64_t d, float *st) {
+static inline void unit_scores(const uint32_t *xp, uint16_t *copy, int vectors,
+                               const struct cpu_head *head, int32_t *key, int32_t j, int32_t n,
+                               int64_t d, float *st) {
     const int64_t width = vectors * CPU_LANES;
     int64_t stride[2];
     for (int32_t i = n; i < j + PAIRS_KEYS; i++)
         key[i] = key[n - 1];
-    const char *k[2] = {amx_keys(head, key + j, d, a->k + j * d, &stride[0]),
-                        amx_keys(head, key + j + 16, d, a->k + (j + 16) * d, &stride[1])};
+    const char *k[2] = {amx_keys(head, key + j, d, copy, &stride[0]),
+                        amx_keys(head, key + j + 16, d, copy + 16 * d, &stride[1])};
     for (int v = 0; v < vectors; v += 2)
-        amx_scores_step(a->qp + v * CPU_LANES, width, v + 1 < vectors, k, stride, d,
+        amx_scores_step(xp + v * CPU_LANES, width, v + 1 < vectors, k, stride, d,
                         st + v * CPU_LANES);
 }
 
@@ -119,12 +120,12 @@ V_INLINE void amx_values_step(const struct pairs_batch *batch, int64_t i, const 
 }
 
 /* ot += vt pt. */
-static inline void unit_add_values(const struct pairs *a, const struct pairs_batch *batch,
-                                   int vectors, int64_t d, float *ot) {
+static inline void unit_add_values(const uint32_t *pt, const struct pairs_batch *batch, int vectors,
+                                   int64_t d, float *ot) {
     const int64_t width = vectors * CPU_LANES;
     for (int64_t i = 0; i < d; i += 32)
         for (int v = 0; v < vectors; v += 2)
-            amx_values_step(batch, i, a->pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors,
+            amx_values_step(batch, i, pt + v * CPU_LANES, width, i + 16 < d, v + 1 < vectors,
                             ot + i * width + v * CPU_LANES);
 }
 

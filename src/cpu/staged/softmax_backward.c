@@ -91,7 +91,7 @@ V_INLINE vf elements_run(const struct row *r, const struct elements *e, vf *scor
         s = r->out * v_tanh(r->in * s);
     }
     s = v_fma(v_set(r->slope), e->away, s);
-    const vf p = gradient_weight(s * v_set((float)LOG2_E), v_set(r->base));
+    const vf p = gradient_weight(s, v_set((float)LOG2_E), v_set(r->base));
     const vf left = v_select(e->kept, v_set(r->left), none);
     const vf biased = v_select(e->masked, none, p * (left * *gradient - r->delta));
     *score = v_select(e->masked, none, left * p);
