@@ -99,12 +99,11 @@ void lab_rounds(struct lab_oracle *oracle, const tess_plan *plan) {
     static const struct {
         const char *of;
         tess_type type;
-        double q_error; /* two parts of bf16 have 16 digits, of f16 22 */
-    } kernels[] = {{"_decode_f32_f16_", TESS_F16, 0}, {"_decode_f32_bf16_", TESS_BF16, 0x1p-17}};
+    } kernels[] = {{"_decode_f32_f16_", TESS_F16}, {"_decode_f32_bf16_", TESS_BF16}};
     const char *kernel = tess_plan_kernel(plan, TESS_STAGE_ATTENTION);
     for (size_t k = 0; kernel && k < sizeof kernels / sizeof *kernels; k++)
         if (strstr(kernel, kernels[k].of))
-            oracle->type = kernels[k].type, oracle->q_error = kernels[k].q_error;
+            oracle->type = kernels[k].type;
 }
 
 /* Second pass: errors against bounds, over the elements that are finite. */
@@ -114,8 +113,7 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
     const struct rule *rule = bound_rule(oracle, o);
     double size = oracle->size[x], error2 = 0, want2 = 0, floor2 = 0;
     const double floor = rules[o->type].half + (double)(oracle->keys[x] + 1) * 0x1p-149;
-    const double of_q = oracle->q_error * size;
-    double e32 = 0x1p-22 * (4 + size) * (1 + sqrt((double)oracle->keys[x]) / 64) + of_q;
+    double e32 = 0x1p-22 * (4 + size) * (1 + sqrt((double)oracle->keys[x]) / 64);
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
         double got = lab_get(o->data, o->type, o_index(o, at) + d);
@@ -137,7 +135,7 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
     if (lse && isfinite(want))
         hold(report, "lse", at, fabs(lse_got(lse, at) - want),
              rule->lse * fmax(fmax(1, fabs(want)), rule->floor_size * size) +
-                 rule->lse_size * size + of_q);
+                 rule->lse_size * size);
 }
 
 void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, const tess_tensor *o,

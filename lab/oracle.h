@@ -13,7 +13,6 @@ enum { LAB_BAD_K = 1, LAB_BAD_V = 2, LAB_MET_V = 4 };
 struct lab_oracle {
     int64_t rows, d_v;
     tess_type type;          /* what weights may be rounded to: q's, but see lab_rounds */
-    double q_error;          /* of q as it is multiplied, relative to M; 0 */
     int drops;               /* some weights are dropped */
     struct lab_place *place; /* [rows] */
     double *o;               /* [rows][d_v] */

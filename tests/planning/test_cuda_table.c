@@ -18,7 +18,8 @@
 #define CUDA_FORWARD(types, name, ...) UNITS_##types(name)
 #define DECODE_UNIT(name) {"cuda_decode_" #name, cuda_decode_##name##_shared},
 #define DECODE_UNITS_16bit(name) DECODE_UNIT(bf16_##name) DECODE_UNIT(f16_##name)
-#define DECODE_UNITS_f32(name) DECODE_UNIT(f32_f16_##name) DECODE_UNIT(f32_bf16_##name)
+#define DECODE_UNITS_f32_f16(name) DECODE_UNIT(f32_f16_##name)
+#define DECODE_UNITS_f32_bf16(name) DECODE_UNIT(f32_bf16_##name)
 #define CUDA_DECODE(types, name, ...) DECODE_UNITS_##types(name)
 #define CUDA_BACKWARD(type, name, pass, ...)                                                       \
     {"cuda_gradient_" #pass "_" #type "_" #name, cuda_gradient_##pass##_##type##_##name##_shared},

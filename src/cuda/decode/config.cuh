@@ -15,27 +15,33 @@
  * the first dims of k, and one panel serves both products.
  *
  *   | stage 0: K [KEYS][D] V [KEYS][DV] | stage 1 | ... | Q [M][D] | S [M][KEYS] f32 | kept | places |
- *   | lower [ROWS] f32 |                                                          where q is of f32
+ *   | lower [ROWS] f32 |                                                          where rows of q are raised
  *   | scales of stage 0 [KEYS][SCALES_KEY] f32 | of stage 1 | ... |                where K or V has 8 bits
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
  *
- * Of TYPE_Q f32 (SPLIT) a row of q is two rows of Q, of which the sum of scores is that of the row. A
- * thread has both sums (device/mma.cuh), and every 16 rows of Q serve 8 of the tile:
+ * Of TYPE_Q f32 (SPLIT) a row of q is PARTS rows of Q, whose scores add up to the row's: what T holds of q, what T
+ * holds of the rest, and so on. 16 rows of Q serve 8 of the tile in f16, 4 in bf16, which has fewer digits. A thread
+ * has the first two sums, and lane + 16 the third (device/mma.cuh):
  *
- *   Q, of 16 rows                            S, and P
- *   row g        q rounded to T              the row's           g = 0 ... 7
- *   row g + 8    what rounding took from it  -Inf, and 0
+ *   Q, of 16 rows                                      S, and P
+ *             f16, g = 0 ... 7    bf16, g = 0 ... 3
+ *   row g     part 0              part 0               the row's
+ *   g + 4                         part 2               -Inf, and 0
+ *   g + 8     part 1              part 1               -Inf, and 0
+ *   g + 12                        nothing: not read    -Inf, and 0
  */
 template <class TYPE, int DIMS, int DIMS_V, int TILE_ROWS, bool SHARED, class TYPE_Q = TYPE>
 struct decode_shape {
     using T = TYPE;
     static constexpr bool SPLIT = sizeof(TYPE_Q) > sizeof(TYPE);
     static constexpr bool RAISES =
-        SPLIT && attention_has_small(TYPE()); /* rows of q, to T's range */
-    static constexpr int D = DIMS, DV = DIMS_V, ROWS = TILE_ROWS, M = SPLIT ? 2 * ROWS : ROWS;
-    /* Rows of the tile that a thread has of its group, and those of a group. */
-    static constexpr int ROWS_LANE = SPLIT ? 1 : 2, ROWS_GROUP = 8 * ROWS_LANE;
+        SPLIT && attention_has_small(TYPE());                 /* rows of q, to T's range */
+    static constexpr int PARTS = !SPLIT ? 1 : RAISES ? 2 : 3; /* 22 digits in f16, 24 in bf16 */
+    /* Rows of the tile in a group, and those that a thread has of it. */
+    static constexpr int ROWS_GROUP = PARTS == 1 ? 16 : PARTS == 2 ? 8 : 4;
+    static constexpr int ROWS_LANE = SPLIT ? 1 : 2;
+    static constexpr int D = DIMS, DV = DIMS_V, ROWS = TILE_ROWS, M = 16 / ROWS_GROUP * ROWS;
     static constexpr bool V_IN_K = SHARED, Q_HELD = M == 16;
     /* Warps: M / 16 groups of rows by COLUMNS. Warps of one group deal its keys among them for S, and
      * the dims of O. */
@@ -60,7 +66,7 @@ struct decode_shape {
     static constexpr int PLACES =
         KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
     static constexpr int LOWER = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
-    static constexpr int SCALES = LOWER + (SPLIT ? ROWS * (int)sizeof(float) : 0);
+    static constexpr int SCALES = LOWER + (RAISES ? ROWS * (int)sizeof(float) : 0);
     /* Of a key, those of K, then those of V. */
     static constexpr int SCALES_K = D < DECODE_SCALE_DIMS ? 1 : D / DECODE_SCALE_DIMS;
     static constexpr int SCALES_V = DV < DECODE_SCALE_DIMS ? 1 : DV / DECODE_SCALE_DIMS;

@@ -17,7 +17,7 @@
  * Rows of 8 bits are copied as they are, and widened to those of Q's type where they stand, by the warp that
  * copied them. Scales of K multiply scores; of V the weights, or O where there is one for all keys.
  * MODIFIED: with score modifiers, K or V of 8 bits, or second views of Q and K (rope), which lie behind the
- * first ones here. Q of f32 is split in two rows of 16 bits (config.cuh).
+ * first ones here. Q of f32 is split in rows of 16 bits (config.cuh).
  */
 #ifndef TESSERA_CUDA_DECODE_KERNEL_CUH
 #define TESSERA_CUDA_DECODE_KERNEL_CUH

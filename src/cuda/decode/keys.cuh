@@ -312,15 +312,23 @@ static __device__ __forceinline__ constexpr float decode_most(__nv_bfloat16) {
     return 0x1.fep127f;
 }
 
-/* Two elements as words of two rows: rounded to T, and what rounding took. Beyond T's largest number stands
- * that, so Inf and NaN are in the second. */
-template <class T>
-static __device__ __forceinline__ void decode_split(uint32_t &first, uint32_t &rest, float x,
-                                                    float y) {
+/* Two elements as words of PARTS rows: rounded to T, what rounding took, rounded, and so on. Beyond T's largest
+ * number stands that, but in the last part, which has Inf and NaN. */
+template <class T, int PARTS>
+static __device__ __forceinline__ void decode_split(uint32_t (&to)[PARTS], float x, float y) {
     constexpr float MOST = decode_most(T());
-    first = mma_pack(fminf(fmaxf(x, -MOST), MOST), fminf(fmaxf(y, -MOST), MOST), T());
-    const float2 of = mma_unpack(first, T());
-    rest = mma_pack(x - of.x, y - of.y, T());
+#pragma unroll
+    for (int part = 0; part < PARTS - 1; part++) {
+        to[part] = mma_pack(fminf(fmaxf(x, -MOST), MOST), fminf(fmaxf(y, -MOST), MOST), T());
+        const float2 of = mma_unpack(to[part], T());
+        x -= of.x, y -= of.y;
+    }
+    to[PARTS - 1] = mma_pack(x, y, T());
+}
+
+/* Row of a part of q among the 16 of its group, after that of part 0. */
+static __device__ __forceinline__ constexpr int decode_part_row(int part) {
+    return part == 2 ? 4 : 8 * part;
 }
 
 /* Exponent of the power of two that a row is raised by, `most` being its largest size: to within 2^14 ...
@@ -349,7 +357,7 @@ static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struc
     return most;
 }
 
-/* Writes the tile's rows of Q of f32, two for each (config.cuh), and by what scores of raised rows are
+/* Writes the tile's rows of Q of f32, PARTS for each (config.cuh), and by what scores of raised rows are
  * lowered. A warp takes a row. */
 template <class shape, bool REST>
 static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
@@ -359,7 +367,8 @@ static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
     constexpr int EACH = (shape::ROW / 16 + 31) / 32; /* pieces of a lane */
 #pragma unroll 1
     for (int row = (int)threadIdx.x / 32; row < shape::ROWS; row += shape::WARPS) {
-        const int query = decode_row_query(p, row), at = row / 8 * 16 + row % 8;
+        const int query = decode_row_query(p, row);
+        const int at = row / shape::ROWS_GROUP * 16 + row % shape::ROWS_GROUP;
         const bool wanted = row < p.of.tile_rows * p.of.tile_heads && query < item.rows;
         float x[EACH][8], most = 0;
 #pragma unroll
@@ -374,16 +383,19 @@ static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int piece = warp_lane() + 32 * e;
-            uint32_t first[4], rest[4];
+            uint32_t word[4][shape::PARTS];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                decode_split<T>(first[i], rest[i], x[e][2 * i] * decode_power(raise),
+                decode_split<T>(word[i], x[e][2 * i] * decode_power(raise),
                                 x[e][2 * i + 1] * decode_power(raise));
             if (piece >= shape::ROW / 16)
                 continue;
-            const uint32_t here = to + (uint32_t)(at * shape::ROW) + swizzle_piece(at, piece);
-            shared_store_16(here, {first[0], first[1], first[2], first[3]});
-            shared_store_16(here + 8 * shape::ROW, {rest[0], rest[1], rest[2], rest[3]});
+#pragma unroll
+            for (int part = 0; part < shape::PARTS; part++) {
+                const int of = at + decode_part_row(part);
+                shared_store_16(to + (uint32_t)(of * shape::ROW) + swizzle_piece(of, piece),
+                                {word[0][part], word[1][part], word[2][part], word[3][part]});
+            }
         }
     }
 }

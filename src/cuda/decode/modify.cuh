@@ -6,19 +6,22 @@
 #include "decode/step.cuh"
 #include "device/modify.cuh"
 
-/* Queries within the tile of a lane's two rows; split, of its one. */
+/* Queries within the tile of a lane's two rows; split, of its one. DECODE_NO_QUERY lists no key. */
 struct decode_lane {
     int32_t query[2];
 };
+#define DECODE_NO_QUERY (1 << 20)
 
 template <class shape>
 static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct decode_params &p) {
     const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane() / 4;
+    if (!decode_has_rows<shape>(warp_lane()))
+        return {{DECODE_NO_QUERY, DECODE_NO_QUERY}};
     return {{decode_row_query(p, row), decode_row_query(p, row + 8 * (shape::ROWS_LANE - 1))}};
 }
 
-/* Adds the scores of what rounding took from q of f32 to those of what it left, and multiplies them by
- * `lower`, what the row was raised by. An infinite one stays. */
+/* Adds the scores of the parts of q of f32, small ones first, and multiplies them by `lower`, what the row was
+ * raised by. An infinite one of part 0 stays. */
 template <class shape>
 static __device__ __forceinline__ void decode_join(float (&s)[shape::TILES][4],
                                                    const float *lower) {
@@ -30,7 +33,10 @@ static __device__ __forceinline__ void decode_join(float (&s)[shape::TILES][4],
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float sum = s[j][e] + (isfinite(s[j][e]) ? s[j][e + 2] : 0.0f);
+            float rest = s[j][e + 2];
+            if (shape::PARTS == 3)
+                rest += __shfl_down_sync(WARP_ALL, s[j][e], 16);
+            const float sum = s[j][e] + (isfinite(s[j][e]) ? rest : 0.0f);
             s[j][e] = shape::RAISES ? sum * by : sum;
         }
 }

@@ -14,6 +14,11 @@ template <class shape> static __device__ __forceinline__ int decode_column(void)
     return shape::column((int)threadIdx.x / 32);
 }
 
+/* Whether a lane's sums are of rows of the tile: of three parts half the lanes have the third part's. */
+template <class shape> static __device__ __forceinline__ bool decode_has_rows(int lane) {
+    return shape::ROWS_GROUP >= 8 || lane < 4 * shape::ROWS_GROUP;
+}
+
 /* A [16, D] of this warp's rows of Q, where registers hold it. */
 template <class shape> struct decode_q { uint32_t a[shape::Q_HELD ? shape::D / 16 : 1][4]; };
 

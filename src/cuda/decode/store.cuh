@@ -25,7 +25,7 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
     for (int r = 0; r < shape::ROWS_LANE; r++) {
         const struct decode_row row =
             decode_row_of(p, item, shape::ROWS_GROUP * decode_group<shape>() + lane / 4 + 8 * r);
-        if (!row.is)
+        if (!row.is || !decode_has_rows<shape>(lane))
             continue;
         const struct attention_slot slot =
             attention_slot_of(p.of, item.slot * p.of.tile_heads + row.head);
@@ -56,7 +56,7 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
     for (int r = 0; r < shape::ROWS_LANE; r++) {
         const struct decode_row row =
             decode_row_of(p, item, shape::ROWS_GROUP * decode_group<shape>() + lane / 4 + 8 * r);
-        if (!row.is)
+        if (!row.is || !decode_has_rows<shape>(lane))
             continue;
         const float below = modify_denominator(p.of.modify, row.of_head,
                                                state.m[r] - attention_raise(T()), state.l[r]);

@@ -27,8 +27,8 @@ extern "C" {
     cudaError_t cuda_decode_##name(const struct decode_params *p, cudaStream_t stream);            \
     int64_t cuda_decode_##name##_shared(int32_t rows);
 #define CUDA_DECODE_UNITS_16bit(name) CUDA_DECODE_UNIT(bf16_##name) CUDA_DECODE_UNIT(f16_##name)
-#define CUDA_DECODE_UNITS_f32(name)                                                                \
-    CUDA_DECODE_UNIT(f32_f16_##name) CUDA_DECODE_UNIT(f32_bf16_##name)
+#define CUDA_DECODE_UNITS_f32_f16(name) CUDA_DECODE_UNIT(f32_f16_##name)
+#define CUDA_DECODE_UNITS_f32_bf16(name) CUDA_DECODE_UNIT(f32_bf16_##name)
 #define CUDA_DECODE(types, name, ...) CUDA_DECODE_UNITS_##types(name)
 #define CUDA_STAGED_UNIT(name)                                                                     \
     cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);

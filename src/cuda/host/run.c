@@ -30,7 +30,8 @@ static cudaError_t (*const forward[])(const struct attention_params *, cudaStrea
 
 #define CUDA_FORWARD(...)
 #define CUDA_DECODE_LAUNCHES_16bit(name) cuda_decode_bf16_##name, cuda_decode_f16_##name,
-#define CUDA_DECODE_LAUNCHES_f32(name) cuda_decode_f32_f16_##name, cuda_decode_f32_bf16_##name,
+#define CUDA_DECODE_LAUNCHES_f32_f16(name) cuda_decode_f32_f16_##name,
+#define CUDA_DECODE_LAUNCHES_f32_bf16(name) cuda_decode_f32_bf16_##name,
 #define CUDA_DECODE(types, name, ...) CUDA_DECODE_LAUNCHES_##types(name)
 static cudaError_t (*const decode[])(const struct decode_params *, cudaStream_t) = {
 #include "instances.def"

@@ -225,13 +225,17 @@ static const struct family family_small_m_16bit = {
 
 /* ---- decode ---- */
 
+static const int32_t decode_rows_4[] = {1, 2, 4, 0};
 static const int32_t decode_rows_8[] = {1, 2, 4, 8, 0};
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
 static const int32_t decode_rows_32[] = {1, 2, 4, 8, 16, 32, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
+#define decode_rows_16f decode_rows_16
 #define decode_rows_sm90 decode_rows_64
+static const struct family family_decode_4 = {
+    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2 or 4 rows"};
 static const struct family family_decode_8 = {
     .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
 static const struct family family_decode_32 = {.cluster = 1,
@@ -242,6 +246,10 @@ static const struct family family_decode_16 = {.cluster = 1,
                                                .refuses = decode_refuses,
                                                .heights =
                                                    "its query tiles have 1, 2, 4, 8 or 16 rows"};
+static const struct family family_decode_16f = {.cluster = 1,
+                                                .refuses = decode_64_refuses,
+                                                .heights =
+                                                    "its query tiles have 1, 2, 4, 8 or 16 rows"};
 static const struct family family_decode_64 = {.cluster = 1,
                                                .refuses = decode_64_refuses,
                                                .heights =
@@ -338,8 +346,10 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
+#define TILING_DECODE_4(head) .gqa_rows = 4, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
 #define TILING_DECODE_8(head) .gqa_rows = 8, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
 #define TILING_DECODE_16(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
+#define TILING_DECODE_16f(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES
 #define TILING_DECODE_32(head) .gqa_rows = 32, .whole_shares = (head) > DECODE_SHARES
 #define TILING_DECODE_sm90(head) .gqa_rows = 64, .whole_shares = 1, .weighed = 1
 #define TILING_DECODE_64(head) .gqa_rows = 64, .whole_shares = (head) > DECODE_SHARES
@@ -366,10 +376,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define CUDA_DECODE_16bit(name, ...)                                                               \
     DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
         DECODE_ROW(TESS_F16, TESS_F16, "f16_" #name, __VA_ARGS__)
-/* f16 has more digits, for keys and values of 8 bits. */
-#define CUDA_DECODE_f32(name, ...)                                                                 \
-    DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, __VA_ARGS__),                                 \
-        DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, __VA_ARGS__)
+#define CUDA_DECODE_f32_f16(name, ...) DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, __VA_ARGS__)
+#define CUDA_DECODE_f32_bf16(name, ...)                                                            \
+    DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, __VA_ARGS__)
 #define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \

@@ -11,9 +11,11 @@
 #define CUDA_ROWS_16bit 2
 #define CUDA_ROWS_f32 1
 #define CUDA_ROWS_any 1
+#define CUDA_ROWS_f32_f16 1
+#define CUDA_ROWS_f32_bf16 1
 #define CUDA_STAGED(types, ...) +CUDA_ROWS_##types
 #define CUDA_FORWARD(types, ...) +CUDA_ROWS_##types
-#define CUDA_DECODE(...) +2 /* for either type of 16 bits */
+#define CUDA_DECODE(types, ...) +CUDA_ROWS_##types
 #define CUDA_BACKWARD(...) +1
 #define CUDA_DELTA(...) +1
 enum {
