@@ -32,7 +32,7 @@ FILL_RULE int32_t fill_granule_bits(int64_t block_kv, int64_t page) {
 /* Granules of a tile: those of full runs, then those of bands. */
 struct fill_granules {
     int32_t full, bands;
-    int32_t whole; /* the first ones, of which every row lists every key */
+    int32_t whole; /* the first ones, of which every row lists every key that has a page */
 };
 
 /* n_full runs, of which the first has first_count keys and the last last_count, and n_bands bands; `each`:
@@ -96,6 +96,12 @@ FILL_RULE struct fill_granule fill_granule_of(int32_t key, int32_t count, int32_
     const uint32_t high = (uint32_t)fill_between(hi + before, INT8_MIN, INT8_MAX) & 255;
     g.window = begin < end ? (uint32_t)begin | (uint32_t)end << 8 | low << 16 | high << 24 : 0;
     return g;
+}
+
+/* The page of a key by its batch's row of the table; -1: there is no such page, and the key is not listed. */
+FILL_RULE int32_t fill_page(const int32_t *row, int32_t key, int32_t shift, int32_t pages) {
+    const int32_t page = row[key >> shift];
+    return page >= 0 && page < pages ? page : -1;
 }
 
 /* Whether a granule with some listed keys has others, which may hold anything. */

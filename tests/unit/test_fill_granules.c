@@ -1,6 +1,7 @@
 /*
  * Granules of filled block lists, as Hopper's forward walks them: over drawn images the scores that steps of
- * 64 places count are, each once, those of what the pattern lists, tile by tile and part by part.
+ * 64 places count are, each once, those of what the pattern lists and a page holds, tile by tile and part by
+ * part.
  *
  *     test_fill_granules [CASES] [FIRST SEED]     300 from seed 1 unless given
  */
@@ -19,12 +20,12 @@
 #include "lists/fill_granules.h"
 #include "plan/reserve.h"
 
-enum { GROUP = 64, WORK = 400000 };
+enum { GROUP = 64, WORK = 400000, PAGES = 1000 };
 
 static int64_t cases = 300, first_seed = 1;
 
 /* What the draws had. */
-static int64_t parts, cuts, shorts, whole_steps, empty_granules;
+static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules;
 
 /* ---- windows ---- */
 
@@ -96,21 +97,62 @@ struct walk {
     const struct device_lists *lists;
     const struct fill_job *job;
     int32_t width, bits, each, tile_heads;
+    int32_t shift, columns;
+    int32_t *table;   /* [batch][columns], PAGES pages; NULL: not paged */
     uint8_t *counted; /* [tile_rows][n_kv] of a tile of packed heads */
 };
+
+/* Whether a key of list `list` has a page. */
+static int has_page(const struct walk *w, int64_t list, int64_t key) {
+    const int64_t batch = list / w->job->shape->heads;
+    return !w->table ||
+           fill_page(w->table + batch * w->columns, (int32_t)key, w->shift, PAGES) >= 0;
+}
 
 /* Granule `at` of a tile, as the kernel's producer finds it. */
 static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t full, int32_t at) {
     const struct fill_arrays *a = &w->job->arrays;
     const int32_t n = at < full ? at : at - full, of = n & ((1 << w->each) - 1);
+    struct fill_granule g;
     if (at < full) {
         const struct list_run *run = &a->full[a->full_ptr[T] + (n >> w->each)];
-        return fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, of,
-                               w->bits);
+        g = fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, of,
+                            w->bits);
+    } else {
+        const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
+        g = fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width, of,
+                            w->bits);
     }
-    const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
-    return fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width, of,
-                           w->bits);
+    if (g.window && !has_page(w, T / w->job->shape->tiles, g.key))
+        g.window = 0, absent_granules++;
+    return g;
+}
+
+/* The first granules of an item that need no window: of `whole` those before the first without a page. */
+static int32_t whole_before(const struct walk *w, int64_t T, int32_t begin, int32_t whole) {
+    const struct list_run *runs = w->job->arrays.full + w->job->arrays.full_ptr[T];
+    for (int32_t at = 0; at < whole; at++) {
+        const int32_t n = begin + at, of = n & ((1 << w->each) - 1);
+        if (!has_page(w, T / w->job->shape->tiles, runs[n >> w->each].key + (of << w->bits)))
+            return at;
+    }
+    return whole;
+}
+
+/* Pages of each batch, of which some are not there. */
+static void pages_draw(struct walk *w, int64_t page, uint64_t seed) {
+    const int64_t batches = w->job->shape->batches;
+    w->columns = (int32_t)((w->job->shape->n_kv + page - 1) / page);
+    w->shift = __builtin_ctzll((unsigned long long)page);
+    w->table = malloc((size_t)(batches * w->columns) * sizeof *w->table);
+    assert_non_null(w->table);
+    for (int64_t i = 0; i < batches * w->columns; i++) {
+        const int64_t draw = lab_below(seed, 2, (uint64_t)i, 30);
+        w->table[i] = (int32_t)(draw == 0   ? -1
+                                : draw == 1 ? PAGES
+                                : draw == 2 ? INT32_MIN + i
+                                            : (7 * i + draw) % PAGES);
+    }
 }
 
 static struct fill_granules granules_of(const struct walk *w, int64_t T) {
@@ -159,7 +201,7 @@ static void item_count(const struct walk *w, const struct work_item *item) {
     const int32_t n = g.full + g.bands;
     const int32_t begin = fill_granules_before(n, item->part, item->parts, w->bits);
     const int32_t past = fill_granules_before(n, item->part + 1, item->parts, w->bits);
-    const int32_t whole = fill_between(g.whole - begin, 0, past - begin);
+    const int32_t whole = whole_before(w, T, begin, fill_between(g.whole - begin, 0, past - begin));
     assert_true(item->parts == 1 || past > begin);
     assert_int_equal((begin << w->bits) % SCHEDULE_CHUNK, 0);
     for (int32_t at = begin; at < past; at += GROUP >> w->bits)
@@ -175,7 +217,7 @@ static void tile_hold(const struct walk *w, const struct work_item *item, uint64
     const int64_t row = fill_tile_row(s, item->tile), rows = fill_tile_row(s, item->tile + 1) - row;
     const uint8_t *mask = w->lists->mask + (list * sizes->n_q + row) * s->n_kv;
     for (int64_t i = 0; i < rows * s->n_kv; i++)
-        if (w->counted[i] != mask[i])
+        if (w->counted[i] != (mask[i] && has_page(w, list, i % s->n_kv)))
             fail_msg("seed %llu: tile %d of list %lld, row %lld, key %lld: %d times, listed %d",
                      (unsigned long long)seed, item->tile, (long long)list,
                      (long long)(i / s->n_kv), (long long)(i % s->n_kv), w->counted[i], mask[i]);
@@ -214,7 +256,10 @@ static void generated_case(uint64_t seed) {
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     const struct fill_shape *s = job.shape;
     struct walk w = {.lists = &l, .job = &job, .width = (int32_t)s->block_kv};
-    w.bits = fill_granule_bits(s->block_kv, PICK(22, 16, 64, 4096));
+    const int64_t page = PICK(22, 16, 64, 4096);
+    if (PICK(23, 0, 1))
+        pages_draw(&w, page, seed);
+    w.bits = fill_granule_bits(s->block_kv, w.table ? page : FILL_GRANULE_MOST);
     w.each = __builtin_ctz((unsigned)w.width) - w.bits;
     w.counted = malloc((size_t)(s->tile_rows * s->n_kv));
     assert_non_null(w.counted);
@@ -228,6 +273,7 @@ static void generated_case(uint64_t seed) {
     }
     cuts += s->cut;
     free(w.counted);
+    free(w.table);
     free(image);
     tess_plan_free(plan);
     device_lists_free(&l);
@@ -238,7 +284,7 @@ static void images_list_the_same(void **state) {
     for (int64_t i = 0; i < cases; i++)
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
-        assert_true(parts && cuts && shorts && whole_steps && empty_granules);
+        assert_true(parts && cuts && shorts && whole_steps && empty_granules && absent_granules);
 }
 
 int main(int argc, char **argv) {

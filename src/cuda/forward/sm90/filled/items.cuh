@@ -85,6 +85,30 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
     return item;
 }
 
+/* The row of the page table of an item's batch. */
+static __device__ __forceinline__ const int32_t *
+sm90_filled_table(const struct decode_params &p, const struct sm90_filled_item &item) {
+    return p.table + item.batch * p.columns;
+}
+
+/* How many of an item's first granules need no window. A fill sees no page table, so item.whole counts keys of
+ * pages that there are not; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
+static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_params &p,
+                                                            const struct sm90_filled_item &item) {
+    const int bits = p.of.granule_bits, each = sm90_filled_each(p);
+    int32_t whole = item.whole;
+    if (!p.table)
+        return whole;
+#pragma unroll 1
+    for (int32_t at = warp_lane(); at < item.whole; at += 32) {
+        const int32_t n = item.begin + at, of = n & ((1 << each) - 1);
+        const int32_t key = p.full[item.first + (n >> each)].key + (of << bits);
+        if (fill_page(sm90_filled_table(p, item), key, p.shift, p.pages) < 0)
+            whole = min(whole, at);
+    }
+    return __reduce_min_sync(WARP_ALL, whole);
+}
+
 /* A granule, and where TMA finds it: the page, or the batch where there are none (0 where all share one), and
  * the row; past all rows, for which TMA fills zeros, where nothing of it is listed. */
 struct sm90_filled_place {
@@ -109,9 +133,9 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
     place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
     place.page = batches ? item.batch : 0, place.row = place.granule.key;
     if (p.table && place.granule.window) {
-        place.page = p.table[item.batch * p.columns + (place.row >> p.shift)];
+        place.page = fill_page(sm90_filled_table(p, item), place.row, p.shift, p.pages);
         place.row &= (1 << p.shift) - 1;
-        if (place.page < 0 || place.page >= p.pages)
+        if (place.page < 0)
             place.granule.window = 0;
     }
     if (place.granule.window == 0)

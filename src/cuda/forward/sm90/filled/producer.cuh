@@ -104,11 +104,13 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
         tma_prefetch_map(map_q);
 #pragma unroll 1
     for (int32_t i = 0; i < end; w = sm90_filled_work(p, min(++i, end - 1))) {
-        const struct sm90_filled_item item = sm90_filled_item_of(p, w);
+        struct sm90_filled_item item = sm90_filled_item_of(p, w);
         if (item.count == 0)
             continue;
-        if (IS_K)
+        if (IS_K) {
+            item.whole = sm90_filled_whole(p, item);
             sm90_filled_publish<shape>(memory, shared, p, map_q, item, job++);
+        }
         const int32_t past = item.begin + item.count, h = view.stride[1] ? item.head_kv : 0;
 #pragma unroll 1
         for (int32_t at = item.begin; at < past; at += 32) {
