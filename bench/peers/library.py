@@ -57,6 +57,12 @@ class BackwardProblem(Problem):
         ("operation", c_int), ("gradients", c_int64), ("spill_size", c_int64), ("o_rest", c_int64)]
 
 
+class DecodeProblem(BackwardProblem):
+    """Up to V in K."""
+
+    _fields_ = [("k_type", c_int), ("v_type", c_int), ("v_in_k", c_int64)]
+
+
 class PlanInfo(Struct):
     _fields_ = [("struct_size", c_size_t)] + [
         (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "tile_heads",
@@ -175,7 +181,7 @@ class Pattern:
 
 class Decode:
     """A reserved plan over padded indices [n_q, capacity], shared by all heads: an image for each of several
-    sets of them, which take turns. Over PyTorch tensors [1, H, N, D] on one device."""
+    sets of them, which take turns. Over PyTorch tensors [1, H, N, D] on one device. v is the first dims of k."""
 
     def __init__(self, library, q, k, v, o, lse, indices, dtype, backend):
         import torch
@@ -183,8 +189,9 @@ class Decode:
         self.library, self.plan = library, c_void_p()
         self.tensors = q, k, v, o, lse  # whose memory runs use
         self.views = [Attention.view(x, t) for x, t in zip((q, k, v, o, lse), [dtype] * 4 + ["f32"])]
-        problem, target = Problem(), Target()
+        problem, target = DecodeProblem(), Target()
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
+        problem.v_in_k = 1
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         sizes = dict(n_q=q.shape[2], n_kv=k.shape[2], block_q=1, block_kv=1, batch=1, heads=1,
                      capacity=indices[0].shape[1])
@@ -201,7 +208,8 @@ class Decode:
         self.arguments = Arguments(workspace=place[0], workspace_size=self.workspace_size,
                                    image_size=self.image_size)
         for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
-            setattr(self.arguments, name, ctypes.pointer(view))
+            if name != "v":
+                setattr(self.arguments, name, ctypes.pointer(view))
 
     def __del__(self):
         self.library.c.tess_plan_free(self.plan)

@@ -144,7 +144,7 @@ static int schedule_build(struct schedule *out, struct cuts *cuts, struct head_p
 /* Costs in keys of one worker. */
 struct wave {
     struct assign_item *order;
-    int64_t n, item, total;
+    int64_t n, item, part, total; /* item: of any; part: what a part takes more */
     struct assignment assignment;
 };
 
@@ -152,14 +152,16 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
                       int64_t tiles, const int64_t *list_of, const struct schedule_rules *rules) {
     *wave = (struct wave){.order = malloc(((size_t)s->n_items + 1) * sizeof *wave->order),
                           .n = s->n_items,
-                          .item = (int64_t)(rules->item_cost / rules->key_cost)};
+                          .item = (int64_t)(rules->item_cost / rules->key_cost),
+                          .part = (int64_t)(rules->part_cost / rules->key_cost)};
     if (!wave->order)
         return -1;
     for (int64_t i = 0; i < s->n_items; i++) {
         const struct work_item *w = &s->items[i];
         const int64_t of_tile = keys[list_of[w->batch_head] * tiles + w->tile];
         /* Rows without keys are seen to meanwhile. */
-        wave->order[i] = (struct assign_item){of_tile ? of_tile / w->parts + wave->item : 0, i};
+        const int64_t more = wave->item + (w->parts > 1 ? wave->part : 0);
+        wave->order[i] = (struct assign_item){of_tile ? of_tile / w->parts + more : 0, i};
         wave->total += wave->order[i].cost;
     }
     assign_sort(wave->order, wave->n, (int32_t)rules->workers);
@@ -187,7 +189,8 @@ static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tile
             cuts->parts[w->batch_head * tiles + w->tile] = (int32_t)parts;
         }
         for (int64_t part = 0; part < parts; part++)
-            assign_next(&wave->assignment, keys / parts + wave->item);
+            assign_next(&wave->assignment,
+                        keys / parts + wave->item + (parts > 1 ? wave->part : 0));
     }
     *end = failed ? 0 : assign_most(&wave->assignment);
     assign_free(&wave->assignment);

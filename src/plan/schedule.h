@@ -55,6 +55,7 @@ struct schedule_rules {
     int64_t heads_per_group; /* order only */
     double combine_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
                               are split for their length alone, not to end together */
+    double part_cost;    /* of a partial result: writing and reading it, in the unit of key_cost */
     int may_stay_whole;  /* 1: long tiles are left whole where splits save less than combine_cost */
 };
 

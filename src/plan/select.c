@@ -354,19 +354,48 @@ int64_t select_part_keys(const tess_plan *plan, const struct kernel *kernel) {
                                                                    : plan->problem.part_keys;
 }
 
+/* Bytes of partial results that a device writes, or reads, in a second. */
+#define PARTS_RATE 2e12
+
+double select_part_cost(const struct pass *pass, const struct kernel *kernel, double rows) {
+    const double bytes = rows * (double)pass->problem.d_v * (double)sizeof(float);
+    return kernel->cost.combine > 0 ? 2 * bytes / PARTS_RATE : 0;
+}
+
+/* Waves of `tiles` whole tiles over `workers` CTAs, in the time of a tile where all CTAs have one. The last
+ * wave may be short: a tile with a multiprocessor to itself takes `alone` of that time. */
+static double waves(double tiles, double workers, double multiprocessors, double alone) {
+    const double full = floor(tiles / workers), rest = tiles - full * workers;
+    if (rest <= 0)
+        return full;
+    return full + (rest > multiprocessors ? 1 : fmax(alone, rest / workers));
+}
+
 /* Seconds until the last CTA ends, of tiles that take `seconds` on a device that is never idle. Each CTA
- * takes whole tiles, so the last wave may be short; or long tiles are split and combined. */
-static double waves(const tess_plan *plan, const struct kernel *kernel,
-                    const struct lists_sums *sums, double tiles, int32_t rows, double seconds) {
-    const double workers =
-        kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 0;
+ * takes whole tiles; or long tiles are split, a part for each CTA, and combined. */
+static double drained(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
+                      const struct lists_sums *sums, double tiles, int32_t height,
+                      int32_t tile_heads, double seconds) {
+    const struct tiling *tiling = kernel->tiling;
+    const double workers = tiling->workers ? tiling->workers(kernel, &plan->target, height) : 0;
     const double keys = sums->full_keys + sums->masked_keys;
     const int splits = kernel->cost.combine > 0 &&
                        keys >= 2 * sums->tiles * (double)select_part_keys(plan, kernel);
-    if (workers <= 1 || tiles <= 0)
+    if (workers <= 1 || tiles <= 0 || (tiling->alone == 0 && tiles < workers))
         return seconds;
-    const double whole = seconds * ceil(tiles / workers) * workers / tiles;
-    return splits ? fmin(whole, seconds + kernel->cost.combine) : whole;
+    const double whole = seconds / tiles * workers *
+                         waves(tiles, workers, plan->target.multiprocessors, tiling->alone);
+    const double parts =
+        workers * select_part_cost(pass, kernel, (double)height * (double)tile_heads);
+    return splits ? fmin(whole, seconds + kernel->cost.combine + parts) : whole;
+}
+
+/* Whether a height is of no use: its tiles list the keys of their block row, and leave rows of the products
+ * empty. */
+static int height_idle(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
+                       int32_t height, int32_t tile_heads) {
+    return !plan->problem.tile_rows && height < block_rows(plan, pass) &&
+           height * tile_heads < kernel->tiling->gqa_rows;
 }
 
 /* Compares the heights that the kernel offers and that fit the target, or only the height that the problem
@@ -379,14 +408,15 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
     for (const int32_t *r = kernel->tiling->rows; *r && n < PLAN_HEIGHTS - 1; r++) {
         const int32_t tile_heads = select_tile_heads(plan, pass, kernel, *r);
         if (!tile_heads || !height_fits(plan, kernel, *r) ||
+            height_idle(plan, pass, kernel, *r, tile_heads) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
         const struct lists_sums *sums = estimate(e, *r, error);
         if (!sums)
             return TESS_OUT_OF_MEMORY;
         weighed[n] = (struct plan_height){
-            *r, waves(plan, kernel, sums, sums->tiles * heads / tile_heads, *r,
-                      select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads))};
+            *r, drained(plan, pass, kernel, sums, sums->tiles * heads / tile_heads, *r, tile_heads,
+                        select_fused_cost(plan, pass, kernel, sums, heads, *r, tile_heads))};
         if (weighed[n].seconds <= weighed[best].seconds)
             best = n;
         n++;

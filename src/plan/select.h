@@ -40,6 +40,9 @@ int32_t select_tile_heads(const tess_plan *plan, const struct pass *pass,
 /* Keys of a part of a split tile at least. */
 int64_t select_part_keys(const tess_plan *plan, const struct kernel *kernel);
 
+/* Seconds that the partial results of a part of `rows` rows take; 0 where combining has no known cost. */
+double select_part_cost(const struct pass *pass, const struct kernel *kernel, double rows);
+
 /* Dims of a key that the kernel multiplies by a row's, over all products. */
 double select_dims(const struct pass *pass, const struct kernel *kernel);
 

@@ -99,14 +99,15 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     /* Two CTAs may share an item, or several a multiprocessor. Where nothing weighs what combining costs,
      * the latter count as one. */
     const int each = assigned > 1 && (assigned < workers || kernel->cost.combine > 0);
-    struct schedule_rules rules = {.item_cost = kernel->cost.item,
-                                   .key_cost = select_key_cost(plan, pass, kernel,
-                                                               select_dims(pass, kernel),
-                                                               (double)(rows * work->tile_heads)),
-                                   .workers = each ? assigned : workers,
-                                   .min_part_keys = select_part_keys(plan, kernel),
-                                   .combine_cost = kernel->cost.combine,
-                                   .may_stay_whole = !plan->problem.parts_asked};
+    struct schedule_rules rules = {
+        .item_cost = kernel->cost.item,
+        .key_cost = select_key_cost(plan, pass, kernel, select_dims(pass, kernel),
+                                    (double)(rows * work->tile_heads)),
+        .workers = each ? assigned : workers,
+        .min_part_keys = select_part_keys(plan, kernel),
+        .combine_cost = kernel->cost.combine,
+        .part_cost = select_part_cost(pass, kernel, (double)(rows * work->tile_heads)),
+        .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
     if (!status && plan->backend->prepare) {

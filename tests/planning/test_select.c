@@ -233,9 +233,9 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {50000, 1024, 0, 0, "shared memory"},
                  {0, 256, 0, 128, "cuda_attention_bf16_d256"},
                  {16384, 64, 0, 0, "shared memory"}};
-    tess_pattern *pattern = pattern_make("dense", 1024, 128, 1, 1);
+    tess_pattern *pattern = pattern_make("dense", 16384, 128, 1, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tess_problem problem = problem_make(1024);
+        tess_problem problem = problem_make(16384);
         tess_target target = cuda_target(86, cases[i].shared);
         tess_error error = tess_error_init();
         tess_plan *plan = NULL;
