@@ -230,6 +230,12 @@ static void last_waves_are_split(void **state) {
     assert_true(split + 1000 < whole);
     schedule_free(&s);
 
+    r.part_cost = (double)(whole - split); /* parts alone cost what they save */
+    assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_combines, 0);
+    schedule_free(&s);
+
+    r.part_cost = 0;
     r.combine_cost = WORKERS * (double)(whole - split);
     assert_int_equal(schedule_make(&s, keys, TILES_HERE, one_list, HEADS_HERE, &r, NULL), TESS_OK);
     assert_int_equal(s.n_combines, 0);

@@ -106,6 +106,32 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
+/* Few tiles are spread over the device, where lower tiles list fewer keys. Tiles lower than their block row
+ * do not, unless the problem asks for them. */
+static void cuda_small_problems_are_spread(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const struct {
+        const char *spec;
+        int64_t n, block, asked, rows;
+    } cases[] = {{"random(0.1,1)", 1024, 8, 0, 16},
+                 {"random(0.3,1)", 16384, 8, 0, 128},
+                 {"random(0.1,1)", 1024, 64, 0, 64},
+                 {"random(0.1,1)", 1024, 64, 8, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_pattern *pattern = pattern_make(cases[i].spec, cases[i].n, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(cases[i].n);
+        const tess_target target = cuda_target(90, 232448);
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        problem.heads_kv = problem.heads_q, problem.tile_rows = cases[i].asked;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_int_equal(plan->work.lists.tile_rows, cases[i].rows);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
 /* Small-M tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
  * against the others. */
 static void cuda_small_m_tiles_are_weighed(void **state) {
@@ -409,6 +435,7 @@ int main(void) {
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
+        cmocka_unit_test(cuda_small_problems_are_spread),
         cmocka_unit_test(cuda_small_m_tiles_are_weighed),
         cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_packed),
