@@ -115,7 +115,7 @@ static void cuda_small_problems_are_spread(void **state) {
         const char *spec;
         int64_t n, block, asked, rows;
     } cases[] = {{"random(0.1,1)", 1024, 8, 0, 16},
-                 {"random(0.3,1)", 16384, 8, 0, 128},
+                 {"random(0.3,1)", 16384, 8, 0, 64},
                  {"random(0.1,1)", 1024, 64, 0, 64},
                  {"random(0.1,1)", 1024, 64, 8, 8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
