@@ -363,12 +363,21 @@ double select_part_cost(const struct pass *pass, const struct kernel *kernel, do
 }
 
 /* Waves of `tiles` whole tiles over `workers` CTAs, in the time of a tile where all CTAs have one. The last
- * wave may be short: a tile with a multiprocessor to itself takes `alone` of that time. */
+ * wave may be short: a tile with a multiprocessor to itself takes `alone` of that time, 0: not known. */
 static double waves(double tiles, double workers, double multiprocessors, double alone) {
     const double full = floor(tiles / workers), rest = tiles - full * workers;
     if (rest <= 0)
         return full;
-    return full + (rest > multiprocessors ? 1 : fmax(alone, rest / workers));
+    return full + (rest > multiprocessors || alone == 0 ? 1 : fmax(alone, rest / workers));
+}
+
+/* Whether tiles are long enough to be split. Where combining has no known cost, tiles are split that take
+ * half a multiprocessor's share (schedule.h). */
+static int tiles_split(const tess_plan *plan, const struct kernel *kernel,
+                       const struct lists_sums *sums, double tiles) {
+    const double keys = sums->full_keys + sums->masked_keys;
+    return keys >= 2 * sums->tiles * (double)select_part_keys(plan, kernel) &&
+           (kernel->cost.combine > 0 || tiles < 2 * plan->target.multiprocessors);
 }
 
 /* Seconds until the last CTA ends, of tiles that take `seconds` on a device that is never idle. Each CTA
@@ -378,16 +387,15 @@ static double drained(const tess_plan *plan, const struct pass *pass, const stru
                       int32_t tile_heads, double seconds) {
     const struct tiling *tiling = kernel->tiling;
     const double workers = tiling->workers ? tiling->workers(kernel, &plan->target, height) : 0;
-    const double keys = sums->full_keys + sums->masked_keys;
-    const int splits = kernel->cost.combine > 0 &&
-                       keys >= 2 * sums->tiles * (double)select_part_keys(plan, kernel);
     if (workers <= 1 || tiles <= 0 || (tiling->alone == 0 && tiles < workers))
         return seconds;
     const double whole = seconds / tiles * workers *
                          waves(tiles, workers, plan->target.multiprocessors, tiling->alone);
     const double parts =
         workers * select_part_cost(pass, kernel, (double)height * (double)tile_heads);
-    return splits ? fmin(whole, seconds + kernel->cost.combine + parts) : whole;
+    return tiles_split(plan, kernel, sums, tiles)
+               ? fmin(whole, seconds + kernel->cost.combine + parts)
+               : whole;
 }
 
 /* Whether a height is of no use: its tiles list the keys of their block row, and leave rows of the products

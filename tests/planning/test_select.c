@@ -132,6 +132,26 @@ static void cuda_small_problems_are_spread(void **state) {
     }
 }
 
+/* Portable kernels split few long tiles: the height does not count multiprocessors without a tile. */
+static void cuda_long_tiles_are_split(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const int64_t lengths[] = {4096, 8192};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        tess_pattern *pattern = pattern_make("dense", lengths[i], 128, 1, 1);
+        tess_problem problem = problem_make(lengths[i]);
+        const tess_target target = cuda_target(80, 166912);
+        tess_plan *plan = NULL;
+        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
+        problem.heads_q = problem.heads_kv = 1;
+        assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_true(plan->work.lists.tile_rows >= 64);
+        assert_true(plan->work.schedule.n_combines > 0);
+        tess_plan_free(plan);
+        tess_pattern_free(pattern);
+    }
+}
+
 /* Small-M tiles of f32, and of 16 bits past 256 dims, have kernels of their own, which are weighed
  * against the others. */
 static void cuda_small_m_tiles_are_weighed(void **state) {
@@ -436,6 +456,7 @@ int main(void) {
         cmocka_unit_test(cpu_heights_know_what_is_listed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_small_problems_are_spread),
+        cmocka_unit_test(cuda_long_tiles_are_split),
         cmocka_unit_test(cuda_small_m_tiles_are_weighed),
         cmocka_unit_test(cuda_pairs_are_workers),
         cmocka_unit_test(cuda_heads_are_packed),
