@@ -371,17 +371,23 @@ static double waves(double tiles, double workers, double multiprocessors, double
     return full + (rest > multiprocessors || alone == 0 ? 1 : fmax(alone, rest / workers));
 }
 
-/* Whether tiles are long enough to be split. Where combining has no known cost, tiles are split that take
- * half a multiprocessor's share (schedule.h). */
-static int tiles_split(const tess_plan *plan, const struct kernel *kernel,
+/* Parts of an average tile, at most. */
+static double parts_most(const tess_plan *plan, const struct kernel *kernel,
+                         const struct lists_sums *sums) {
+    const double least = sums->tiles * (double)select_part_keys(plan, kernel);
+    return floor((sums->full_keys + sums->masked_keys) / least);
+}
+
+/* Items of `tiles` tiles, split for their length alone where combining has no known cost (schedule.h). */
+static double items_of(const tess_plan *plan, const struct kernel *kernel,
                        const struct lists_sums *sums, double tiles) {
-    const double keys = sums->full_keys + sums->masked_keys;
-    return keys >= 2 * sums->tiles * (double)select_part_keys(plan, kernel) &&
-           (kernel->cost.combine > 0 || tiles < 2 * plan->target.multiprocessors);
+    const double wanted = floor(2 * plan->target.multiprocessors / tiles) + 1;
+    const int whole = kernel->cost.combine > 0 || kernel->tiling->alone == 0;
+    return whole ? tiles : tiles * fmax(1, fmin(parts_most(plan, kernel, sums), wanted));
 }
 
 /* Seconds until the last CTA ends, of tiles that take `seconds` on a device that is never idle. Each CTA
- * takes whole tiles; or long tiles are split, a part for each CTA, and combined. */
+ * takes whole items; or long tiles are split, a part for each CTA, and combined. */
 static double drained(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
                       const struct lists_sums *sums, double tiles, int32_t height,
                       int32_t tile_heads, double seconds) {
@@ -389,17 +395,16 @@ static double drained(const tess_plan *plan, const struct pass *pass, const stru
     const double workers = tiling->workers ? tiling->workers(kernel, &plan->target, height) : 0;
     if (workers <= 1 || tiles <= 0 || (tiling->alone == 0 && tiles < workers))
         return seconds;
-    const double whole = seconds / tiles * workers *
-                         waves(tiles, workers, plan->target.multiprocessors, tiling->alone);
-    const double parts =
-        workers * select_part_cost(pass, kernel, (double)height * (double)tile_heads);
-    return tiles_split(plan, kernel, sums, tiles)
-               ? fmin(whole, seconds + kernel->cost.combine + parts)
-               : whole;
+    const double items = items_of(plan, kernel, sums, tiles);
+    const double whole = seconds / items * workers *
+                         waves(items, workers, plan->target.multiprocessors, tiling->alone);
+    const double part = select_part_cost(pass, kernel, (double)height * (double)tile_heads);
+    if (kernel->cost.combine == 0 || parts_most(plan, kernel, sums) < 2)
+        return whole;
+    return fmin(whole, seconds + kernel->cost.combine + workers * part);
 }
 
-/* Whether a height is of no use: its tiles list the keys of their block row, and leave rows of the products
- * empty. */
+/* Whether tiles of a height list the keys of their block row, and leave rows of the products empty. */
 static int height_idle(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
                        int32_t height, int32_t tile_heads) {
     return !plan->problem.tile_rows && height < block_rows(plan, pass) &&
