@@ -265,7 +265,7 @@ static const char *amx_pairs_refuse(const struct kernel *kernel, const struct pr
                         .listed_key_dim = 0.032e-9)
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
-    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9), /* the backward: not measured */
+    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9), /* the backward: not fitted */
     KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9),
     KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9, 0.75e-9),
     KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9, 1.3e-9),

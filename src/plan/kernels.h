@@ -148,8 +148,8 @@ struct filled_image {
 
 /*
  * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a schedule's
- * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged kernel decides which keys to read for at most 256 rows at a
- * time (docs/semantics.md, "Unlisted keys").
+ * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged
+ * kernel decides which keys to read for at most 256 rows at a time (docs/semantics.md, "Unlisted keys").
  *
  * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key
  * tiles, or block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv, and

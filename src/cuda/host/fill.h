@@ -37,9 +37,8 @@ struct fill_params {
     int32_t block;   /* threads of a thread block */
     int32_t blocks;  /* thread blocks over block rows (RANGES: query tiles) */
     int32_t words;   /* of a bitmap, of 32 columns each, in whole buckets; 0: none */
-    int32_t
-        stage; /* columns that a team has room for in shared memory; 0: they stand in the image */
-    int32_t room;        /* words of 32 bits that a team has of shared memory */
+    int32_t stage;   /* columns of a team in shared memory, at most; 0: they stand in the image */
+    int32_t room;    /* words of 32 bits that a team has of shared memory */
     int64_t place_chunk; /* block rows of a thread block that sums places */
     int64_t items_chunk; /* units of a thread block that writes items */
 };
