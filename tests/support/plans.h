@@ -44,4 +44,20 @@ static inline void refuse(tess_problem problem, const tess_pattern *pattern, tes
         fail_msg("'%s' does not say '%s'", error.message, words);
 }
 
+/* A dense plan of the problem, which `status` and `words` answer. */
+static inline void plan_refuses(const tess_problem *p, const tess_target *target,
+                                tess_status status, const char *words) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_error error = tess_error_init();
+    tess_pattern *pattern;
+    tess_plan *plan;
+    shape.n_q = p->n_q, shape.n_kv = p->n_kv;
+    assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
+    const tess_status was = tess_plan_create(&plan, p, pattern, target, &error);
+    tess_pattern_free(pattern);
+    tess_plan_free(plan);
+    if (was != status || !strstr(error.message, words))
+        fail_msg("%d, '%s' does not say '%s'", (int)was, error.message, words);
+}
+
 #endif

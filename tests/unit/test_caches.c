@@ -201,21 +201,6 @@ static tess_problem plain(void) {
     return p;
 }
 
-static void plan_refuses(const tess_problem *p, const tess_target *target, tess_status status,
-                         const char *words) {
-    tess_pattern_shape shape = tess_pattern_shape_init();
-    tess_error error = tess_error_init();
-    tess_pattern *pattern;
-    tess_plan *plan;
-    shape.n_q = p->n_q, shape.n_kv = p->n_kv;
-    assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
-    const tess_status was = tess_plan_create(&plan, p, pattern, target, &error);
-    tess_pattern_free(pattern);
-    tess_plan_free(plan);
-    if (was != status || !strstr(error.message, words))
-        fail_msg("%d, '%s' does not say '%s'", (int)was, error.message, words);
-}
-
 static void problems_are_refused_by_name(void **state) {
     (void)state;
     const struct {
