@@ -132,19 +132,26 @@ static void cuda_small_problems_are_spread(void **state) {
     }
 }
 
-/* Portable kernels split few long tiles: the height does not count multiprocessors without a tile. */
+/* Portable kernels split few long tiles, and their parts count: tiles stay high, and Hopper's kernel ahead. */
 static void cuda_long_tiles_are_split(void **state) {
     (void)state;
     cuda_table_needed();
-    static const int64_t lengths[] = {4096, 8192};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        tess_pattern *pattern = pattern_make("dense", lengths[i], 128, 1, 1);
-        tess_problem problem = problem_make(lengths[i]);
-        const tess_target target = cuda_target(80, 166912);
+    static const struct {
+        int32_t architecture;
+        int64_t n, shared;
+        const char *kernel;
+    } cases[] = {{80, 4096, 166912, "cuda_attention_bf16_d64"},
+                 {80, 8192, 166912, "cuda_attention_bf16_d64"},
+                 {90, 2048, 232448, "cuda_attention_bf16_sm90_d64"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_pattern *pattern = pattern_make("dense", cases[i].n, 128, 1, 1);
+        tess_problem problem = problem_make(cases[i].n);
+        const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
-        problem.heads_q = problem.heads_kv = 1;
+        problem.batch = problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+        assert_string_equal(plan->passes->kernel->name, cases[i].kernel);
         assert_true(plan->work.lists.tile_rows >= 64);
         assert_true(plan->work.schedule.n_combines > 0);
         tess_plan_free(plan);
