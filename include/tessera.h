@@ -721,9 +721,9 @@ typedef struct tess_arguments {
      * and rows of K or V, or their pages, GROUP [.., .., .., dims / scale_group]. */
     const int32_t *page_table; /* [batch][ceil(n_kv / page_size)] */
     const tess_tensor *k_scale, *v_scale;
-    /* The last rope_dims dims of q and k, as q and k but for their dims: q's type, k_rope_type. NULL for
-     * q_rope: q has all d_qk dims, else the first d_qk - rope_dims, as k has. */
-    const tess_tensor *q_rope, *k_rope;
+    /* The last rope_dims dims of q, else as q, which then has the first d_qk - rope_dims. NULL: q has all. */
+    const tess_tensor *q_rope;
+    const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
