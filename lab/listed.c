@@ -61,11 +61,13 @@ static int entries_of(struct walk *w, int64_t row, int64_t *begin, int64_t *end)
         }
     }
     w->faults += n < 0;
+    if (n < 0) /* *begin may be any number */
+        return 0;
     *end = *begin + n;
     if (p->form == TESS_BLOCK_ROWS)
-        return n >= 0 && claim(w, n);
+        return claim(w, n);
     w->overflows += n > p->capacity;
-    return n >= 0 && n <= p->capacity;
+    return n <= p->capacity;
 }
 
 static void range_mark(const int32_t *range, int64_t length, uint8_t *listed) {
