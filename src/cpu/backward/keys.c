@@ -405,7 +405,12 @@ static int item_add_paired(struct item *it, const struct work_item *work) {
     const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
     struct paired *a = &it->s.paired;
     struct sums *const sums[] = {&it->s.d_k, &it->s.d_v};
-    it->paired = !it->listed && paired_begin(a, &k, &v, it->first, it->rows, it->s.row);
+    const int64_t group = p->heads_q / p->heads_kv;
+    const int64_t *list_of = args->list_of + it->b * p->heads_q + it->hk * group;
+    int all = 0;
+    for (int64_t h = 0; h < group && !all; h++)
+        all = paired_listed(args->lists, list_of[h] * args->lists->tiles + it->tile);
+    it->paired = all && !it->listed && paired_begin(a, &k, &v, it->first, it->rows, it->s.row);
     if (it->paired && item_add(it, work) && !paired_faint(a, sums, it->rows, gradient_kept(p))) {
         /* queries were not scaled: item_store and other parts have sums over scaled ones */
         paired_scale(sums[0]->near, cpu_lanes(it->rows) * sums[0]->d / CPU_LANES,

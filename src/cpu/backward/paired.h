@@ -68,6 +68,12 @@ static inline void paired_take(struct carve *c, size_t lanes, const int64_t *d, 
     a->copy = carve_take_panel(c, PAIRS_KEYS, (size_t)(d[0] > d[1] ? d[0] : d[1]), sizeof *a->copy);
 }
 
+/* Whether all rows of tile T are listed: only then may what they hold decide how the tile is computed, for
+ * a row that is not listed changes no bit of another. */
+static inline int paired_listed(const struct lists *lists, int64_t T) {
+    return lists->full_end[T] > lists->full_ptr[T];
+}
+
 /* Rows first ... of x; answers whether the unit may have them. */
 static inline int paired_begin(struct paired *a, const struct cpu_head *x0,
                                const struct cpu_head *x1, int64_t first, int64_t rows, float *row) {

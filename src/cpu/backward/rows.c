@@ -258,7 +258,8 @@ static int item_add_paired(struct item *it, const struct job *job, struct walk w
     struct paired *a = &it->s.paired;
     struct sums *const sums[] = {&it->s.d_q, NULL};
     struct cpu_keys keys;
-    if (it->listed || !paired_begin(a, &q, &d_o, it->first, it->rows, it->s.row))
+    if (it->listed || !paired_listed(args->lists, it->list) ||
+        !paired_begin(a, &q, &d_o, it->first, it->rows, it->s.row))
         return 0;
     item_begin(it);
     paired_stream(a, job->stores.store, it->b * p->heads_kv + h_kv, k, v);
