@@ -404,10 +404,10 @@ static double drained(const tess_plan *plan, const struct pass *pass, const stru
     return fmin(whole, seconds + kernel->cost.combine + workers * part);
 }
 
-/* Whether tiles of a height list the keys of their block row, and leave rows of the products empty. */
+/* Whether a CTA's tiles of a height list the keys of their block row, and leave rows of its MMAs empty. */
 static int height_idle(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel,
                        int32_t height, int32_t tile_heads) {
-    return !plan->problem.tile_rows && height < block_rows(plan, pass) &&
+    return kernel->tiling->workers && !plan->problem.tile_rows && height < block_rows(plan, pass) &&
            height * tile_heads < kernel->tiling->gqa_rows;
 }
 

@@ -106,6 +106,21 @@ static void cuda_heights_follow_the_lists(void **state) {
     }
 }
 
+/* A lower tile of a window lists fewer keys than its block row: the CPU weighs all heights. */
+static void cpu_heights_below_blocks_are_weighed(void **state) {
+    (void)state;
+    tess_pattern *pattern = pattern_make("window(8,8)", 1024, 64, 1, 1);
+    tess_problem problem = problem_make(1024);
+    tess_target target = tess_target_init();
+    tess_plan *plan = NULL;
+    problem.heads_kv = problem.heads_q;
+    assert_int_equal(tess_target_query(&target, TESS_CPU, -1, NULL), TESS_OK);
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+    assert_true(plan->work.heights[0].rows < 64 && plan->work.heights[1].rows > 0);
+    tess_plan_free(plan);
+    tess_pattern_free(pattern);
+}
+
 /* Few tiles are spread over the device, where lower tiles list fewer keys. Tiles lower than their block row
  * do not, unless the problem asks for them. */
 static void cuda_small_problems_are_spread(void **state) {
@@ -461,6 +476,7 @@ int main(void) {
         cmocka_unit_test(kernels_by_name),
         cmocka_unit_test(heights_can_be_asked_for),
         cmocka_unit_test(cpu_heights_know_what_is_listed),
+        cmocka_unit_test(cpu_heights_below_blocks_are_weighed),
         cmocka_unit_test(cuda_heights_follow_the_lists),
         cmocka_unit_test(cuda_small_problems_are_spread),
         cmocka_unit_test(cuda_long_tiles_are_split),
