@@ -124,6 +124,9 @@ static void size_add(struct lab_gradient_size *s, double a, double b, double w, 
 /* The size of weights that f32 cannot hold, and of the sums' smallest products. */
 #define LEAST_WEIGHT 0x1p-126
 #define LEAST_NUMBER 0x1p-149
+/* What dS loses, whatever its size, when it becomes an operand of a product: bf16, or TF32. */
+static const double least_operand[] = {
+    [TESS_F32] = 0x1p-137, [TESS_F16] = 0x1p-137, [TESS_BF16] = 0x1p-134};
 
 /* What one row adds to the gradients of its head. */
 struct sums {
@@ -156,6 +159,7 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
                  distance = lab_distance(&w->scoring, &w->sizes, at, j);
     const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
     const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
+    const double least_score = scale * (least + least_operand[w->in->q->type]);
     /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
     const double of_o = p * left * r->do_sum, of_score = fabs(factor) * of_o;
     for (int64_t d = 0; d < w->d_qk; d++) {
@@ -165,10 +169,10 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     }
     for (int64_t d = 0; d < w->d_v; d++)
         to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
-    size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, scale * least * k_norm,
+    size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, least_score * k_norm,
              of_score * k_norm, row->m);
     size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
-             factor * p * cancels * r->q_norm, scale * least * r->q_norm, of_score * r->q_norm, m);
+             factor * p * cancels * r->q_norm, least_score * r->q_norm, of_score * r->q_norm, m);
     size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, LEAST_WEIGHT * z * r->do_norm, 0, m);
     if (!w->scoring.alibi)
         return;
