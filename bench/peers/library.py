@@ -278,11 +278,12 @@ class Attention:
 
 
 class Backward:
-    """A plan of the backward on the CPU with its workspace, over PyTorch tensors [B, H, N, D]."""
+    """A plan of the backward with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
-    GRADIENT_STAGES = (4, 5, 6)  # delta, over keys, over rows
+    STAGES = 9
 
-    def __init__(self, library, pattern, inputs, lse, gradients, dtype, threads=0):
+    def __init__(self, library, pattern, inputs, lse, gradients, dtype, backend="cpu", pipeline="fused",
+                 threads=0):
         """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v."""
         import torch
 
@@ -291,13 +292,18 @@ class Backward:
         self.views = [Attention.view(x, "f32" if x is lse else dtype) for x in self.tensors]
         problem, target = BackwardProblem(), Target()
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
-        problem.operation, problem.threads = 1, threads
-        library.call("tess_target_query", byref(target), BACKENDS["cpu"], -1)
+        problem.operation, problem.threads, problem.pipeline = 1, threads, PIPELINES[pipeline]
+        library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
-        size = library.c.tess_plan_workspace_size(self.plan)
-        self.memory = torch.empty(size + 64, dtype=torch.uint8)
-        self.arguments = BackwardArguments(workspace=(self.memory.data_ptr() + 63) // 64 * 64,
+        size, image = library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)
+        # The CPU's tensors may be aligned to less than 64 bytes.
+        self.memory = [torch.empty(n + 64, dtype=torch.uint8, device=inputs[0].device) for n in (size, image)]
+        self.arguments = BackwardArguments(workspace=(self.memory[0].data_ptr() + 63) // 64 * 64,
                                            workspace_size=size)
+        if image:
+            self.arguments.image, self.arguments.image_size = self.memory[1].data_ptr(), image
+            library.call("tess_plan_upload", self.plan, c_void_p(self.arguments.image), c_size_t(image), None)
+            torch.cuda.synchronize()
         for name, view in zip(("q", "k", "v", "o", "d_o", "lse", "d_q", "d_k", "d_v"), self.views):
             setattr(self.arguments, name, ctypes.pointer(view))
 
@@ -305,8 +311,8 @@ class Backward:
         self.library.c.tess_plan_free(self.plan)
 
     def kernel(self):
-        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in self.GRADIENT_STAGES)
+        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in range(self.STAGES))
         return "+".join(name.decode() for name in names if name)
 
-    def run(self):
-        self.library.call("tess_run", self.plan, byref(self.arguments), None)
+    def run(self, stream=0):
+        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
