@@ -98,7 +98,8 @@ def main():
                        max(read_ms, product_ms) / decode["ms"]))
         print("read %.1f GB/s, dense %.3f Tflop/s: read %.3f ms, products %.3f ms; run %.3f ms, fill and run %.3f ms: "
               "%.3f of the run" % rounds[-1], flush=True)
-    print(f"{decode['device']}, {a.threads} threads, {dense['kernel']} and {decode['kernel']}, commit {decode['commit']}")
+    print(f"{decode['device']}, {a.threads} threads, {dense['kernel']} and {decode['kernel']}, "
+          f"commit {decode['commit']}")
     print("medians: " + "read %.1f GB/s, dense %.3f Tflop/s: read %.3f ms, products %.3f ms; run %.3f ms, fill and run "
           "%.3f ms: %.3f of the run" % tuple(map(statistics.median, zip(*rounds))))
 

@@ -40,7 +40,8 @@ DEFAULTS = dict(h=16, n=8, nkv=541568, d=576, dv=512, dtype="bf16", topk=2048, v
 WORDS = dict(draw=("stretch", "any", "runs"), cache=("rows", "apart", "token"))
 CASES = ([f"n={n},valid={valid}" for n in (1, 8, 128) for valid in (1, .14, .02)] +
          ["h=128,n=64", "h=128,n=64,valid=0.02"])
-FIELDS = ("case", "who", "device", "commit", "config", "difference", "cold_us", "warm_us", "flushed_us", "tflops", "absent")
+FIELDS = ("case", "who", "device", "commit", "config", "difference", "cold_us", "warm_us", "flushed_us", "tflops",
+          "absent")
 
 
 def case_parse(line):
