@@ -13,8 +13,11 @@ marks calls that no graph would hold. DIFF: an answer differs from the first one
 roundings. Files have all that was measured, a row for each case and who ran it.
 """
 import argparse
+import collections
+import concurrent.futures
 import csv
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -101,6 +104,7 @@ def short(line):
 class Runner:
     def __init__(self, a, makers, commits):
         self.a, self.makers, self.commits, self.rows, self.said = a, makers, commits, [], set()
+        self.spent = collections.Counter()  # seconds by what took them
         self.base = "new" if "new" in makers else "old"
         self.device = field.device_name(a.device)
         self.file = open(a.csv, "w", newline="") if a.csv else None
@@ -108,6 +112,11 @@ class Runner:
             self.writer = csv.DictWriter(self.file, FIELDS, extrasaction="ignore", lineterminator="\n",
                                          quoting=csv.QUOTE_NONNUMERIC)
             self.writer.writeheader()
+
+    def spend(self, what, begun):
+        now = time.time()
+        self.spent[what] += now - begun
+        return now
 
     def complain(self, case, who, why):
         if (who, why) not in self.said:  # once, though every case says it
@@ -119,12 +128,15 @@ class Runner:
         many rounds. Its rows by who ran it, or None."""
         rounds = rounds or self.a.rounds
         try:
+            begun = time.time()
             library = self.libraries[self.base]
             work = field.Work(library, case, self.a.device)
+            begun = self.spend("tensors and patterns", begun)
             if work.pairs == 0:
                 return None
             makers = {who: make for who, make in self.makers.items() if who not in without}
-            rows, replays = field.enter(makers, work, only_right=False)
+            rows, replays = field.enter(makers, work, only_right=False, spent=self.spent)
+            begun = time.time()
             if self.a.device == "cuda":
                 turns.warm(warm)
             while True:
@@ -138,6 +150,7 @@ class Runner:
                 if not rounds:
                     break
                 again = None
+            self.spend("timing", begun)
         except Exception as why:
             self.complain(case, "case", f"{type(why).__name__} {str(why).strip().splitlines()[:1]}"[:200])
             return None
@@ -215,8 +228,27 @@ class Runner:
 
     # ---- drawn shapes ----
 
-    def fuzz(self, end):
-        gen = torch.Generator().manual_seed(self.a.seed)
+    def compile(self):
+        """What drawn shapes will ask of Triton, side by side."""
+        import triton_lists
+
+        def one(d, block, group):
+            q, kv = (torch.empty(1, h, 256, d, device="cuda", dtype=torch.bfloat16) for h in (group, 1))
+            first, column = (torch.zeros(1, n, device="cuda", dtype=torch.int32) for n in (256 // block + 1, 256))
+            launch, _ = triton_lists.launcher(q, kv, kv, first, column, 1, 1, block, block)
+            launch(FUZZ_CONFIG[block], compile=True)
+
+        begun = time.time()
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for done in [pool.submit(one, d, block, group) for block in FUZZ_CONFIG
+                         for d in (32, 64, 128, 256) for group in (1, 4)]:
+                if done.exception():  # the launch says it again
+                    print(f"ERR triton: {str(done.exception()).strip().splitlines()[:1]}"[:160], flush=True)
+        print(f"   kernels of Triton are compiled: {time.time() - begun:.0f} s", flush=True)
+
+    def fuzz(self, seed, end):
+        gen = torch.Generator().manual_seed(seed)
+        self.spent.clear()
 
         def pick(of):
             return of[int(torch.randint(len(of), (1,), generator=gen))]
@@ -250,7 +282,8 @@ class Runner:
             if rows and "ms" in rows[self.base]:
                 drawn.append(dict(line=line, block=block, keep=keep, base=rows[self.base], **{
                     who: rows.get(who, {}).get("over_new") for who in ("old", "triton", "cudnn_dense")}))
-        print(f"== fuzz: seed {self.a.seed}, {len(drawn)} cases in {time.time() - begun:.0f} s")
+        print(f"== fuzz: seed {seed}, {len(drawn)} cases in {time.time() - begun:.0f} s: " +
+              ", ".join(f"{what} {s:.0f}" for what, s in self.spent.most_common()))
 
         def share(what, who, of):
             of = [x for x in of if x[who]]
@@ -291,8 +324,8 @@ def main():
     p.add_argument("--peers", default=",".join(PEERS), help="which, by commas")
     p.add_argument("--rounds", type=int, default=9, help="rounds of each case")
     p.add_argument("--seconds", type=float, default=100, help="after which no case of a group is begun")
-    p.add_argument("--seed", type=int, default=21, help="of the drawn shapes")
-    p.add_argument("--cases", type=int, default=500, help="how many drawn shapes")
+    p.add_argument("--seed", default="21", help="of the drawn shapes; more, by commas, one after the other")
+    p.add_argument("--cases", type=int, default=500, help="how many drawn shapes of each seed")
     p.add_argument("--tuned", help="a file that keeps Triton's configurations from run to run")
     p.add_argument("--wider", action="store_true", help="try all of Triton's configurations")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -300,7 +333,7 @@ def main():
     p.add_argument("--json", help="where they go at the end")
     p.add_argument("case", nargs="*")
     a = p.parse_args()
-    groups = [g for g in a.group.split(",") if g]
+    groups, seeds = [g for g in a.group.split(",") if g], [int(seed) for seed in a.seed.split(",")]
     if not (a.old or a.new) or any(g not in (*GROUPS, "fuzz") for g in groups):
         p.error("--old or --new, and of the groups " + ", ".join((*GROUPS, "fuzz")))
     libraries = {who: tessera.Library(str(pathlib.Path(path).resolve()))
@@ -330,7 +363,11 @@ def main():
     for name in groups:
         begun = time.time()
         if name == "fuzz":
-            runner.fuzz(begun + a.seconds)
+            if "triton" in makers and a.device == "cuda":
+                runner.compile()
+            for i, seed in enumerate(seeds):
+                now, end = time.time(), begun + a.seconds
+                runner.fuzz(seed, now + (end - now) / (len(seeds) - i))
         else:
             runner.group(name, GROUPS[name], begun + a.seconds)
         print(f"   {name}: {time.time() - begun:.0f} s", flush=True)

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import statistics
+import time
 
 import numpy
 import torch
@@ -335,12 +336,14 @@ PEERS = {"tessera_fused": ours("fused"), "tessera_staged": ours("staged"),
          "flashinfer": flashinfer, "triton": triton(), "vsa": vsa, "flash4": flash4}
 
 
-def enter(makers, work, only_right=True):
+def enter(makers, work, only_right=True, spent=None):
     """A row for each maker, and the replays of those that run; makers whose answer is wrong are no
     replay unless asked for. The first answer of the case's own pattern is what others are held
-    against."""
+    against. `spent` counts the seconds of each maker and of captures."""
     rows, replays, answer, reference = {}, {}, None, None
+    spent = {} if spent is None else spent
     for name, make in makers.items():
+        begun = time.time()
         row = rows[name] = dict(case=work.case["line"], who=name, kernel=name, pairs=work.pairs)
         try:
             run = make(work)
@@ -357,7 +360,10 @@ def enter(makers, work, only_right=True):
                     row["absent"] = f"WRONG: it differs from {reference} by {row['difference']:.2e}"
                     if only_right:
                         continue
+            now = time.time()
+            spent[name] = spent.get(name, 0) + now - begun
             replays[name] = turns.Replay(run, work.device)
+            spent["captures"] = spent.get("captures", 0) + time.time() - now
             row.update(launches=replays[name].launches, timing=replays[name].timing)
         except Exception as why:  # peers fail in ways of their own; each is a row that says so
             row["absent"] = str(why).strip().split("\n")[0][:160] or type(why).__name__

@@ -4,7 +4,7 @@ from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_int32, c
 
 import numpy
 
-TYPES = {"f32": 0, "f16": 1, "bf16": 2}
+TYPES = {"f32": 0, "f16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
 PIPELINES = {"fused": 0, "staged": 1}
 BACKENDS = {"cpu": 0, "cuda": 1}
 
@@ -58,9 +58,11 @@ class BackwardProblem(Problem):
 
 
 class DecodeProblem(BackwardProblem):
-    """Up to V in K."""
+    """The whole of it: keys and values as caches hold them."""
 
-    _fields_ = [("k_type", c_int), ("v_type", c_int), ("v_in_k", c_int64)]
+    _fields_ = [("k_type", c_int), ("v_type", c_int), ("v_in_k", c_int64), ("page_size", c_int64),
+                ("k_scale", c_int), ("v_scale", c_int), ("scale_group", c_int64), ("rope_dims", c_int64),
+                ("k_rope_type", c_int), ("o_f32", c_int64)]
 
 
 class PlanInfo(Struct):
@@ -91,6 +93,11 @@ class BackwardArguments(Arguments):
     _fields_ = [(name, c_void_p) for name in ("alibi", "sink", "seed", "key_positions")] + [
         (name, POINTER(Tensor)) for name in ("o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v")] + [
         (name, c_void_p) for name in ("d_alibi", "d_sink")]
+
+
+class DecodeArguments(BackwardArguments):
+    _fields_ = [("page_table", c_void_p)] + [
+        (name, POINTER(Tensor)) for name in ("k_scale", "v_scale", "q_rope", "k_rope")]
 
 
 class DevicePattern(Struct):
@@ -181,17 +188,30 @@ class Pattern:
 
 class Decode:
     """A reserved plan over padded indices [n_q, capacity], shared by all heads: an image for each of several
-    sets of them, which take turns. Over PyTorch tensors [1, H, N, D] on one device. v is the first dims of k."""
+    sets of them, which take turns. Over PyTorch tensors [1, H, N, D] on one device. v is the first dims of k;
+    `scale`, [1, H, N, D / 128], are k's, of k_type e4m3; `rope`, k's last dims in a view of their own, which q
+    has behind the others. `promises` are those of the lists (tess_promise)."""
 
-    def __init__(self, library, q, k, v, o, lse, indices, dtype, backend):
+    SCALE_GROUP = 4
+
+    def __init__(self, library, q, k, v, o, lse, indices, dtype, backend, k_type=None, scale=None, rope=None,
+                 promises=0):
         import torch
 
         self.library, self.plan = library, c_void_p()
-        self.tensors = q, k, v, o, lse  # whose memory runs use
-        self.views = [Attention.view(x, t) for x, t in zip((q, k, v, o, lse), [dtype] * 4 + ["f32"])]
+        k_type = k_type or dtype
+        # whose memory runs use
+        self.tensors = dict(q=q, k=k, v=v, o=o, lse=lse, k_scale=scale, k_rope=rope)
+        types = dict(q=dtype, k=k_type, v=k_type, o=dtype, lse="f32", k_scale="f32", k_rope=dtype)
+        self.views = views = {name: Attention.view(x, types[name]) for name, x in self.tensors.items()
+                              if x is not None}
         problem, target = DecodeProblem(), Target()
-        library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
+        library.call("tess_problem_from_tensors", byref(problem), *(byref(views[x]) for x in "qkvo"))
         problem.v_in_k = 1
+        if scale is not None:
+            problem.k_scale = self.SCALE_GROUP
+        if rope is not None:
+            problem.rope_dims = rope.shape[3]
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         sizes = dict(n_q=q.shape[2], n_kv=k.shape[2], block_q=1, block_kv=1, batch=1, heads=1,
                      capacity=indices[0].shape[1])
@@ -204,10 +224,10 @@ class Decode:
                        for size in [self.workspace_size] + [self.image_size] * len(indices)]
         place = [(x.data_ptr() + 255) // 256 * 256 for x in self.memory]
         self.indices, self.images = indices, place[1:]
-        self.patterns = [DevicePattern(indices=x.data_ptr(), **sizes) for x in indices]
-        self.arguments = Arguments(workspace=place[0], workspace_size=self.workspace_size,
-                                   image_size=self.image_size)
-        for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
+        self.patterns = [DevicePattern(indices=x.data_ptr(), promises=promises, **sizes) for x in indices]
+        self.arguments = DecodeArguments(workspace=place[0], workspace_size=self.workspace_size,
+                                         image_size=self.image_size)
+        for name, view in views.items():
             if name != "v":
                 setattr(self.arguments, name, ctypes.pointer(view))
 
@@ -278,11 +298,12 @@ class Attention:
 
 
 class Backward:
-    """A plan of the backward on the CPU with its workspace, over PyTorch tensors [B, H, N, D]."""
+    """A plan of the backward with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
-    GRADIENT_STAGES = (4, 5, 6)  # delta, over keys, over rows
+    STAGES = 9
 
-    def __init__(self, library, pattern, inputs, lse, gradients, dtype, threads=0):
+    def __init__(self, library, pattern, inputs, lse, gradients, dtype, backend="cpu", pipeline="fused",
+                 threads=0):
         """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v."""
         import torch
 
@@ -291,13 +312,18 @@ class Backward:
         self.views = [Attention.view(x, "f32" if x is lse else dtype) for x in self.tensors]
         problem, target = BackwardProblem(), Target()
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
-        problem.operation, problem.threads = 1, threads
-        library.call("tess_target_query", byref(target), BACKENDS["cpu"], -1)
+        problem.operation, problem.threads, problem.pipeline = 1, threads, PIPELINES[pipeline]
+        library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
-        size = library.c.tess_plan_workspace_size(self.plan)
-        self.memory = torch.empty(size + 64, dtype=torch.uint8)
-        self.arguments = BackwardArguments(workspace=(self.memory.data_ptr() + 63) // 64 * 64,
+        size, image = library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)
+        # The CPU's tensors may be aligned to less than 64 bytes.
+        self.memory = [torch.empty(n + 64, dtype=torch.uint8, device=inputs[0].device) for n in (size, image)]
+        self.arguments = BackwardArguments(workspace=(self.memory[0].data_ptr() + 63) // 64 * 64,
                                            workspace_size=size)
+        if image:
+            self.arguments.image, self.arguments.image_size = self.memory[1].data_ptr(), image
+            library.call("tess_plan_upload", self.plan, c_void_p(self.arguments.image), c_size_t(image), None)
+            torch.cuda.synchronize()
         for name, view in zip(("q", "k", "v", "o", "d_o", "lse", "d_q", "d_k", "d_v"), self.views):
             setattr(self.arguments, name, ctypes.pointer(view))
 
@@ -305,8 +331,8 @@ class Backward:
         self.library.c.tess_plan_free(self.plan)
 
     def kernel(self):
-        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in self.GRADIENT_STAGES)
+        names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in range(self.STAGES))
         return "+".join(name.decode() for name in names if name)
 
-    def run(self):
-        self.library.call("tess_run", self.plan, byref(self.arguments), None)
+    def run(self, stream=0):
+        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))

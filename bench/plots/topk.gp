@@ -16,9 +16,10 @@ set label 2 'few queries: 26' at 30, 29 tc rgb '#888888' font ',11'
 set yrange [3:1000]
 set title 'GPU'
 queries = '1 8 128 64'
+of_heads(i, heads) = sprintf(i == 1 ? '%s query of %d heads' : '%s queries of %d heads', word(queries, i), heads)
 plot for [i = 1:4] csv using (keys(0)):(meant("cuda", i < 4 ? 16 : 128, real(word(queries, i))) ? \
         1e3 * number("ms") : NaN) smooth unique with linespoints ls i \
-        title sprintf('%s queries of %d heads', word(queries, i), i < 4 ? 16 : 128), \
+        title of_heads(i, i < 4 ? 16 : 128), \
     for [i = 1:4] csv using (keys(0)):(meant("cuda", i < 4 ? 16 : 128, real(word(queries, i))) ? \
         1e3 * number("step_ms") : NaN) smooth unique with linespoints ls i + 10 notitle
 unset label
@@ -26,7 +27,7 @@ unset arrow
 set yrange [*:*]
 set title 'CPU'
 plot for [i = 1:2] csv using (keys(0)):(meant("cpu", 16, real(word(queries, i))) ? 1e3 * number("ms") : NaN) \
-        smooth unique with linespoints ls i title sprintf('%s queries of 16 heads', word(queries, i)), \
+        smooth unique with linespoints ls i title of_heads(i, 16), \
     for [i = 1:2] csv using (keys(0)):(meant("cpu", 16, real(word(queries, i))) ? 1e3 * number("step_ms") : NaN) \
         smooth unique with linespoints ls i + 10 notitle
 unset multiplot
