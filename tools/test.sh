@@ -75,7 +75,7 @@ demonstration() {
 step 'demo, at most 45 lines' demonstration
 
 if step 'build with ASan and UBSan' build asan; then
-    step 'tests with ASan and UBSan' ctest --preset asan
+    step 'tests with ASan and UBSan' ctest --preset asan -j "$jobs"
     step 'verify with ASan and UBSan' build/asan/tessera verify --quick
 fi
 
@@ -111,7 +111,7 @@ fi
 # modifiers sweep are met by verify_teams.
 if step 'build for coverage' build coverage; then
     find build/coverage -name '*.gcda' -delete
-    step 'tests for coverage' ctest --preset coverage \
+    step 'tests for coverage' ctest --preset coverage -j "$jobs" \
         -E '^(run_promises|gradients_cpu|modifiers)$'
     mkdir -p "$logs/demo"
     step 'demonstration for coverage' build/coverage/tessera_demo \
