@@ -75,10 +75,10 @@ template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_
 struct gradient_shape {
     using T = T_;
     static constexpr int D = D_, R = R_, WANTED = WANTED_;
-    static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_, F16 = type_is_f16(T());
+    static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_;
     /* With modifiers a warp has all that its rows have. */
-    static constexpr bool ROLES = !MODIFIED && GRADIENT_ROLES(D, (int)sizeof(T), F16, LOW);
-    static constexpr int SHARE = MODIFIED ? 1 : GRADIENT_SHARE(D, (int)sizeof(T), F16, R, LOW);
+    static constexpr bool ROLES = !MODIFIED && GRADIENT_ROLES(D, (int)sizeof(T));
+    static constexpr int SHARE = MODIFIED ? 1 : GRADIENT_SHARE(D, (int)sizeof(T), R);
     static constexpr int CUT = D / GRADIENT_CUTS(D, sizeof(T));
     /* Over keys one warp of a pair has dK, the other dV; over rows each has half of the dims. */
     static constexpr int SUMS = OVER_KEYS ? CUT : CUT / SHARE;
@@ -88,12 +88,10 @@ struct gradient_shape {
     /* Registers of a thread for sums. */
     static constexpr int HELD = R * SUMS / 32 * (WANTED == GRADIENT_BOTH && SHARE == 1 ? 2 : 1);
     /* Warps of a multiprocessor: with modifiers high tiles have as many as take all registers. */
-    static constexpr int WARPS = !MODIFIED
-                                     ? GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), F16, R, LOW)
-                                 : LOW && D <= 64 ? 10
-                                                  : 8;
+    static constexpr int WARPS =
+        MODIFIED && !LOW ? 8 : GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW);
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
-    static constexpr bool FEW = F16 && HELD >= (WARPS > 8 ? 64 : 128);
+    static constexpr bool FEW = type_is_f16(T()) && HELD >= (WARPS > 8 ? 64 : 128);
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
     /* At most, and thread blocks of that many. */
     static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
@@ -126,16 +124,6 @@ template <class C> static __device__ __forceinline__ int gradient_side(void) {
 template <class C>
 static __device__ __forceinline__ int32_t gradient_first_dim(const struct gradient_params &p) {
     return C::CUT < C::D ? p.first_dim : C::SUMS < C::CUT ? gradient_side<C>() * C::SUMS : 0;
-}
-
-/* Bytes from a row of Y to the first of those dims, for a lane that loads row lane % 8 of eight. A half
- * of a line begins in its middle: pieces of rows 4 to 7 are swizzled from there to the line's begin. */
-template <class C>
-static __device__ __forceinline__ uint32_t gradient_first_byte(const struct gradient_params &p) {
-    constexpr int SIZE = (int)sizeof(typename C::T);
-    const uint32_t first = (uint32_t)(gradient_first_dim<C>(p) * SIZE);
-    static_assert(C::SUMS * SIZE % 64 == 0, "sums are of whole lines of the swizzle, or of a half");
-    return C::SUMS * SIZE % 128 && warp_lane_here() & 4 ? 0 - first : first;
 }
 
 /* Bytes of the tile's rows of X0, or of X1. */

@@ -103,8 +103,8 @@ gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, u
     const int warp = (int)threadIdx.x / 32;
     const uint32_t sent = shared + C::X + 2 * gradient_x_bytes<C>();
     const bool wanted = p.out[C::OVER_KEYS ? gradient_side<C>() : 0].data;
-    const uint32_t y =
-        (C::OVER_KEYS && gradient_side<C>() ? at.y1 : at.y0) + gradient_first_byte<C>(p);
+    const uint32_t y = (C::OVER_KEYS && gradient_side<C>() ? at.y1 : at.y0) +
+                       (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T);
     uint32_t keeps[C::R / 16][C::GROUPS][2];
     if (columns.own.n) {
         uint32_t sends[C::R / 16][C::GROUPS][2];

@@ -15,19 +15,6 @@
 
 #include "backward/step.cuh"
 
-/* dP has no low x low: its error is a product's, where that of a score is in an exponent. */
-template <class C>
-static __device__ __forceinline__ void gradient_dp(float (&dp)[C::R / 16][C::GROUPS][4],
-                                                   const struct gradient_places &at,
-                                                   const struct attention_groups &groups) {
-    using T = typename C::T;
-    if constexpr (sizeof(T) == 4)
-        attention_scores<C::D, C::R, C::GROUPS, C::ROW, false, false>(dp, at.x1, at.y1, groups,
-                                                                      T());
-    else
-        attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, groups, T());
-}
-
 /* x to shared memory, as fragments in the order of the lanes. */
 template <int TALL, int GROUPS>
 static __device__ __forceinline__ void gradient_role_send(uint32_t to,
@@ -57,23 +44,28 @@ static __device__ __forceinline__ void gradient_role_multiply(float (&x)[TALL][G
         }
 }
 
-/* Where the warp on a side of this pair sends; over keys one of them does. */
-template <class C>
-static __device__ __forceinline__ uint32_t gradient_role_sent(uint32_t shared, int side) {
-    const int number = (int)threadIdx.x / 64 * 2 + (C::OVER_KEYS ? 0 : side);
-    return shared + C::X + 2 * gradient_x_bytes<C>() + (uint32_t)(number * C::SENT);
-}
-
-/* This warp's product, and what the other needs of it. */
+/* One stage, by two warps. masked: as gradient_step has it. What a warp sent is overwritten in the next
+ * round, before which all warps wait for one another. */
 template <class C>
 static __device__ __forceinline__ void
-gradient_role_weights(float (&w)[C::R / 16][C::GROUPS][4], uint32_t shared, int stage,
-                      const struct attention_groups &groups, bool wanted,
-                      const struct gradient_params &p) {
+gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,
+                    int stage, bool masked, const struct gradient_params &p) {
+    static_assert(C::STEP == 8 * C::GROUPS, "a step is computed at once");
     using T = typename C::T;
     const struct gradient_places at = gradient_places_of<C>(shared, stage);
-    const uint32_t to = gradient_role_sent<C>(shared, gradient_side<C>());
-    if (gradient_side<C>()) {
+    const struct gradient_columns columns = gradient_columns_of<C>(at.words, at.shift, masked);
+    const struct attention_groups groups = {columns.order, columns.n};
+    const bool of_scores = gradient_side<C>(), multiplies = !C::OVER_KEYS || !of_scores;
+    const bool wanted = p.out[C::OVER_KEYS ? gradient_side<C>() : 0].data;
+    const uint32_t sent = shared + C::X + 2 * gradient_x_bytes<C>();
+    const int warp = (int)threadIdx.x / 32;
+    /* Over keys one warp of a pair sends, over rows both do. */
+    const uint32_t to = sent + (uint32_t)((C::OVER_KEYS ? warp / 2 * 2 : warp) * C::SENT);
+    const uint32_t from = sent + (uint32_t)((C::OVER_KEYS ? warp / 2 * 2 : warp ^ 1) * C::SENT);
+    float w[C::R / 16][C::GROUPS][4] = {};
+    if (columns.n == 0)
+        return;
+    if (of_scores) {
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(w, at.x0, at.y0, groups, T());
         gradient_each<C>(at.known, groups,
                          [&](int i, int j, int e, const struct gradient_known &of) {
@@ -86,7 +78,8 @@ gradient_role_weights(float (&w)[C::R / 16][C::GROUPS][4], uint32_t shared, int 
                                  w[i][j][e] *= of.left;
                              });
     } else if (wanted) {
-        gradient_dp<C>(w, at, groups);
+        /* No low x low: an error of dP is a product's, where that of a score is in an exponent. */
+        attention_scores<C::D, C::R, C::GROUPS, C::ROW, false, false>(w, at.x1, at.y1, groups, T());
         gradient_each<C>(at.known, groups,
                          [&](int i, int j, int e, const struct gradient_known &of) {
                              w[i][j][e] = of.left * w[i][j][e] - of.delta;
@@ -94,35 +87,17 @@ gradient_role_weights(float (&w)[C::R / 16][C::GROUPS][4], uint32_t shared, int 
         if (!C::OVER_KEYS)
             gradient_role_send(to, w);
     }
-}
-
-/* One stage, by two warps. masked: as gradient_step has it. What a warp sent is overwritten in the next
- * round, before which all warps wait for one another. */
-template <class C>
-static __device__ __forceinline__ void
-gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,
-                    int stage, bool masked, const struct gradient_params &p) {
-    static_assert(C::STEP == 8 * C::GROUPS, "a step is computed at once");
-    const struct gradient_places first = gradient_places_of<C>(shared, stage);
-    const struct gradient_columns columns =
-        gradient_columns_of<C>(first.words, first.shift, masked);
-    const struct attention_groups groups = {columns.order, columns.n};
-    const int side = gradient_side<C>();
-    const bool wanted = p.out[C::OVER_KEYS ? side : 0].data;
-    float w[C::R / 16][C::GROUPS][4] = {};
-    if (columns.n == 0)
-        return;
-    gradient_role_weights<C>(w, shared, stage, groups, wanted, p);
     gradient_pair_wait<C>();
     if (!wanted)
         return;
-    const struct gradient_places at = gradient_places_of<C>(shared, stage);
-    if (!C::OVER_KEYS || side == 0)
-        gradient_role_multiply(w, gradient_role_sent<C>(shared, side ^ 1));
+    if (multiplies)
+        gradient_role_multiply(w, from);
     if (columns.cut)
         gradient_mask<C>(at.words, at.shift, groups, w);
-    gradient_add<C::GROUPS, C::ROW>(
-        sums, w, (C::OVER_KEYS && side ? at.y1 : at.y0) + gradient_first_byte<C>(p), groups);
+    gradient_add<C::GROUPS, C::ROW>(sums, w,
+                                    (C::OVER_KEYS && of_scores ? at.y1 : at.y0) +
+                                        (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T),
+                                    groups);
 }
 
 #endif

@@ -218,7 +218,7 @@ gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool ma
         const struct attention_groups groups = {left.order, left.n};
         const bool cut = left.cut & ((1u << C::GROUPS) - 1);
         left.order >>= 4 * C::GROUPS, left.cut >>= C::GROUPS;
-        const uint32_t of_sums = gradient_first_byte<C>(p);
+        const uint32_t of_sums = (uint32_t)gradient_first_dim<C>(p) * (uint32_t)sizeof(T);
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, groups, T());
         if (of_first)
             attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, groups, T());

@@ -45,27 +45,24 @@ struct gradient_params {
  * the shared memory traffic of an MMA. */
 #define GRADIENT_WARP(head, f16, rows) ((rows) > 32 && !(f16) && (head) <= 128 ? 32 : 16)
 
-/* Pairs of warps, of which one computes scores, the other dP (roles.cuh). With f16, whose sums take TF32,
- * low tiles would spill. */
-#define GRADIENT_ROLES(head, size, f16, low) ((head) <= 128 && ((size) == 4 || ((low) && !(f16))))
+/* Pairs of warps, of which one computes scores, the other dP (roles.cuh). */
+#define GRADIENT_ROLES(head, size) ((size) == 4 && (head) <= 128)
 
 /* Warps that share the rows of a warp: two where one has no registers for their sums. */
-#define GRADIENT_SHARE(head, size, f16, warp, low)                                                 \
-    (GRADIENT_ROLES(head, size, f16, low) || ((warp) > 16 && (head) > 64) ? 2 : 1)
+#define GRADIENT_SHARE(head, size, warp)                                                           \
+    (GRADIENT_ROLES(head, size) || ((warp) > 16 && (head) > 64) ? 2 : 1)
 
 /* Low tiles, whose warps are few: more of them fit a multiprocessor where steps are short. */
 #define GRADIENT_LOW(rows) ((rows) <= 32)
 
 /* Warps that a multiprocessor has registers for, without score modifiers. */
-#define GRADIENT_WARPS(keys, head, size, f16, warp, low)                                           \
-    (GRADIENT_ROLES(head, size, f16, low) ? ((warp) > 16                            ? 8            \
-                                             : (keys) && (size) == 2 && (head) > 64 ? 12           \
-                                                                                    : 16)          \
-     : (head) * (size) > 128              ? 8                                                      \
-     : (low)                              ? 10                                                     \
-     : (warp) <= 16                       ? 16                                                     \
-     : (keys)                             ? 8                                                      \
-                                          : 12)
+#define GRADIENT_WARPS(keys, head, size, warp, low)                                                \
+    (GRADIENT_ROLES(head, size) ? (warp) > 16 ? 8 : 16                                             \
+     : (head) * (size) > 128    ? 8                                                                \
+     : (low)                    ? 10                                                               \
+     : (warp) <= 16             ? 16                                                               \
+     : (keys)                   ? 8                                                                \
+                                : 12)
 
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size, low)                                                             \

@@ -161,9 +161,8 @@ static int32_t gradient_resident(int32_t warps, int32_t share, int32_t warp, int
 #define GRADIENT_FAMILY(pass, type, keys, f16, size, its_granule)                                  \
     static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
         const int32_t warp = GRADIENT_WARP(head, f16, rows);                                       \
-        return gradient_resident(GRADIENT_WARPS(keys, head, size, f16, warp, GRADIENT_LOW(rows)),  \
-                                 GRADIENT_SHARE(head, size, f16, warp, GRADIENT_LOW(rows)), warp,  \
-                                 rows);                                                            \
+        return gradient_resident(GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows)),       \
+                                 GRADIENT_SHARE(head, size, warp), warp, rows);                    \
     }                                                                                              \
     static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
         return (struct granule_step){GRADIENT_STEP(head, size, GRADIENT_LOW(rows)),                \
