@@ -7,11 +7,11 @@
  *   dX0 [R, D] += dS Y0      over keys also dX1 += (left P) Y1
  *
  *   | Y0 [2][STEP][D] | Y1 [2][STEP][D] | granules of coming steps, what is known of queries |
- *   | X0 [M][D] | X1 [M][D] | P or dS that a warp of a pair sends [warps][R][STEP / 2] |
+ *   | X0 [M][D] | X1 [M][D] | what warps that share rows send one another |
  *
  * A warp owns R rows, from X to their gradients, so that no two warps write one sum; or two warps
- * share them (pair.cuh), each with sums of its own. M = R times the number of warps or pairs, which
- * the launch decides: one kernel serves all heights of tiles.
+ * share them (pair.cuh, roles.cuh), each with sums of its own. M = R times the number of warps or
+ * pairs, which the launch decides: one kernel serves all heights of tiles.
  */
 #ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
 #define TESSERA_CUDA_GRADIENT_CONFIG_CUH
@@ -19,10 +19,10 @@
 #include "host/backward.h"
 #include "forward/sm80/warp_step.cuh"
 
-static constexpr bool type_is_bf16(__nv_bfloat16) {
+static constexpr bool type_is_f16(__half) {
     return true;
 }
-template <class T> static constexpr bool type_is_bf16(T) {
+template <class T> static constexpr bool type_is_f16(T) {
     return false;
 }
 
@@ -76,7 +76,10 @@ struct gradient_shape {
     using T = T_;
     static constexpr int D = D_, R = R_, WANTED = WANTED_;
     static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_;
-    static constexpr int SHARE = GRADIENT_SHARE(D, R), CUT = D / GRADIENT_CUTS(D, sizeof(T));
+    /* With modifiers a warp has all that its rows have. */
+    static constexpr bool ROLES = !MODIFIED && GRADIENT_ROLES(D, (int)sizeof(T));
+    static constexpr int SHARE = MODIFIED ? 1 : GRADIENT_SHARE(D, (int)sizeof(T), R);
+    static constexpr int CUT = D / GRADIENT_CUTS(D, sizeof(T));
     /* Over keys one warp of a pair has dK, the other dV; over rows each has half of the dims. */
     static constexpr int SUMS = OVER_KEYS ? CUT : CUT / SHARE;
     static constexpr int STEP = GRADIENT_STEP(D, (int)sizeof(T), LOW);
@@ -88,13 +91,13 @@ struct gradient_shape {
     static constexpr int WARPS =
         MODIFIED && !LOW ? 8 : GRADIENT_WARPS(OVER_KEYS, D, (int)sizeof(T), R, LOW);
     /* Groups of 8 columns whose scores a warp holds at a time: fewer where products take registers. */
-    static constexpr bool FEW =
-        sizeof(T) == 4 ? D > 64 : !type_is_bf16(T()) && HELD >= (WARPS > 8 ? 64 : 128);
+    static constexpr bool FEW = type_is_f16(T()) && HELD >= (WARPS > 8 ? 64 : 128);
     static constexpr int GROUPS = STEP < 32 || FEW ? 2 : 4;
     /* At most, and thread blocks of that many. */
     static constexpr int THREADS = 32 * (LOW ? 32 : GRADIENT_ROWS_MAX) / R * SHARE;
     static constexpr int BLOCKS = 32 * WARPS / THREADS;
-    static constexpr int SENT = SHARE > 1 ? R *STEP / 2 * 2 : 0; /* bytes, by a warp */
+    /* Bytes that a warp sends; with roles over keys one of two does. */
+    static constexpr int SENT = ROLES ? R * STEP * (OVER_KEYS ? 2 : 4) : SHARE > 1 ? R *STEP : 0;
     using lists = gradient_lists<STEP, OVER_KEYS>;
     static constexpr int LISTS = 4 * PANEL;
     static constexpr int X = LISTS + ((int)sizeof(lists) + 127) / 128 * 128;

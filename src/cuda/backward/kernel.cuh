@@ -46,7 +46,7 @@ static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename
 /* Whether this warp gathers in the midst of its computation. Of two warps of a scheduler one does, so
  * that one has products while the other has none. */
 template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
-    return C::SHARE > 1 && threadIdx.x >= 128;
+    return C::SHARE > 1 && !C::ROLES && threadIdx.x >= 128;
 }
 
 /* Round n before its computation: gathers a step, looks another up. */
@@ -93,7 +93,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         }
         if (is & STEP_SOME) {
             const bool masked = empty || (is & STEP_MASKED);
-            if constexpr (C::SHARE > 1)
+            if constexpr (C::ROLES)
+                gradient_step_roles<C>(sums.first, shared, n & 1, masked, p);
+            else if constexpr (C::SHARE > 1)
                 gradient_step_pair<C>(sums.first, shared, n & 1, masked, p, [&] {
                     if (gradient_gathers_late<C>())
                         gradient_gather<C>(shared, lists, p, n);
@@ -130,8 +132,9 @@ static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaSt
     return code;
 }
 
-template <class T, int D> static constexpr int gradient_warp_rows(int32_t rows) {
-    return GRADIENT_WARP(D, type_is_bf16(T()), rows);
+/* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
+template <class T, int D, bool MODIFIED> static constexpr int gradient_warp_rows(int32_t rows) {
+    return MODIFIED ? 16 : GRADIENT_WARP(D, type_is_f16(T()), rows);
 }
 
 /* Of two gradients of the widest heads each has a kernel: registers hold one. */
@@ -150,25 +153,27 @@ static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStr
     }
 }
 
-/* Whether low tiles have kernels of their own: else their steps are those of others. */
-template <class T, int D> static constexpr bool gradient_low(int32_t rows) {
+/* Whether low tiles have kernels of their own: else their steps and warps are those of others. */
+template <class T, int D, bool MODIFIED> static constexpr bool gradient_low(int32_t rows) {
     return GRADIENT_LOW(rows) &&
-           GRADIENT_STEP(D, (int)sizeof(T), 1) != GRADIENT_STEP(D, (int)sizeof(T), 0);
+           (GRADIENT_STEP(D, (int)sizeof(T), 1) != GRADIENT_STEP(D, (int)sizeof(T), 0) ||
+            gradient_warp_rows<T, D, MODIFIED>(1) !=
+                gradient_warp_rows<T, D, MODIFIED>(GRADIENT_ROWS_MAX));
 }
 
-/* With modifiers warps have 16 rows, whatever the tiles: registers hold no more. */
+template <class T, int D, bool OVER_KEYS, bool MODIFIED>
+static cudaError_t gradient_launch_height(const struct gradient_params *p, cudaStream_t stream) {
+    constexpr int HIGH = gradient_warp_rows<T, D, MODIFIED>(GRADIENT_ROWS_MAX);
+    constexpr bool LOW = gradient_low<T, D, MODIFIED>(1);
+    return gradient_low<T, D, MODIFIED>(p->tile_rows)
+               ? gradient_launch_rows<T, D, 16, OVER_KEYS, MODIFIED, LOW>(p, stream)
+               : gradient_launch_rows<T, D, HIGH, OVER_KEYS, MODIFIED, false>(p, stream);
+}
+
 template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
-    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
-    constexpr bool LOW = gradient_low<T, D>(16);
-    cudaError_t code;
-    if (gradient_low<T, D>(p->tile_rows))
-        code = p->modify.each ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, LOW>(p, stream)
-                              : gradient_launch_rows<T, D, 16, OVER_KEYS, false, LOW>(p, stream);
-    else
-        code = p->modify.each
-                   ? gradient_launch_rows<T, D, 16, OVER_KEYS, true, false>(p, stream)
-                   : gradient_launch_rows<T, D, HIGH, OVER_KEYS, false, false>(p, stream);
+    cudaError_t code = p->modify.each ? gradient_launch_height<T, D, OVER_KEYS, true>(p, stream)
+                                      : gradient_launch_height<T, D, OVER_KEYS, false>(p, stream);
     if constexpr (!OVER_KEYS) {
         void *arguments[] = {(void *)p};
         if (!code && p->slopes)
@@ -188,11 +193,11 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
 
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */
 template <class T, int D, bool OVER_KEYS> static int64_t gradient_shared(int32_t rows) {
-    constexpr int HIGH = gradient_warp_rows<T, D>(GRADIENT_ROWS_MAX);
-    constexpr bool LOW = gradient_low<T, D>(16);
+    constexpr int HIGH = gradient_warp_rows<T, D, false>(GRADIENT_ROWS_MAX);
+    constexpr bool LOW = gradient_low<T, D, false>(1);
     using low = gradient_shape<T, D, 16, OVER_KEYS, GRADIENT_FIRST, false, LOW>;
     using high = gradient_shape<T, D, HIGH, OVER_KEYS, GRADIENT_FIRST, false, false>;
-    return gradient_low<T, D>(rows) ? low::bytes(rows) : high::bytes(rows);
+    return gradient_low<T, D, false>(rows) ? low::bytes(rows) : high::bytes(rows);
 }
 
 #endif

@@ -47,7 +47,7 @@ gradient_pair_weights(uint32_t (&keeps)[C::R / 16][C::GROUPS][2],
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(dp, at.x1, at.y1, columns.own, T());
     gradient_weights<C>(s, dp, at.known, p.score_scale, columns.own);
     if (columns.cut)
-        gradient_mask<C>(s, dp, at.words, at.shift, columns.own);
+        gradient_mask<C>(at.words, at.shift, columns.own, s, dp);
     gradient_pack(keeps, dp);
     if (!C::OVER_KEYS) {
         gradient_pack(sends, dp);

@@ -48,21 +48,18 @@ static __device__ __forceinline__ struct gradient_known gradient_known_at(uint32
     return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), 0};
 }
 
-/* One pair: s from a score to left P, dp to dS. s - base is cut off at 0: a large base is rounded by
- * more than 1. NaN stays. */
-static __device__ __forceinline__ void gradient_pair(float &s, float &dp, float scale,
-                                                     const struct gradient_known &of) {
+/* A score's P. s - base is cut off at 0: a large base is rounded by more than 1. NaN stays. */
+static __device__ __forceinline__ float gradient_weight(float s, float scale,
+                                                        const struct gradient_known &of) {
     const float x = fmaf(s, scale, -of.base);
-    const float weight = attention_exp2(x > 0 ? 0.0f : x);
-    dp = weight * (of.left * dp - of.delta);
-    s = weight * of.left;
+    return attention_exp2(x > 0 ? 0.0f : x);
 }
 
-/* Scores to weights, dP to dS. known: of the stage's queries, or of this warp's rows. */
-template <class C>
+/* each(i, j, e, of) for all elements of a fragment; of: what is known of the element's query. known: of
+ * the stage's queries, or of this warp's rows. */
+template <class C, class work>
 static __device__ __forceinline__ void
-gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
-                 uint32_t known, float scale, const struct attention_groups &groups) {
+gradient_each(uint32_t known, const struct attention_groups &groups, const work &each) {
     constexpr int BYTES = (int)sizeof(struct gradient_known);
     const int g = warp_lane_here() / 4, t = warp_lane_here() % 4;
     if (C::OVER_KEYS) {
@@ -77,7 +74,7 @@ gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::
                 for (int i = 0; i < C::R / 16; i++)
 #pragma unroll
                     for (int r = 0; r < 2; r++)
-                        gradient_pair(s[i][j][2 * r + e], dp[i][j][2 * r + e], scale, of);
+                        each(i, j, 2 * r + e, of);
             }
     } else {
 #pragma unroll
@@ -88,16 +85,27 @@ gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::
             for (int j = 0; j < C::GROUPS; j++)
 #pragma unroll
                 for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
-                    gradient_pair(s[r / 2][j][e], dp[r / 2][j][e], scale, of);
+                    each(r / 2, j, e, of);
         }
     }
 }
 
-/* Weights and dS of pairs that are not listed become 0, whatever they are (attention_mask_scores). */
+/* Scores to left P, dP to dS. */
 template <class C>
 static __device__ __forceinline__ void
-gradient_mask(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
-              uint32_t masks, int shift, const struct attention_groups &groups) {
+gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
+                 uint32_t known, float scale, const struct attention_groups &groups) {
+    gradient_each<C>(known, groups, [&](int i, int j, int e, const struct gradient_known &of) {
+        const float weight = gradient_weight(s[i][j][e], scale, of);
+        dp[i][j][e] = weight * (of.left * dp[i][j][e] - of.delta);
+        s[i][j][e] = weight * of.left;
+    });
+}
+
+/* Elements of pairs that are not listed become 0, whatever they are (attention_mask_scores). */
+template <class C, class... fragments>
+static __device__ __forceinline__ void
+gradient_mask(uint32_t masks, int shift, const struct attention_groups &groups, fragments &...x) {
     constexpr int STRIDE = 8 * GRADIENT_WORDS;
     const int row = shift + warp_lane_here() / 4, column = warp_lane_here() % 4 * 2;
 #pragma unroll
@@ -112,8 +120,7 @@ gradient_mask(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GRO
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const bool listed = word[e % 2] & 1u << (16 * i + 8 * (e / 2));
-                s[i][j][e] = listed ? s[i][j][e] : 0.0f;
-                dp[i][j][e] = listed ? dp[i][j][e] : 0.0f;
+                ((x[i][j][e] = listed ? x[i][j][e] : 0.0f), ...);
             }
     }
 }
@@ -220,7 +227,7 @@ gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool ma
         } else {
             gradient_weights<C>(s, dp, at.known, p.score_scale, groups);
             if (cut)
-                gradient_mask<C>(s, dp, at.words, at.shift, groups);
+                gradient_mask<C>(at.words, at.shift, groups, s, dp);
         }
         if (of_second)
             gradient_add<C::GROUPS, C::ROW>(sums.second, s, at.y1 + of_sums, groups);

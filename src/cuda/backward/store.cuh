@@ -3,6 +3,7 @@
 #define TESSERA_CUDA_GRADIENT_STORE_CUH
 
 #include "backward/pair.cuh"
+#include "backward/roles.cuh"
 
 /* Where a row of a gradient goes: `d` elements, f32 or of the problem's type. */
 struct gradient_row {

@@ -41,23 +41,32 @@ struct gradient_params {
     float *d_alibi;
 };
 
-/* Rows of a warp: high tiles have 32 where the registers hold their sums, which halves the shared
- * memory traffic of an MMA. */
-#define GRADIENT_WARP(head, bf16, rows) ((rows) > 32 && (bf16) && (head) <= 128 ? 32 : 16)
+/* Rows of a warp, or of a pair: high tiles have 32 where the registers hold their sums, which halves
+ * the shared memory traffic of an MMA. */
+#define GRADIENT_WARP(head, f16, rows) ((rows) > 32 && !(f16) && (head) <= 128 ? 32 : 16)
+
+/* Pairs of warps, of which one computes scores, the other dP (roles.cuh). */
+#define GRADIENT_ROLES(head, size) ((size) == 4 && (head) <= 128)
 
 /* Warps that share the rows of a warp: two where one has no registers for their sums. */
-#define GRADIENT_SHARE(head, warp) ((warp) > 16 && (head) > 64 ? 2 : 1)
+#define GRADIENT_SHARE(head, size, warp)                                                           \
+    (GRADIENT_ROLES(head, size) || ((warp) > 16 && (head) > 64) ? 2 : 1)
 
 /* Low tiles, whose warps are few: more of them fit a multiprocessor where steps are short. */
 #define GRADIENT_LOW(rows) ((rows) <= 32)
 
 /* Warps that a multiprocessor has registers for, without score modifiers. */
 #define GRADIENT_WARPS(keys, head, size, warp, low)                                                \
-    ((head) * (size) > 128 ? 8 : (low) ? 10 : (warp) <= 16 ? 16 : (keys) ? 8 : 12)
+    (GRADIENT_ROLES(head, size) ? (warp) > 16 ? 8 : 16                                             \
+     : (head) * (size) > 128    ? 8                                                                \
+     : (low)                    ? 10                                                               \
+     : (warp) <= 16             ? 16                                                               \
+     : (keys)                   ? 8                                                                \
+                                : 12)
 
 /* Keys or queries of a step. */
 #define GRADIENT_STEP(head, size, low)                                                             \
-    ((head) * (size) > 512 ? 16 : (head) * (size) > 256 || (low) ? 32 : 64)
+    ((size) == 4 ? (head) > 64 ? 16 : 32 : (head) * (size) > 256 || (low) ? 32 : 64)
 
 /* Launches, for parts of a gradient's dims: of f32 registers hold sums of 128. */
 #define GRADIENT_CUTS(head, size) ((size) == 4 && (head) > 128 ? (head) / 128 : 1)

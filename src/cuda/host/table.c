@@ -154,28 +154,29 @@ static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
     return (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)};
 }
 
-static int32_t gradient_resident(int32_t warps, int32_t head, int32_t warp, int32_t rows) {
-    return warps / GRADIENT_SHARE(head, warp) * warp / (rows < warp ? warp : rows);
+/* warps: of a multiprocessor; warp: rows of a warp, or of `share` warps. */
+static int32_t gradient_resident(int32_t warps, int32_t share, int32_t warp, int32_t rows) {
+    return warps / share * warp / (rows < warp ? warp : rows);
 }
-#define GRADIENT_FAMILY(pass, type, keys, bf16, size, its_granule)                                 \
+#define GRADIENT_FAMILY(pass, type, keys, f16, size, its_granule)                                  \
     static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
-        const int32_t warp = GRADIENT_WARP(head, bf16, rows);                                      \
-        return gradient_resident(GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows)), head, \
-                                 warp, rows);                                                      \
+        const int32_t warp = GRADIENT_WARP(head, f16, rows);                                       \
+        return gradient_resident(GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows)),       \
+                                 GRADIENT_SHARE(head, size, warp), warp, rows);                    \
     }                                                                                              \
     static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
         return (struct granule_step){GRADIENT_STEP(head, size, GRADIENT_LOW(rows)),                \
-                                     GRADIENT_WARP(head, bf16, rows)};                             \
+                                     GRADIENT_WARP(head, f16, rows)};                              \
     }                                                                                              \
     static const struct family family_##pass##_##type = {.granule = its_granule,                   \
                                                          .step = step_##pass##_##type,             \
                                                          .resident = resident_##pass##_##type,     \
                                                          .cluster = 1};
-GRADIENT_FAMILY(keys, bf16, 1, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(keys, f16, 1, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, bf16, 1, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(keys, f16, 1, 1, 2, GRADIENT_GRANULE)
 GRADIENT_FAMILY(keys, f32, 1, 0, 4, GRADIENT_GRANULE_F32)
-GRADIENT_FAMILY(rows, bf16, 0, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(rows, f16, 0, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, bf16, 0, 0, 2, GRADIENT_GRANULE)
+GRADIENT_FAMILY(rows, f16, 0, 1, 2, GRADIENT_GRANULE)
 GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 
 /* ---- families of attention ---- */

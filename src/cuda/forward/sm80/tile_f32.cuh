@@ -197,8 +197,8 @@ attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2]
 }
 
 /* S [R, 8 GROUPS] += Q [R, 16] K [groups, 16]^T; rows, keys: addresses of this lane's pieces of Q
- * and K. */
-template <int R, int GROUPS, int ROW, bool ALL>
+ * and K. LOWEST: with low x low. */
+template <int R, int GROUPS, int ROW, bool ALL, bool LOWEST>
 static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GROUPS][4],
                                                            uint32_t rows, uint32_t keys,
                                                            const struct attention_groups &groups) {
@@ -222,12 +222,12 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
         };
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
-            attention_split_mma_add<true>(s[i][j], a[i], b);
+            attention_split_mma_add<LOWEST>(s[i][j], a[i], b);
     }
 }
 
 /* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
-template <int D, int R, int GROUPS, int ROW, bool ALL>
+template <int D, int R, int GROUPS, int ROW, bool ALL, bool LOWEST = true>
 static __device__ __forceinline__ void
 attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
                  const struct attention_groups &groups, float) {
@@ -245,8 +245,8 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
     for (int d = 0; d < ROW; d += 128, rows += 128, keys += 128)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            attention_scores_16<R, GROUPS, ROW, ALL>(s, rows ^ (uint32_t)(64 * half),
-                                                     keys ^ (uint32_t)(64 * half), groups);
+            attention_scores_16<R, GROUPS, ROW, ALL, LOWEST>(s, rows ^ (uint32_t)(64 * half),
+                                                             keys ^ (uint32_t)(64 * half), groups);
     attention_recompute_nan<D, R, GROUPS, ROW, ALL>(s, q, k, groups);
 }
 
