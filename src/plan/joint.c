@@ -17,7 +17,7 @@
 #define JOINT_FLOAT 8
 
 /* Seconds of a float of sums: cleared once, and read once. */
-#define JOINT_FLOAT_SECONDS 1e-9
+#define JOINT_FLOAT_SECONDS 0.5e-9
 
 int joint_possible(const tess_plan *plan) {
     const struct problem *p = &plan->problem;

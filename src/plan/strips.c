@@ -62,7 +62,7 @@ static struct strip strip_of(const struct cutting *c, int64_t head, int64_t firs
             if (of.end)
                 span_add(&s, of.query, of.end - of.query);
         }
-    const int32_t whole = STRIPS_QUERIES;
+    const int64_t whole = STRIPS_QUERIES;
     return (struct strip){.batch_head = (int32_t)head,
                           .first = (int32_t)first,
                           .end = (int32_t)end,

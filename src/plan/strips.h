@@ -25,7 +25,7 @@ static inline size_t strips_width(int64_t d) {
 struct strip {
     int32_t batch_head; /* b * heads_kv + h_kv */
     int32_t first, end;
-    int32_t query, query_end;
+    int64_t query, query_end;
     int64_t at; /* the first row of its sums */
 };
 
