@@ -31,6 +31,7 @@ foreach(name arrays lists pattern spec random)
     tessera_test(unit ${name} TEAMS INCLUDES src)
 endforeach()
 tessera_test(planning schedule TEAMS INCLUDES src)
+tessera_test(planning strips INCLUDES src)
 foreach(name fill fill_bits fill_refusals)
     tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
         tests/support/device_run.c tests/support/support.c INCLUDES src)

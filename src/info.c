@@ -122,13 +122,14 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     const int staged = plan->problem.pipeline == TESS_STAGED;
     const size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
-    known.tile_rows = staged ? plan->block_q : rows->lists.tile_rows;
+    /* In the pass over keys each query by itself has dQ of the keys that it lists. */
+    known.tile_rows = staged ? plan->block_q : plan->joint ? 1 : rows->lists.tile_rows;
     known.query_tiles =
         staged ? plan->n_lists * rows->bcsr.rows : rows->lists.n_lists * rows->lists.tiles;
     known.packed_keys = staged ? plan->n_tiles * plan->block_kv : listed_keys(&rows->lists);
     known.pairs = plan->pairs;
     known.tile_heads = rows->tile_heads > 0 ? rows->tile_heads : 1;
-    known.work_items = rows->schedule.n_items + keys->schedule.n_items;
+    known.work_items = rows->schedule.n_items + keys->schedule.n_items + keys->strips.n;
     known.split_tiles = rows->schedule.n_combines + keys->schedule.n_combines;
     known.memory_size =
         (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +

@@ -159,8 +159,11 @@ static const struct tiling forward_tiling = {
     .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits, .filled = 1};
 static const struct tiling rows_tiling = {
     .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit};
-static const struct tiling keys_tiling = {.rows = tile_rows, .listed = cpu_gradients_listed_fit};
+static const struct tiling keys_tiling = {
+    .rows = tile_rows, .listed = cpu_gradients_listed_fit, .joint = 16};
 #if defined(__x86_64__)
+static const struct tiling pair_keys_tiling = {.rows = tile_rows,
+                                               .listed = cpu_gradients_listed_fit};
 static const struct tiling pairs_tiling = {
     .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1};
 #endif
@@ -255,7 +258,7 @@ static const char *amx_pairs_refuse(const struct kernel *kernel, const struct pr
 #define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
     KERNEL_PAIRS_OF(level, attention, TESS_STAGE_ATTENTION, &pairs_tiling, .item = 1e-6,           \
                     .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                 \
-        KERNEL_PAIRS_OF(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &keys_tiling,              \
+        KERNEL_PAIRS_OF(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &pair_keys_tiling,         \
                         .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,    \
                         .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9,                         \
                         .listed_key_dim = 0.032e-9),                                               \

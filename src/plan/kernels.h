@@ -19,6 +19,7 @@
 #include "lists/lists.h"
 #include "pattern/pattern.h"
 #include "plan/schedule.h"
+#include "plan/strips.h"
 #include "tessera.h"
 
 /* Score modifiers, and where this problem lies in the whole one. 0: none. */
@@ -185,6 +186,7 @@ struct kernel_args {
     const struct lists *lists;
     const struct prepared *prepared; /* fused, of backends that prepare their lists */
     const struct schedule *schedule;
+    const struct strips *strips; /* GRADIENT_KEYS: dQ as well, by these, and no schedule; or NULL */
     int64_t
         tile_heads; /* query heads packed in a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
@@ -242,6 +244,8 @@ struct tiling {
     /* Backward: each gradient over keys has a kernel of its own, which computes its scores; and parts of a
      * gradient's dims for each of which scores are computed anew, 0: 1. */
     int apart, cuts;
+    /* Over keys: rows of a key tile at least with which it writes dQ as well; 0: it never does. */
+    int32_t joint;
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);

@@ -10,6 +10,7 @@ struct step {
     tess_pipeline pipeline;
     tess_stage stage;
     int64_t wanted; /* of TESS_GRADIENT_...: left out where none of these is wanted; 0: never */
+    int64_t joint;  /* the same, and what it writes, where dQ joins the pass over keys */
     const char *what;
     struct operands operands;
     size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
@@ -32,29 +33,30 @@ struct step {
 #define OF_ROWS (TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI)
 #define OF_SCORES (OF_ROWS | TESS_GRADIENT_K)
 #define OF_TILES (OF_SCORES | TESS_GRADIENT_V)
+#define OF_BOTH (OF_KEYS | TESS_GRADIENT_Q)
 
 /* In the order in which they run. */
 static const struct step steps[] = {
-    {FUSED, TESS_STAGE_ATTENTION, 0, NULL, OWN, ALL, 0},
+    {FUSED, TESS_STAGE_ATTENTION, 0, 0, NULL, OWN, ALL, 0},
 
-    {STAGED, TESS_STAGE_SDDMM, 0, NULL, OWN, ALL, 0},
-    {STAGED, TESS_STAGE_SOFTMAX, 0, NULL, OWN, ALL, 0},
-    {STAGED, TESS_STAGE_SPMM, 0, NULL, OWN, ALL, 0},
+    {STAGED, TESS_STAGE_SDDMM, 0, 0, NULL, OWN, ALL, 0},
+    {STAGED, TESS_STAGE_SOFTMAX, 0, 0, NULL, OWN, ALL, 0},
+    {STAGED, TESS_STAGE_SPMM, 0, 0, NULL, OWN, ALL, 0},
 
-    {FUSED_BACKWARD, TESS_STAGE_DELTA, 0, NULL, OWN, ALL, 0},
-    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_KEYS, OF_KEYS, NULL, OWN, ALL, 1},
-    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_ROWS, OF_ROWS, NULL, OWN, ALL, 0},
+    {FUSED_BACKWARD, TESS_STAGE_DELTA, 0, 0, NULL, OWN, ALL, 0},
+    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_KEYS, OF_KEYS, OF_BOTH, NULL, OWN, ALL, 1},
+    {FUSED_BACKWARD, TESS_STAGE_GRADIENT_ROWS, OF_ROWS, TESS_GRADIENT_ALIBI, NULL, OWN, ALL, 0},
 
-    {STAGED_BACKWARD, TESS_STAGE_DELTA, 0, NULL, OWN, ALL, 0},
-    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_TILES, "scores of q and k", OWN, NO_MODIFIERS, 0},
-    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_SCORES, "gradients of d_o and v",
+    {STAGED_BACKWARD, TESS_STAGE_DELTA, 0, 0, NULL, OWN, ALL, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_TILES, 0, "scores of q and k", OWN, NO_MODIFIERS, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SDDMM, OF_SCORES, 0, "gradients of d_o and v",
      BIND(d_o, v, v, o, gradients), DIMS(d_v, d_v), NO_SCALE, 0},
-    {STAGED_BACKWARD, TESS_STAGE_SOFTMAX_BACKWARD, OF_TILES, NULL, OWN, ALL, 0},
-    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_V, "d_v from weights and d_o",
+    {STAGED_BACKWARD, TESS_STAGE_SOFTMAX_BACKWARD, OF_TILES, 0, NULL, OWN, ALL, 0},
+    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_V, 0, "d_v from weights and d_o",
      BIND(q, k, d_o, d_v, scores), DIMS(d_qk, d_v), NO_SCALE, 1},
-    {STAGED_BACKWARD, TESS_STAGE_SPMM, TESS_GRADIENT_Q, "d_q from gradients and k",
+    {STAGED_BACKWARD, TESS_STAGE_SPMM, TESS_GRADIENT_Q, 0, "d_q from gradients and k",
      BIND(q, k, k, d_q, gradients), DIMS(d_qk, d_qk), NO_SCALE, 0},
-    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_K, "d_k from gradients and q",
+    {STAGED_BACKWARD, TESS_STAGE_SPMM_TRANSPOSED, TESS_GRADIENT_K, 0, "d_k from gradients and q",
      BIND(q, k, q, d_k, gradients), DIMS(d_qk, d_qk), NO_SCALE, 1},
 };
 
@@ -77,16 +79,21 @@ void passes_begin(tess_plan *plan) {
     const struct problem *p = &plan->problem;
     plan->n_passes = 0;
     for (const struct step *s = steps; s < steps + sizeof steps / sizeof *steps; s++) {
+        const int64_t wanted = plan->joint ? s->joint : s->wanted;
+        const int joint = plan->joint && s->over_keys;
         if (s->operation != p->operation || s->pipeline != p->pipeline ||
-            (s->wanted && !(s->wanted & p->gradients)))
+            (s->wanted && !(wanted & p->gradients)))
             continue;
-        plan->passes[plan->n_passes++] =
-            (struct pass){.stage = s->stage,
-                          .what = s->what,
-                          .problem = step_problem(s, p),
-                          .operands = s->operands,
-                          .work = s->over_keys ? &plan->key_work : &plan->work,
-                          .over_keys = s->over_keys};
+        struct pass *pass = &plan->passes[plan->n_passes++];
+        *pass = (struct pass){.stage = s->stage,
+                              .what = joint ? "d_q too, in strips of key tiles" : s->what,
+                              .problem = step_problem(s, p),
+                              .operands = s->operands,
+                              .work = s->over_keys ? &plan->key_work : &plan->work,
+                              .over_keys = s->over_keys,
+                              .joint = joint};
+        if (plan->joint && wanted)
+            pass->problem.gradients &= wanted;
     }
 }
 
@@ -119,6 +126,7 @@ struct kernel_args pass_args(const struct kernel_args *run, const struct pass *p
     args.lists = &pass->work->lists;
     args.prepared = pass->work->prepared;
     args.schedule = &pass->work->schedule;
+    args.strips = pass->joint ? &pass->work->strips : NULL;
     args.tile_heads = pass->work->tile_heads;
     args.image = run->image ? (const char *)run->image + pass->image_at : NULL;
     args.q = view_at(run, pass->operands.q);

@@ -145,6 +145,7 @@ double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
     double seconds = 0;
     staged.problem.pipeline = TESS_STAGED;
     staged.problem.tile_rows = 0;
+    staged.joint = 0;
     passes_begin(&staged);
     if (select_kernels(&staged, NULL, NULL))
         return INFINITY;

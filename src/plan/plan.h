@@ -3,6 +3,7 @@
 #define TESSERA_PLAN_H
 
 #include "plan/kernels.h"
+#include "plan/strips.h"
 
 #define PLAN_PASSES 7  /* of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
@@ -20,6 +21,7 @@ struct work {
     struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
     int32_t tile_heads;                       /* fused: query heads packed in a tile */
     struct schedule schedule;
+    struct strips strips;      /* of key tiles, where dQ joins the pass over keys */
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };
 
@@ -37,6 +39,7 @@ struct pass {
     const struct kernel *kernel;
     struct work *work;      /* of the plan, and of every other pass over the same tiles */
     int over_keys;          /* whose tiles are those of the transposed pattern */
+    int joint;              /* over keys: it writes dQ as well */
     size_t workspace;       /* bytes that the kernel needs while it runs */
     size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
     double seconds;         /* predicted */
@@ -52,6 +55,7 @@ struct tess_plan {
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
     struct pass passes[PLAN_PASSES];             /* in the order in which they run */
     int n_passes;
+    int joint;              /* fused backward: dQ joins the pass over keys (joint.c) */
     struct work work;       /* of all passes over query tiles */
     struct work key_work;   /* of all passes over key tiles */
     int64_t *list_of;       /* [batch * heads_q] */
@@ -93,6 +97,18 @@ struct kernel_args plan_args(const tess_plan *plan);
 
 /* The arguments of a pass, from those of the run. */
 struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
+
+/* Chooses the form of a plan that has kernels: where five products pay, dQ joins the pass over keys,
+ * whose lists and strips are made (joint.c). m: the pattern's tiles; transposed: likewise, or NULL. */
+struct estimates;
+tess_status joint_decide(tess_plan *plan, struct estimates *m, struct estimates *transposed,
+                         const char *kernel, tess_error *error);
+
+/* Whether that may be, as far as the problem says. */
+int joint_possible(const tess_plan *plan);
+
+/* Predicted seconds of clearing and adding the sums of strips. */
+double joint_seconds(const tess_plan *plan, const struct strips *strips);
 
 /* Lists, or tiles, and schedules of all passes; predicted seconds (work.c). m: the pattern's tiles;
  * kernel: the name that the problem forces, or NULL. */

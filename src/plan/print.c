@@ -182,7 +182,10 @@ static void say_work(struct text *t, const tess_plan *plan, const struct work *w
     const int over_keys = work == &plan->key_work;
     if (work_packed(work))
         say_lists(t, plan, work, &sides[over_keys]);
-    if (work_packed(work) || work_copied(work))
+    if (work->strips.n)
+        say(t, "  strips    %lld of key tiles, %lld rows of sums for d_q\n",
+            (long long)work->strips.n, (long long)work->strips.rows);
+    else if (work_packed(work) || work_copied(work))
         say(t, "  schedule  %lld work item%s, %lld split tile%s%s\n", (long long)schedule->n_items,
             plural(schedule->n_items), (long long)schedule->n_combines,
             plural(schedule->n_combines), over_keys ? ", over keys" : "");

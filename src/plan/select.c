@@ -251,11 +251,13 @@ double select_dims(const struct pass *pass, const struct kernel *kernel) {
     const int64_t cuts = kernel->tiling->cuts > 1 ? kernel->tiling->cuts : 1;
     const int64_t k = p->gradients & TESS_GRADIENT_K ? cuts * products + d_qk : 0;
     const int64_t v = p->gradients & TESS_GRADIENT_V ? cuts * d_qk + d_v : 0;
+    const int64_t of_scores = k ? 0 : v ? d_v : products; /* that dQ alone needs */
+    const int64_t q = pass->joint ? of_scores + d_qk : 0;
     switch (kernel->stage) {
     case TESS_STAGE_GRADIENT_ROWS:
         return (double)(cuts * products + d_qk);
     case TESS_STAGE_GRADIENT_KEYS: /* of both, scores are computed once unless they are apart */
-        return (double)(k + v - (k && v && !kernel->tiling->apart ? d_qk : 0));
+        return (double)(k + v + q - (k && v && !kernel->tiling->apart ? d_qk : 0));
     default:
         return (double)products;
     }
@@ -269,7 +271,8 @@ static double listed_saves(const tess_plan *plan, const struct pass *pass,
     const struct kernel_cost *cost = &kernel->cost;
     const double all = (sums->full_keys + sums->masked_keys) * rows;
     const double set = thin % 4 == 0 ? 4 : thin % 2 == 0 ? 2 : 1;
-    if (!kernel->tiling->listed || !kernel->tiling->listed(&plan->problem) || 2 * pairs > all)
+    if (!kernel->tiling->listed || !kernel->tiling->listed(&plan->problem) || 2 * pairs > all ||
+        pass->joint)
         return 0;
     return dims *
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
@@ -330,13 +333,6 @@ double select_stage_cost(const tess_plan *plan, const struct pass *pass, const s
 }
 
 /* ---- heights ---- */
-
-/* What lists of each height would be: estimated once, whichever kernels ask. */
-struct estimates {
-    const struct bcsr *m;
-    int32_t rows[PLAN_HEIGHTS];
-    struct lists_sums sums[PLAN_HEIGHTS];
-};
 
 /* NULL when memory ran out. */
 static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess_error *error) {
@@ -422,6 +418,7 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
         const int32_t tile_heads = select_tile_heads(plan, pass, kernel, *r);
         if (!tile_heads || !height_fits(plan, kernel, *r) ||
             height_idle(plan, pass, kernel, *r, tile_heads) ||
+            (pass->joint && *r < kernel->tiling->joint) ||
             (plan->problem.tile_rows && plan->problem.tile_rows != *r))
             continue;
         const struct lists_sums *sums = estimate(e, *r, error);
@@ -443,16 +440,16 @@ static tess_status kernel_weigh(const tess_plan *plan, struct pass *pass,
     return TESS_OK;
 }
 
-tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
-                          double heads, int forced, int32_t *rows, tess_error *error) {
+tess_status select_height(const tess_plan *plan, struct pass *pass, struct estimates *e,
+                          double heads, int forced, int32_t *rows, double *seconds,
+                          tess_error *error) {
     const struct backend *backend = plan->backend;
     const struct kernel *first = pass->kernel;
-    struct estimates e = {.m = m};
-    double least = INFINITY;
+    *seconds = INFINITY;
     for (const struct kernel *k = first; k < backend->kernels + backend->n_kernels; k++) {
         if (k->stage != pass->stage || select_refuses(plan, pass, k))
             continue;
-        tess_status status = kernel_weigh(plan, pass, k, &e, heads, &least, rows, error);
+        tess_status status = kernel_weigh(plan, pass, k, e, heads, seconds, rows, error);
         if (status)
             return status;
         if (forced || !k->tiling->weighed)

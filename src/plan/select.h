@@ -17,11 +17,19 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
  * forces one. Answers TESS_UNSUPPORTED with the reason where there is none. */
 tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error);
 
-/* Writes to *rows, which must be 0, the height of lowest predicted cost for m: the pattern's tiles or the
- * transposed ones. A kernel that no name forces and that is weighed against the kernels after it may be
- * replaced: the cheapest becomes the pass's. heads: heads that read each list. */
-tess_status select_height(const tess_plan *plan, struct pass *pass, const struct bcsr *m,
-                          double heads, int forced, int32_t *rows, tess_error *error);
+/* What lists of each height would be: estimated once, whichever kernels and passes ask. rows 0 ends them. */
+struct estimates {
+    const struct bcsr *m; /* the pattern's tiles, or the transposed ones */
+    int32_t rows[PLAN_HEIGHTS];
+    struct lists_sums sums[PLAN_HEIGHTS];
+};
+
+/* Writes to *rows, which must be 0, the height of lowest predicted cost, and to *seconds this cost. A kernel
+ * that no name forces and that is weighed against the kernels after it may be replaced: the cheapest
+ * becomes the pass's. heads: heads that read each list. */
+tess_status select_height(const tess_plan *plan, struct pass *pass, struct estimates *e,
+                          double heads, int forced, int32_t *rows, double *seconds,
+                          tess_error *error);
 
 /* Gives the pass of a reserved plan its kernel: of the kernels that are weighed, the one of lowest
  * predicted cost for block rows of `height` queries that list `keys` keys. */

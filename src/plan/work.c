@@ -118,29 +118,36 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
 }
 
 /* The work of a pass over m, the pattern or the transposed one. */
-static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct bcsr *m,
+static tess_status fused_make(tess_plan *plan, struct pass *pass, struct estimates *e,
                               const char *kernel, tess_error *error) {
     const double heads =
         (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
     struct work *work = pass->work;
     struct lists_sums sums;
     int32_t rows = 0;
+    double seconds;
     const int forced = kernel && !strcmp(kernel, pass->kernel->name);
-    tess_status status = select_height(plan, pass, m, heads, forced, &rows, error);
-    if (!status)
-        status = lists_pack(&work->lists, m, rows, error);
+    tess_status status = TESS_OK;
+    if (!pass->joint) { /* or joint_decide has made its lists, and strips for a schedule */
+        status = select_height(plan, pass, e, heads, forced, &rows, &seconds, error);
+        if (!status)
+            status = lists_pack(&work->lists, e->m, rows, error);
+    }
     if (status)
         return status;
+    rows = work->lists.tile_rows;
     lists_sum(&sums, &work->lists);
     work->tile_heads = select_tile_heads(plan, pass, pass->kernel, rows);
-    status = fused_schedule(plan, pass, error);
+    if (!pass->joint)
+        status = fused_schedule(plan, pass, error);
     if (status)
         return status;
     const struct kernel_cost *cost = &pass->kernel->cost;
     const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
     pass->seconds =
         cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
-        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven;
+        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven +
+        (pass->joint ? joint_seconds(plan, &work->strips) : 0);
     return TESS_OK;
 }
 
@@ -220,6 +227,8 @@ static tess_status staged_tiles(tess_plan *plan, const struct bcsr *m, tess_erro
 static tess_status transposed_make(tess_plan *plan, tess_pattern **transposed, const struct bcsr *m,
                                    tess_error *error) {
     int64_t **entries = plan->problem.pipeline == TESS_STAGED ? &plan->key_work.entries : NULL;
+    if (joint_possible(plan))
+        return pattern_transpose(transposed, entries, m, "tess_plan_create", "pattern", error);
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
         if (pass->over_keys)
             return pattern_transpose(transposed, entries, m, "tess_plan_create", "pattern", error);
@@ -232,14 +241,18 @@ static int work_scheduled(const struct work *work) {
 
 static tess_status passes_make(tess_plan *plan, const struct bcsr *m, const struct bcsr *transposed,
                                const char *kernel, tess_error *error) {
+    struct estimates of_m = {.m = m}, of_transposed = {.m = transposed};
     const int staged = plan->problem.pipeline == TESS_STAGED;
     const double heads =
         (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
     tess_status status = TESS_OK;
+    if (joint_possible(plan))
+        status = joint_decide(plan, &of_m, &of_transposed, kernel, error);
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes && !status;
          pass++) {
         if (pass->kernel->tiling) {
-            status = fused_make(plan, pass, pass->over_keys ? transposed : m, kernel, error);
+            status =
+                fused_make(plan, pass, pass->over_keys ? &of_transposed : &of_m, kernel, error);
         } else {
             pass->seconds = select_stage_cost(plan, pass, m, heads);
             if (staged && !work_scheduled(pass->work))
@@ -272,6 +285,7 @@ void work_free(struct work *work, const struct backend *backend) {
     free(work->entries);
     lists_free(&work->lists);
     schedule_free(&work->schedule);
+    strips_free(&work->strips);
     if (work->prepared)
         backend->prepared_free(work->prepared);
 }
@@ -281,5 +295,5 @@ size_t work_memory(const struct work *work, const struct backend *backend) {
            (work_copied(work) ? bcsr_memory(&work->bcsr) : 0) +
            (work->entries ? (size_t)work->bcsr.n_tiles * sizeof *work->entries : 0) +
            (work->prepared ? backend->prepared_memory(work->prepared) : 0) +
-           schedule_memory(&work->schedule);
+           schedule_memory(&work->schedule) + strips_memory(&work->strips);
 }

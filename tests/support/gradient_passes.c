@@ -115,6 +115,9 @@ static void lists_make(struct run *r) {
                      lists_pack(&r->keys_lists, &r->transposed->lists, s->tile_keys, &error));
     schedule_of(&r->rows, r, &r->rows_lists, s->heads_q, s->tile_heads);
     schedule_of(&r->keys, r, &r->keys_lists, s->heads_q, s->heads_q / s->heads_kv);
+    assert_int_equal(TESS_OK,
+                     strips_make(&r->strips, &r->keys_lists, r->list_of, s->batch * s->heads_kv,
+                                 s->heads_q / s->heads_kv, 1, INT64_MAX, &error));
 }
 
 static void scoring_make(struct run *r) {
@@ -265,6 +268,7 @@ void run_free(struct run *r) {
     lists_free(&r->keys_lists);
     schedule_free(&r->rows);
     schedule_free(&r->keys);
+    strips_free(&r->strips);
     lab_oracle_free(&r->oracle);
     lab_gradients_free(&r->of);
 }
@@ -278,6 +282,10 @@ static const struct kernel *kernel_of(tess_stage stage, const struct problem *p)
             return &cpu->kernels[i];
     fail_msg("no kernel of stage %d", (int)stage);
     return NULL;
+}
+
+int run_may_join(const struct run *r) {
+    return kernel_of(TESS_STAGE_GRADIENT_KEYS, &r->problem)->tiling->joint != 0;
 }
 
 static void pass_run(struct kernel_args *args, tess_stage stage) {
@@ -334,8 +342,12 @@ void run_passes(struct run *r, int32_t threads, int wanted) {
         args.d_v = view_of(&r->d_v);
     pass_run(&args, TESS_STAGE_DELTA);
     args.lists = &r->keys_lists, args.schedule = &r->keys, args.tile_heads = 1;
-    if (wanted & (TESS_GRADIENT_K | TESS_GRADIENT_V))
+    args.strips = r->joint && wanted & TESS_GRADIENT_Q ? &r->strips : NULL;
+    if (args.strips || wanted & (TESS_GRADIENT_K | TESS_GRADIENT_V))
         pass_run(&args, TESS_STAGE_GRADIENT_KEYS);
     args.lists = &r->rows_lists, args.schedule = &r->rows, args.tile_heads = s->tile_heads;
-    pass_run(&args, TESS_STAGE_GRADIENT_ROWS);
+    if (r->joint)
+        r->problem.gradients &= ~TESS_GRADIENT_Q;
+    if (r->problem.gradients & (TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI))
+        pass_run(&args, TESS_STAGE_GRADIENT_ROWS);
 }

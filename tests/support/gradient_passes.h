@@ -39,6 +39,8 @@ struct run {
     tess_pattern *pattern, *transposed;
     struct lists rows_lists, keys_lists;
     struct schedule rows, keys;
+    struct strips strips;
+    int joint; /* run_passes: dQ comes of the pass over keys, by strips; not at first */
     int64_t *list_of;
     struct tensor q, k, v, o, lse, rest, d_o, d_lse, delta, d_q, d_k, d_v;
     float *alibi, *sink, *d_alibi, *d_sink, *stats;
@@ -54,6 +56,9 @@ enum { ALL = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V };
 /* Makes tensors, lists, schedules and what the oracle has; run_free. */
 void run_make(struct run *r, const struct setting *setting);
 void run_free(struct run *r);
+
+/* Whether the kernel over keys writes dQ as well, of such a problem. */
+int run_may_join(const struct run *r);
 
 /* Runs all passes; gradients that are not in `wanted` are left out. */
 void run_passes(struct run *r, int32_t threads, int wanted);

@@ -20,6 +20,7 @@ struct queries {
     float factor[CPU_KEYS];                  /* what scores have still to be multiplied by */
     float back[CPU_KEYS];                    /* from the superblock's first query */
     uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
+    int32_t place[CPU_KEYS];                 /* of those of a group: in the superblock */
 };
 
 /* Some of them, side by side. */
@@ -60,6 +61,7 @@ struct scratch {
     float *st, *dp,
         *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
     float *q, *d_o; /* rows scaled, rows converted to f32 */
+    float *k, *ds;  /* strips: K with dims in the lanes; dS of a superblock, of several groups */
     struct few few;
     struct side side;
     float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
@@ -69,10 +71,19 @@ struct scratch {
 #endif
 };
 
+/* Sums of dQ of all strips: a row is `stride` floats, and what rounding cut off of it stands `low` floats
+ * behind; 0: it is let go. */
+struct row_sums {
+    float *at;
+    char *met; /* of each STRIPS_QUERIES rows: whether anything was added */
+    int64_t stride, low;
+};
+
 struct job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
+    struct row_sums sums;
 #if defined(__AVX512BF16__)
     struct paired_stores stores;
 #endif
@@ -108,6 +119,9 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     side_take(c, (size_t)some, &s->side);
     s->q = carve_take_panel(c, (size_t)most, d_qk, sizeof *s->q);
     s->d_o = carve_take(c, cpu_gather_size(p->type, most, p->d_v), sizeof *s->d_o);
+    s->k = carve_take_panel(c, args->strips ? lanes : 0, strips_width(p->d_qk), sizeof *s->k);
+    s->ds = carve_take_panel(c, args->strips && lanes > CPU_GROUP ? lanes : 0, CPU_KEYS_SHORT,
+                             sizeof *s->ds);
     s->queries = carve_take(c, 1, sizeof *s->queries);
     s->met = carve_take(c, 1, sizeof *s->met);
     s->row = carve_take_panel(c, CPU_LANES, d_qk > d_v ? d_qk : d_v, sizeof *s->row);
@@ -116,6 +130,21 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     const int summed[] = {s->d_k.d != 0, s->d_v.d != 0};
     paired_take(c, lanes, d, summed, &s->paired);
 #endif
+}
+
+/* A strip of few keys adds up in f32 alone, as sums do near (sums.h). */
+static void row_sums_take(struct carve *c, const struct kernel_args *args, struct row_sums *s) {
+    const struct strips *strips = args->strips;
+    const int64_t d = args->problem->d_qk;
+    *s = (struct row_sums){0};
+    if (!strips)
+        return;
+    const int longer = strips->tiles * args->lists->tile_rows > cpu_near(d);
+    s->stride = (int64_t)strips_width(d);
+    s->low = longer ? strips->rows * s->stride : 0;
+    s->at =
+        carve_take_panel(c, (size_t)(strips->rows * (1 + longer)), strips_width(d), sizeof *s->at);
+    s->met = carve_take(c, (size_t)strips->rows / STRIPS_QUERIES, sizeof *s->met);
 }
 
 /* A slot:  | dK panel | dV panel | */
@@ -130,6 +159,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     job->scratch_size = one.used;
     job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)p->threads, one.used);
+    row_sums_take(c, args, &job->sums);
 #if defined(__AVX512BF16__)
     const int summed[] = {scratch.d_k.d != 0, scratch.d_v.d != 0};
     job->stores = (struct paired_stores){args, {&args->q, &args->d_o}, .d = {p->d_qk, p->d_v}};
@@ -146,10 +176,14 @@ struct item {
     const struct kernel_args *args;
     struct scratch s;
     int64_t b, hk, tile;
-    int64_t first, rows;   /* the first key; keys */
-    int64_t h;             /* the query head that is met now */
-    int listed;            /* only listed pairs are computed: sums and operands stand in rows */
-    struct modify *modify; /* its score modifiers; NULL: none */
+    int64_t first, rows;       /* the first key; keys */
+    int64_t h;                 /* the query head that is met now */
+    int listed;                /* only listed pairs are computed: sums and operands stand in rows */
+    int d_s;                   /* gradients of scores are wanted */
+    struct modify *modify;     /* its score modifiers; NULL: none */
+    const struct strip *strip; /* NULL: dQ is another pass's */
+    struct row_sums sums;
+    uint64_t bad; /* strips: keys whose K is not finite */
 #if defined(__AVX512BF16__)
     const struct paired_stores *stores;
     int paired; /* products are of the unit of bf16_pairs.h */
@@ -185,6 +219,7 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                       .first = row[0],
                       .rows = row[1] - row[0]};
     scratch_take(&c, args, &it.s);
+    it.d_s = it.s.d_k.d != 0;
     const int64_t group = args->problem->heads_q / args->problem->heads_kv;
     it.listed = item_listed(&it, args->list_of + batch_head * group);
     return it;
@@ -192,36 +227,52 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
 
 /* ---- queries of a superblock ---- */
 
-/* out = a query row times scale; answers what its scores then lack. As cpu_load_query, and as
+/* What query rows are multiplied by, and the range of their largest elements that needs no care. */
+struct scaling {
+    double scale;
+    float least, end;
+};
+
+static struct scaling scaling_of(const struct problem *p) {
+    const double scale = p->scale * LOG2_E, size = fabs(scale);
+    const int plain = size > 0x1p-20 && size < 0x1p20;
+    return (struct scaling){scale, plain ? (float)(CPU_ROW_LEAST / size) : INFINITY,
+                            plain ? (float)(CPU_ROW_END / size) : 0};
+}
+
+/* out = a query row, scaled; answers what its scores then lack. As cpu_load_query, and as
  * cpu_load_queries by vectors where no element is extreme. */
-static float query_scale(float *out, const char *row, tess_type type, int64_t d, double scale) {
-    const double size = fabs(scale);
-    const float least = (float)(CPU_ROW_LEAST / size), end = (float)(CPU_ROW_END / size);
+static float query_scale(float *out, const char *row, tess_type type, int64_t d,
+                         const struct scaling *by) {
+    const double scale = by->scale;
     const float *from = (const float *)(const void *)row;
-    vi outside = {0}, some = {0}, enough = {0};
+    vf some[4] = {{0}};
+    float most = 0;
     int64_t i = 0;
     if (type != TESS_F32) {
         cpu_load_halves(out, row, type, d);
         from = out;
     }
+    for (; i + 4 * CPU_LANES <= d; i += 4 * CPU_LANES) {
+        V_FOR(u, 4) {
+            const vf x = v_load_any(from + i + u * CPU_LANES);
+            some[u] = v_max(v_abs(x), some[u]);
+            v_store_any(out + i + u * CPU_LANES, v_multiply(x, scale));
+        }
+    }
     for (; i + CPU_LANES <= d; i += CPU_LANES) {
-        const vf x = v_abs(v_load_any(from + i));
-        outside |= (vi)(x >= v_set(end));
-        enough |= (vi)(x >= v_set(least));
-        some |= (vi)(x > (vf){0});
+        const vf x = v_load_any(from + i);
+        some[0] = v_max(v_abs(x), some[0]);
+        v_store_any(out + i, v_multiply(x, scale));
     }
     for (; i < d; i++) {
-        const float x = fabsf(from[i]);
-        outside[0] |= -(x >= end);
-        enough[0] |= -(x >= least);
-        some[0] |= -(x > 0);
-    }
-    if (!(size > 0x1p-20 && size < 0x1p20) || v_bits(outside) || (v_bits(some) && !v_bits(enough)))
-        return (float)cpu_load_query(out, row, type, d, scale);
-    for (i = 0; i + CPU_LANES <= d; i += CPU_LANES)
-        v_store_any(out + i, v_multiply(v_load_any(from + i), scale));
-    for (; i < d; i++)
+        most = fabsf(from[i]) > most ? fabsf(from[i]) : most;
         out[i] = (float)(scale * (double)from[i]);
+    }
+    const vf all = v_max(v_max(v_max(some[0], some[1]), v_max(some[2], some[3])), v_set(most));
+    const vi outside = (vi)(all >= v_set(by->end)), enough = (vi)(all >= v_set(by->least));
+    if (v_bits(outside) || (v_bits((vi)(all > (vf){0})) && !v_bits(enough)))
+        return (float)cpu_load_query(out, row, type, d, scale);
     return 1;
 }
 
@@ -257,10 +308,11 @@ static void queries_load(const struct item *it, struct queries *to) {
     const struct problem *p = args->problem;
     const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
     const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    const struct scaling by = scaling_of(p);
     for (int32_t j = 0; j < to->n; j++) {
         to->q[j] = it->s.q + j * p->d_qk;
         to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, to->number[j]), p->type,
-                                    p->d_qk, p->scale * LOG2_E);
+                                    p->d_qk, &by);
         to->shifted |= to->factor[j] != 1;
     }
     cpu_rows_end(to->q, to->n);
@@ -278,6 +330,7 @@ static void queries_met(const struct queries *of, int64_t lane, struct queries *
         to->q[n] = of->q[j], to->d_o[n] = of->d_o[j];
         to->base[n] = of->base[j], to->left[n] = of->left[j], to->delta[n] = of->delta[j];
         to->factor[n] = of->factor[j], to->back[n] = of->back[j], to->keep[n] = of->keep[j];
+        to->place[n] = j;
         n += to->mask[n] != 0;
     }
     to->n = n;

@@ -7,9 +7,11 @@
  *     dVt += (left P) . dO          dKt += dS . Q
  *
  * as docs/design/backward.md has it. Empty queries are passed over. Parts of a split tile leave
- * their sums in slots of the workspace, which a second pass adds in the order of the parts.
+ * their sums in slots of the workspace, which a second pass adds in the order of the parts. Where the
+ * plan has strips, dQ comes of the same dS (key_rows.h).
  */
-#include "backward/key_tile.h"
+#include "backward/key_rows.h"
+#include "backward/keys_listed.h"
 
 size_t CPU_NAME(gradient_keys_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
@@ -61,30 +63,28 @@ static void scores_gradient(const struct scratch *s, const struct part *of, int 
     }
 }
 
-/* dS of what the scores are sums of, and what dK lacks of scaled queries. */
-static void scores_chain(const struct item *it, const struct part *of, int vectors) {
-    float *dp = it->s.dp;
-    if (it->modify && it->modify->capped)
-        gradient_chain(dp, it->s.slope, (int64_t)of->n * vectors);
+/* to *= what scores lack of scaled queries. */
+static void scores_shift(float *to, const struct part *of, int vectors) {
     for (int32_t j = 0; of->factor && j < of->n; j++)
-        for (int v = 0; v < vectors; v++, dp += CPU_LANES)
-            v_store(dp, v_load(dp) * of->factor[j]);
+        for (int v = 0; v < vectors; v++, to += CPU_LANES)
+            v_store(to, v_load(to) * of->factor[j]);
 }
 
-/* st and dp become what is multiplied by dO and by queries. */
+/* st becomes what is multiplied by dO, dp the gradient of what the scores are sums of. */
 static void group_gradient(const struct item *it, const struct part *of, int64_t lane,
                            int vectors) {
     const struct scratch *s = &it->s;
     const int drops = it->modify && it->modify->drops;
     if (it->modify)
         scores_modify(it, of, lane, vectors);
-    if (s->d_k.d) {
+    if (it->d_s) {
         if (drops)
             gradient_clear(s->dp, vectors, of->n, of->keep, lane);
         scores_gradient(s, of, vectors);
         if (of->mask)
             gradient_clear(s->dp, vectors, of->n, of->mask, 0);
-        scores_chain(it, of, vectors);
+        if (it->modify && it->modify->capped)
+            gradient_chain(s->dp, s->slope, (int64_t)of->n * vectors);
     } else {
         weights_make(s, of, vectors);
     }
@@ -101,14 +101,13 @@ static void group_run(const struct item *it, struct queries *of, int64_t lane, i
     const struct part part = queries_part(of, 0, of->n);
     vf top[CPU_VECTORS] = {{0}};
     cpu_scores(s->kt + lane * p->d_qk, vectors, of->q, of->n, p->d_qk, s->st, top);
-    for (int32_t j = 0; of->shifted && j < of->n; j++)
-        for (int v = 0; v < vectors; v++) {
-            float *st = s->st + (j * vectors + v) * CPU_LANES;
-            v_store(st, v_load(st) * of->factor[j]);
-        }
-    if (s->d_k.d)
+    scores_shift(s->st, &part, vectors);
+    if (it->d_s)
         cpu_scores(s->vt + lane * p->d_v, vectors, of->d_o, of->n, p->d_v, s->dp, top);
     group_gradient(it, &part, lane, vectors);
+    if (it->strip)
+        rows_take(it, of, lane, vectors);
+    scores_shift(s->dp, &part, vectors); /* dK's sums are over scaled queries */
     if (s->d_k.d)
         cpu_values(s->dp, vectors, of->q, of->n, p->d_qk, NULL, s->d_k.near + lane * p->d_qk);
     if (s->d_v.d)
@@ -123,6 +122,7 @@ static void keys_measure(struct item *it) {
 
 static void superblock(struct item *it, const struct cpu_keys *keys) {
     const int64_t lanes = cpu_lanes(it->rows);
+    const int groups = lanes > CPU_GROUP; /* several: each may list others of the queries */
     struct queries *of = it->s.queries;
     queries_list(it, keys, of);
     if (of->n == 0)
@@ -131,14 +131,18 @@ static void superblock(struct item *it, const struct cpu_keys *keys) {
     keys_measure(it);
     sums_expect(&it->s.d_k, lanes, of->n);
     sums_expect(&it->s.d_v, lanes, of->n);
+    if (it->strip && groups && of->masked)
+        memset(it->s.ds, 0, (size_t)(of->n * lanes) * sizeof *it->s.ds);
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         struct queries *met = of;
-        if (of->masked)
+        if (of->masked && groups)
             queries_met(of, lane, met = it->s.met);
         if (met->n)
             group_run(it, met, lane, vectors);
     }
+    if (it->strip && groups)
+        rows_add(it, of, it->s.ds, lanes);
 }
 
 #if defined(__AVX512BF16__)
@@ -176,125 +180,6 @@ static int superblock_paired(struct item *it, const struct cpu_keys *keys) {
     return 1;
 }
 #endif
-
-/* ---- listed pairs alone ---- */
-
-/* Of the n queries of a superblock those that are not empty, with their rows; answers how many. */
-static int32_t listed_load(struct item *it, int32_t n) {
-    const struct kernel_args *args = it->args;
-    const struct problem *p = args->problem;
-    const struct scratch *s = &it->s;
-    const struct listed *of = &s->few.of;
-    struct side *side = &it->s.side;
-    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
-    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
-    int32_t some = 0;
-    side->shifted = 0;
-    for (int32_t j = 0; j < n; j++) {
-        const int64_t at = stats_at(p, it->b, it->h, of->key[j]);
-        of->mask[0][some] = of->mask[0][j];
-        of->mask[1][some] = of->mask[1][j];
-        side->number[some] = of->key[j];
-        side->of[BASE][some] = args->stats.base[at];
-        side->of[LEFT][some] = args->stats.left[at];
-        side->of[DELTA][some] = args->stats.delta[at];
-        some += args->stats.base[at] != INFINITY;
-    }
-    for (int32_t j = some; j % CPU_FEW_STEP; j++) {
-        of->mask[0][j] = of->mask[1][j] = 0;
-        for (int i = 0; i < KNOWN; i++)
-            side->of[i][j] = 0;
-    }
-    for (int32_t j = 0; j < some; j++) {
-        const int32_t i = side->number[j];
-        of->key[j] = j;
-        side->of[FACTOR][j] =
-            query_scale(s->q + j * p->d_qk, cpu_row(&q, 0, i), p->type, p->d_qk, p->scale * LOG2_E);
-        side->shifted |= side->of[FACTOR][j] != 1;
-        if (p->type != TESS_F32) {
-            cpu_load_halves(s->d_o + j * p->d_v, cpu_row(&d_o, 0, i), p->type, p->d_v);
-            side->number[j] = j;
-        }
-    }
-    return some;
-}
-
-/* What is known of the n queries of a list, four by four for each row of the set. */
-static void side_spread(struct side *side, const int32_t *list, int32_t n, int32_t rows) {
-    for (int known = 0; known < (side->shifted ? KNOWN : FACTOR); known++) {
-        float *out = side->spread[known];
-        for (int32_t j = 0; j < n; j += 4, out += 4 * rows)
-            for (int32_t r = 0; r < rows; r++)
-                for (int x = 0; x < 4; x++)
-                    out[4 * r + x] = side->of[known][list[j + x]];
-    }
-}
-
-/* Of a set of rows and n queries, st = left P and, where dK is wanted, dp = P (left dP - delta);
- * 0 past them. */
-static void listed_gradient(const struct scratch *s, int32_t rows, int32_t n) {
-    float *st = s->few.of.s, *dp = s->few.dp;
-    float *const *known = s->side.spread;
-    const int shifted = s->side.shifted;
-    for (int64_t i = 0; i < cpu_round_up(n, 4) * rows; i += CPU_LANES) {
-        const vi within = few_within(i, rows, n);
-        const vf left = v_load(known[LEFT] + i),
-                 by = shifted ? v_load(known[FACTOR] + i) : v_set(1);
-        const vf p = gradient_weight(v_load(st + i), by, v_load(known[BASE] + i));
-        v_store(st + i, v_select(within, p * left, (vf){0}));
-        if (!s->d_k.d)
-            continue;
-        const vf d_s = p * (left * v_load(dp + i) - v_load(known[DELTA] + i)) * by;
-        v_store(dp + i, v_select(within, d_s, (vf){0}));
-    }
-}
-
-/* Adds the n >= 1 queries of a list to what the set at row r has. */
-static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64_t r, int32_t *list,
-                       int32_t n) {
-    static const float one[4] = {1, 1, 1, 1};
-    const struct problem *p = it->args->problem;
-    struct scratch *s = &it->s;
-    const struct few *few = &s->few;
-    const struct cpu_head d_o = cpu_head(&it->args->d_o, p->type, it->b, it->h);
-    const struct cpu_few_rows queries = {s->q, p->d_qk};
-    struct cpu_few_rows outputs = {s->d_o, p->d_v};
-    if (p->type == TESS_F32)
-        outputs = (struct cpu_few_rows){(const float *)(const void *)d_o.data,
-                                        d_o.stride / (int64_t)sizeof(float)};
-    shape->queries(s->kt + r * p->d_qk, p->d_qk, few->of.q);
-    cpu_few_scores(shape, few->of.q, &queries, list, n, p->d_qk, few->of.s);
-    for (int32_t j = 0; j < cpu_round_up(n, CPU_FEW_STEP) + CPU_FEW_AHEAD; j++)
-        s->side.list[j] = s->side.number[list[j]]; /* as it was filled up, for dV alone too */
-    if (s->d_k.d) {
-        shape->queries(s->vt + r * p->d_v, p->d_v, few->x);
-        cpu_few_scores(shape, few->x, &outputs, s->side.list, n, p->d_v, few->dp);
-    }
-    few_expect(few, (struct sums *[]){&s->d_k, &s->d_v}, 2,
-               min_i64(cpu_near(p->d_qk), cpu_near(p->d_v)), r, shape->rows, n,
-               cpu_lanes(it->rows));
-    side_spread(&s->side, list, n, shape->rows);
-    listed_gradient(s, shape->rows, n);
-    if (s->d_k.d)
-        cpu_few_values(shape, few->dp, &queries, list, n, p->d_qk, one, s->d_k.near + r * p->d_qk);
-    if (s->d_v.d)
-        cpu_few_values(shape, few->of.s, &outputs, s->side.list, n, p->d_v, one,
-                       s->d_v.near + r * p->d_v);
-}
-
-static void listed_run(struct item *it, struct walk *w) {
-    const struct problem *p = it->args->problem;
-    const struct listed *of = &it->s.few.of;
-    int64_t set;
-    for (int32_t n; (n = listed_next(w, p, it->rows, of, &set)) > 0;) {
-        n = listed_load(it, n);
-        for (int64_t r = 0, step = set ? set : CPU_FEW_SET; n && r < it->rows; r += step) {
-            const int32_t listed = set ? listed_list(of, n, r) : n;
-            if (listed)
-                listed_add(it, few_shape(set, r, it->rows), r, set ? of->list : of->key, listed);
-        }
-    }
-}
 
 /* ---- items and combines ---- */
 
@@ -379,7 +264,7 @@ static void item_store(struct item *it) {
     }
 }
 
-static void item_load(const struct item *it) {
+static void item_load(struct item *it) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
     const struct scratch *s = &it->s;
@@ -392,8 +277,10 @@ static void item_load(const struct item *it) {
         return;
     }
     cpu_load_columns(s->kt, &k, it->first, it->rows, p->d_qk, s->row);
-    if (s->d_k.d)
+    if (it->d_s)
         cpu_load_columns(s->vt, &v, it->first, it->rows, p->d_v, s->row);
+    if (it->strip)
+        rows_begin(it);
 }
 
 #if defined(__AVX512BF16__)
@@ -466,6 +353,25 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
     item_store(&it);
 }
 
+/* The key tiles of a strip, in their order. */
+static void strip_run(const void *context, int64_t number, int32_t thread) {
+    static const struct work_item whole = {.parts = 1};
+    const struct job *job = context;
+    const struct strips *strips = job->args->strips;
+    const struct strip *strip = &strips->of[strips->order[number]];
+    rows_forget(job, strip);
+    for (int64_t tile = strip->first; tile < strip->end; tile++) {
+        struct item it = item_of(job, strip->batch_head, tile, thread);
+        it.strip = strip;
+        it.sums = job->sums;
+        it.d_s = 1;
+        it.listed = 0;
+        item_load(&it);
+        item_add(&it, &whole);
+        item_store(&it);
+    }
+}
+
 tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
@@ -474,6 +380,11 @@ tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *
 #if defined(__AVX512BF16__)
     paired_stores_make(&job.stores);
 #endif
+    if (args->strips) {
+        cpu_for_each(args, args->strips->n, strip_run, &job);
+        cpu_for_each(args, rows_chunks(args), rows_run, &job);
+        return TESS_OK;
+    }
     cpu_for_each(args, args->schedule->n_items, item_run, &job);
     cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
     return TESS_OK;
