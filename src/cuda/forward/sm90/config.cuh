@@ -14,7 +14,7 @@
  *
  * Lists of 192 rows have a shape with a third consumer and steps of 64 keys. Tiles of up to 64 rows
  * have a shape with one consumer and steps of 64 keys. Two such CTAs share a multiprocessor, with
- * heads of up to 64 dims three. Each CTA has items, list and K/V ring of its own, and softmax of
+ * heads of up to 64 dims three, of up to 32 four. Each CTA has items, list and K/V ring of its own, and softmax of
  * one CTA overlaps WGMMAs of the others. Rows past those of the tile are zeros in Q.
  *
  * Shared memory, in KB for heads of                               and tiles of 192 rows
@@ -25,15 +25,15 @@
  *   K [STAGES][KEYS][D_QK]    4x16  2x32  2x24  2x32     2x48    4x8   4x16
  *   V [STAGES][KEYS][D_V]     4x16  2x32  2x24  2x32     2x32    4x8   4x16
  *
- *   the same, tiles of 64      64   128   192   256  192/128
+ *   the same, tiles of 64      32    64   128   192   256  192/128
  *
- *   Q                          2x8  2x16  2x24    32       24
- *   O                            8    16     8     8        8
- *   K                          3x8  2x16    24    32     2x24
- *   V                          3x8  2x16    24    32     2x16
+ *   Q                            8   2x8  2x16  2x24    32       24
+ *   O                            8     8    16     8     8        8
+ *   K                          2x8   3x8  2x16    24    32     2x24
+ *   V                          2x8   3x8  2x16    24    32     2x16
  *
- * and mbarriers, SM90_JOBS items, row maxima and sums. With one stage of K, the other CTA's products
- * are computed while the next keys are loaded.
+ * and mbarriers, SM90_JOBS items, row maxima and sums. With one stage of K, the other CTA's
+ * products are computed while the next keys are loaded.
  *
  * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
  * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
@@ -119,7 +119,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
     static constexpr int ROWS = 64 * CONSUMERS / DIM_SPLIT, THREADS = 128 * (1 + CONSUMERS);
     /* CTAs resident on a multiprocessor, each with items of its own. */
-    static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : 3;
+    static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : D_QK > 32 ? 3 : 4;
     /* Bytes of shared memory that a CTA can have. */
     static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
     static constexpr int BITS = D_V > 128 || CONSUMERS != 2 ? 6 : 7,
@@ -163,12 +163,14 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
     /* Registers of a thread, by operand path. */
-    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 3   ? 128
+    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
+                                                  : RESIDENT == 3 ? 128
                                                   : RESIDENT == 2 ? 216
                                                   : CONSUMERS > 2 ? 152
                                                   : DIM_SPLIT > 1 ? 224
                                                                   : 232,
-                                                  RESIDENT == 3   ? 120
+                                                  RESIDENT == 4   ? 96
+                                                  : RESIDENT == 3 ? 120
                                                   : RESIDENT == 2 ? (D_V > 128 ? 216 : 184)
                                                   : CONSUMERS > 2 ? 152
                                                   : D_V > 128     ? 224
@@ -177,9 +179,11 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
                                                   : RESIDENT == 2 ? 208
                                                                   : 224};
     static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
+                                                  : RESIDENT == 4 ? 32
                                                   : RESIDENT == 3 ? 32
                                                                   : 40,
-                                                  RESIDENT == 3                ? 40
+                                                  RESIDENT == 4                ? 32
+                                                  : RESIDENT == 3              ? 40
                                                   : RESIDENT == 2 && D_V > 128 ? 40
                                                   : CONSUMERS > 2 || D_V > 128 ? 56
                                                                                : 72,
@@ -196,9 +200,10 @@ template <class config, int PATH, bool MODIFIES> struct sm90_path : config {
     static constexpr int SOURCE = PATH;
     static constexpr bool MODIFIED = MODIFIES;
     static constexpr bool SERIAL = config::DIM_SPLIT > 1 ||
-                                   (PATH == SM90_CP_ASYNC && config::O_PARTS > 1) ||
+                                   (PATH == SM90_CP_ASYNC &&
+                                    (config::O_PARTS > 1 || config::RESIDENT == 4)) ||
                                    (MODIFIES && (PATH == SM90_CP_ASYNC || config::D_V > 128 ||
-                                                 config::CONSUMERS == 3 || config::RESIDENT == 3));
+                                                 config::CONSUMERS == 3 || config::RESIDENT >= 3));
 };
 
 /* Tensor maps. K and V: tiles of one granule, and of two neighbouring granules. O: tiles of a
