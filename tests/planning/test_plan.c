@@ -235,7 +235,7 @@ static void cuda_plans_need_no_device(void **state) {
         {TESS_FUSED, TESS_F32, 1025, TESS_STAGE_ATTENTION, NULL},
         {TESS_FUSED, TESS_BF16, 64, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d64_r64"},
         {TESS_FUSED, TESS_F16, 80, TESS_STAGE_ATTENTION, "cuda_attention_f16_sm90_d128_r64"},
-        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256"},
+        {TESS_FUSED, TESS_BF16, 256, TESS_STAGE_ATTENTION, "cuda_attention_bf16_sm90_d256_r64"},
         {TESS_FUSED, TESS_BF16, 257, TESS_STAGE_ATTENTION, "cuda_attention_bf16_small_m_d512"},
         {TESS_FUSED, TESS_F16, 768, TESS_STAGE_ATTENTION, "cuda_attention_f16_small_m_d768"},
         {TESS_FUSED, TESS_BF16, 1025, TESS_STAGE_ATTENTION, NULL},

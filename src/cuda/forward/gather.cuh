@@ -68,11 +68,11 @@ template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const char *from,
                                                            const struct attention_copy_mode &mode,
                                                            const int32_t (&key)[(ROWS + 31) / 32]) {
-    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = (ROW + 127) / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     from += 16 * piece;
-    to += (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
+    to += swizzle_row<ROW>(sub) + swizzle_piece(sub, piece);
     asm("" : "+l"(from)); /* one sum: else each row would add both terms */
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
@@ -93,7 +93,7 @@ template <class T, int DIMS, int ROWS, int ROW>
 static __device__ __forceinline__ void attention_copy_run(uint32_t to, const char *from,
                                                           const struct attention_copy_mode &mode,
                                                           int32_t count) {
-    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = ROW / 128;
+    constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = (ROW + 127) / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
 #pragma unroll
@@ -115,7 +115,7 @@ static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, ui
 }
 template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
-    return (uint32_t)(sub * ROW) + swizzle_piece(sub, piece);
+    return swizzle_row<ROW>(sub) + swizzle_piece(sub, piece);
 }
 
 /* attention_copy_keys, element by element. */
@@ -138,7 +138,7 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_co
             uint4 x = {0, 0, 0, 0};
             if (k >= 0 && bytes > 0)
                 x = attention_load_16<T>(from + k * mode.stride + 16 * c, bytes, mode.scale);
-            shared_store_16(to + (uint32_t)(row * ROW) + swizzle_piece(row, c), x);
+            shared_store_16(to + swizzle_row<ROW>(row) + swizzle_piece(row, c), x);
         }
     }
 }

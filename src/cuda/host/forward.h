@@ -61,10 +61,14 @@ struct attention_params {
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \
                       : (rows) > 16 ? 3                                                            \
                                     : 5)                                                           \
+     : (head) > 32 ? ((rows) > 64   ? 2                                                            \
+                      : (rows) > 32 ? 3                                                            \
+                      : (rows) > 16 ? 5                                                            \
+                                    : 10)                                                          \
      : (rows) > 64 ? 2                                                                             \
-     : (rows) > 32 ? 3                                                                             \
-     : (rows) > 16 ? 5                                                                             \
-                   : 10)
+     : (rows) > 32 ? 4                                                                             \
+     : (rows) > 16 ? 8                                                                             \
+                   : 18)
 
 /* The same for f32, which shared memory limits further. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \

@@ -191,7 +191,7 @@ static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
 /* CTAs that share a multiprocessor, each with items and lists of its own. */
 static int32_t resident_sm90_r64(int32_t head, int32_t rows) {
     (void)rows;
-    return head > 64 ? 2 : 3;
+    return head > 64 ? 2 : head > 32 ? 3 : 4;
 }
 static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
                                               .groups = 1,

@@ -245,6 +245,13 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     return {-1, 0, NULL};
 }
 
+/* CTAs that a multiprocessor holds at most: ptxas refuses launch bounds past that. */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 890
+#define ATTENTION_MOST 16
+#else
+#define ATTENTION_MOST 24
+#endif
+
 /*
  * Three steps are in flight, and run on from item to item:
  *
@@ -255,7 +262,8 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
  * An item without keys is one step in which nothing is listed.
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
-static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+static __global__ void __launch_bounds__(32 * WARPS,
+                                         BLOCKS < ATTENTION_MOST ? BLOCKS : ATTENTION_MOST)
     attention_mma(const __grid_constant__ struct attention_params p) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     extern __shared__ __align__(128) char memory[];

@@ -45,7 +45,7 @@ static __host__ __device__ __forceinline__ constexpr int attention_granule(void)
 /* Config: D dims of type T, R rows of each of WARPS warps, steps of KEYS keys (whole granules). */
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
-    static constexpr int ROW = ((int)sizeof(T) * D + 127) / 128 * 128; /* bytes */
+    static constexpr int ROW = sizeof(T) * D <= 64 ? 64 : ((int)sizeof(T) * D + 127) / 128 * 128;
     static constexpr int PANEL = KEYS * ROW;
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time. Where O takes many registers there is
@@ -138,8 +138,8 @@ static __device__ __forceinline__ void attention_scores(float (&s)[R / 16][GROUP
                                                         uint32_t k,
                                                         const struct attention_groups &groups, T) {
     const int lane = warp_lane();
-    q += (uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16);
-    k += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8 % 2);
+    q += swizzle_row<ROW>(lane % 16) + swizzle_piece(lane, lane / 16);
+    k += swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -368,7 +368,7 @@ static __device__ __forceinline__ void
 attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R / 16][GROUPS][2],
              uint32_t v, const struct attention_groups &groups) {
     const int lane = warp_lane();
-    v += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
+    v += swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 16);
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
         const int first = attention_group<ALL>(groups, j);

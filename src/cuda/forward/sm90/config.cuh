@@ -14,18 +14,26 @@
  *
  * Lists of 192 rows have a shape with a third consumer and steps of 64 keys. Tiles of up to 64 rows
  * have a shape with one consumer and steps of 64 keys. Two such CTAs share a multiprocessor, with
- * heads of up to 64 dims three. Each CTA has items, list and K/V ring of its own, and softmax of
+ * heads of up to 64 dims three, of up to 32 four. Each CTA has items, list and K/V ring of its own, and softmax of
  * one CTA overlaps WGMMAs of the others. Rows past those of the tile are zeros in Q.
  *
- * Shared memory, in KB for heads of                               and tiles of
- *                                                                  192 rows      64 rows
- *                              64   128   192   256  192/128     64    128     64    128 dims
+ * Shared memory, in KB for heads of                               and tiles of 192 rows
+ *                              64   128   192   256  192/128     64    128 dims
  *
- *   Q [Q_STAGES][ROWS][D_QK]  2x16  2x32  2x48    64       48   2x24     48    2x8   2x16
- *   O [ROWS][64 O_PANELS]       16    32    16    16       16     24     24      8     16
- *   K [STAGES][KEYS][D_QK]    4x16  2x32  2x24  2x32     2x48    4x8   4x16    3x8   2x16
- *   V [STAGES][KEYS][D_V]     4x16  2x32  2x24  2x32     2x32    4x8   4x16    3x8   2x16
- *   mbarriers, SM90_JOBS items, row maxima and sums
+ *   Q [Q_STAGES][ROWS][D_QK]  2x16  2x32  2x48    64       48   2x24     48
+ *   O [ROWS][64 O_PANELS]       16    32    16    16       16     24     24
+ *   K [STAGES][KEYS][D_QK]    4x16  2x32  2x24  2x32     2x48    4x8   4x16
+ *   V [STAGES][KEYS][D_V]     4x16  2x32  2x24  2x32     2x32    4x8   4x16
+ *
+ *   the same, tiles of 64      32    64   128   192   256  192/128
+ *
+ *   Q                            8   2x8  2x16  2x24    32       24
+ *   O                            8     8    16     8     8        8
+ *   K                          2x8   3x8  2x16    24    32     2x24
+ *   V                          2x8   3x8  2x16    24    32     2x16
+ *
+ * and mbarriers, SM90_JOBS items, row maxima and sums. With one stage of K, the other CTA's
+ * products are computed while the next keys are loaded.
  *
  * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
  * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
@@ -111,20 +119,18 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
     static constexpr int ROWS = 64 * CONSUMERS / DIM_SPLIT, THREADS = 128 * (1 + CONSUMERS);
     /* CTAs resident on a multiprocessor, each with items of its own. */
-    static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : 3;
+    static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : D_QK > 32 ? 3 : 4;
     /* Bytes of shared memory that a CTA can have. */
     static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
     static constexpr int BITS = D_V > 128 || CONSUMERS != 2 ? 6 : 7,
                          KEYS = 1 << BITS; /* keys of a step */
     /* Granules of 64 keys in a step, and mask groups. */
     static constexpr int GRANULES = KEYS / GRANULE_MAX;
-    static constexpr int STAGES = DIM_SPLIT > 1                 ? 1
-                                  : CONSUMERS == 1              ? (D_QK > 64 ? 2 : 3)
-                                  : D_QK > 64 && CONSUMERS == 2 ? 2
-                                                                : 4;
     /* Floats of a thread: scores of a step, outputs, and scores that one of two consumers adds
      * up. */
     static constexpr int SCORES = KEYS / 2, OUTPUTS = D_V / 2 / DIM_SPLIT, HALF_SCORES = SCORES / 2;
+    /* WGMMAs of P V that share O: ptxas counts the registers of one as if setmaxnreg gave none. */
+    static constexpr int O_PARTS = RESIDENT == 2 && OUTPUTS > 96 ? 2 : 1;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS =
         D_QK > 128 || CONSUMERS > 2 ? 1 : V_PANELS; /* panels of O staged at a time */
@@ -135,6 +141,12 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static_assert(DIM_SPLIT == 1 || O_CONSUMER >= 128 * 4 * HALF_SCORES,
                   "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
+    /* Of K and V. One consumer: as many as there is room for. */
+    static constexpr int STAGES = DIM_SPLIT > 1 ? 1
+                                  : CONSUMERS == 1
+                                      ? (ROOM - 1024 - Q_TILE - O_TILE) / (K_TILE + V_TILE)
+                                  : D_QK > 64 && CONSUMERS == 2 ? 2
+                                                                : 4;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 1024;
     static constexpr int Q_STAGES = DIM_SPLIT == 1 && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1;
     static constexpr int Q = 0, O = Q_STAGES * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
@@ -151,13 +163,15 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
     /* Registers of a thread, by operand path. */
-    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 3   ? 128
+    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
+                                                  : RESIDENT == 3 ? 128
                                                   : RESIDENT == 2 ? 216
                                                   : CONSUMERS > 2 ? 152
                                                   : DIM_SPLIT > 1 ? 224
                                                                   : 232,
-                                                  RESIDENT == 3   ? 120
-                                                  : RESIDENT == 2 ? 184
+                                                  RESIDENT == 4   ? 96
+                                                  : RESIDENT == 3 ? 120
+                                                  : RESIDENT == 2 ? (D_V > 128 ? 216 : 184)
                                                   : CONSUMERS > 2 ? 152
                                                   : D_V > 128     ? 224
                                                                   : 216,
@@ -165,9 +179,12 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
                                                   : RESIDENT == 2 ? 208
                                                                   : 224};
     static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
+                                                  : RESIDENT == 4 ? 32
                                                   : RESIDENT == 3 ? 32
                                                                   : 40,
-                                                  RESIDENT == 3                ? 40
+                                                  RESIDENT == 4                ? 32
+                                                  : RESIDENT == 3              ? 40
+                                                  : RESIDENT == 2 && D_V > 128 ? 40
                                                   : CONSUMERS > 2 || D_V > 128 ? 56
                                                                                : 72,
                                                   RESIDENT == 3   ? 40
@@ -183,8 +200,10 @@ template <class config, int PATH, bool MODIFIES> struct sm90_path : config {
     static constexpr int SOURCE = PATH;
     static constexpr bool MODIFIED = MODIFIES;
     static constexpr bool SERIAL = config::DIM_SPLIT > 1 ||
+                                   (PATH == SM90_CP_ASYNC &&
+                                    (config::O_PARTS > 1 || config::RESIDENT == 4)) ||
                                    (MODIFIES && (PATH == SM90_CP_ASYNC || config::D_V > 128 ||
-                                                 config::CONSUMERS == 3 || config::RESIDENT == 3));
+                                                 config::CONSUMERS == 3 || config::RESIDENT >= 3));
 };
 
 /* Tensor maps. K and V: tiles of one granule, and of two neighbouring granules. O: tiles of a

@@ -174,9 +174,13 @@ sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2], const 
     wgmma_fence_operand(o);
     wgmma_fence_operand(probs);
     wgmma_fence();
+    constexpr int PART = shape::OUTPUTS / shape::O_PARTS, APART = PART / 32 * shape::PANEL;
 #pragma unroll
     for (int i = 0; i < shape::KEYS / 16; i++)
-        wgmma_rs(o, probs + 4 * i, v + i * (16 * 128 / 16), i != 0 ? 1 : add, T());
+#pragma unroll
+        for (int part = 0; part < shape::O_PARTS; part++)
+            wgmma_rs(reinterpret_cast<float(&)[PART]>(o[part * PART]), probs + 4 * i,
+                     v + part * (APART / 16) + i * (16 * 128 / 16), i != 0 ? 1 : add, T());
     wgmma_commit();
 }
 

@@ -39,8 +39,19 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
     }
 }
 
+/* Where scores are modified, three CTAs of four, which share the registers of the fourth. The last
+ * quarter of the plan's CTAs then begins when others have ended. */
+template <class shape, bool MODIFIED>
+static __host__ __device__ __forceinline__ constexpr int sm90_resident(void) {
+    return shape::RESIDENT - (MODIFIED && shape::RESIDENT == 4);
+}
+template <class shape, int SOURCE, bool MODIFIED>
+static __device__ __forceinline__ constexpr int sm90_consumer_registers(void) {
+    return MODIFIED && shape::RESIDENT == 4 ? 120 : shape::CONSUMER_REGISTERS[SOURCE];
+}
+
 template <class T, class shape, int SOURCE, bool MODIFIED>
-static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
+static __global__ void __launch_bounds__(shape::THREADS, sm90_resident<shape, MODIFIED>())
     attention_sm90(const __grid_constant__ struct attention_params p,
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
@@ -55,7 +66,7 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         /* setmaxnreg: consumers take the registers that the producer gives up. */
-        registers_claim<shape::CONSUMER_REGISTERS[SOURCE]>();
+        registers_claim<sm90_consumer_registers<shape, SOURCE, MODIFIED>()>();
         grid_dependency_wait();
         const float scale = sm90_scale(p);
         sm90_consume<T, sm90_path<shape, SOURCE, MODIFIED>>(
