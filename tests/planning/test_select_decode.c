@@ -1,4 +1,6 @@
 /* Which decode kernels reserved plans choose, and what these refuse. */
+#include "lists/fill_walk.h"
+#include "plan/reserve.h"
 #include "support/decode_problem.h"
 #include "support/plans.h"
 

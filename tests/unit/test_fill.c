@@ -115,6 +115,26 @@ static void splits_keep_their_bounds(void **state) {
     }
 }
 
+/* Parts of decode: each key once, none without keys, and cut where groups of keys end; of lists long and short. */
+static void parts_cover_keys_once(void **state) {
+    (void)state;
+    static const int64_t firsts[] = {0, 65536 - 200, INT64_C(1) << 30};
+    for (int i = 0; i < 3; i++)
+        for (int64_t keys = firsts[i]; keys < firsts[i] + 400; keys += 13)
+            for (int32_t parts = 1; parts <= 1 + fill_least(keys, 3000) / DECODE_CHUNK; parts++) {
+                int64_t at = 0;
+                for (int32_t part = 0; part < parts; part++) {
+                    int64_t begin, end;
+                    fill_part(keys, part, parts, &begin, &end);
+                    assert_int_equal(begin, at);
+                    assert_true(end > begin || keys == 0);
+                    assert_true(part + 1 == parts || end % DECODE_CHUNK == 0);
+                    at = end;
+                }
+                assert_int_equal(at, keys);
+            }
+}
+
 /* ---- cases against the oracle ---- */
 
 /* Keys found by their number are those of a walk from run to run. */
@@ -310,6 +330,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(right_within_the_bounds), cmocka_unit_test(padding_anywhere),
         cmocka_unit_test(far_keys_are_sorted),     cmocka_unit_test(counts_at_the_capacity),
         cmocka_unit_test(blocks_at_the_capacity),  cmocka_unit_test(rows_that_overlap),
+        cmocka_unit_test(parts_cover_keys_once),
     };
     cases = argc > 1 ? atoll(argv[1]) : cases;
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
