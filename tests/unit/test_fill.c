@@ -42,6 +42,10 @@ static void ends_of_ranges(void **state) {
 static void splits_are_these(void **state) {
     (void)state;
     const struct fill_splits s = {100, 256, 4, 0}, whole = {100, 256, 4, 1};
+    const struct fill_splits decode = {100, 32, 132, 1};
+    static const int64_t of_decode[][2] = {{63, 1},    {64, 2},    {287, 8},   {1023, 31},
+                                           {1087, 32}, {2048, 32}, {4095, 32}, {4223, 32},
+                                           {4224, 33}, {8192, 64}};
     assert_int_equal(fill_share(&s, 7999), 1000);
     assert_int_equal(fill_share(&s, 8000), 1001);
     assert_int_equal(fill_parts(&s, 0, 1000), 1);
@@ -56,6 +60,8 @@ static void splits_are_these(void **state) {
     assert_int_equal(fill_parts(&whole, 3899, 2000), 1);
     assert_int_equal(fill_parts(&whole, 3900, 2000), 2);
     assert_int_equal(fill_parts(&whole, 1023, 10), 3);
+    for (size_t i = 0; i < sizeof of_decode / sizeof *of_decode; i++)
+        assert_int_equal(fill_parts(&decode, of_decode[i][0], 1), of_decode[i][1]);
 }
 
 /* Runs of a cut: each listed pair once, no key that no row lists, and full ones where all rows do. */
@@ -95,7 +101,7 @@ static void cuts_are_exact(void **state) {
 static void splits_keep_their_bounds(void **state) {
     (void)state;
     for (uint64_t x = 0; x < 3000; x++) {
-        const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 128 << lab_below(2, 2, x, 4),
+        const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 32 << lab_below(2, 2, x, 6),
                                       1 + lab_below(2, 3, x, 130), lab_below(2, 7, x, 2)};
         const int64_t units = 1 + lab_below(2, 4, x, 40);
         int64_t total = 0, extra = 0, split = 0, slots = 0;
@@ -107,6 +113,8 @@ static void splits_keep_their_bounds(void **state) {
                 lab_below(x, 5, (uint64_t)u, 1 << lab_below(x, 6, (uint64_t)u, 17));
             const int32_t parts = fill_parts(&s, keys, share);
             assert_true(parts >= 1 && (parts == 1 || keys / parts >= s.part_keys));
+            assert_true(parts <= 32 || keys / parts >= 128);
+            assert_true(parts <= fill_parts_most(&s, keys + lab_below(x, 8, (uint64_t)u, 99)));
             assert_true(!s.whole || parts == 1 || (s.item + keys) / parts >= share);
             extra += parts - 1, split += parts > 1, slots += parts > 1 ? parts : 0;
         }
