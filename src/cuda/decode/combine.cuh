@@ -59,16 +59,19 @@ static __device__ __forceinline__ struct work_item decode_first_item(const struc
     return x.item;
 }
 
-/* Items of today; 0 where this plan has not filled the image. */
-static __device__ __forceinline__ int64_t decode_items(const struct decode_params &p) {
+/* A count of the header, today's; 0 where this plan has not filled the image. */
+static __device__ __forceinline__ int64_t decode_count(const struct decode_params &p,
+                                                       const int64_t *of_header) {
     const struct fill_header *const header = p.image.header;
     const uint64_t magic = decode_load_here(&header->magic),
-                   layout = decode_load_here(&header->layout),
-                   items = decode_load_here(&header->items);
-    return magic == FILL_MAGIC && layout == p.image.layout ? (int64_t)items : 0;
+                   layout = decode_load_here(&header->layout), count = decode_load_here(of_header);
+    return magic == FILL_MAGIC && layout == p.image.layout ? (int64_t)count : 0;
+}
+static __device__ __forceinline__ int64_t decode_items(const struct decode_params &p) {
+    return decode_count(p, &p.image.header->items);
 }
 
-/* What a CTA's combines begin with, which is read before decode has ended. */
+/* What a CTA's combines begin with, where it is read before decode has ended. */
 union decode_combine_entry {
     uint64_t words[3 + sizeof(struct combine_item) / 8];
     struct {
@@ -228,18 +231,27 @@ static __global__ void __launch_bounds__(DECODE_COMBINE_CTA(WAYS),
                                          WAYS > 1 ? DECODE_COMBINE_RESIDENT : 1)
     decode_combine(const __grid_constant__ struct decode_params p) {
     __shared__ float4 of_warps[WAYS][32];
-    __shared__ union decode_combine_entry entry;
+    __shared__ union decode_combine_entry entry; /* unless WAYS is 1 */
     const int warp = (int)threadIdx.x / 32;
     const int slice = (int)blockIdx.z * (DECODE_COMBINE_CTA(WAYS) / 32 / WAYS) + warp / WAYS;
-    int64_t i = blockIdx.x;
-    decode_combine_enter(entry, p, i);
+    int64_t i = blockIdx.x, combines;
+    struct combine_item combine;
+    if (WAYS > 1)
+        decode_combine_enter(entry, p, i);
     decode_fetch(p, reinterpret_cast<char *>(of_warps));
-    __syncthreads();
-    struct combine_item combine = entry.of;
-    const int64_t combines =
-        entry.magic == FILL_MAGIC && entry.layout == p.image.layout ? (int64_t)entry.combines : 0;
+    if (WAYS > 1) {
+        __syncthreads();
+        combine = entry.of;
+        combines = entry.magic == FILL_MAGIC && entry.layout == p.image.layout
+                       ? (int64_t)entry.combines
+                       : 0;
+    }
     decode_wait(); /* all CTAs: what follows in the stream waits for this kernel alone */
     decode_early();
+    if (WAYS == 1) { /* CTAs of many rows come in waves, each of which would wait for L2 */
+        combine = p.image.combines[i];
+        combines = decode_count(p, &p.image.header->combines);
+    }
     while (i < combines) {
         decode_combine_row<T, WAYS>(of_warps, p, combine, (int)blockIdx.y, slice, warp % WAYS);
         i += gridDim.x;
