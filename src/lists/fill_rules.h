@@ -225,13 +225,18 @@ FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
     return s->whole ? fill_most(1, total / s->workers) : total / (2 * s->workers) + 1;
 }
 
-/* Parts of a tile of so many keys, of part_keys at least. Over all tiles they are at most as many as
- * tiles and twice the workers. */
+/* The most parts of a tile of so many keys, which grow with these. Parts have part_keys or more; where that is short,
+ * those of a tile below 32 * 128 keys have a 32nd of them or more. */
+FILL_RULE int64_t fill_parts_most(const struct fill_splits *s, int64_t keys) {
+    return fill_most(1, keys / fill_most(s->part_keys, fill_least(128, keys / 32)));
+}
+
+/* Parts of a tile of so many keys. Over all tiles they are at most as many as tiles and twice the workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
         return 1; /* as the divisions say */
     return (int32_t)fill_most(
-        1, fill_least(keys / s->part_keys, (s->item + keys) / share + (s->whole ? 0 : 1)));
+        1, fill_least(fill_parts_most(s, keys), (s->item + keys) / share + (s->whole ? 0 : 1)));
 }
 
 #endif

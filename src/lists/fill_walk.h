@@ -7,6 +7,22 @@
 
 #include "lists/fill_rules.h"
 
+#define DECODE_CHUNK 32 /* keys that decode weighs together */
+
+/* As schedule_part, on multiples of DECODE_CHUNK keys. Of fewer than 65,536 keys products fit 32 bits. */
+FILL_RULE void fill_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin, int64_t *end) {
+    if (parts > 1 && keys >> 16) {
+        const int64_t chunks = (keys + DECODE_CHUNK - 1) / DECODE_CHUNK;
+        *begin = chunks * part / parts * DECODE_CHUNK;
+        *end = part + 1 == parts ? keys : chunks * (part + 1) / parts * DECODE_CHUNK;
+        return;
+    }
+    const uint32_t chunks = ((uint32_t)keys + DECODE_CHUNK - 1) / DECODE_CHUNK;
+    const uint32_t of = (uint32_t)parts, at = (uint32_t)part;
+    *begin = parts == 1 ? 0 : chunks * at / of * DECODE_CHUNK;
+    *end = part + 1 == parts ? keys : (int64_t)(chunks * (at + 1) / of * DECODE_CHUNK);
+}
+
 /* Full runs or bands of a tile, ascending. Of ranges there are few. Of blocks all between the first and
  * the last have as many keys, for a cut goes through the ends alone. */
 #define FILL_FEW_RUNS 8 /* FILL_RANGES * FILL_RANGE_BANDS */

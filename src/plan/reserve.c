@@ -54,14 +54,10 @@ static int64_t keys_most(const struct fill_shape *s) {
     return min_i64(blocks * s->block_kv, s->n_kv);
 }
 
-/* The most parts that a tile is cut into, by its keys. */
-static int64_t parts_most(const struct reserved *r) {
-    return max_i64(1, keys_most(&r->shape) / r->splits.part_keys);
-}
-
 /* Bounds that hold for all lists, see fill_parts. */
 static void reserved_bounds(struct reserved *r) {
-    const int64_t most = parts_most(r), workers = r->splits.workers;
+    const int64_t most = fill_parts_most(&r->splits, keys_most(&r->shape));
+    const int64_t workers = r->splits.workers;
     const int64_t cuts = most > 1 ? 2 * workers - 1 : 0;
     r->combines = min_i64(r->units, cuts);
     r->items = r->units + min_i64(r->combines * (most - 1), cuts);

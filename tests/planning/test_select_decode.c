@@ -1,4 +1,6 @@
 /* Which decode kernels reserved plans choose, and what these refuse. */
+#include "lists/fill_walk.h"
+#include "plan/reserve.h"
 #include "support/decode_problem.h"
 #include "support/plans.h"
 
@@ -127,6 +129,35 @@ static void cuda_decode_kernels_are_weighed(void **state) {
             assert_string_equal(plan->passes->kernel->name, cases[i].kernel);
         else
             assert_non_null(strstr(error.message, "architecture is not 90"));
+        tess_plan_free(plan);
+    }
+}
+
+/* Low tiles have short parts where the caller names none, and room for no more of them than lists may take. */
+static void cuda_decode_parts_are_short(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const struct {
+        int64_t heads, keys, asked, least, items; /* items: of one query, at most */
+    } cases[] = {
+        {16, 2048, 0, DECODE_CHUNK, 32},    {16, 287, 0, DECODE_CHUNK, 8},
+        {16, 8192, 0, DECODE_CHUNK, 64},    {16, 2048, 256, 256, 8},
+        {128, 2048, 0, SCHEDULE_CHUNK, 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(90, 232448);
+        tess_problem problem = tess_problem_init();
+        tess_device_pattern pattern = tess_device_pattern_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan;
+        problem.batch = problem.heads_kv = problem.n_q = 1, problem.heads_q = cases[i].heads;
+        problem.n_kv = 8192, problem.d_qk = 576, problem.d_v = 512, problem.type = TESS_BF16;
+        problem.alignment = 16, problem.part_keys = cases[i].asked;
+        pattern.n_q = 1, pattern.n_kv = 8192, pattern.block_q = pattern.block_kv = 1;
+        pattern.capacity = cases[i].keys;
+        assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error), TESS_OK);
+        assert_int_equal(plan->reserved->splits.part_keys, cases[i].least);
+        assert_int_equal(plan->reserved->items, cases[i].items);
         tess_plan_free(plan);
     }
 }
@@ -261,6 +292,7 @@ int main(void) {
         cmocka_unit_test(cuda_decode_takes_what_tests_draw),
         cmocka_unit_test(cuda_decode_refuses_by_name),
         cmocka_unit_test(cuda_decode_kernels_are_weighed),
+        cmocka_unit_test(cuda_decode_parts_are_short),
         cmocka_unit_test(cuda_block_lists_go_to_the_forward),
         cmocka_unit_test(cuda_blocks_refuse_by_name),
     };

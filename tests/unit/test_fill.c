@@ -42,6 +42,10 @@ static void ends_of_ranges(void **state) {
 static void splits_are_these(void **state) {
     (void)state;
     const struct fill_splits s = {100, 256, 4, 0}, whole = {100, 256, 4, 1};
+    const struct fill_splits decode = {100, 32, 132, 1};
+    static const int64_t of_decode[][2] = {{63, 1},    {64, 2},    {287, 8},   {1023, 31},
+                                           {1087, 32}, {2048, 32}, {4095, 32}, {4223, 32},
+                                           {4224, 33}, {8192, 64}};
     assert_int_equal(fill_share(&s, 7999), 1000);
     assert_int_equal(fill_share(&s, 8000), 1001);
     assert_int_equal(fill_parts(&s, 0, 1000), 1);
@@ -56,6 +60,8 @@ static void splits_are_these(void **state) {
     assert_int_equal(fill_parts(&whole, 3899, 2000), 1);
     assert_int_equal(fill_parts(&whole, 3900, 2000), 2);
     assert_int_equal(fill_parts(&whole, 1023, 10), 3);
+    for (size_t i = 0; i < sizeof of_decode / sizeof *of_decode; i++)
+        assert_int_equal(fill_parts(&decode, of_decode[i][0], 1), of_decode[i][1]);
 }
 
 /* Runs of a cut: each listed pair once, no key that no row lists, and full ones where all rows do. */
@@ -95,7 +101,7 @@ static void cuts_are_exact(void **state) {
 static void splits_keep_their_bounds(void **state) {
     (void)state;
     for (uint64_t x = 0; x < 3000; x++) {
-        const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 128 << lab_below(2, 2, x, 4),
+        const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 32 << lab_below(2, 2, x, 6),
                                       1 + lab_below(2, 3, x, 130), lab_below(2, 7, x, 2)};
         const int64_t units = 1 + lab_below(2, 4, x, 40);
         int64_t total = 0, extra = 0, split = 0, slots = 0;
@@ -107,12 +113,34 @@ static void splits_keep_their_bounds(void **state) {
                 lab_below(x, 5, (uint64_t)u, 1 << lab_below(x, 6, (uint64_t)u, 17));
             const int32_t parts = fill_parts(&s, keys, share);
             assert_true(parts >= 1 && (parts == 1 || keys / parts >= s.part_keys));
+            assert_true(parts <= 32 || keys / parts >= 128);
+            assert_true(parts <= fill_parts_most(&s, keys + lab_below(x, 8, (uint64_t)u, 99)));
             assert_true(!s.whole || parts == 1 || (s.item + keys) / parts >= share);
             extra += parts - 1, split += parts > 1, slots += parts > 1 ? parts : 0;
         }
         assert_true(extra <= 2 * s.workers - 1 && split <= 2 * s.workers - 1);
         assert_int_equal(slots, extra + split);
     }
+}
+
+/* Parts of decode: each key once, none without keys, and cut where groups of keys end; of lists long and short. */
+static void parts_cover_keys_once(void **state) {
+    (void)state;
+    static const int64_t firsts[] = {0, 65536 - 200, INT64_C(1) << 30};
+    for (int i = 0; i < 3; i++)
+        for (int64_t keys = firsts[i]; keys < firsts[i] + 400; keys += 13)
+            for (int32_t parts = 1; parts <= 1 + fill_least(keys, 3000) / DECODE_CHUNK; parts++) {
+                int64_t at = 0;
+                for (int32_t part = 0; part < parts; part++) {
+                    int64_t begin, end;
+                    fill_part(keys, part, parts, &begin, &end);
+                    assert_int_equal(begin, at);
+                    assert_true(end > begin || keys == 0);
+                    assert_true(part + 1 == parts || end % DECODE_CHUNK == 0);
+                    at = end;
+                }
+                assert_int_equal(at, keys);
+            }
 }
 
 /* ---- cases against the oracle ---- */
@@ -310,6 +338,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(right_within_the_bounds), cmocka_unit_test(padding_anywhere),
         cmocka_unit_test(far_keys_are_sorted),     cmocka_unit_test(counts_at_the_capacity),
         cmocka_unit_test(blocks_at_the_capacity),  cmocka_unit_test(rows_that_overlap),
+        cmocka_unit_test(parts_cover_keys_once),
     };
     cases = argc > 1 ? atoll(argv[1]) : cases;
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

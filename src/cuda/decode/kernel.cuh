@@ -32,7 +32,8 @@ template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
                                                   const struct work_item &w,
                                                   const struct work_item *again) {
-    constexpr bool SHORT = MODIFIED && shape::D > 256; /* of registers */
+    constexpr bool SHORT = MODIFIED && shape::D > 256;                /* of registers */
+    constexpr bool WHOLE = SHORT || shape::KEYS == 8 * DECODE_GROUPS; /* steps are weighed */
     using T = typename shape::T;
     constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
     constexpr int KEYS_WARP = 8 * shape::TILES;
@@ -45,10 +46,11 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
     const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's, in a step */
 
     const struct decode_item item = decode_item_of(p, w);
+    const struct decode_ends ends = decode_ends_of(p, item.T);
     if (!shape::SPLIT)
         decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
     cp_async_commit();
-    const struct decode_list list = decode_list_of(p, item.T);
+    const struct decode_list list = decode_list_of(p, ends);
     const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
     for (int i = (int)threadIdx.x; i < RING * KEYS; i += shape::THREADS)
         ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
@@ -56,10 +58,15 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 
     const char *const k_rows = decode_head_rows(p.k.rows, item);
     const char *const v_rows = decode_head_rows(p.v.rows, item);
+    /* Keys of a step that are weighed: whole groups of 8 DECODE_GROUPS, and none behind the last step. */
+    const auto live = [&](int32_t step) {
+        const int32_t left = (int32_t)(item.end - item.begin) - step * KEYS;
+        return min(KEYS, (left + 8 * DECODE_GROUPS - 1) / (8 * DECODE_GROUPS) * 8 * DECODE_GROUPS);
+    };
     const auto fill = [&](int32_t step) {
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
-        if (step < steps) {
+        if (WHOLE ? step < steps : (int)threadIdx.x / 32 * (KEYS / shape::WARPS) < live(step)) {
             const char *const k = SHORT ? decode_head_rows_here(p.k.rows, item) : k_rows;
             const char *const v = SHORT ? decode_head_rows_here(p.v.rows, item) : v_rows;
             decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
@@ -71,9 +78,9 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
             if (MODIFIED && !shape::V_IN_K)
                 decode_copy_rest<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v,
                                                                    p.shift, item, places);
-            if (MODIFIED && p.stored)
-                decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         }
+        if (MODIFIED && p.stored && step < steps)
+            decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
         cp_async_commit();
     };
 #pragma unroll 1
@@ -126,7 +133,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const struct decode_place *const places = ring + step % RING * KEYS + key;
         uint32_t *const kept =
             reinterpret_cast<uint32_t *>(memory + shape::KEPT) + decode_group<shape>() * (KEYS / 2);
-        if (key < KEYS) {
+        const int now = WHOLE ? KEYS : live(step);
+        if (key < now) {
             float s[shape::TILES][4];
             decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
                                            stage + (uint32_t)(key * shape::ROW),
@@ -152,7 +160,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const float scale =
             MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
 #pragma unroll 1
-        for (int at = 0; at < KEYS; at += 8 * DECODE_GROUPS) {
+        for (int at = 0; at < now; at += 8 * DECODE_GROUPS) {
             float s[1][DECODE_GROUPS][4];
 #pragma unroll
             for (int j = 0; j < DECODE_GROUPS; j++)
@@ -187,9 +195,11 @@ template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, MODIFIED>()))
     decode_attention(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    decode_combine_early();
+    decode_fetch(p, memory);
+    decode_wait(); /* a fill writes the image, and what was before it q, K and V */
+    decode_early();
     int64_t i = blockIdx.x;
-    struct work_item w = p.image.items[i]; /* not today's, maybe; header and item come at once */
+    struct work_item w = decode_first_item(&p.image.items[i]);
     const int64_t items = decode_items(p);
 #pragma unroll 1
     while (i < items) {

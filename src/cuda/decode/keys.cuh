@@ -11,19 +11,6 @@
 
 /* ---- items ---- */
 
-/* schedule_part, in 32 bits where the products fit them. */
-static __device__ __forceinline__ void decode_part(int64_t keys, int32_t part, int32_t parts,
-                                                   int64_t *begin, int64_t *end) {
-    if (parts > 1 && keys >> 16) {
-        schedule_part(keys, part, parts, begin, end);
-        return;
-    }
-    const uint32_t chunks = ((uint32_t)keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK;
-    *begin = parts == 1 ? 0 : chunks * (uint32_t)part / (uint32_t)parts * SCHEDULE_CHUNK;
-    *end =
-        part + 1 == parts ? keys : chunks * (uint32_t)(part + 1) / (uint32_t)parts * SCHEDULE_CHUNK;
-}
-
 static __device__ __forceinline__ struct decode_item decode_item_of(const struct decode_params &p,
                                                                     const struct work_item &w) {
     const struct attention_params &of = p.of;
@@ -37,7 +24,7 @@ static __device__ __forceinline__ struct decode_item decode_item_of(const struct
         (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
     item.T = list * p.tiles + w.tile;
     int64_t begin, end;
-    decode_part(__ldg(p.keys + item.T), w.part, w.parts, &begin, &end);
+    fill_part(__ldg(p.keys + item.T), w.part, w.parts, &begin, &end);
     item.begin = (uint32_t)begin;
     item.end = (uint32_t)end;
     item.row = decode_tile_query(p, w.tile);
@@ -56,14 +43,23 @@ struct decode_list {
 };
 #define DECODE_WORDS(run) ((int32_t)(sizeof(run) / sizeof(int32_t)))
 
-static __device__ __forceinline__ struct decode_list decode_list_of(const struct decode_params &p,
+/* Where they begin and end. */
+struct decode_ends {
+    int64_t keys, full, full_end, masked, masked_end;
+};
+static __device__ __forceinline__ struct decode_ends decode_ends_of(const struct decode_params &p,
                                                                     int64_t T) {
-    const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND, keys = __ldg(p.keys + T);
-    const int64_t full = __ldg(p.full_ptr + T), masked = __ldg(p.masked_ptr + band);
-    return {fill_runs_of(&p.full[full].key, DECODE_WORDS(struct list_run),
-                         __ldg(p.full_end + T) - full, keys),
-            fill_runs_of(&p.masked[masked].key, DECODE_WORDS(struct list_masked),
-                         __ldg(p.masked_end + band) - masked, keys)};
+    const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+    return {__ldg(p.keys + T), __ldg(p.full_ptr + T), __ldg(p.full_end + T),
+            __ldg(p.masked_ptr + band), __ldg(p.masked_end + band)};
+}
+
+static __device__ __forceinline__ struct decode_list decode_list_of(const struct decode_params &p,
+                                                                    const struct decode_ends &at) {
+    return {fill_runs_of(&p.full[at.full].key, DECODE_WORDS(struct list_run), at.full_end - at.full,
+                         at.keys),
+            fill_runs_of(&p.masked[at.masked].key, DECODE_WORDS(struct list_masked),
+                         at.masked_end - at.masked, at.keys)};
 }
 
 /* Row of a tile that is nearest to c - limit, or one beyond all rows. */
@@ -282,23 +278,34 @@ decode_q_at(const struct decode_params &p, const struct decode_item &item, int r
                (int64_t)sizeof(Q);
 }
 
-/* Copies the tile's rows of Q, times p.of.q_scale, a power of two: 16 bytes by a thread. */
+/* Copies the tile's rows of Q, times p.of.q_scale, a power of two: a warp takes a row, 16 bytes by a thread. */
 template <class shape, bool REST>
 static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct decode_params &p,
                                                      const struct decode_item &item) {
     using T = typename shape::T;
     constexpr int PIECES = shape::ROW / 16;
     const int32_t rows = p.of.tile_rows * p.of.tile_heads;
-    for (int i = (int)threadIdx.x; i < shape::M * PIECES; i += shape::THREADS) {
-        const int row = i / PIECES, piece = i % PIECES, query = decode_row_query(p, row);
-        const bool wanted = row < rows && query < item.rows && 8 * piece < p.of.d_qk;
-        const char *from = decode_q_at<T, REST>(p, item, row, 8 * piece);
-        const uint32_t at = to + (uint32_t)(row * shape::ROW) + swizzle_piece(row, piece);
-        if (p.of.q_scale == 1)
-            cp_async_16_l2_128(at, from, wanted);
-        else
-            shared_store_16(at, wanted ? attention_load_16<T>(from, 16, p.of.q_scale)
-                                       : uint4{0, 0, 0, 0});
+#pragma unroll 1
+    for (int row = (int)threadIdx.x / 32; row < shape::M; row += shape::WARPS) {
+        const int32_t query = decode_row_query(p, row);
+        const int32_t dims = row < rows && query < item.rows ? p.of.d_qk : 0;
+        const char *const first = decode_q_at<T, false>(p, item, row, 0);
+        const char *const rest =
+            REST ? decode_q_at<T, true>(p, item, row, p.d_first) - p.d_first * (int)sizeof(T)
+                 : first;
+#pragma unroll
+        for (int e = 0; e < (PIECES + 31) / 32; e++) {
+            const int piece = warp_lane() + 32 * e;
+            const char *const from = (8 * piece < p.d_first ? first : rest) + 16 * piece;
+            const uint32_t at = to + (uint32_t)(row * shape::ROW) + swizzle_piece(row, piece);
+            if (piece >= PIECES)
+                break;
+            if (p.of.q_scale == 1)
+                cp_async_16_l2_128(at, from, 8 * piece < dims);
+            else
+                shared_store_16(at, 8 * piece < dims ? attention_load_16<T>(from, 16, p.of.q_scale)
+                                                     : uint4{0, 0, 0, 0});
+        }
     }
 }
 

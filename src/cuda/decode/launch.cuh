@@ -20,11 +20,10 @@ static cudaError_t decode_launch_variants(const struct decode_variant (&variants
     /* The most that any launch asks for: threads launch it with either size. */
     cudaError_t code = cudaFuncSetAttribute(
         (const void *)of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, of.with_scales);
-    void *arguments[] = {(void *)p};
     ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
     if (!code && ctas > 0)
-        code = cudaLaunchKernel((const void *)of.kernel, dim3(attention_blocks(ctas)),
-                                dim3(of.threads), arguments, bytes, stream);
+        code = launch_early((const void *)of.kernel, dim3(attention_blocks(ctas)), of.threads,
+                            (size_t)bytes, p, stream);
     if (code)
         return code;
     return p->o_f32 ? decode_combine_launch<float>(p, stream) : decode_combine_launch<T>(p, stream);

@@ -59,8 +59,16 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
     constexpr int TILES = shape::TILES, STEPS = shape::D / 16;
     const int lane = warp_lane();
     const int32_t n = of_k.scales;
-    float odd[TILES == 1 ? 1 : TILES][4] =
-        {}; /* of every other MMA, where there is one tile alone */
+    /* MMAs that add to the same sums wait for one another: of one tile alone every second goes to other sums, or where
+     * registers allow three of four. */
+    constexpr int MORE =
+        TILES > 1 || STORED || (attention_has_small(typename shape::T()) && shape::D > 256) ? 1 : 3;
+    float more[MORE][4] = {};
+    const auto all = [&](int j, int e) {
+        return TILES > 1   ? s[j][e]
+               : MORE == 1 ? s[0][e] + more[0][e]
+                           : (s[0][e] + more[0][e]) + (more[1 % MORE][e] + more[2 % MORE][e]);
+    };
     float sum[STORED ? TILES : 1][4] = {};
     const auto scale =
         [&](int done) { /* after `done` steps of 16 dims */
@@ -75,9 +83,11 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
                                 float by = 1; /* of dims of the second view */
                                 if ((done - 1) / (DECODE_SCALE_DIMS / 16) < of_k.scaled)
                                     by = of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
-                                sum[STORED ? j : 0][e] +=
-                                    (TILES == 1 ? s[0][e] + odd[0][e] : s[j][e]) * by;
-                                s[j][e] = odd[TILES == 1 ? 0 : j][e] = 0;
+                                sum[STORED ? j : 0][e] += all(j, e) * by;
+                                s[j][e] = 0;
+#pragma unroll
+                                for (int i = 0; i < MORE; i++)
+                                    more[i][e] = 0;
                             }
         };
 #pragma unroll
@@ -96,13 +106,14 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
             decode_q_of(a[0], held, q, d);
             decode_q_of(a[1], held, q, d + 1);
             ldmatrix(b, swizzle_piece_after(k, d));
-            mma_sync(s[0], a[0], b, typename shape::T());
-            mma_sync(odd[0], a[1], b + 2, typename shape::T());
+            const bool first = MORE == 1 || d % 4 == 0;
+            mma_sync(first ? s[0] : more[1 % MORE], a[0], b, typename shape::T());
+            mma_sync(more[first ? 0 : 2 % MORE], a[1], b + 2, typename shape::T());
             scale(d + 2);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            s[0][e] = STORED && n ? sum[0][e] : s[0][e] + odd[0][e];
+            s[0][e] = STORED && n ? sum[0][e] : all(0, e);
         return;
     }
     k += (uint32_t)(lane / 16 * 8 * shape::ROW) + swizzle_piece(lane, lane / 8 % 2);

@@ -16,4 +16,23 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
+/* Launches a kernel of one argument so where it may. bytes: of dynamic shared memory. */
+static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
+                                       const void *argument, cudaStream_t stream) {
+    void *arguments[] = {const_cast<void *>(argument)};
+    bool overlaps;
+    const cudaError_t code = launch_overlaps(kernel, &overlaps);
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = overlaps;
+    return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
 #endif

@@ -2,7 +2,7 @@
  * Lists of block rows from indices. What the row lists, in order and each once, is its `columns`; runs of a
  * query tile are one stretch of them, whose ends a search finds.
  *
- *     in order   listed ones ascend and the others are behind them: the columns are the row as it is
+ *     in order   listed ones ascend and the others are behind them: the columns are the row up to these
  *     else       set      a bit for each in a bitmap; who sets it counts it in its bucket of 128 columns
  *                sums     of the buckets before each
  *                place    sum of its bucket and the bits below: each index knows where it stands
@@ -45,12 +45,18 @@ indices_some(const struct team *team, const struct row_under_way *r, uint32_t e,
     for (uint32_t e = (uint32_t)(team)->thread; e < (r)->n;                                        \
          e += (uint32_t)(INDICES_AT_ONCE * (team)->threads))
 
-/* Whether the row is in order, the same for all threads; counts faults. As unsigned numbers all that are
- * not listed lie above those that are. */
+/* Where a thread of the team leaves how many are listed: rows take turns, for of the row before it may still be read. */
+static __device__ __forceinline__ uint32_t *row_end_place(const struct fill_params *p, int odd) {
+    return (uint32_t *)(fill_shared + 64 + TALLIES) + threadIdx.x / (uint32_t)p->threads * 2 + odd;
+}
+
+/* Whether the row is in order, the same for all threads, and how many are listed if so; counts faults. As unsigned
+ * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end. */
 static __device__ __forceinline__ int indices_ordered(const struct team *team,
                                                       const struct row_under_way *r,
-                                                      const struct some_indices *held) {
-    uint32_t faults = 0;
+                                                      const struct some_indices *held,
+                                                      uint32_t *place, uint32_t *listed) {
+    uint32_t faults = 0, end = 0; /* and 1 */
     int falls = 0;
     FILL_ROLLED
     INDICES_EACH(team, r, e) {
@@ -58,13 +64,19 @@ static __device__ __forceinline__ int indices_ordered(const struct team *team,
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
             const uint32_t at = e + (uint32_t)(i * team->threads);
             const uint32_t x = (uint32_t)some.index[i], before = (uint32_t)some.before[i];
-            const int listed = x < r->blocks;
-            faults += !listed && fill_fault(some.index[i]);
-            falls |= listed && at && before >= x;
+            const int is = x < r->blocks;
+            faults += !is && fill_fault(some.index[i]);
+            falls |= is && at && before >= x;
+            if (at < r->n && (is ? at + 1 == r->n : !at || before < r->blocks))
+                end = 1 + (is ? r->n : at);
         }
     }
     tally_warp(TALLY_FAULTS, faults);
-    return !team_any(team, falls);
+    if (end)
+        *place = end - 1;
+    const int ordered = !team_any(team, falls);
+    *listed = r->n ? *place : 0;
+    return ordered;
 }
 
 /* Columns of a window, each bit's place in it. */
@@ -264,7 +276,8 @@ columns_write(const struct fill_params *p, const struct team *team, const struct
  * the first tile's places for runs; that tile is written last. */
 static __device__ __forceinline__ void indices_fill(const struct fill_params *p,
                                                     const struct team *team, int64_t list,
-                                                    int64_t row, int cut, int fresh, int again) {
+                                                    int64_t row, int cut, int fresh, int again,
+                                                    int odd) {
     const struct fill_shape *s = &p->shape;
     const int64_t begin = row * s->row_tiles, end = fill_least(begin + s->row_tiles, s->tiles);
     struct row_under_way r = row_begin(p, list, row, 0, team->thread == 0);
@@ -273,15 +286,17 @@ static __device__ __forceinline__ void indices_fill(const struct fill_params *p,
         window_begin(p, team);
     r.cut = cut;
     row_check(p, &r, team->thread == 0);
-    const int ordered = indices_ordered(team, &r, &held), staged = p->stage != 0;
+    uint32_t listed;
+    const int ordered = indices_ordered(team, &r, &held, row_end_place(p, odd), &listed);
+    const int staged = p->stage != 0;
     int32_t *place = staged ? team->stage : (int32_t *)(void *)(p->arrays.full + r.first) + r.claim;
-    const uint32_t n = ordered ? r.n : indices_sort(p, team, &r, &held, place, again);
+    const uint32_t n = ordered ? listed : indices_sort(p, team, &r, &held, place, again);
     const int32_t *columns = ordered ? r.index : place;
     for (int64_t tile = end - 1; tile >= begin; tile--) {
         struct tile_under_way t = tile_begin(p, &r, tile, tile - begin);
         struct fill_columns at;
         at.live = at.full = 0, at.full_end = at.live_end = n;
-        if (cut || ordered)
+        if (cut)
             at = columns_of(&t.columns, columns, n);
         const int64_t full = t.full, band = t.band;
         columns_write(p, team, &r, &t, &at, columns, !ordered && !staged);

@@ -160,6 +160,7 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     fill_items(const __grid_constant__ struct fill_params p) {
     const int64_t begin = (int64_t)blockIdx.x * p.items_chunk;
     const int64_t end = fill_least(begin + p.items_chunk, p.units), u = begin + threadIdx.x;
+    fill_fetch(&p);
     tally_begin();
     fill_wait();
     const int64_t keys = u < end ? unit_keys(&p, u) : 0;

@@ -6,38 +6,28 @@
 #include "fill/lists.cuh"
 #include "fill/ranges.cuh"
 
-static inline cudaError_t fill_launch_one(const struct fill_launch *launch, bool overlaps,
+static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
                                           const struct fill_params *p, cudaStream_t stream) {
     static void (*const kernels[FILL_KERNELS])(const struct fill_params) = {
         fill_claims,    fill_places,        fill_rows_indices, fill_rows_indices_cut,
         fill_rows_bits, fill_rows_bits_cut, fill_range_tiles,  fill_items};
     const void *kernel = (const void *)kernels[launch->kernel];
-    void *arguments[] = {(void *)p};
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)launch->blocks);
-    config.blockDim = dim3((unsigned)launch->threads);
-    config.dynamicSmemBytes = launch->shared;
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = overlaps;
     const cudaError_t code =
         launch->shared <= FILL_SURE_SHARED
             ? cudaSuccess
             : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    (int)launch->shared);
-    return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
+    return code ? code
+                : launch_early(kernel, dim3((unsigned)launch->blocks), launch->threads,
+                               launch->shared, p, stream);
 }
 
 static inline cudaError_t fill_launch(const struct fill_params *p, cudaStream_t stream) {
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
-    bool overlaps;
-    cudaError_t code = launch_overlaps((const void *)fill_items, &overlaps);
+    cudaError_t code = cudaSuccess;
     for (int32_t i = 0; i < n && !code; i++)
-        code = fill_launch_one(&launches[i], overlaps && i, p, stream);
+        code = fill_launch_one(&launches[i], p, stream);
     return code;
 }
 

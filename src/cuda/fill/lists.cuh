@@ -12,15 +12,17 @@ static __device__ __forceinline__ void rows_fill(const struct fill_params *p, in
     const uint32_t n = (uint32_t)(p->shape.batches * p->shape.heads) * rows; /* below 2^31 */
     const uint32_t first = blockIdx.x * teams + threadIdx.x / (uint32_t)p->threads;
     const uint32_t step = gridDim.x * teams;
+    int odd = 0;
+    fill_fetch(p);
     tally_begin();
     fill_wait();
     FILL_ROLLED
-    for (uint32_t i = first; i < n; i += step) {
+    for (uint32_t i = first; i < n; i += step, odd ^= 1) {
         const int64_t list = i / rows, row = i % rows;
         if (of_bits)
             bits_fill(p, &team, list, row, cut);
         else
-            indices_fill(p, &team, list, row, cut, i == first, i + step < n);
+            indices_fill(p, &team, list, row, cut, i == first, i + step < n, odd);
     }
     rows_end(p);
 }

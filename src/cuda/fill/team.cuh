@@ -131,13 +131,21 @@ static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
         tally_add(what, x);
 }
 
-/* Programmatic dependent launch: the next kernel may begin, and waits here until what this one waits for
- * has ended. */
+/* Programmatic dependent launch: waits until the kernel before has ended; then the next one may begin. */
 static __device__ __forceinline__ void fill_wait(void) {
 #if ARCHITECTURE_CLUSTERS
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/* Fetches the parameters before the wait, a word of each 64 bytes: constants that are looked up one after another come
+ * from L2 each time. Sums are written over what is stored here, as loads that nobody uses are not made. */
+static __device__ __forceinline__ void fill_fetch(const struct fill_params *p) {
+    const uint32_t *words = (const uint32_t *)(const void *)p;
+    for (uint32_t i = threadIdx.x / 32; i < sizeof *p / 64; i += blockDim.x / 32)
+        if (threadIdx.x % 32 == 0)
+            ((volatile unsigned long long *)fill_shared)[i] = words[16 * i];
 }
 
 /* Elements of runs in one piece. */

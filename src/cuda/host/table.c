@@ -6,6 +6,7 @@
 #include "host/decode.h"
 #include "host/staged.h"
 #include "lists/fill_granules.h"
+#include "lists/fill_walk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -359,16 +360,19 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
-#define TILING_DECODE_4(head) .gqa_rows = 4, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
-#define TILING_DECODE_8(head) .gqa_rows = 8, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
-#define TILING_DECODE_16(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES, .weighed = 1
-#define TILING_DECODE_16f(head) .gqa_rows = 16, .whole_shares = (head) > DECODE_SHARES
-#define TILING_DECODE_32(head) .gqa_rows = 32, .whole_shares = (head) > DECODE_SHARES
-#define TILING_DECODE_sm90(head) .gqa_rows = 64, .whole_shares = 1, .weighed = 1
-#define TILING_DECODE_64(head) .gqa_rows = 64, .whole_shares = (head) > DECODE_SHARES
+#define DECODE_OF(head, its_rows, keys)                                                            \
+    .gqa_rows = its_rows, .whole_shares = (head) > DECODE_SHARES, .part_keys = keys
+#define TILING_DECODE_4(head) DECODE_OF(head, 4, DECODE_CHUNK), .weighed = 1
+#define TILING_DECODE_8(head) DECODE_OF(head, 8, DECODE_CHUNK), .weighed = 1
+#define TILING_DECODE_16(head) DECODE_OF(head, 16, DECODE_CHUNK), .weighed = 1
+#define TILING_DECODE_16f(head) DECODE_OF(head, 16, SCHEDULE_CHUNK)
+#define TILING_DECODE_32(head) DECODE_OF(head, 32, SCHEDULE_CHUNK)
+#define TILING_DECODE_sm90(head) DECODE_OF(head, 64, SCHEDULE_CHUNK), .weighed = 1
+#define TILING_DECODE_64(head) DECODE_OF(head, 64, SCHEDULE_CHUNK)
 /* Of lower or narrower blocks tiles would be mostly padding. */
 #define TILING_BLOCKS(head)                                                                        \
-    .padded_head = (head), .filled_block = {8, FILL_GRANULE_LEAST}, .weighed = 1
+    .padded_head = (head), .filled_block = {8, FILL_GRANULE_LEAST}, .weighed = 1,                  \
+    .part_keys = SCHEDULE_CHUNK
 #define TILING_DECODE_blocks(head) .gqa_rows = 64, TILING_BLOCKS(head)
 #define TILING_DECODE_blocks128(head) .whole_shares = 1, TILING_BLOCKS(head)
 #define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
@@ -380,8 +384,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          TILING_DECODE_##high(head),                               \
                                          .gqa_any = 1,                                             \
                                          .filled = 1,                                              \
-                                         .filled_alone = 1,                                        \
-                                         .part_keys = SCHEDULE_CHUNK},                             \
+                                         .filled_alone = 1},                                       \
         .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k, family_decode_##high),       \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
         .run = decode_run                                                                          \

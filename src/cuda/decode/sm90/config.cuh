@@ -47,6 +47,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shap
     static constexpr int TILES = KEYS / 8;     /* of a warp's scores */
     static constexpr int DIMS_O = DV / 2;      /* of a warpgroup */
     static constexpr int ROWS_WARP = KEYS / 4; /* that a warp of the producer gathers */
+    static constexpr int FILLERS = 128 + 4;    /* of a stage: threads by their copies, and warps */
     static constexpr int PANEL = KEYS * 128, Q_PANEL = M * 128; /* bytes */
     static constexpr int K_PANELS = D / 64, V_PANELS = DV / 64;
     static constexpr int V = SHARED ? 0 : K_PANELS * PANEL; /* in a stage */
@@ -105,10 +106,10 @@ static __device__ __forceinline__ void decode_sm90_arrive(uint32_t barrier) {
 template <class shape>
 static __device__ __forceinline__ void decode_sm90_barriers(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
-        barrier_init(shared + shape::K_FULL + 8 * i, 4); /* warps */
+        barrier_init(shared + shape::K_FULL + 8 * i, shape::FILLERS);
         barrier_init(shared + shape::K_EMPTY + 8 * i, shape::V_IN_K ? 8 : 4);
         if (!shape::V_IN_K) {
-            barrier_init(shared + shape::V_FULL + 8 * i, 4);
+            barrier_init(shared + shape::V_FULL + 8 * i, shape::FILLERS);
             barrier_init(shared + shape::V_EMPTY + 8 * i, 8);
         }
     }

@@ -20,20 +20,21 @@ template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, 1)
     decode_sm90(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(1024) char memory[];
-    decode_combine_early();
-    /* Not today's, maybe, and one of the two: they come with the header. */
-    struct work_item w = p.image.items[blockIdx.x];
-    const struct work_item in_order = p.image.items[decode_sm90_order(
-        p, (int)fill_least(blockIdx.x, p.image.units - 1), p.image.units)];
+    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    decode_fetch(p, memory);
+    if (threadIdx.x == 0)
+        decode_sm90_barriers<shape>(shared);
+    __syncthreads();
+    decode_wait(); /* a fill writes the image, and what was before it q, K and V */
+    decode_early();
+    struct work_item w = decode_first_item(&p.image.items[blockIdx.x]); /* one of the two */
+    const struct work_item in_order = decode_first_item(&p.image.items[decode_sm90_order(
+        p, (int)fill_least(blockIdx.x, p.image.units - 1), p.image.units)]);
     const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
     if ((int)blockIdx.x >= items)
         return;
     if (items == p.image.units)
         w = in_order;
-    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
-    if (threadIdx.x == 0)
-        decode_sm90_barriers<shape>(shared);
-    __syncthreads();
     /* Each role goes through the CTA's items at its own pace. */
     const auto each = [&](const auto &take) {
         uint32_t step = 0; /* counted over all items */
@@ -49,13 +50,9 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<shape::PRODUCER>();
-        struct decode_sm90_pending pending = {};
         each([&](const struct work_item &of, int, uint32_t &step) {
-            decode_sm90_produce<shape>(memory, shared, p, of, step, pending);
+            decode_sm90_produce<shape>(memory, shared, p, of, step);
         });
-#pragma unroll 1
-        while (pending.n > 0)
-            decode_sm90_signal(pending);
     } else if (role == 1) {
         registers_release<shape::SCORES>();
         each([&](const struct work_item &of, int, uint32_t &step) {

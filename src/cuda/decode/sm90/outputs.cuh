@@ -60,6 +60,7 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, int32_t steps, u
             decode_sm90_arrive(shared + shape::P_EMPTY);
         barrier_wait(decode_sm90_at<shape>(shared + shape::V_FULL, step),
                      decode_sm90_phase<shape>(step));
+        proxy_fence(); /* rows are copied by cp.async */
         decode_sm90_pv<shape>(o, probs, shared + step % shape::STAGES * shape::STAGE + shape::V,
                               i == 0);
         decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::V_EMPTY, step));

@@ -5,54 +5,11 @@
 
 #include "decode/sm90/config.cuh"
 
-/* Copies in flight, oldest first, and the barriers to arrive at once they are complete. */
-#define DECODE_SM90_IN_FLIGHT 4 /* at most */
-struct decode_sm90_pending {
-    uint32_t full[DECODE_SM90_IN_FLIGHT];
-    int n;
-};
-
-/* Arrives for the oldest copies, when they are complete. The proxy fence makes the copied bytes visible to
- * WGMMA. */
-static __device__ __forceinline__ void decode_sm90_signal(struct decode_sm90_pending &pending) {
-    if (pending.n == 1)
-        cp_async_wait<0>();
-    else if (pending.n == 2)
-        cp_async_wait<1>();
-    else if (pending.n == 3)
-        cp_async_wait<2>();
-    else
-        cp_async_wait<3>();
-    proxy_fence();
-    decode_sm90_arrive(pending.full[0]);
-#pragma unroll
-    for (int i = 1; i < DECODE_SM90_IN_FLIGHT; i++)
-        pending.full[i - 1] = pending.full[i];
-    pending.n--;
-}
-
-/* Commits copies, for which `full` waits. */
-static __device__ __forceinline__ void decode_sm90_commit(struct decode_sm90_pending &pending,
-                                                          uint32_t full) {
-    cp_async_commit();
-#pragma unroll
-    for (int i = 0; i < DECODE_SM90_IN_FLIGHT; i++)
-        if (pending.n == i)
-            pending.full[i] = full;
-    if (++pending.n == DECODE_SM90_IN_FLIGHT)
-        decode_sm90_signal(pending);
-}
-
-/* Waits until a stage is free. Where that takes time, first arrives for the copies in flight: nobody frees
- * a stage who waits for one of them. */
-static __device__ __forceinline__ void decode_sm90_wait_empty(uint32_t barrier, uint32_t parity,
-                                                              struct decode_sm90_pending &pending) {
-#pragma unroll 1
-    while (!__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
-        if (pending.n > 0)
-            decode_sm90_signal(pending);
-        else
-            barrier_wait(barrier, parity);
+/* Has `full` wait for this thread's copies; its warp arrives once more for the places. WGMMA sees copied bytes after a
+ * proxy fence of who waits. */
+static __device__ __forceinline__ void decode_sm90_commit(uint32_t full) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+    decode_sm90_arrive(full);
 }
 
 /* Copies a warp's rows of a step to panels: four at a time, 128 bytes of each by an instruction. Lane
@@ -102,13 +59,11 @@ decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place 
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
-                    const struct work_item &w, uint32_t &step,
-                    struct decode_sm90_pending &pending) {
+                    const struct work_item &w, uint32_t &step) {
     constexpr int BATCH = 32 / shape::ROWS_WARP;
     const struct decode_item item = decode_item_of(p, w);
-    const struct decode_list list = decode_list_of(p, item.T);
+    const struct decode_list list = decode_list_of(p, decode_ends_of(p, item.T));
     const char *const k = decode_head_rows(p.k.rows, item);
-    const char *const rest = decode_head_rows(p.k.rest, item);
     const char *const v = decode_head_rows(p.v.rows, item);
     const int32_t steps = decode_sm90_steps<shape>(item);
     uint32_t at = item.begin + threadIdx.x % 32 / shape::ROWS_WARP * shape::KEYS +
@@ -124,18 +79,17 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
             at += BATCH * shape::KEYS;
             next = decode_find(p, item, list, at);
         }
-        decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity,
-                               pending);
+        barrier_wait(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity);
         decode_sm90_hand_places<shape>(memory, stage, place, from);
-        decode_sm90_copy<shape, shape::K_PANELS, true>(to, k, rest, p.k, p.shift, place.row, from);
-        decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::K_FULL, step));
+        decode_sm90_copy<shape, shape::K_PANELS, true>(to, k, decode_head_rows_here(p.k.rest, item),
+                                                       p.k, p.shift, place.row, from);
+        decode_sm90_commit(decode_sm90_at<shape>(shared + shape::K_FULL, step));
         if (shape::V_IN_K)
             continue;
-        decode_sm90_wait_empty(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity,
-                               pending);
+        barrier_wait(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity);
         decode_sm90_copy<shape, shape::V_PANELS, false>(to + shape::V, v, v, p.v, p.shift,
                                                         place.row, from);
-        decode_sm90_commit(pending, decode_sm90_at<shape>(shared + shape::V_FULL, step));
+        decode_sm90_commit(decode_sm90_at<shape>(shared + shape::V_FULL, step));
     }
 }
 

@@ -103,6 +103,7 @@ static __device__ __forceinline__ void decode_sm90_issue(float (&s)[shape::KEYS 
                                                          uint32_t shared, uint32_t step) {
     barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step),
                  decode_sm90_phase<shape>(step));
+    proxy_fence(); /* rows are copied by cp.async */
     decode_sm90_qk<shape>(s, shared + shape::Q, shared + step % shape::STAGES * shape::STAGE);
 }
 
