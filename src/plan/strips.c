@@ -93,6 +93,9 @@ static void head_cut(struct strips *out, const struct cutting *c, int64_t head, 
     }
 }
 
+/* Strips of all heads, if none is at its most: two for each worker, as threads seldom end together. */
+#define STRIPS (2.0 * PLAN_CPU_WORKERS)
+
 /* All heads, in `cap` strips each at most. */
 static void heads_cut(struct strips *out, const struct cutting *c, int64_t cap) {
     double all = 0;
@@ -100,7 +103,7 @@ static void heads_cut(struct strips *out, const struct cutting *c, int64_t cap) 
         all += head_cost(c, head);
     out->n = out->rows = out->tiles = 0;
     for (int64_t head = 0; head < c->heads; head++) {
-        const double share = head_cost(c, head) / all * PLAN_CPU_WORKERS;
+        const double share = head_cost(c, head) / all * STRIPS;
         const int64_t most = min_i64(c->lists->tiles, cap);
         out->head[head] = out->n;
         head_cut(out, c, head, share < (double)most ? (int64_t)ceil(share * (1 - 1e-9)) : most);
