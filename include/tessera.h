@@ -232,7 +232,7 @@ TESS_API tess_status tess_attention(tess_backend backend, const tess_tensor *q,
  *
  * A query that sees no key gets dQ = 0, a key that no query sees dK = dV = 0, both written. Bitwise
  * repeatable. Errors: as tess_attention's. Source: Dao et al., FlashAttention, arXiv:2205.14135,
- * appendix B; two passes, over queries and over keys, so that each sum has one owner.
+ * appendix B; no two threads add to one sum, so passes go over queries and over keys.
  */
 TESS_API tess_status tess_attention_backward(tess_backend backend, const tess_tensor *q,
                                              const tess_tensor *k, const tess_tensor *v,

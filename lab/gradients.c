@@ -124,7 +124,8 @@ static void size_add(struct lab_gradient_size *s, double a, double b, double w, 
 /* The size of weights that f32 cannot hold, and of the sums' smallest products. */
 #define LEAST_WEIGHT 0x1p-126
 #define LEAST_NUMBER 0x1p-149
-/* What dS loses, whatever its size, when it becomes an operand of a product: bf16, or TF32. */
+/* What dS loses, whatever its size, when it becomes an operand of a product: bf16, or TF32. The staged
+ * pipeline multiplies it by the scale before, the fused one after. */
 static const double least_operand[] = {
     [TESS_F32] = 0x1p-137, [TESS_F16] = 0x1p-137, [TESS_BF16] = 0x1p-134};
 
@@ -159,7 +160,7 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
                  distance = lab_distance(&w->scoring, &w->sizes, at, j);
     const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
     const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
-    const double least_score = scale * (least + least_operand[w->in->q->type]);
+    const double least_score = scale * least + fmax(scale, 1) * least_operand[w->in->q->type];
     /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
     const double of_o = p * left * r->do_sum, of_score = fabs(factor) * of_o;
     for (int64_t d = 0; d < w->d_qk; d++) {

@@ -137,6 +137,7 @@ def enter(work, d_o):
                 row["difference"] = difference(out, answer)
                 if not row["difference"] <= TOLERANCE[work.case["dtype"]]:
                     row["absent"] = f"WRONG: it differs by {row['difference']:.2e}"
+                    continue
             replays[name] = turns.Replay(run, work.device, getattr(run, "capture", True))
             products[name] = run.products
         except field.Refused:

@@ -9,7 +9,7 @@
 #include "lists/lists.h"
 
 /* Strips of a K/V head at most. */
-#define STRIPS_OF_HEAD 16
+#define STRIPS_OF_HEAD 32
 
 /* Queries whose sums are cleared when one of them is first met, and are not added up unless one is: strips
  * have whole groups of them. */

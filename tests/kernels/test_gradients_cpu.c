@@ -261,7 +261,7 @@ static void extreme_queries(void **state) {
 /* A strip of several key tiles keeps what rounding cuts off of its sums: with all weights 1/N, and 2^32 in
  * its first tile and -2^32 in its third, the ones of the two other tiles are left. */
 static void strips_keep_what_is_cut_off(void **state) {
-    enum { N = 4096, TILE = 64, D = 16 };
+    enum { N = 8192, TILE = 64, D = 16 };
     struct run r;
     (void)state;
     run_make(&r, &(struct setting){

@@ -119,23 +119,23 @@ static __device__ __forceinline__ bool sm90_unmasked(const sm90_cursor &cursor) 
     return (FIRST || shape::SERIAL) && cursor.at < cursor.whole;
 }
 
-/* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. */
+/* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. Answers
+ * whether V has dead rows (sm90_zero_dead_rows), which the caller overwrites once V can be there. */
 template <bool FIRST, class shape>
-static __device__ __forceinline__ void sm90_begin_mask(struct sm90_fragments<shape> &w,
+static __device__ __forceinline__ bool sm90_begin_mask(struct sm90_fragments<shape> &w,
                                                        const sm90_cursor &cursor,
                                                        const struct attention_params &p) {
     if (sm90_unmasked<FIRST, shape>(cursor))
-        return;
+        return false;
     if constexpr (shape::SOURCE == SM90_FILLED) {
         sm90_filled_begin_mask(w, cursor, p);
-        return;
+        return false;
     }
     if (!sm90_masks_ahead<shape>())
         sm90_find_records(w, cursor, p, cursor.at);
     if (FIRST || !sm90_masks_ahead<shape>())
         sm90_load_masks(w, p, cursor.at);
-    if (shape::SOURCE == SM90_TMA && __any_sync(WARP_ALL, w.record & MASK_SHORT))
-        sm90_zero_dead_rows<shape>(cursor, p, w.records);
+    return shape::SOURCE == SM90_TMA && __any_sync(WARP_ALL, w.record & MASK_SHORT);
 }
 
 /* Scores that do not count become -Inf. Answers whether any of this warp counts. */
@@ -178,7 +178,8 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
     sm90_pingpong_pass<shape>(cursor);
-    sm90_begin_mask<FIRST>(w, cursor, p);
+    if (sm90_begin_mask<FIRST>(w, cursor, p))
+        sm90_zero_dead_rows<shape>(cursor, p, w.records);
     if (shape::MODIFIED)
         sm90_begin_modify(w, cursor, p);
     wgmma_wait<0>();
@@ -222,8 +223,10 @@ static __device__ __forceinline__ void
 sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
                 const struct attention_params &p, float scale) {
     float factor[2];
-    if (MASKED) /* before P V, whose first product waits for all of the scores' */
-        sm90_begin_mask<FIRST>(w, cursor, p);
+    /* before P V, whose first product waits for all of the scores' */
+    const bool dead = MASKED && sm90_begin_mask<FIRST>(w, cursor, p);
+    if (dead && shape::STAGES > 1)
+        sm90_zero_dead_rows<shape>(cursor, p, w.records);
     sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     sm90_pingpong_pass<shape>(cursor);
     if (MASKED && shape::MODIFIED)
@@ -246,6 +249,9 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
     wgmma_fence_operand(w.o);
     wgmma_fence_operand(w.probs);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.step - 1);
+    if (dead &&
+        shape::STAGES == 1) /* one stage: V comes when that of the step before is given back */
+        sm90_zero_dead_rows<shape>(cursor, p, w.records);
     if (some)
         sm90_round<T>(w.probs, w.s);
     else if (MASKED)
