@@ -27,4 +27,11 @@
 #define ARCHITECTURE_AFTER false
 #endif
 
+/* CTAs that a multiprocessor holds: ptxas refuses launch bounds past that. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 890
+#define ARCHITECTURE_CTAS 16
+#else
+#define ARCHITECTURE_CTAS 24
+#endif
+
 #endif

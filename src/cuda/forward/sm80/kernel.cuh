@@ -10,6 +10,7 @@
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
+#include "device/architecture.cuh"
 #include "forward/sm80/warp_step.cuh"
 
 /* ---- a tile's rows: loading Q, storing O ---- */
@@ -245,13 +246,6 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
     return {-1, 0, NULL};
 }
 
-/* CTAs that a multiprocessor holds at most: ptxas refuses launch bounds past that. */
-#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 890
-#define ATTENTION_MOST 16
-#else
-#define ATTENTION_MOST 24
-#endif
-
 /*
  * Three steps are in flight, and run on from item to item:
  *
@@ -263,7 +257,7 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS,
-                                         BLOCKS < ATTENTION_MOST ? BLOCKS : ATTENTION_MOST)
+                                         BLOCKS < ARCHITECTURE_CTAS ? BLOCKS : ARCHITECTURE_CTAS)
     attention_mma(const __grid_constant__ struct attention_params p) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     extern __shared__ __align__(128) char memory[];
