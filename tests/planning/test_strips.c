@@ -140,6 +140,15 @@ static void room_is_kept(void **state) {
 
 /* ---- plans ---- */
 
+static void strip_is(const struct strip *a, const struct strip *b) {
+    assert_int_equal(a->batch_head, b->batch_head);
+    assert_int_equal(a->first, b->first);
+    assert_int_equal(a->end, b->end);
+    assert_int_equal(a->query, b->query);
+    assert_int_equal(a->query_end, b->query_end);
+    assert_int_equal(a->at, b->at);
+}
+
 /* Which gradients are wanted beside dQ decides neither the form nor how keys are cut. */
 static void form_depends_on_no_other_gradient(void **state) {
     static const struct {
@@ -165,7 +174,8 @@ static void form_depends_on_no_other_gradient(void **state) {
             if (plan->joint) {
                 assert_int_equal(plan->key_work.lists.tile_rows, all->key_work.lists.tile_rows);
                 assert_int_equal(a->n, b->n);
-                assert_memory_equal(a->of, b->of, (size_t)a->n * sizeof *a->of);
+                for (int64_t x = 0; x < a->n; x++)
+                    strip_is(&a->of[x], &b->of[x]);
                 assert_int_equal(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS)->joint, 1);
             }
             tess_plan_free(plan);
