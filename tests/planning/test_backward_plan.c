@@ -41,7 +41,7 @@ static void passes_are_those_wanted(void **state) {
     tess_pattern *pattern = pattern_make("causal", 100, 16, 1, 1);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const tess_problem problem = backward_make(100, cases[c].pipeline, cases[c].gradients);
-        tess_plan *plan = plan_of(&problem, pattern);
+        tess_plan *plan = plan_created(&problem, pattern);
         char stages[256] = "";
         double seconds = 0;
         size_t largest = 0;
@@ -80,7 +80,7 @@ static void transposed_tiles_have_their_places(void **state) {
         tess_pattern *pattern = make(cases[c].spec, cases[c].n, 1, cases[c].heads);
         tess_problem problem = backward_make(cases[c].n[0], TESS_STAGED, TESS_GRADIENT_K);
         problem.n_kv = cases[c].n[1];
-        tess_plan *plan = plan_of(&problem, pattern);
+        tess_plan *plan = plan_created(&problem, pattern);
         const struct bcsr *m = &plan->work.bcsr, *t = &plan->key_work.bcsr;
         const int64_t lists = m->batch * m->heads;
         int64_t met = 0;
@@ -136,7 +136,7 @@ static void every_key_tile_has_its_items(void **state) {
         tess_pattern *pattern = pattern_make(cases[c].spec, 100, 8, 2, cases[c].heads);
         tess_problem problem = backward_make(100, TESS_FUSED, 0);
         problem.part_keys = cases[c].part, problem.tile_rows = 16;
-        tess_plan *plan = plan_of(&problem, pattern);
+        tess_plan *plan = plan_created(&problem, pattern);
         const struct lists *l = &plan->key_work.lists;
         const struct schedule *s = &plan->key_work.schedule;
         const int64_t heads = problem.batch * problem.heads_kv, tiles = l->tiles;
@@ -192,7 +192,7 @@ static void groups_are_summed(void **state) {
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
         tess_problem problem = backward_make(16 * BLOCKS, (tess_pipeline)pipeline, TESS_GRADIENT_K);
         problem.tile_rows = pipeline == TESS_FUSED ? 16 : 0;
-        tess_plan *plan = plan_of(&problem, pattern);
+        tess_plan *plan = plan_created(&problem, pattern);
         const struct schedule *s = &plan->key_work.schedule;
         assert_int_equal(s->n_items, 2 * 2 * BLOCKS);
         for (int64_t i = 0; i < 4; i++)
@@ -268,14 +268,14 @@ static void plans_are_printed(void **state) {
     (void)state;
     tess_pattern *pattern = pattern_make("causal", 100, 16, 1, 1);
     tess_problem problem = backward_make(100, TESS_FUSED, 0);
-    tess_plan *plan = plan_of(&problem, pattern);
+    tess_plan *plan = plan_created(&problem, pattern);
     printed(plan, text, sizeof text);
     for (size_t i = 0; i < sizeof fused / sizeof *fused; i++)
         if (!strstr(text, fused[i]))
             fail_msg("'%s' is not in\n%s", fused[i], text);
     tess_plan_free(plan);
     problem = backward_make(100, TESS_STAGED, TESS_GRADIENT_ALIBI);
-    plan = plan_of(&problem, pattern);
+    plan = plan_created(&problem, pattern);
     printed(plan, text, sizeof text);
     for (size_t i = 0; i < sizeof staged / sizeof *staged; i++)
         if (!strstr(text, staged[i]))
@@ -291,7 +291,7 @@ static void names_force_their_stage(void **state) {
     tess_pattern *pattern = pattern_make("causal", 100, 16, 1, 1);
     tess_problem problem = backward_make(100, TESS_FUSED, 0);
     problem.kernel = "gradient_keys";
-    tess_plan *plan = plan_of(&problem, pattern);
+    tess_plan *plan = plan_created(&problem, pattern);
     assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_KEYS), "gradient_keys");
     assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS), "gradient_rows");
     assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_DELTA), "delta");
@@ -309,7 +309,7 @@ static void old_structs_are_accepted(void **state) {
     tess_plan_info info = tess_plan_info_init();
     problem.struct_size = offsetof(tess_problem, operation);
     problem.operation = (tess_operation)77, problem.o_rest = 77; /* not looked at */
-    tess_plan *plan = plan_of(&problem, pattern);
+    tess_plan *plan = plan_created(&problem, pattern);
     info.struct_size = offsetof(tess_plan_info, tile_keys), info.tile_keys = 77;
     assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
     assert_true(info.work_items > 0 && info.tile_keys == 77);

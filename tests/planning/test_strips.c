@@ -12,14 +12,6 @@ static tess_problem backward_make(int64_t n, int64_t gradients) {
     return p;
 }
 
-static tess_plan *plan_of(const tess_problem *problem, const tess_pattern *pattern) {
-    tess_error error = tess_error_init();
-    tess_plan *plan = NULL;
-    if (tess_plan_create(&plan, problem, pattern, NULL, &error))
-        fail_msg("%s", error.message);
-    return plan;
-}
-
 /* ---- cutting ---- */
 
 /* Lists of a pattern's key tiles, of 16 keys. */
@@ -161,12 +153,12 @@ static void form_depends_on_no_other_gradient(void **state) {
     for (size_t c = 0; c < sizeof of / sizeof *of; c++) {
         tess_pattern *pattern = pattern_make(of[c].spec, 1000, of[c].block, 1, 1);
         tess_problem problem = backward_make(1000, QKV);
-        tess_plan *all = plan_of(&problem, pattern);
+        tess_plan *all = plan_created(&problem, pattern);
         assert_int_equal(all->joint, of[c].joint);
         for (int64_t other = 0; other < 16; other++) {
             problem.alibi = problem.sink = 1;
             problem.gradients = TESS_GRADIENT_Q | other << 1;
-            tess_plan *plan = plan_of(&problem, pattern);
+            tess_plan *plan = plan_created(&problem, pattern);
             const struct strips *a = &all->key_work.strips, *b = &plan->key_work.strips;
             assert_int_equal(plan->joint, all->joint);
             assert_int_equal(plan_pass(plan, TESS_STAGE_GRADIENT_ROWS) != NULL,
@@ -181,7 +173,7 @@ static void form_depends_on_no_other_gradient(void **state) {
             tess_plan_free(plan);
         }
         problem.gradients = TESS_GRADIENT_K | TESS_GRADIENT_V;
-        tess_plan *keys = plan_of(&problem, pattern);
+        tess_plan *keys = plan_created(&problem, pattern);
         assert_int_equal(keys->joint, 0);
         tess_plan_free(keys);
         tess_plan_free(all);
@@ -194,7 +186,7 @@ static void dq_keeps_its_pass(void **state) {
     (void)state;
     tess_pattern *pattern = pattern_make("dense", 1000, 64, 1, 1);
     tess_problem problem = backward_make(1000, QKV);
-    tess_plan *plan = plan_of(&problem, pattern);
+    tess_plan *plan = plan_created(&problem, pattern);
     const int64_t n = plan->key_work.strips.n;
     char text[4096], name[64];
     assert_true(plan->joint && n > 8);
@@ -204,21 +196,21 @@ static void dq_keeps_its_pass(void **state) {
     tess_plan_free(plan);
 
     problem.spill_size = INT64_C(2) * 4 * 1024 * 64 * 8; /* of each query one row */
-    plan = plan_of(&problem, pattern);
+    plan = plan_created(&problem, pattern);
     assert_true(plan->joint && plan->key_work.strips.n < n);
     tess_plan_free(plan);
     problem.spill_size = 1;
-    plan = plan_of(&problem, pattern);
+    plan = plan_created(&problem, pattern);
     assert_true(!plan->joint && plan_pass(plan, TESS_STAGE_GRADIENT_ROWS));
     snprintf(name, sizeof name, "%s", tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS));
     tess_plan_free(plan);
 
     problem.spill_size = 0, problem.part_keys = 128;
-    plan = plan_of(&problem, pattern);
+    plan = plan_created(&problem, pattern);
     assert_true(!plan->joint);
     tess_plan_free(plan);
     problem.part_keys = 0, problem.kernel = name;
-    plan = plan_of(&problem, pattern);
+    plan = plan_created(&problem, pattern);
     assert_true(!plan->joint);
     tess_plan_free(plan);
     tess_pattern_free(pattern);

@@ -84,12 +84,4 @@ static tess_problem backward_make(int64_t n, tess_pipeline pipeline, int64_t gra
     return p;
 }
 
-static tess_plan *plan_of(const tess_problem *problem, const tess_pattern *pattern) {
-    tess_error error = tess_error_init();
-    tess_plan *plan = NULL;
-    if (tess_plan_create(&plan, problem, pattern, NULL, &error))
-        fail_msg("%s", error.message);
-    return plan;
-}
-
 #endif

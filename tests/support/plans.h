@@ -17,6 +17,14 @@ static inline tess_problem problem_make(int64_t n) {
     return p;
 }
 
+static inline tess_plan *plan_created(const tess_problem *problem, const tess_pattern *pattern) {
+    tess_error error = tess_error_init();
+    tess_plan *plan = NULL;
+    if (tess_plan_create(&plan, problem, pattern, NULL, &error))
+        fail_msg("%s", error.message);
+    return plan;
+}
+
 /* Every build plans for CUDA here: cuda_planning.c stands in where nothing of CUDA was built. */
 static inline void cuda_table_needed(void) {
     if (!backend_get(TESS_CUDA))

@@ -32,7 +32,7 @@ static void setting_make(struct setting *s, const tess_problem *problem) {
     const tess_type t = problem->type;
     const int64_t gradients = problem->gradients ? problem->gradients : 7;
     s->pattern = pattern_make("causal", N, 16, 1, 1);
-    s->plan = plan_of(problem, s->pattern);
+    s->plan = plan_created(problem, s->pattern);
     s->memory = aligned_alloc(64, (sizeof *s->memory + 63) / 64 * 64);
     assert_non_null(s->memory);
     struct tensors *m = s->memory;

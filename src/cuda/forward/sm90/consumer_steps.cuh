@@ -249,8 +249,8 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
     wgmma_fence_operand(w.o);
     wgmma_fence_operand(w.probs);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::V_EMPTY, cursor.step - 1);
-    if (dead &&
-        shape::STAGES == 1) /* one stage: V comes when that of the step before is given back */
+    /* With one stage V comes once that of the step before is given back. */
+    if (dead && shape::STAGES == 1)
         sm90_zero_dead_rows<shape>(cursor, p, w.records);
     if (some)
         sm90_round<T>(w.probs, w.s);
