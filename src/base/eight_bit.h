@@ -1,7 +1,6 @@
 /*
  * Numbers of 8 bits (OCP 8-bit floating point) as f32: exponent and mantissa are moved to those of an f32,
- * whose exponent a multiplication mends, of subnormal numbers too. Compiles as C11 and as CUDA C, where
- * EIGHT_BIT_RULE names the function's qualifiers.
+ * whose exponent a multiplication mends, of subnormal numbers too.
  */
 #ifndef TESSERA_EIGHT_BIT_H
 #define TESSERA_EIGHT_BIT_H
@@ -9,12 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef EIGHT_BIT_RULE
-#define EIGHT_BIT_RULE static inline
-#endif
-
 /* Of e5m2 (1) or e4m3 (0); bits past the lowest eight are ignored. */
-EIGHT_BIT_RULE float eight_bit_to_f32(uint32_t bits, int e5m2) {
+static inline float eight_bit_to_f32(uint32_t bits, int e5m2) {
     const uint32_t magnitude = bits & 0x7f, none = e5m2 ? 0x7c : 0x7f; /* from here on no number */
     uint32_t moved = magnitude << (e5m2 ? 21 : 20);
     float x;

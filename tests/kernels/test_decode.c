@@ -132,7 +132,14 @@ static void arguments_make(struct decoding *t) {
     a->seed = t->problem.dropout > 0 ? word : NULL;
 }
 
-/* On Hopper a part of the problems of 16 bits asks for its kernel by name. For few multiprocessors CTAs
+/* Whether Hopper's decode reads K and V: of 16 bits, or of 8 with V in K. */
+static int hopper_reads(const tess_problem *p) {
+    const int plain = p->softcap == 0 && !p->alibi && p->dropout == 0;
+    return (!p->k_type && !p->v_type) ||
+           (tess_type_size(p->k_type) == 1 && p->v_in_k && plain && p->d_qk - p->rope_dims == 512);
+}
+
+/* On Hopper a part of the problems asks for its kernel by name. For few multiprocessors CTAs
  * that stay have several items each. */
 static void kernel_draw(struct decoding *t, tess_target *target) {
     const uint64_t seed = t->seed;
@@ -140,8 +147,8 @@ static void kernel_draw(struct decoding *t, tess_target *target) {
         target->multiprocessors = 1 + (int32_t)lab_below(seed, 33, 2, 9);
     if (target->architecture == 90 && t->blocks[0] && PICK(70, 0, 1, 1))
         t->problem.kernel = t->blocks;
-    else if (target->architecture == 90 && t->problem.type && !t->problem.k_type &&
-             !t->problem.v_type && PICK(31, 0, 0, 1))
+    else if (target->architecture == 90 && t->problem.type && hopper_reads(&t->problem) &&
+             PICK(31, 0, 0, 1))
         t->problem.kernel = t->problem.type == TESS_F16 ? "cuda_decode_f16_sm90_d576_v512"
                                                         : "cuda_decode_bf16_sm90_d576_v512";
 }

@@ -11,6 +11,8 @@ static const struct kernel *kernel_named(const struct backend *backend, const ch
     return kernel;
 }
 
+#define SM90_DECODE "cuda_decode_bf16_sm90_d576_v512"
+
 /* Kernels of filled lists are no plan's over lists of the host, and say what they do not compute. */
 static void cuda_decode_refuses_by_name(void **state) {
     (void)state;
@@ -44,11 +46,15 @@ static void cuda_decode_refuses_by_name(void **state) {
     groups.caches.v_group = 128;
     paged.caches.page_shift = 4, paged.caches.k_type = TESS_E5M2;
     struct problem type = fits, rows = fits, dims = fits, piece = fits, wide = fits, height = fits;
-    struct problem mixed = fits, rope = fits, scaled = fits;
+    struct problem mixed = fits, rope = fits, scaled = fits, codes = fits;
     mixed.caches.k_type = TESS_F16;
     rope.rope_dims = 4, rope.caches.k_rope_type = TESS_BF16;
     scaled.rope_dims = 64, scaled.caches.k_rope_type = TESS_BF16;
     scaled.caches.k_type = TESS_E4M3, scaled.caches.k_scale = TESS_SCALE_TOKEN;
+    codes.caches.k_type = codes.caches.v_type = TESS_E4M3;
+    struct problem capped = codes, uneven = codes;
+    capped.caches.v_in_k = uneven.caches.v_in_k = 1;
+    capped.d_qk = 512, capped.modifiers.softcap = 5;
     type.type = TESS_F32, rows.alignment = 8, dims.d_qk = 136, piece.d_v = 124, wide.d_v = 136;
     height.tile_rows = 3;
     const struct {
@@ -67,7 +73,10 @@ static void cuda_decode_refuses_by_name(void **state) {
                  {&dims, "128 dims", NULL},
                  {&piece, "16 bytes", NULL},
                  {&wide, "128 dims", NULL},
-                 {&height, "1, 2, 4, 8 or 16 rows", NULL}};
+                 {&height, "1, 2, 4, 8 or 16 rows", NULL},
+                 {&codes, "with V in K", SM90_DECODE},
+                 {&capped, "without score modifiers", SM90_DECODE},
+                 {&uneven, "8 bits of 512 dims", SM90_DECODE}};
     const struct backend *cuda = backend_get(TESS_CUDA);
     const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
     assert_null(own->refuses(own, &fits, &target));
@@ -85,7 +94,6 @@ static void cuda_decode_refuses_by_name(void **state) {
 }
 
 /* Kernels of filled lists are weighed: by heads that share a list, dims and architecture. */
-#define SM90_DECODE "cuda_decode_bf16_sm90_d576_v512"
 static void cuda_decode_kernels_are_weighed(void **state) {
     (void)state;
     cuda_table_needed();

@@ -224,7 +224,7 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
          {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
     };
     const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
-    return decode_launch_variants<Q>(variants, p, modified, p->image.most_items, stream);
+    return decode_launch_variant<Q>(variants[p->v_in_k][modified], p, p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */

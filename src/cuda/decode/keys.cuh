@@ -2,12 +2,11 @@
 #ifndef TESSERA_CUDA_DECODE_KEYS_CUH
 #define TESSERA_CUDA_DECODE_KEYS_CUH
 
-#define EIGHT_BIT_RULE static __device__ __forceinline__
-#include "base/eight_bit.h"
 #include "decode/config.cuh"
 #include "device/copy.cuh"
 #include "device/mma.cuh"
 #include "device/swizzle.cuh"
+#include <cuda_fp8.h>
 
 /* ---- items ---- */
 
@@ -188,25 +187,29 @@ decode_copy_rest(uint32_t to, const struct decode_stored &of, int32_t shift,
     }
 }
 
-/* Two of 8 bits, the lower half of x, as two of T. */
-template <class T>
-static __device__ __forceinline__ uint32_t decode_widen_two(uint32_t x, int e5m2) {
-    return mma_pack(eight_bit_to_f32(x, e5m2), eight_bit_to_f32(x >> 8, e5m2), T());
+/* Two numbers of 8 bits, the lower half of x, as two of T, which holds every one: f16 does. */
+template <class T, __nv_fp8_interpretation_t KIND>
+static __device__ __forceinline__ uint32_t decode_widen_two(uint32_t x) {
+    const __half2 two = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)x, KIND);
+    if (attention_has_small(T())) /* f16 */
+        return reinterpret_cast<const uint32_t &>(two);
+    const float2 of = __half22float2(two);
+    return mma_pack(of.x, of.y, T());
 }
 
-/* Turns the rows of 8 bits that this warp has copied, all its lanes' copies being complete, into rows of T
- * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
- * up to c of what was copied. */
-template <class T, int KEYS, int WARPS, int ROW>
-static __device__ __forceinline__ void decode_widen(uint32_t panel,
-                                                    const struct decode_stored &of) {
-    if (of.eight_bit == 0) /* of T as they are */
-        return;
-    const int half = of.rows.size / 16; /* pieces */
-    const int sub = warp_lane() / 8, e5m2 = of.eight_bit == TESS_E5M2;
+/* Eight, as 16 bytes. */
+template <class T, __nv_fp8_interpretation_t KIND>
+static __device__ __forceinline__ uint4 decode_widen_eight(uint32_t x, uint32_t y) {
+    return {decode_widen_two<T, KIND>(x), decode_widen_two<T, KIND>(x >> 16),
+            decode_widen_two<T, KIND>(y), decode_widen_two<T, KIND>(y >> 16)};
+}
+
+/* decode_widen of one KIND, `half` pieces of a row. */
+template <class T, int KEYS, int WARPS, int ROW, __nv_fp8_interpretation_t KIND>
+static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half) {
 #pragma unroll 1
     for (int i = 0; i < KEYS / WARPS; i += 4) {
-        const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
+        const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + warp_lane() / 8;
         const uint32_t at = panel + (uint32_t)(row * ROW);
 #pragma unroll 1
         for (int first = 0; first < half; first += 8) {
@@ -217,14 +220,24 @@ static __device__ __forceinline__ void decode_widen(uint32_t panel,
             __syncwarp();
             if (c >= half)
                 continue;
-            shared_store_16(at + swizzle_piece(row, 2 * c),
-                            {decode_widen_two<T>(x.x, e5m2), decode_widen_two<T>(x.x >> 16, e5m2),
-                             decode_widen_two<T>(x.y, e5m2), decode_widen_two<T>(x.y >> 16, e5m2)});
-            shared_store_16(at + swizzle_piece(row, 2 * c + 1),
-                            {decode_widen_two<T>(x.z, e5m2), decode_widen_two<T>(x.z >> 16, e5m2),
-                             decode_widen_two<T>(x.w, e5m2), decode_widen_two<T>(x.w >> 16, e5m2)});
+            const uint32_t to = at + swizzle_piece(row, 2 * c);
+            shared_store_16(to, decode_widen_eight<T, KIND>(x.x, x.y));
+            shared_store_16(to ^ 16, decode_widen_eight<T, KIND>(x.z, x.w));
         }
     }
+}
+
+/* Turns the rows of 8 bits that this warp has copied, all its lanes' copies being complete, into rows of T
+ * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
+ * up to c of what was copied. */
+template <class T, int KEYS, int WARPS, int ROW>
+static __device__ __forceinline__ void decode_widen(uint32_t panel,
+                                                    const struct decode_stored &of) {
+    const int half = of.rows.size / 16;
+    if (of.eight_bit == TESS_E4M3)
+        decode_widen_as<T, KEYS, WARPS, ROW, __NV_E4M3>(panel, half);
+    else if (of.eight_bit == TESS_E5M2)
+        decode_widen_as<T, KEYS, WARPS, ROW, __NV_E5M2>(panel, half);
 }
 
 /* Where the scales of a step's keys stand in shared memory, in bytes. */

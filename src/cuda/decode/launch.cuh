@@ -1,4 +1,4 @@
-/* Decode: launches. A kernel has four variants: V apart or in K, scores plain or modified (kernel.cuh). */
+/* Decode: launches. A kernel has variants: V apart or in K, scores plain or modified (kernel.cuh). */
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
@@ -10,12 +10,11 @@ struct decode_variant {
     int bytes, with_scales; /* of shared memory, where K or V has 8 bits the latter */
 };
 
-/* variants: [v in k][modified]. T: o's type, unless p->o_f32. At most `ctas` CTAs take items in turn. The combine follows. */
+/* T: o's type, unless p->o_f32. At most `ctas` CTAs take items in turn. The combine follows. */
 template <class T>
-static cudaError_t decode_launch_variants(const struct decode_variant (&variants)[2][2],
-                                          const struct decode_params *p, bool modified,
-                                          int64_t ctas, cudaStream_t stream) {
-    const struct decode_variant of = variants[p->v_in_k][modified];
+static cudaError_t decode_launch_variant(const struct decode_variant &of,
+                                         const struct decode_params *p, int64_t ctas,
+                                         cudaStream_t stream) {
     const int bytes = p->stored ? of.with_scales : of.bytes;
     /* The most that any launch asks for: threads launch it with either size. */
     cudaError_t code = cudaFuncSetAttribute(

@@ -51,10 +51,15 @@ const char *decode_64_refuses(const struct problem *problem, const tess_target *
 }
 
 const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    const struct modifiers *m = &problem->modifiers;
     if (target->architecture != 90)
         return "the target's architecture is not 90 (compute capability 9.0)";
-    if (type_is_8bit(problem->caches.k_type) || type_is_8bit(problem->caches.v_type))
-        return "it reads keys and values of 16 bits";
+    if ((type_is_8bit(c->k_type) || type_is_8bit(c->v_type)) &&
+        (!c->v_in_k || problem_d_k(problem) != 512 || problem->rope_dims > 64 || m->softcap != 0 ||
+         m->alibi || m->dropped))
+        return "it reads 8 bits of 512 dims, and up to 64 rope_dims, with V in K and without score "
+               "modifiers";
     return decode_refuses(problem, target);
 }
 

@@ -1,22 +1,25 @@
 /*
- * Decode on Hopper: tiles of 64 rows, by WGMMA. A CTA of four warpgroups takes an item; in a step it
- * weighs KEYS keys:
+ * Decode on Hopper: tiles of 64 rows, by WGMMA. A CTA of four warpgroups takes an item, KEYS keys a step. S is of
+ * SPAN steps at once, because WGMMAs of 64 keys read Q half as often as those of 32 do:
  *
- *   warpgroup   0: rows of K and V           1: S, P             2, 3: half of O's dims each
+ *   warpgroup   0: rows of K and V           1: S, P                   2, 3: half of O's dims each
  *
- *   step n      gathers up to step           S = Q K^T (n + 1)   O += P V (n - 1)
- *               n + STAGES - 1               softmax, P (n)
+ *   step n      gathers up to step           S = Q K^T (n ... n +      O += P V (n - 1)
+ *               n + STAGES - 1               SPAN - 1), softmax, P (n)
  *
- *   S [64, KEYS]     = Q [64, D] K [KEYS, D]^T         both from shared memory
- *   P [64, KEYS]     = exp2(scale S - row max)         online softmax, in registers
- *   O [64, DV / 2]  += P [64, KEYS] V [KEYS, DV / 2]   P from registers
+ *   S [64, SPAN KEYS] = Q [64, D] K [SPAN KEYS, D]^T         both from shared memory
+ *   P [64, KEYS]      = exp2(scale S - row max)              online softmax, in registers
+ *   O [64, DV / 2]   += P [64, HANDED] V [HANDED, DV / 2]    P from registers
  *
  * One warpgroup has all scores, so neither sums nor maxima are exchanged, and none is computed twice. P
- * goes through shared memory with what O is rescaled by. V_IN_K: v is the first dims of k, and one panel
- * serves both products. Tiles are panels of 64 columns:
+ * goes through shared memory, HANDED keys at a time, with what O is rescaled by. V_IN_K: v is the first dims of k,
+ * and one panel serves both products. Tiles are panels of 64 columns:
  *
- *   | stage 0: K [D / 64][KEYS][64] V [DV / 64][KEYS][64] | ... | Q [D / 64][64][64] | P [64][KEYS] |
- *   | factors | sums | kept | places | ... | mbarriers |
+ *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
+ *   | P [64][64 bytes] | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
+ *
+ * Scales of K multiply sums over 128 dims of S. P is handed on in f32 then, and the warpgroups of O multiply it by
+ * the scales of values, and round it, for each 128 dims.
  *
  *   barrier              completed by               phase ends when         waited for by
  *   k_full, v_full       warps of the producer      rows are there          warpgroup 1; 2, 3
@@ -36,40 +39,53 @@
 #include "device/sm90/wgmma.cuh"
 #include "forward/sm90/softmax.cuh"
 
-/* D dims of q and k, DV of v. SHARED: v is the first dims of k. */
-template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shape {
+/* D dims of q and k, DV of v. SHARED: v is the first dims of k. CODES: these have 8 bits. */
+template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool CODES> struct decode_sm90_shape {
     using T = TYPE;
     static constexpr bool SPLIT = false; /* q of f32, decode/config.cuh */
     static constexpr int ROWS_LANE = 2, ROWS_GROUP = 16;
     static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 32, THREADS = 512;
-    static constexpr bool V_IN_K = SHARED;
-    static constexpr int STAGES = SHARED ? 4 : 2;
-    static constexpr int TILES = KEYS / 8;     /* of a warp's scores */
+    static constexpr bool V_IN_K = SHARED, STORED = CODES;
+    static constexpr int STAGES = SHARED ? 4 : 2; /* steps */
+    static constexpr int SPAN = SHARED ? 2 : 1;
+    static constexpr int TILES = KEYS / 8;     /* of a warp's scores of a step */
     static constexpr int DIMS_O = DV / 2;      /* of a warpgroup */
     static constexpr int ROWS_WARP = KEYS / 4; /* that a warp of the producer gathers */
     static constexpr int FILLERS = 128 + 4;    /* of a stage: threads by their copies, and warps */
-    static constexpr int PANEL = KEYS * 128, Q_PANEL = M * 128; /* bytes */
+    static constexpr int PANEL = SPAN * KEYS * 128, Q_PANEL = M * 128; /* bytes */
     static constexpr int K_PANELS = D / 64, V_PANELS = DV / 64;
-    static constexpr int V = SHARED ? 0 : K_PANELS * PANEL; /* in a stage */
-    static constexpr int STAGE = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL;
-    static constexpr int Q = STAGES * STAGE, P = Q + K_PANELS * Q_PANEL;
-    static constexpr int FACTORS = P + Q_PANEL, MOVED = FACTORS + M * (int)sizeof(float);
+    static constexpr int V = SHARED ? 0 : K_PANELS * PANEL;                    /* in SPAN steps */
+    static constexpr int STEPS = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL; /* bytes of SPAN */
+    static constexpr int Q = STAGES / SPAN * STEPS, P = Q + K_PANELS * Q_PANEL;
+    static constexpr int HANDED = STORED ? 16 : KEYS; /* keys of P at a time, in f32 or rounded */
+    static constexpr int HANDS = KEYS / HANDED;       /* of a step */
+    static constexpr int P_ROW = 64;                  /* bytes */
+    static_assert(HANDED * (STORED ? 4 : 2) == P_ROW, "rows of P");
+    static constexpr int FACTORS = P + M * P_ROW, MOVED = FACTORS + M * (int)sizeof(float);
     static constexpr int SUMS = MOVED + 4 * (int)sizeof(int32_t);
-    static constexpr int KEPT_WARP = KEYS / 2; /* words: 8 keys by 16 rows take four */
+    static constexpr int KEPT_WARP = 4 * TILES; /* words: 8 keys by 16 rows take four */
     static constexpr int KEPT = SUMS + M * (int)sizeof(float2);
     static constexpr int PLACES = KEPT + 4 * KEPT_WARP * (int)sizeof(uint32_t);
     static constexpr int PARTIAL = PLACES + STAGES * KEYS * (int)sizeof(struct decode_place);
-    static constexpr int BARRIERS = PARTIAL + STAGES * 4 * (int)sizeof(uint32_t);
+    static constexpr int SCALES_KEY =
+        STORED ? D / DECODE_SCALE_DIMS : 0; /* of a key, and its values */
+    static constexpr int SCALES = PARTIAL + STAGES * 4 * (int)sizeof(uint32_t);
+    static constexpr int BARRIERS = SCALES + STAGES * KEYS * SCALES_KEY * (int)sizeof(float);
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = SHARED ? K_FULL : K_EMPTY + 8 * STAGES;
     static constexpr int V_EMPTY = SHARED ? K_EMPTY : V_FULL + 8 * STAGES;
-    static constexpr int P_FULL = K_EMPTY + 8 * STAGES * (SHARED ? 1 : 3), P_EMPTY = P_FULL + 8;
+    static constexpr int P_FULL = K_EMPTY + 8 * STAGES * (SHARED ? 1 : 3);
+    static constexpr int P_EMPTY = P_FULL + 8;
     static constexpr int BYTES = P_EMPTY + 8;
     /* Registers of a thread. */
-    static constexpr int PRODUCER = 56, SCORES = 120, OUTPUTS = 168;
+    static constexpr int PRODUCER = 64, SCORES = 112, OUTPUTS = 168;
     static_assert(PRODUCER + SCORES + 2 * OUTPUTS <= 512, "what a multiprocessor has");
     static_assert(BYTES <= 227 * 1024, "what a CTA of Hopper can have");
-    static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && P % 1024 == 0, "aligned");
+    static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && SCALES % 16 == 0 && P % 1024 == 0,
+                  "aligned");
+    static_assert(SHARED || !CODES, "rows of 8 bits have V in K");
+    static_assert(D % 128 != 0 && DV % 128 == 0, "dims of 8 bits, and of the second view");
+    static_assert(DIMS_O == 2 * DECODE_SCALE_DIMS, "each WGMMA of O has dims of one scale");
 
     /* Of a warp: its group of 16 rows, and in warpgroups 2 and 3 which half of O's dims. */
     static __device__ __forceinline__ int group(int warp) {
@@ -80,11 +96,29 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED> struct decode_sm90_shap
     }
 };
 
-/* Steps of an item; one without keys has a step of empty places. */
+/* Steps of an item, a multiple of SPAN: places behind its keys are empty. */
 template <class shape>
 static __device__ __forceinline__ int32_t decode_sm90_steps(const struct decode_item &item) {
+    constexpr int KEYS = shape::SPAN * shape::KEYS;
     const int32_t keys = (int32_t)(item.end - item.begin);
-    return sm90_uniform(keys > 0 ? (keys + shape::KEYS - 1) / shape::KEYS : 1);
+    return shape::SPAN * sm90_uniform(keys > 0 ? (keys + KEYS - 1) / KEYS : 1);
+}
+
+/* Where the rows of a step begin, in bytes from the first ones on. */
+template <class shape> static __device__ __forceinline__ uint32_t decode_sm90_rows(uint32_t step) {
+    const uint32_t stage = step % shape::STAGES;
+    return stage / shape::SPAN * shape::STEPS + stage % shape::SPAN * (shape::KEYS * 128);
+}
+
+/* The scales of a step's keys. */
+template <class shape> static __device__ __forceinline__ int decode_sm90_scales_at(uint32_t step) {
+    return shape::SCALES + (int)(step % shape::STAGES) * shape::KEYS * shape::SCALES_KEY * 4;
+}
+
+/* Where 16 bytes of P stand, of 64 in a row. */
+template <class shape>
+static __device__ __forceinline__ uint32_t decode_sm90_p_at(int row, int piece) {
+    return shape::P + swizzle_row<shape::P_ROW>(row) + swizzle_piece(row, piece);
 }
 
 /* The barrier of a step's stage among those that begin at `first`, and the parity of its phase. */

@@ -70,22 +70,28 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
 
 template <class T, class, int D, int DV>
 static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_t stream) {
-    using apart = decode_sm90_shape<T, D, DV, false>;
-    using in_k = decode_sm90_shape<T, D, DV, true>;
+    using apart = decode_sm90_shape<T, D, DV, false, false>;
+    using in_k = decode_sm90_shape<T, D, DV, true, false>;
+    using codes = decode_sm90_shape<T, D, DV, true, true>;
     static const struct decode_variant variants[2][2] = {
         {{decode_sm90<apart, false>, apart::THREADS, apart::BYTES, apart::BYTES},
          {decode_sm90<apart, true>, apart::THREADS, apart::BYTES, apart::BYTES}},
         {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES, in_k::BYTES},
          {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
     };
+    static const struct decode_variant of_codes = {decode_sm90<codes, false>, codes::THREADS,
+                                                   codes::BYTES, codes::BYTES};
     /* CTAs that stay: rows of an item are fetched before the last one has ended. */
-    return decode_launch_variants<T>(variants, p, p->of.modify.each, p->multiprocessors, stream);
+    return decode_launch_variant<T>(p->stored ? of_codes : variants[p->v_in_k][p->of.modify.each],
+                                    p, p->multiprocessors, stream);
 }
 
+/* Bytes of shared memory of a CTA, of the instance that has most. */
 template <class T, class, int D, int DV> static constexpr int64_t decode_sm90_shared(void) {
-    constexpr int apart = decode_sm90_shape<T, D, DV, false>::BYTES;
-    constexpr int in_k = decode_sm90_shape<T, D, DV, true>::BYTES;
-    return apart > in_k ? apart : in_k;
+    constexpr int apart = decode_sm90_shape<T, D, DV, false, false>::BYTES;
+    constexpr int in_k = decode_sm90_shape<T, D, DV, true, false>::BYTES;
+    constexpr int codes = decode_sm90_shape<T, D, DV, true, true>::BYTES;
+    return apart > in_k && apart > codes ? apart : in_k > codes ? in_k : codes;
 }
 
 #endif

@@ -4,34 +4,67 @@
 
 #include "decode/sm90/config.cuh"
 
-/* P [16, KEYS] of this warp's rows: A fragments of 16 keys each. */
+/* A fragments of P [16, HANDED] of this warp's rows, 16 keys each. STORED: times the scales of values, for each half of
+ * the warpgroup's dims. */
+template <class shape> struct decode_sm90_p {
+    uint32_t a[shape::STORED ? 2 : 1][shape::HANDED / 4];
+};
+
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_load_p(uint32_t (&probs)[shape::KEYS / 4],
-                                                          uint32_t p) {
+static __device__ __forceinline__ void decode_sm90_load_p(struct decode_sm90_p<shape> &p,
+                                                          uint32_t shared) {
     const int lane = warp_lane(), row = 16 * decode_group<shape>() + lane % 16;
 #pragma unroll
-    for (int i = 0; i < shape::KEYS / 16; i++)
-        ldmatrix(reinterpret_cast<uint32_t(&)[4]>(probs[4 * i]),
-                 p + (uint32_t)(row * 128) + swizzle_piece(row, 2 * i + lane / 16));
+    for (int i = 0; i < shape::HANDED / 16; i++)
+        ldmatrix(reinterpret_cast<uint32_t(&)[4]>(p.a[0][4 * i]),
+                 shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16));
 }
 
-/* Adds the P V of a step, `first`: of an item. */
+/* scales: of the 16 keys, n groups; n = 0: none. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_load_weights(struct decode_sm90_p<shape> &p,
+                                                                uint32_t shared, uint32_t scales,
+                                                                int32_t n) {
+    const int lane = warp_lane_here(), row = 16 * decode_group<shape>() + lane / 4;
+    const auto load = [](uint32_t at) { return __uint_as_float(shared_load_4(at)); };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int group = min(2 * decode_column<shape>() + half, n - 1);
+#pragma unroll
+        for (int j = 0; j < 2; j++) { /* keys 2t, 2t + 1, of the first eight and the next */
+            const uint32_t by = scales + 4 * (uint32_t)(group * shape::KEYS + j * 8 + lane % 4 * 2);
+            const float of[2] = {n ? load(by) : 1, n ? load(by + 4) : 1};
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const uint32_t at = shared +
+                                    decode_sm90_p_at<shape>(row + 8 * r, 2 * j + lane % 4 / 2) +
+                                    (uint32_t)(lane % 2 * 8);
+                p.a[shape::STORED ? half : 0][2 * j + r] =
+                    mma_pack(load(at) * of[0], load(at + 4) * of[1], typename shape::T());
+            }
+        }
+    }
+}
+
+/* Adds P V of the keys handed, `first`: of an item. v: the first of these. */
 template <class shape>
 static __device__ __forceinline__ void decode_sm90_pv(float (&o)[shape::DIMS_O / 2],
-                                                      uint32_t (&probs)[shape::KEYS / 4],
-                                                      uint32_t v, bool first) {
-    constexpr int N = shape::DIMS_O / 4; /* floats of a thread */
+                                                      struct decode_sm90_p<shape> &p, uint32_t v,
+                                                      bool first) {
+    constexpr int N = shape::DIMS_O / 4; /* floats of a thread, of half the dims */
     const uint64_t of_v = wgmma_mn_major(
         v + (uint32_t)(decode_column<shape>() * (shape::V_PANELS / 2) * shape::PANEL),
         shape::PANEL);
     wgmma_fence_operand(o);
-    wgmma_fence_operand(probs);
+    wgmma_fence_operand(p.a[0]);
+    wgmma_fence_operand(p.a[(int)shape::STORED]);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < shape::KEYS / 16; j++)
+    for (int j = 0; j < shape::HANDED / 16; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) /* N = 256: the assembler wants it in fewer threads */
-            wgmma_rs(reinterpret_cast<float(&)[N]>(o[half * N]), probs + 4 * j,
+            wgmma_rs(reinterpret_cast<float(&)[N]>(o[half * N]),
+                     p.a[shape::STORED ? half : 0] + 4 * j,
                      of_v + j * (16 * 128 / 16) + half * (2 * N / 64 * shape::PANEL / 16),
                      j != 0 || !first, typename shape::T());
     wgmma_commit();
@@ -39,30 +72,50 @@ static __device__ __forceinline__ void decode_sm90_pv(float (&o)[shape::DIMS_O /
     wgmma_fence_operand(o);
 }
 
+/* Multiplies O by the factors handed on, where a maximum of this warp's rows has moved. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_follow(float (&o)[shape::DIMS_O / 2],
+                                                          uint32_t shared) {
+    const int group = decode_group<shape>();
+    const uint32_t at = shared + shape::FACTORS + 4 * (16 * group + warp_lane_here() / 4);
+    if (!shared_load_4(shared + shape::MOVED + 4 * group))
+        return;
+    const float factor[2] = {__uint_as_float(shared_load_4(at)),
+                             __uint_as_float(shared_load_4(at + 32))};
+    sm90_rescale(o, factor);
+}
+
 /* O of an item of `steps` steps; `step` counts those of all items. The last P is not given back: sums are
  * to be read. */
 template <class shape>
 static __device__ __forceinline__ void
-decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, int32_t steps, uint32_t &step) {
+decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct decode_params &p,
+                int32_t steps, uint32_t &step) {
+    const uint32_t first = step, end = step + (uint32_t)steps;
 #pragma unroll 1
-    for (int32_t i = 0; i < steps; i++, step++) {
-        const int group = decode_group<shape>();
-        uint32_t probs[shape::KEYS / 4];
-        barrier_wait(shared + shape::P_FULL, step & 1);
-        decode_sm90_load_p<shape>(probs, shared + shape::P);
-        if (i > 0 && shared_load_4(shared + shape::MOVED + 4 * group)) {
-            const uint32_t at = shared + shape::FACTORS + 4 * (16 * group + warp_lane_here() / 4);
-            const float factor[2] = {__uint_as_float(shared_load_4(at)),
-                                     __uint_as_float(shared_load_4(at + 32))};
-            sm90_rescale(o, factor);
+    for (; step != end; step++) {
+        const uint32_t v = shared + decode_sm90_rows<shape>(step) + shape::V;
+#pragma unroll
+        for (int i = 0; i < shape::HANDS; i++) {
+            struct decode_sm90_p<shape> probs;
+            barrier_wait(shared + shape::P_FULL, (shape::HANDS * step + i) & 1);
+            if (i == 0)
+                barrier_wait(decode_sm90_at<shape>(shared + shape::V_FULL, step),
+                             decode_sm90_phase<shape>(step));
+            if (shape::STORED)
+                decode_sm90_load_weights<shape>(
+                    probs, shared,
+                    shared + (uint32_t)(decode_sm90_scales_at<shape>(step) + i * shape::HANDED * 4),
+                    p.v_late ? 0 : p.v.scales);
+            else
+                decode_sm90_load_p<shape>(probs, shared);
+            if (i == 0 && step != first)
+                decode_sm90_follow<shape>(o, shared);
+            if (i + 1 < shape::HANDS || step + 1 != end)
+                decode_sm90_arrive(shared + shape::P_EMPTY);
+            proxy_fence(); /* rows are written by threads */
+            decode_sm90_pv<shape>(o, probs, v + i * shape::HANDED * 128, step == first && i == 0);
         }
-        if (i + 1 < steps)
-            decode_sm90_arrive(shared + shape::P_EMPTY);
-        barrier_wait(decode_sm90_at<shape>(shared + shape::V_FULL, step),
-                     decode_sm90_phase<shape>(step));
-        proxy_fence(); /* rows are copied by cp.async */
-        decode_sm90_pv<shape>(o, probs, shared + step % shape::STAGES * shape::STAGE + shape::V,
-                              i == 0);
         decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::V_EMPTY, step));
     }
 }
@@ -74,7 +127,7 @@ static __device__ __forceinline__ void
 decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,
                    const struct work_item &w, const looks_up &again, uint32_t &step) {
     struct attention_state<typename shape::T, shape::DIMS_O, 16> state;
-    decode_sm90_add<shape>(reinterpret_cast<float(&)[shape::DIMS_O / 2]>(state.o), shared,
+    decode_sm90_add<shape>(reinterpret_cast<float(&)[shape::DIMS_O / 2]>(state.o), shared, p,
                            decode_sm90_steps<shape>(decode_item_of(p, w)), step);
     const int row = 16 * decode_group<shape>() + warp_lane() / 4;
 #pragma unroll
@@ -84,6 +137,8 @@ decode_sm90_output(const char *memory, uint32_t shared, const struct decode_para
     }
     decode_sm90_arrive(shared + shape::P_EMPTY);
     const struct decode_item item = decode_item_of(p, again());
+    if (shape::STORED && p.v_late)
+        attention_scale_o(state, decode_scale_late(p, item));
     if (item.parts > 1)
         decode_store_partial<shape>(p, item, state);
     else

@@ -3,37 +3,49 @@
 #ifndef TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 #define TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 
-#include "decode/sm90/config.cuh"
+#include "decode/sm90/codes.cuh"
+#include <utility>
 
 /* Has `full` wait for this thread's copies; its warp arrives once more for the places. WGMMA sees copied bytes after a
  * proxy fence of who waits. */
 static __device__ __forceinline__ void decode_sm90_commit(uint32_t full) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+    barrier_arrive_cp_async(full);
     decode_sm90_arrive(full);
 }
 
+/* Copies 16 bytes of each panel of a row: the first ones of `first` panels from `row`, up to `all` from `on`, then
+ * zeros. Unrolled by S. */
+template <class shape, int... S>
+static __device__ __forceinline__ void decode_sm90_copy_row(uint32_t to, const char *row, int first,
+                                                            const char *on, int all,
+                                                            std::integer_sequence<int, S...>) {
+    (cp_async_16_l2_128<S * shape::PANEL, S * 128>(to, S < first ? row : on, S < all), ...);
+}
+
+/* Panels of a row that have `bytes` at this lane's 16 bytes. */
+static __device__ __forceinline__ int decode_sm90_panels(int32_t bytes) {
+    return (bytes + 112 - 16 * (warp_lane() % 8)) / 128;
+}
+
 /* Copies a warp's rows of a step to panels: four at a time, 128 bytes of each by an instruction. Lane
- * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. REST: rows
+ * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. Rows
  * go on in a second view, from the address `rest` on. */
-template <class shape, int PANELS, bool REST>
+template <class shape, int PANELS>
 static __device__ __forceinline__ void
 decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct decode_stored &of,
                  int32_t shift, int32_t places, int from) {
-    const int32_t size = of.rows.size + (REST ? of.rest.size : 0);
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
+    const int own = decode_sm90_panels(of.rows.size);
+    const int all = decode_sm90_panels(of.rows.size + of.rest.size);
     to += threadIdx.x / 32 * shape::ROWS_WARP * 128;
 #pragma unroll
     for (int i = 0; i < shape::ROWS_WARP; i += 4) {
         const int32_t place = __shfl_sync(WARP_ALL, places, from + i + sub);
-        const char *const row = decode_row_at(first, of.rows, shift, place) + 16 * piece;
-        const char *const on =
-            REST ? decode_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece : row;
-        const uint32_t at = to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece);
-#pragma unroll
-        for (int s = 0; s < PANELS; s++)
-            cp_async_16_l2_128(at + (uint32_t)(s * shape::PANEL),
-                               (128 * s + 16 * piece < of.rows.size ? row : on) + 128 * s,
-                               place >= 0 && 128 * s + 16 * piece < size);
+        decode_sm90_copy_row<shape>(
+            to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece),
+            decode_row_at(first, of.rows, shift, place) + 16 * piece, own,
+            decode_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece,
+            place < 0 ? 0 : all, std::make_integer_sequence<int, PANELS>());
     }
 }
 
@@ -55,7 +67,7 @@ decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place 
 }
 
 /* The rows of an item; `step` counts those of all items. A warp looks up its places of BATCH steps at a
- * time, a lane each, while the rows of the BATCH before are copied. */
+ * time, a lane each, while the rows of the BATCH before are copied. Rows of 8 bits land a step later. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
@@ -72,7 +84,7 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
 #pragma unroll 1
     for (int32_t i = 0; i < steps; i++, step++) {
         const uint32_t stage = step % shape::STAGES, parity = decode_sm90_phase<shape>(step) ^ 1;
-        const uint32_t to = shared + stage * shape::STAGE;
+        const uint32_t to = shared + decode_sm90_rows<shape>(step);
         const int from = i % BATCH * shape::ROWS_WARP;
         if (from == 0) {
             place = next;
@@ -81,15 +93,28 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
         }
         barrier_wait(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity);
         decode_sm90_hand_places<shape>(memory, stage, place, from);
-        decode_sm90_copy<shape, shape::K_PANELS, true>(to, k, decode_head_rows_here(p.k.rest, item),
-                                                       p.k, p.shift, place.row, from);
+        if (shape::STORED) {
+            const uint32_t scales = shared + (uint32_t)decode_sm90_scales_at<shape>(step);
+            decode_sm90_copy_codes<shape>(to, scales, p, item, place, from);
+            cp_async_commit();
+            cp_async_wait<1>();
+            if (i > 0)
+                decode_sm90_land<shape>(shared, p, step - 1);
+            continue;
+        }
+        decode_sm90_copy<shape, shape::K_PANELS>(to, k, decode_head_rows_here(p.k.rest, item), p.k,
+                                                 p.shift, place.row, from);
         decode_sm90_commit(decode_sm90_at<shape>(shared + shape::K_FULL, step));
         if (shape::V_IN_K)
             continue;
         barrier_wait(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity);
-        decode_sm90_copy<shape, shape::V_PANELS, false>(to + shape::V, v, v, p.v, p.shift,
-                                                        place.row, from);
+        decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, v, p.v, p.shift, place.row,
+                                                 from);
         decode_sm90_commit(decode_sm90_at<shape>(shared + shape::V_FULL, step));
+    }
+    if (shape::STORED) {
+        cp_async_wait<0>();
+        decode_sm90_land<shape>(shared, p, step - 1);
     }
 }
 

@@ -41,46 +41,101 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
     proxy_fence();
 }
 
-/* Issues S [64, KEYS] = Q [64, D] K [KEYS, D]^T. */
-template <class shape>
-static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::KEYS / 2], uint32_t q,
-                                                      uint32_t k) {
+/* S [64, N] (+)= Q [64, 64 PANELS] K [N, 64 PANELS]^T of SPAN steps, from these panels on. */
+template <class shape, int PANELS>
+static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::SPAN * shape::KEYS / 2],
+                                                      uint32_t q, uint32_t k) {
     /* Found anew in each step: else registers would keep the descriptors of all WGMMAs. */
     const uint64_t of_q = wgmma_k_major((uint32_t)sm90_uniform((int)q));
     const uint64_t of_k = wgmma_k_major((uint32_t)sm90_uniform((int)k));
     wgmma_fence_operand(s);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < shape::D / 16; i++) {
+    for (int i = 0; i < 4 * PANELS; i++) {
         const uint64_t on_q = i / 4 * (shape::Q_PANEL / 16) + i % 4 * (32 / 16);
         const uint64_t on_k = i / 4 * (shape::PANEL / 16) + i % 4 * (32 / 16);
         wgmma_ss(s, of_q + on_q, of_k + on_k, i != 0, typename shape::T());
     }
     wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_operand(s);
 }
 
-/* Hands P of a step to the warpgroups of O, with factors where maxima moved, and maxima and sums after
- * an item's last step. */
+/* The same of keys that have scales, which multiply sums over DECODE_SCALE_DIMS dims. Those of dims of the second
+ * view have none. */
 template <class shape>
 static __device__ __forceinline__ void
-decode_sm90_hand_p(char *memory, uint32_t shared, const float (&s)[shape::KEYS / 2], bool moved,
-                   const float (&factor)[2], const struct sm90_state &state, bool last) {
-    const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4, row = 16 * warp + lane / 4;
-    uint32_t probs[shape::KEYS / 4];
-    sm90_round<typename shape::T, shape::KEYS / 2>(probs, s);
-    const int of = 16 * warp + lane % 16; /* the row whose address this lane gives */
+decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,
+                      const float *scales, const struct decode_stored &of) {
+    constexpr int N = shape::SPAN * shape::KEYS / 2, PANELS = DECODE_SCALE_DIMS / 64;
+    constexpr int GROUPS = shape::K_PANELS / PANELS;
+    scales += warp_lane() % 4 * 2;
+    float part[N];
 #pragma unroll
-    for (int i = 0; i < shape::KEYS / 16; i++)
-        stmatrix(shared + shape::P + (uint32_t)(of * 128) + swizzle_piece(of, 2 * i + lane / 16),
+    for (int i = 0; i < N; i++)
+        s[i] = 0;
+#pragma unroll 1
+    for (int g = 0; g <= GROUPS; g++, q += PANELS * shape::Q_PANEL, k += PANELS * shape::PANEL) {
+        if (g < GROUPS)
+            decode_sm90_qk<shape, PANELS>(part, q, k);
+        else
+            decode_sm90_qk<shape, shape::K_PANELS % PANELS>(part, q, k);
+        const float *const at = scales + min(g, of.scales - 1) * shape::KEYS;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            float2 by = {1, 1};
+            if (g < of.scaled) /* 8 keys of a step: [SCALES_KEY][KEYS] */
+                by = *reinterpret_cast<const float2 *>(
+                    at + 8 * j / shape::KEYS * (shape::SCALES_KEY * shape::KEYS) +
+                    8 * j % shape::KEYS);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[4 * j + e] = fmaf(part[4 * j + e], e % 2 ? by.y : by.x, s[4 * j + e]);
+        }
+    }
+}
+
+/* P of HANDED keys, rounded, or in f32. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_store_p(char *memory, uint32_t shared,
+                                                           const float (&s)[shape::HANDED / 2]) {
+    const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4;
+    if (shape::STORED) {
+        const int row = 16 * warp + lane / 4;
+#pragma unroll
+        for (int i = 0; i < shape::HANDED / 2; i += 2)
+            *reinterpret_cast<float2 *>(
+                memory + decode_sm90_p_at<shape>(row + i / 2 % 2 * 8, i / 4 * 2 + lane % 4 / 2) +
+                lane % 2 * 8) = {s[i], s[i + 1]};
+        return;
+    }
+    const int row = 16 * warp + lane % 16;
+    uint32_t probs[shape::HANDED / 4];
+    sm90_round<typename shape::T, shape::HANDED / 2>(probs, s);
+#pragma unroll
+    for (int i = 0; i < shape::HANDED / 16; i++)
+        stmatrix(shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16),
                  reinterpret_cast<const uint32_t(&)[4]>(probs[4 * i]));
+}
+
+/* Hands factors to the warpgroups of O where maxima moved. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_hand_factors(char *memory, bool moved,
+                                                                const float (&factor)[2]) {
+    const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4, row = 16 * warp + lane / 4;
     if (lane == 0)
         reinterpret_cast<int32_t *>(memory + shape::MOVED)[warp] = moved;
     if (moved && lane % 4 == 0)
 #pragma unroll
         for (int r = 0; r < 2; r++)
             reinterpret_cast<float *>(memory + shape::FACTORS)[row + 8 * r] = factor[r];
-    if (!last)
-        return;
+}
+
+/* The same of maxima and sums after an item's last step. */
+template <class shape>
+static __device__ __forceinline__ void decode_sm90_hand_sums(char *memory,
+                                                             const struct sm90_state &state) {
+    const int lane = warp_lane(), row = (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float l = quad_sum(state.l[r]);
@@ -97,14 +152,23 @@ struct decode_sm90_scoring {
     float scale;
 };
 
-/* Waits for the keys of a step, and issues its S. */
+/* S of SPAN steps, whose keys are waited for. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_issue(float (&s)[shape::KEYS / 2],
-                                                         uint32_t shared, uint32_t step) {
-    barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step),
-                 decode_sm90_phase<shape>(step));
-    proxy_fence(); /* rows are copied by cp.async */
-    decode_sm90_qk<shape>(s, shared + shape::Q, shared + step % shape::STAGES * shape::STAGE);
+static __device__ __forceinline__ void
+decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memory, uint32_t shared,
+                     const struct decode_params &p, uint32_t step) {
+    const uint32_t q = shared + shape::Q, k = shared + decode_sm90_rows<shape>(step);
+#pragma unroll
+    for (int i = 0; i < shape::SPAN; i++)
+        barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step + i),
+                     decode_sm90_phase<shape>(step + i));
+    proxy_fence(); /* rows are written by threads */
+    if (shape::STORED && p.k.scales)
+        decode_sm90_qk_scaled<shape>(
+            s, q, k, reinterpret_cast<const float *>(memory + decode_sm90_scales_at<shape>(step)),
+            p.k);
+    else
+        decode_sm90_qk<shape, shape::K_PANELS>(s, q, k);
 }
 
 /* From S of a step to P, handed on. */
@@ -113,6 +177,7 @@ static __device__ __forceinline__ void
 decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
                   const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t step,
                   bool last) {
+    constexpr int HANDED = shape::HANDED / 2;
     const uint32_t stage = step % shape::STAGES;
     const struct decode_place *const places =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
@@ -135,34 +200,17 @@ decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
         sm90_softmax<typename shape::T, shape::KEYS / 2>(s, by.state, factor, by.scale);
     if (MODIFIED)
         decode_drop(reinterpret_cast<float(&)[1][DECODE_GROUPS][4]>(tiles), p, kept);
-    barrier_wait(shared + shape::P_EMPTY, (step & 1) ^ 1);
-    decode_sm90_hand_p<shape>(memory, shared, s, moved, factor, by.state, last);
-    decode_sm90_arrive(shared + shape::P_FULL);
-}
-
-/* A step whose S is in flight: S of the next one is issued first, and multiplied meanwhile. */
-template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_overlap(float (&s)[shape::KEYS / 2], float (&next)[shape::KEYS / 2], char *memory,
-                    uint32_t shared, const struct decode_params &p, struct decode_sm90_scoring &by,
-                    uint32_t &step) {
-    decode_sm90_issue<shape>(next, shared, step + 1);
-    wgmma_wait<1>();
-    wgmma_fence_operand(s);
-    decode_sm90_weigh<shape, false>(s, memory, shared, p, by, step, false);
-    step++;
-}
-
-/* A step whose S is in flight, and no other one. */
-template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void
-decode_sm90_alone(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
-                  const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t &step,
-                  bool last) {
-    wgmma_wait<0>();
-    wgmma_fence_operand(s);
-    decode_sm90_weigh<shape, MODIFIED>(s, memory, shared, p, by, step, last);
-    step++;
+#pragma unroll
+    for (int i = 0; i < shape::HANDS; i++) {
+        barrier_wait(shared + shape::P_EMPTY, ((shape::HANDS * step + i) & 1) ^ 1);
+        decode_sm90_store_p<shape>(memory, shared,
+                                   reinterpret_cast<float(&)[HANDED]>(s[HANDED * i]));
+        if (i == 0)
+            decode_sm90_hand_factors<shape>(memory, moved, factor);
+        if (last && i + 1 == shape::HANDS)
+            decode_sm90_hand_sums<shape>(memory, by.state);
+        decode_sm90_arrive(shared + shape::P_FULL);
+    }
 }
 
 /* The scores of an item; `step` counts steps of all items. */
@@ -170,36 +218,24 @@ template <class shape, bool MODIFIED>
 static __device__ __forceinline__ void
 decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
                   const struct work_item &w, uint32_t &step) {
+    constexpr int N = shape::KEYS / 2; /* scores of a thread, of a step */
     struct decode_sm90_scoring by;
     by.item = decode_item_of(p, w);
     by.lane = decode_lane_of<shape>(p);
     by.scale = MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
     sm90_clear(by.state);
-    const int32_t steps = decode_sm90_steps<shape>(by.item);
     warpgroup_sync(DECODE_SM90_SCORES_BARRIER); /* all have used the Q before */
     decode_sm90_copy_q<shape>(shared + shape::Q, p, by.item);
     warpgroup_sync(DECODE_SM90_SCORES_BARRIER);
-    float s[shape::KEYS / 2], next[shape::KEYS / 2];
-    if (MODIFIED) { /* registers are short */
+    const uint32_t end = step + (uint32_t)decode_sm90_steps<shape>(by.item);
 #pragma unroll 1
-        for (int32_t left = steps; left > 0; left--) {
-            decode_sm90_issue<shape>(s, shared, step);
-            decode_sm90_alone<shape, true>(s, memory, shared, p, by, step, left == 1);
-        }
-        return;
-    }
-    int32_t left = steps;
-    decode_sm90_issue<shape>(s, shared, step);
-#pragma unroll 1
-    for (; left > 2; left -= 2) {
-        decode_sm90_overlap<shape>(s, next, memory, shared, p, by, step);
-        decode_sm90_overlap<shape>(next, s, memory, shared, p, by, step);
-    }
-    if (left == 1) {
-        decode_sm90_alone<shape, false>(s, memory, shared, p, by, step, true);
-    } else {
-        decode_sm90_overlap<shape>(s, next, memory, shared, p, by, step);
-        decode_sm90_alone<shape, false>(next, memory, shared, p, by, step, true);
+    while (step != end) {
+        float s[shape::SPAN * N];
+        decode_sm90_multiply<shape>(s, memory, shared, p, step);
+#pragma unroll
+        for (int i = 0; i < shape::SPAN; i++, step++)
+            decode_sm90_weigh<shape, MODIFIED>(reinterpret_cast<float(&)[N]>(s[N * i]), memory,
+                                               shared, p, by, step, step + 1 == end);
     }
 }
 
