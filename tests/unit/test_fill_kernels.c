@@ -38,6 +38,7 @@ static uint64_t cases = 200;
     }
 RUN(fill_claims)
 RUN(fill_places)
+RUN(fill_rows_tokens)
 RUN(fill_rows_indices)
 RUN(fill_rows_indices_cut)
 RUN(fill_rows_bits)
@@ -47,9 +48,9 @@ RUN(fill_items)
 
 static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
     static void (*const kernels[FILL_KERNELS])(const void *) = {
-        run_fill_claims,           run_fill_places,    run_fill_rows_indices,
-        run_fill_rows_indices_cut, run_fill_rows_bits, run_fill_rows_bits_cut,
-        run_fill_range_tiles,      run_fill_items};
+        run_fill_claims,        run_fill_places,           run_fill_rows_tokens,
+        run_fill_rows_indices,  run_fill_rows_indices_cut, run_fill_rows_bits,
+        run_fill_rows_bits_cut, run_fill_range_tiles,      run_fill_items};
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {
@@ -69,7 +70,7 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
     struct lab_buffer scratch;
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));
-    target.shared_memory_per_block = 4096 << lab_below(seed, 9, 8, 5);
+    target.shared_memory_per_block = 16384 << lab_below(seed, 9, 8, 3);
     assert_int_equal(lab_buffer_make(&scratch, cuda_fill_scratch(job.shape), 64), 0);
     memset(scratch.data, 0x5a, scratch.size);
     job.target = &target, job.scratch = scratch.data;
@@ -79,7 +80,7 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
         p.items_chunk = 1 + lab_below(seed, 9, 11, 100);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
         if (p.words) /* windows */
-            p.words = FILL_BUCKET * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_BUCKET));
+            p.words = FILL_WINDOW * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_WINDOW));
         if (lab_below(seed, 9, 14, 2)) /* columns stand in the image */
             p.stage = 0;
     }
@@ -158,10 +159,11 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[0].kernel, FILL_INDICES);
     assert_int_equal(launches[0].blocks, 64);
     assert_int_equal(launches[0].threads, FILL_ROW_THREADS);
-    assert_int_equal(launches[0].shared, 131072 / 8 + 131072 / 32 + 2048 * 4 + FILL_SUMS * 8);
+    const size_t bitmap = 131072 / 8 + 131072 / 128 + 131072 / 32;
+    assert_int_equal(launches[0].shared, bitmap + 2048 * 4 + FILL_SUMS * 8);
     assert_int_equal(launches[1].kernel, FILL_ITEMS);
     assert_int_equal(launches[1].blocks, 1);
-    assert_int_equal(launches[1].threads, 64);
+    assert_int_equal(launches[1].threads, 256);
     p = params_of(TESS_INDICES, 64, 1 << 30, 2048); /* windows */
     fill_launches(&p, launches);
     assert_true(launches[0].shared <= FILL_MOST_SHARED);
