@@ -138,7 +138,8 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
                                                        uint32_t end, int64_t keys, int64_t total) {
     const struct team of = team_first(units_few(p) ? 32 : team->threads); /* who sums */
     const int64_t share = fill_share(&p->splits, total + p->units * p->splits.item);
-    unsigned long long *sums = fill_shared + FILL_SUMS;
+    unsigned long long *sums =
+        fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)of.thread); /* its own */
     uint64_t before = 0, all;
     FILL_ROLLED
     for (uint32_t u = threadIdx.x; u < begin; u += (uint32_t)team->threads)
