@@ -212,9 +212,9 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
 
 /* ---- splits ---- */
 
-/* Costs are counted in keys: an item takes `item` keys more than it lists. whole: a worker takes one item
- * at a time, whose begin and end nothing hides, so that a part more than there are workers for is a round
- * more. */
+/* Costs are counted in keys: an item takes `item` keys more than it lists, below 2^31 as a tile's keys are. whole: a
+ * worker takes one item at a time, whose begin and end nothing hides, so that a part more than there are workers for is
+ * a round more. */
 struct fill_splits {
     int64_t item, part_keys, workers, whole;
 };
@@ -225,18 +225,24 @@ FILL_RULE int64_t fill_share(const struct fill_splits *s, int64_t total) {
     return s->whole ? fill_most(1, total / s->workers) : total / (2 * s->workers) + 1;
 }
 
-/* The most parts of a tile of so many keys, which grow with these. Parts have part_keys or more; where that is short,
- * those of a tile below 32 * 128 keys have a 32nd of them or more. */
+/* The fewest keys of a part of a tile of so many: part_keys, and where that is short a 32nd of a tile below 32 * 128
+ * keys. */
+FILL_RULE int64_t fill_fewest(const struct fill_splits *s, int64_t keys) {
+    return fill_most(s->part_keys, fill_least(128, keys / 32));
+}
+
+/* The most parts of a tile of so many keys, which grow with these. */
 FILL_RULE int64_t fill_parts_most(const struct fill_splits *s, int64_t keys) {
-    return fill_most(1, keys / fill_most(s->part_keys, fill_least(128, keys / 32)));
+    return fill_most(1, keys / fill_fewest(s, keys));
 }
 
 /* Parts of a tile of so many keys. Over all tiles they are at most as many as tiles and twice the workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
-        return 1; /* as the divisions say */
-    return (int32_t)fill_most(
-        1, fill_least(fill_parts_most(s, keys), (s->item + keys) / share + (s->whole ? 0 : 1)));
+        return 1; /* as the divisions say, which 32 bits hold now */
+    const uint32_t most = (uint32_t)keys / (uint32_t)fill_fewest(s, keys);
+    const uint32_t shares = (uint32_t)(s->item + keys) / (uint32_t)share + !s->whole;
+    return (int32_t)fill_most(1, fill_least(most, shares));
 }
 
 #endif

@@ -93,10 +93,11 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     r->item_seconds = kernel->cost.item;
     r->key_seconds =
         select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
-    r->splits = (struct fill_splits){.item = 1 + (int64_t)(r->item_seconds / r->key_seconds),
-                                     .part_keys = select_part_keys(plan, kernel),
-                                     .workers = plan->backend->fill_workers(&plan->target),
-                                     .whole = kernel->tiling->whole_shares};
+    r->splits = (struct fill_splits){
+        .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
+        .part_keys = select_part_keys(plan, kernel),
+        .workers = plan->backend->fill_workers(&plan->target),
+        .whole = kernel->tiling->whole_shares};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
     r->layout = layout_number(r, work->tile_heads);
@@ -145,7 +146,7 @@ static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {
     plan->passes->workspace = plan->passes->kernel->workspace(&args);
     plan_carve(plan, &workspace, &room);
     image_take(&carve, plan, &image);
-    if (workspace.overflow || carve.overflow)
+    if (workspace.overflow || carve.overflow || plan->reserved->units > INT32_MAX)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
                          "workspace or image of this capacity do not fit the address space");
     plan->workspace = workspace.used;

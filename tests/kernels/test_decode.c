@@ -1,7 +1,7 @@
 /*
  * Decode on CUDA, over images that the host fills and copies to the device: drawn problems against the
- * oracle, V in K, repeats, digits of q, one captured graph over images that change, and an image that nobody
- * filled. Without a device the test says so and is skipped.
+ * oracle, V in K, repeats, digits of q, one captured graph of fill and run over lists that change, and an image that
+ * nobody filled. Without a device the test says so and is skipped.
  *
  *     test_decode [CASES] [FIRST SEED]     400 from seed 1 unless given
  */
@@ -398,39 +398,59 @@ static void pages_move(struct decoding *t) {
     cache_store(t);
 }
 
-/* One capture serves lists, lengths and page tables that change; the last ones list nothing. */
-static void graphs_follow_images(void **state) {
+/* Counts of replay `step`, where they are given: none, all, none, then as drawn. Lengths of the last one: none. */
+static void lists_limit(struct device_lists *l, uint64_t step) {
+    int32_t *counts = (int32_t *)(void *)l->listed.counts.data;
+    for (size_t row = 0; row < l->listed.counts.size / sizeof *counts && step < 3; row++)
+        counts[row] = step == 1 ? (int32_t)l->sizes.capacity : 0;
+    if (l->sizes.lengths && step + 1 == REPLAYS)
+        memset(l->listed.lengths.data, 0, l->listed.lengths.size);
+    device_lists_expect(l);
+}
+
+/* One capture of a fill, a run and a copy of the report serves lists, counts, lengths and page tables that change. */
+static void graphs_follow_lists(void **state) {
     (void)state;
+    int64_t counted = 0;
     for (uint64_t seed = 1000; seed < 1012; seed++) {
         struct decoding t;
-        void *graph;
+        tess_device_pattern given;
+        tess_fill_report report = tess_fill_report_init();
+        _Alignas(8) char host[TESS_REPORT_SIZE];
+        void *graph, *kept = lab_device_alloc(TESS_CUDA, sizeof host);
         decoding_make(&t, seed);
         arguments_make(&t);
-        image_fill(&t);
+        assert_int_equal(lab_listed_place(&t.lists.listed, &t.mirror, &given), 0);
         assert_null(lab_device_graph_begin(TESS_CUDA, t.stream));
+        assert_int_equal(
+            tess_plan_fill(t.plan, &given, t.image, tess_plan_image_size(t.plan), NULL, t.stream),
+            TESS_OK);
         assert_int_equal(tess_run(t.plan, &t.arguments, NULL, t.stream), TESS_OK);
+        assert_null(lab_device_copy(TESS_CUDA, kept, t.image, sizeof host, t.stream));
         assert_null(lab_device_graph_end(TESS_CUDA, t.stream, &graph));
+        counted += t.lists.sizes.counts;
         for (uint64_t replay = 0; replay < REPLAYS; replay++) {
             const struct device_sizes sizes = t.lists.sizes;
             device_lists_free(&t.lists);
             device_lists_make(&t.lists, &sizes, seed + 100 * replay);
-            if (t.lists.listed.pattern.lengths && replay + 1 == REPLAYS) {
-                memset(t.lists.listed.lengths.data, 0, t.lists.listed.lengths.size);
-                device_lists_expect(&t.lists);
-            }
+            lists_limit(&t.lists, replay);
             t.scoring.position = t.lists.today[0] - t.problem.n_kv;
             pages_move(&t);
             tess_pattern *pattern = device_lists_pattern(&t.lists);
-            image_fill(&t);
             inputs_send(&t);
             assert_null(lab_device_graph_launch(TESS_CUDA, graph, t.stream));
             outputs_fetch(&t);
             hold(&t, pattern);
+            assert_null(lab_device_to_host(TESS_CUDA, host, kept, sizeof host));
+            assert_int_equal(tess_plan_report(t.plan, host, &report, NULL), TESS_OK);
+            assert_int_equal(report.pairs, t.lists.pairs);
             tess_pattern_free(pattern);
         }
         lab_device_graph_free(TESS_CUDA, graph);
+        lab_device_free(TESS_CUDA, kept);
         decoding_free(&t);
     }
+    assert_true(counted > 0);
 }
 
 /* A run over an image that this plan has not filled writes nothing. */
@@ -457,7 +477,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_within_the_bounds),
         cmocka_unit_test(q_of_f32_has_its_digits),
-        cmocka_unit_test(graphs_follow_images),
+        cmocka_unit_test(graphs_follow_lists),
         cmocka_unit_test(images_of_others_are_left),
     };
     if (argc > 1)

@@ -65,12 +65,21 @@ uint64_t emulated_warp(enum emulated_operation operation, uint64_t x, int argume
 #define __popc(x) __builtin_popcount(x)
 #define __popcll(x) __builtin_popcountll(x)
 #define __ffs(x) __builtin_ffs(x)
+static inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t sum) {
+    for (int i = 0; i < 32; i += 8)
+        sum += (a >> i & 255) * (b >> i & 255);
+    return sum;
+}
 static inline uint32_t atomicOr(uint32_t *to, uint32_t x) {
     const uint32_t was = *to;
     *to |= x;
     return was;
 }
-#define atomicAdd(to, x) ((void)(*(to) += (x)))
+static inline uint32_t atomicAdd(uint32_t *to, uint32_t x) {
+    const uint32_t was = *to;
+    *to += x;
+    return was;
+}
 
 /* Runs kernel(argument) for each thread of `blocks` thread blocks of up to 1024 threads, whole warps. */
 void emulated_run(void (*kernel)(const void *argument), const void *argument, int blocks,

@@ -82,7 +82,7 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
         struct device_lists l;
         if (seed % 8 == 0 && s.form != TESS_RANGES) { /* long rows, which thread blocks take */
             s.n_q = 1 + lab_below(seed, 9, 1, 4), s.block_q = 1, s.block_kv = 1 + (seed % 16 == 0);
-            s.n_kv = 3000 + lab_below(seed, 9, 2, 30000);
+            s.n_kv = 3000 + lab_below(seed, 9, 2, 60000);
             s.capacity = 1 + lab_below(seed, 9, 3, 5000);
             if (seed % 24 == 0) /* of several tiles */
                 s.n_q = 1 + lab_below(seed, 9, 1, 150), s.block_q = 64;

@@ -38,6 +38,7 @@ static uint64_t cases = 200;
     }
 RUN(fill_claims)
 RUN(fill_places)
+RUN(fill_rows_tokens)
 RUN(fill_rows_indices)
 RUN(fill_rows_indices_cut)
 RUN(fill_rows_bits)
@@ -47,9 +48,9 @@ RUN(fill_items)
 
 static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
     static void (*const kernels[FILL_KERNELS])(const void *) = {
-        run_fill_claims,           run_fill_places,    run_fill_rows_indices,
-        run_fill_rows_indices_cut, run_fill_rows_bits, run_fill_rows_bits_cut,
-        run_fill_range_tiles,      run_fill_items};
+        run_fill_claims,        run_fill_places,           run_fill_rows_tokens,
+        run_fill_rows_indices,  run_fill_rows_indices_cut, run_fill_rows_bits,
+        run_fill_rows_bits_cut, run_fill_range_tiles,      run_fill_items};
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {
@@ -65,25 +66,33 @@ static void emulated_fill(const struct fill_params *p, const tess_target *target
 /* Targets of few multiprocessors and little shared memory, so that teams and windows are of all sizes. */
 static void kernels_fill(const tess_plan *plan, const struct device_lists *l, void *memory,
                          uint64_t seed) {
-    struct fill_job job = reserve_job(plan, &l->listed.pattern, memory);
-    struct lab_buffer scratch;
+    tess_device_pattern pattern = l->listed.pattern;
+    struct fill_job job = reserve_job(plan, &pattern, memory);
+    struct lab_buffer scratch, aligned = {0};
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));
-    target.shared_memory_per_block = 4096 << lab_below(seed, 9, 8, 5);
+    target.shared_memory_per_block = 16384 << lab_below(seed, 9, 8, 3);
     assert_int_equal(lab_buffer_make(&scratch, cuda_fill_scratch(job.shape), 64), 0);
     memset(scratch.data, 0x5a, scratch.size);
     job.target = &target, job.scratch = scratch.data;
+    if (pattern.form == TESS_INDICES && lab_below(seed, 9, 16, 2)) { /* pairs of indices */
+        assert_int_equal(lab_buffer_make(&aligned, l->listed.indices.size, 64), 0);
+        pattern.indices = memcpy(aligned.data, l->listed.indices.data, aligned.size);
+    }
     struct fill_params p = fill_params_of(&job);
     if (lab_below(seed, 9, 9, 2)) { /* more thread blocks than would do, or fewer */
         p.place_chunk = 1 + lab_below(seed, 9, 10, 200);
         p.items_chunk = 1 + lab_below(seed, 9, 11, 100);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
-        if (p.words) /* windows */
-            p.words = FILL_BUCKET * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_BUCKET));
+        if (p.threads > 64) /* of several counts each */
+            p.threads = p.block = 64, p.thread_bits = 6;
+        else if (p.words) /* windows */
+            p.words = FILL_WINDOW * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_WINDOW));
         if (lab_below(seed, 9, 14, 2)) /* columns stand in the image */
             p.stage = 0;
     }
     emulated_fill(&p, &target, seed);
+    lab_buffer_free(&aligned);
     lab_buffer_free(&scratch);
 }
 
@@ -158,10 +167,11 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[0].kernel, FILL_INDICES);
     assert_int_equal(launches[0].blocks, 64);
     assert_int_equal(launches[0].threads, FILL_ROW_THREADS);
-    assert_int_equal(launches[0].shared, 131072 / 8 + 131072 / 32 + 2048 * 4 + FILL_SUMS * 8);
+    const size_t bitmap = 131072 / 8 + 131072 / 128 + 131072 / 32;
+    assert_int_equal(launches[0].shared, bitmap + 2048 * 4 + FILL_SUMS * 8);
     assert_int_equal(launches[1].kernel, FILL_ITEMS);
     assert_int_equal(launches[1].blocks, 1);
-    assert_int_equal(launches[1].threads, 64);
+    assert_int_equal(launches[1].threads, 256);
     p = params_of(TESS_INDICES, 64, 1 << 30, 2048); /* windows */
     fill_launches(&p, launches);
     assert_true(launches[0].shared <= FILL_MOST_SHARED);

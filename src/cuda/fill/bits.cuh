@@ -113,21 +113,19 @@ static __device__ __forceinline__ void bits_write(const struct fill_params *p,
 
 /* A barrier stands between any two uses of a sum's place: that of the other sum, of runs and of keys. */
 static __device__ __forceinline__ void bits_fill(const struct fill_params *p,
-                                                 const struct team *team, int64_t list, int64_t row,
-                                                 int cut) {
+                                                 const struct team *team, struct row_under_way *r) {
     const struct fill_shape *s = &p->shape;
-    const int64_t begin = row * s->row_tiles, end = fill_least(begin + s->row_tiles, s->tiles);
-    struct row_under_way r = row_begin(p, list, row, 1, team->thread == 0);
-    r.cut = cut;
-    row_check(p, &r, team->thread == 0);
-    r.blocks = r.claim ? r.blocks : 0;
+    const int64_t begin = r->tile, end = begin + r->tiles;
+    row_read(p, r, 1);
+    row_check(p, r, team->thread == 0);
+    r->blocks = r->claim ? r->blocks : 0;
     for (int64_t tile = begin; tile < end; tile++) {
-        struct tile_under_way t = tile_begin(p, &r, tile, tile - begin);
+        struct tile_under_way t = tile_begin(p, r, tile, tile - begin);
         const int64_t full = t.full, band = t.band;
-        bits_write(p, team, &r, &t);
+        bits_write(p, team, r, &t);
         const int64_t keys = tile_sums(team, &t, team->keys);
         if (team->thread == 0)
-            tile_end(&p->arrays, list * s->tiles + tile, full, band, &t, keys);
+            tile_end(&p->arrays, r->list * s->tiles + tile, full, band, &t, keys);
     }
 }
 

@@ -15,175 +15,209 @@
 
 #include "fill/rows.cuh"
 
-/* Indices e, e + team ... of a row, and those before them. */
+/* Two pairs of neighbouring indices of a row, and the one before each pair; -1 where there is none. */
 #define INDICES_AT_ONCE 4
 struct some_indices {
-    int32_t index[INDICES_AT_ONCE], before[INDICES_AT_ONCE];
+    int32_t index[INDICES_AT_ONCE], before[INDICES_AT_ONCE / 2];
 };
 
-/* All loads are under way before one is looked at. Padding stands past the last. */
-static __device__ __forceinline__ struct some_indices
-indices_load(const struct team *team, const struct row_under_way *r, uint32_t e) {
+/* Where index i of them stands, e being the first: pairs of the team's threads lie side by side. */
+static __device__ __forceinline__ uint32_t index_at(const struct team *team, uint32_t e,
+                                                    int32_t i) {
+    return e + (uint32_t)(i / 2 * 2 * team->threads + i % 2);
+}
+
+/* All loads are under way before one is looked at. */
+static __device__ __forceinline__ struct some_indices indices_load(const struct fill_params *p,
+                                                                   const struct team *team,
+                                                                   const struct row_under_way *r,
+                                                                   uint32_t e) {
     struct some_indices x;
-    for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
-        const uint32_t at = e + (uint32_t)(i * team->threads);
-        x.index[i] = at < r->n ? r->index[at] : -1;
-        x.before[i] = at < r->n && at ? r->index[at - 1] : -1;
+    for (int32_t i = 0; i < INDICES_AT_ONCE; i += 2) {
+        const uint32_t at = index_at(team, e, i);
+        if (p->pairs && at + 1 < r->n) {
+            const int2 pair = *(const int2 *)(const void *)(r->index + at);
+            x.index[i] = pair.x, x.index[i + 1] = pair.y;
+        } else {
+            x.index[i] = at < r->n ? r->index[at] : -1;
+            x.index[i + 1] = at + 1 < r->n ? r->index[at + 1] : -1;
+        }
+        x.before[i / 2] = at && at < r->n ? r->index[at - 1] : -1;
     }
     return x;
 }
 
-/* The first of them are held in registers. */
-static __device__ __forceinline__ struct some_indices
-indices_some(const struct team *team, const struct row_under_way *r, uint32_t e,
-             const struct some_indices *held) {
-    return e < (uint32_t)(INDICES_AT_ONCE * team->threads) ? *held : indices_load(team, r, e);
+/* Goes on to the next of a thread's indices. */
+static __device__ __forceinline__ void indices_next(const struct fill_params *p,
+                                                    const struct team *team,
+                                                    const struct row_under_way *r, uint32_t *e,
+                                                    struct some_indices *some) {
+    *e += (uint32_t)(INDICES_AT_ONCE * team->threads);
+    if (*e < r->n)
+        *some = indices_load(p, team, r, *e);
 }
 
-/* Steps of a thread through its row. */
-#define INDICES_EACH(team, r, e)                                                                   \
-    for (uint32_t e = (uint32_t)(team)->thread; e < (r)->n;                                        \
-         e += (uint32_t)(INDICES_AT_ONCE * (team)->threads))
-
-/* Where a thread of the team leaves how many are listed: rows take turns, for of the row before it may still be read. */
-static __device__ __forceinline__ uint32_t *row_end_place(const struct fill_params *p, int odd) {
-    return (uint32_t *)(fill_shared + 64 + TALLIES) + threadIdx.x / (uint32_t)p->threads * 2 + odd;
-}
+/* Steps of a thread through its row, of which the first indices are held in registers. */
+#define INDICES_EACH(p, team, r, e, some)                                                          \
+    FILL_ROLLED                                                                                    \
+    for (uint32_t e = (uint32_t)(2 * (team)->thread); e < (r)->n;                                  \
+         indices_next(p, team, r, &e, &some))
 
 /* Whether the row is in order, the same for all threads, and how many are listed if so; counts faults. As unsigned
- * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end. */
-static __device__ __forceinline__ int indices_ordered(const struct team *team,
-                                                      const struct row_under_way *r,
-                                                      const struct some_indices *held,
-                                                      uint32_t *place, uint32_t *listed) {
-    uint32_t faults = 0, end = 0; /* and 1 */
+ * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end, and leaves
+ * it at `end`. last: whether this thread has the last of today's columns. */
+static __device__ __forceinline__ int
+indices_ordered(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
+                struct some_indices some, uint32_t *end, uint32_t *listed, int *last) {
+    uint32_t faults = 0;
     int falls = 0;
-    FILL_ROLLED
-    INDICES_EACH(team, r, e) {
-        const struct some_indices some = indices_some(team, r, e, held);
+    *last = 0;
+    INDICES_EACH(p, team, r, e, some) {
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
-            const uint32_t at = e + (uint32_t)(i * team->threads);
-            const uint32_t x = (uint32_t)some.index[i], before = (uint32_t)some.before[i];
-            const int is = x < r->blocks;
+            const uint32_t at = index_at(team, e, i), x = (uint32_t)some.index[i];
+            const uint32_t before = (uint32_t)(i % 2 ? some.index[i - 1] : some.before[i / 2]);
+            const int is = x < r->blocks, first = i == 0 && e == 0;
             faults += !is && fill_fault(some.index[i]);
-            falls |= is && at && before >= x;
-            if (at < r->n && (is ? at + 1 == r->n : !at || before < r->blocks))
-                end = 1 + (is ? r->n : at);
+            falls |= is && !first && before >= x;
+            *last |= x == r->blocks - 1;
+            if (is ? at + 1 == r->n : first || before < r->blocks)
+                *end = at + (uint32_t)is;
         }
     }
     tally_warp(TALLY_FAULTS, faults);
-    if (end)
-        *place = end - 1;
     const int ordered = !team_any(team, falls);
-    *listed = r->n ? *place : 0;
+    *listed = r->n ? *end : 0;
     return ordered;
 }
 
-/* Columns of a window, each bit's place in it. */
+/* Columns of a window, each bit's place in it; today's. */
 struct window {
-    uint32_t first, columns;
+    uint32_t first, columns, live;
     int32_t buckets;
 };
-static __device__ __forceinline__ int window_has(const struct window *w,
-                                                 const struct row_under_way *r, int32_t index) {
-    return fill_listed(index, (int32_t)r->blocks) && (uint32_t)index - w->first < w->columns;
+static __device__ __forceinline__ int window_has(const struct window *w, int32_t index) {
+    return (uint32_t)index - w->first < w->live;
 }
 
-/* Zeros, as windows leave them and expect them. */
+/* Zeros, as windows leave them and expect them: bits, and the counts behind them. */
 static __device__ __forceinline__ void window_begin(const struct fill_params *p,
                                                     const struct team *team) {
+    const int32_t fours = (p->words + p->words / FILL_BUCKET / 4) / 4;
     FILL_ROLLED
-    for (int32_t i = team->thread; i < p->words / FILL_BUCKET; i += team->threads) {
+    for (int32_t i = team->thread; i < fours; i += team->threads)
         ((int4 *)(void *)team->bitmap)[i] = make_int4(0, 0, 0, 0);
-        team->buckets[i] = 0;
-    }
 }
 
 /* Sets bits, and counts them by buckets. */
-static __device__ __forceinline__ void window_set(const struct team *team,
-                                                  const struct row_under_way *r,
-                                                  const struct window *w,
-                                                  const struct some_indices *held) {
-    FILL_ROLLED
-    INDICES_EACH(team, r, e) {
-        const struct some_indices some = indices_some(team, r, e, held);
+static __device__ __forceinline__ void
+window_set(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
+           const struct window *w, struct some_indices some) {
+    INDICES_EACH(p, team, r, e, some) {
         uint32_t was[INDICES_AT_ONCE];
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
             const uint32_t at = (uint32_t)some.index[i] - w->first, bit = 1u << (at % 32);
             was[i] = bit;
-            if (window_has(w, r, some.index[i]))
+            if (at < w->live)
                 was[i] = atomicOr(&team->bitmap[at / 32], bit) & bit;
         }
-        for (int32_t i = 0; i < INDICES_AT_ONCE; i++)
+        for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
+            const uint32_t bucket = ((uint32_t)some.index[i] - w->first) / FILL_BUCKET_COLUMNS;
             if (!was[i])
-                atomicAdd(
-                    &team->buckets[((uint32_t)some.index[i] - w->first) / FILL_BUCKET_COLUMNS], 1u);
+                atomicAdd(&team->counts[bucket / 4], 1u << bucket % 4 * 8);
+        }
     }
 }
 
 /* Turns counts of buckets into sums over all before, from `sum` on; answers that behind them. A thread has
- * an odd number of neighbours, which lie in other banks than those of other lanes. */
+ * an odd number of neighbouring fours, which lie in other banks than those of other lanes. */
 static __device__ __forceinline__ uint32_t buckets_sum(const struct team *team, int32_t buckets,
                                                        uint32_t sum) {
-    const int32_t each = (buckets + team->threads - 1) / team->threads | 1;
+    const int32_t fours = (buckets + 3) / 4;
+    const int32_t each = (fours + team->threads - 1) / team->threads | 1;
     const int32_t begin = team->thread * each;
-    const int32_t end = begin + each < buckets ? begin + each : buckets;
+    const int32_t end = begin + each < fours ? begin + each : fours;
     uint32_t own = 0;
+    FILL_ROLLED
     for (int32_t i = begin; i < end; i++)
-        own += team->buckets[i];
-    const uint64_t through = warp_sums(own);
+        own = __dp4a(team->counts[i], 0x01010101u, own);
+    const uint32_t through = warp_sums_32(own);
     const struct team_sums sums =
         team_sums_of(team, __shfl_sync(TEAM_LANES, through, 31), team->runs);
-    uint32_t before = sum + (uint32_t)(sums.before + through) - own;
+    uint32_t before = sum + (uint32_t)sums.before + through - own;
+    FILL_ROLLED
     for (int32_t i = begin; i < end; i++) {
-        const uint32_t count = team->buckets[i];
-        team->buckets[i] = before;
-        before += count;
+        const uint32_t four = team->counts[i];
+        const uint32_t one = before + (four & 255), two = one + (four >> 8 & 255),
+                       three = two + (four >> 16 & 255);
+        ((int4 *)(void *)team->buckets)[i] =
+            make_int4((int32_t)before, (int32_t)one, (int32_t)two, (int32_t)three);
+        before = three + (four >> 24);
     }
     return sum + (uint32_t)sums.all;
 }
 
 /* Columns of the row before the one at place `at` of a window. */
 static __device__ __forceinline__ uint32_t window_place(const struct team *team, uint32_t at) {
-    const int4 four = ((const int4 *)(const void *)team->bitmap)[at / FILL_BUCKET_COLUMNS];
-    const uint32_t words[FILL_BUCKET] = {(uint32_t)four.x, (uint32_t)four.y, (uint32_t)four.z,
-                                         (uint32_t)four.w};
-    uint32_t place = team->buckets[at / FILL_BUCKET_COLUMNS];
-    for (uint32_t i = 0; i < FILL_BUCKET; i++)
-        place += (uint32_t)__popc(words[i] & ~fill_bits_from(at % FILL_BUCKET_COLUMNS, 32 * i));
-    return place;
+    const uint32_t bucket = at / FILL_BUCKET_COLUMNS, word = at / 32 % FILL_BUCKET;
+    const int4 four = ((const int4 *)(const void *)team->bitmap)[bucket];
+    const int32_t words[FILL_BUCKET] = {four.x, four.y, four.z, four.w};
+    int32_t own = words[0];
+    uint32_t place = team->buckets[bucket];
+    for (uint32_t i = 1; i < FILL_BUCKET; i++) {
+        place += i <= word ? (uint32_t)__popc((uint32_t)words[i - 1]) : 0;
+        own = i <= word ? words[i] : own;
+    }
+    return place + (uint32_t)__popc((uint32_t)own & ((1u << at % 32) - 1));
 }
 
-/* Puts the window's columns in their places. Equal ones have the same. */
-static __device__ __forceinline__ void
-window_take(const struct team *team, const struct row_under_way *r, const struct window *w,
-            const struct some_indices *held, int32_t *columns) {
+/* Writes column number `place` of a row without a cut: all its tiles list it there. */
+static __device__ __forceinline__ void row_write(const struct fill_params *p,
+                                                 const struct row_under_way *r, uint32_t place,
+                                                 int32_t column) {
+    struct list_run *to = p->arrays.full + r->first + place;
+    if (r->tokens) {
+        run_store(to, column, 1);
+        return;
+    }
+    const int32_t width = (int32_t)p->shape.block_kv, key = column * width;
+    const int32_t count = (int32_t)fill_least(width, r->length - key);
+    run_store(to, key, count);
     FILL_ROLLED
-    INDICES_EACH(team, r, e) {
-        const struct some_indices some = indices_some(team, r, e, held);
-        for (int32_t i = 0; i < INDICES_AT_ONCE; i++)
-            if (window_has(w, r, some.index[i]))
-                columns[window_place(team, (uint32_t)some.index[i] - w->first)] = some.index[i];
+    for (uint32_t tile = 1; tile < r->tiles; tile++)
+        run_store(to += r->claim, key, count);
+}
+
+/* Puts the window's columns in their places. Equal ones have the same. Without room for them they are written there. */
+static __device__ __forceinline__ void
+window_take(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
+            const struct window *w, struct some_indices some, int32_t *columns) {
+    INDICES_EACH(p, team, r, e, some) {
+        for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
+            if (!window_has(w, some.index[i]))
+                continue;
+            const uint32_t place = window_place(team, (uint32_t)some.index[i] - w->first);
+            if (columns)
+                columns[place] = some.index[i];
+            else
+                row_write(p, r, place, some.index[i]);
+        }
     }
 }
 
 /* Leaves zeros. */
-static __device__ __forceinline__ void window_clear(const struct team *team,
-                                                    const struct row_under_way *r,
-                                                    const struct window *w,
-                                                    const struct some_indices *held) {
-    FILL_ROLLED
-    INDICES_EACH(team, r, e) {
-        const struct some_indices some = indices_some(team, r, e, held);
+static __device__ __forceinline__ void
+window_clear(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
+             const struct window *w, struct some_indices some) {
+    INDICES_EACH(p, team, r, e, some) {
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++)
-            if (window_has(w, r, some.index[i]))
+            if (window_has(w, some.index[i]))
                 team->bitmap[((uint32_t)some.index[i] - w->first) / 32] = 0;
     }
-    for (int32_t i = team->thread; i < w->buckets; i += team->threads)
-        team->buckets[i] = 0;
+    for (int32_t i = team->thread; 4 * i < w->buckets; i += team->threads)
+        team->counts[i] = 0;
 }
 
-/* Puts the row's columns in order; answers how many there are. */
+/* Puts the row's columns in order; answers how many there are. columns: NULL where they are written at once. */
 static __device__ __forceinline__ uint32_t indices_sort(const struct fill_params *p,
                                                         const struct team *team,
                                                         const struct row_under_way *r,
@@ -195,17 +229,17 @@ static __device__ __forceinline__ uint32_t indices_sort(const struct fill_params
     for (w.first = 0; w.first < r->blocks; w.first += w.columns) {
         const uint32_t left = r->blocks - w.first;
         const int last = left <= w.columns;
-        w.buckets =
-            (int32_t)(((last ? left : w.columns) + FILL_BUCKET_COLUMNS - 1) / FILL_BUCKET_COLUMNS);
-        window_set(team, r, &w, held);
+        w.live = last ? left : w.columns;
+        w.buckets = (int32_t)((w.live + FILL_BUCKET_COLUMNS - 1) / FILL_BUCKET_COLUMNS);
+        window_set(p, team, r, &w, *held);
         team_wait(team);
         taken = buckets_sum(team, w.buckets, taken);
         team_wait(team);
-        window_take(team, r, &w, held, columns);
+        window_take(p, team, r, &w, *held, columns);
         team_wait(team);
         if (last && !again)
             break;
-        window_clear(team, r, &w, held);
+        window_clear(p, team, r, &w, *held);
         if (last)
             break;
         team_wait(team);
@@ -272,40 +306,89 @@ columns_write(const struct fill_params *p, const struct team *team, const struct
     t->band += (at->full - at->live) + (at->live_end - at->full_end);
 }
 
-/* Block row `row` of a list. Where columns find no room in shared memory, they stand in the upper half of
- * the first tile's places for runs; that tile is written last. */
-static __device__ __forceinline__ void indices_fill(const struct fill_params *p,
-                                                    const struct team *team, int64_t list,
-                                                    int64_t row, int cut, int fresh, int again,
-                                                    int odd) {
+/* Writes a row's tiles from its columns, the first one last: columns may stand over its places. */
+static __device__ __forceinline__ void tiles_cut(const struct fill_params *p,
+                                                 const struct team *team,
+                                                 const struct row_under_way *r,
+                                                 const int32_t *columns, uint32_t n, int over) {
     const struct fill_shape *s = &p->shape;
-    const int64_t begin = row * s->row_tiles, end = fill_least(begin + s->row_tiles, s->tiles);
-    struct row_under_way r = row_begin(p, list, row, 0, team->thread == 0);
-    const struct some_indices held = indices_load(team, &r, (uint32_t)team->thread);
-    if (fresh)
-        window_begin(p, team);
-    r.cut = cut;
-    row_check(p, &r, team->thread == 0);
-    uint32_t listed;
-    const int ordered = indices_ordered(team, &r, &held, row_end_place(p, odd), &listed);
-    const int staged = p->stage != 0;
-    int32_t *place = staged ? team->stage : (int32_t *)(void *)(p->arrays.full + r.first) + r.claim;
-    const uint32_t n = ordered ? listed : indices_sort(p, team, &r, &held, place, again);
-    const int32_t *columns = ordered ? r.index : place;
-    for (int64_t tile = end - 1; tile >= begin; tile--) {
-        struct tile_under_way t = tile_begin(p, &r, tile, tile - begin);
-        struct fill_columns at;
-        at.live = at.full = 0, at.full_end = at.live_end = n;
-        if (cut)
-            at = columns_of(&t.columns, columns, n);
+    for (uint32_t of_row = r->tiles; of_row--;) {
+        const int64_t tile = r->tile + (int64_t)of_row;
+        struct tile_under_way t = tile_begin(p, r, tile, of_row);
+        const struct fill_columns at = columns_of(&t.columns, columns, n);
         const int64_t full = t.full, band = t.band;
-        columns_write(p, team, &r, &t, &at, columns, !ordered && !staged);
+        columns_write(p, team, r, &t, &at, columns, over);
         int64_t keys = at.live_end - at.live;
         if (s->block_kv > 1 || t.band > band) /* each thread knows its own */
-            keys = tile_sums(team, &t, (end - tile) % 2 ? team->keys : team->runs);
+            keys = tile_sums(team, &t, of_row % 2 ? team->keys : team->runs);
         if (team->thread == 0)
-            tile_end(&p->arrays, list * s->tiles + tile, full, band, &t, keys);
+            tile_end(&p->arrays, r->list * s->tiles + tile, full, band, &t, keys);
     }
+}
+
+/* Writes columns number `at` and `at` + 1 of a row without a cut, those below n. */
+static __device__ __forceinline__ void row_write_pair(const struct fill_params *p,
+                                                      const struct row_under_way *r, uint32_t at,
+                                                      uint32_t n, int32_t one, int32_t two) {
+    if (r->tokens && p->pairs && at + 1 < n) {
+        *(int4 *)(void *)(p->arrays.full + r->first + at) = make_int4(one, 1, two, 1);
+        return;
+    }
+    if (at < n)
+        row_write(p, r, at, one);
+    if (at + 1 < n)
+        row_write(p, r, at + 1, two);
+}
+
+static __device__ __forceinline__ void row_write_ordered(const struct fill_params *p,
+                                                         const struct team *team,
+                                                         const struct row_under_way *r, uint32_t n,
+                                                         struct some_indices some) {
+    INDICES_EACH(p, team, r, e, some) {
+        for (int32_t i = 0; i < INDICES_AT_ONCE; i += 2)
+            row_write_pair(p, r, index_at(team, e, i), n, some.index[i], some.index[i + 1]);
+    }
+}
+static __device__ __forceinline__ void row_write_staged(const struct fill_params *p,
+                                                        const struct team *team,
+                                                        const struct row_under_way *r, uint32_t n,
+                                                        const int32_t *columns) {
+    FILL_ROLLED
+    for (uint32_t at = (uint32_t)(2 * team->thread); at < n; at += (uint32_t)(2 * team->threads)) {
+        const int2 two = *(const int2 *)(const void *)(columns + at);
+        row_write_pair(p, r, at, n, two.x, two.y);
+    }
+}
+
+/* A block row. With a cut, and where columns find no room in shared memory, they stand in the upper half of the first
+ * tile's places for runs. */
+static __device__ __forceinline__ void indices_fill(const struct fill_params *p,
+                                                    const struct team *team,
+                                                    struct row_under_way *r, int again, int odd) {
+    const int64_t width = r->tokens ? 1 : p->shape.block_kv;
+    row_read(p, r, 0);
+    const struct some_indices held = indices_load(p, team, r, (uint32_t)(2 * team->thread));
+    row_check(p, r, team->thread == 0);
+    uint32_t n;
+    int last; /* column, which may be shorter */
+    const int ordered = indices_ordered(p, team, r, held, team->ends + odd, &n, &last);
+    int32_t *columns = p->stage ? team->stage : 0;
+    if (r->cut && !columns)
+        columns = (int32_t *)(void *)(p->arrays.full + r->first) + r->claim;
+    if (!ordered)
+        n = indices_sort(p, team, r, &held, columns, again);
+    if (r->cut) {
+        tiles_cut(p, team, r, ordered ? r->index : columns, n, !ordered && !p->stage);
+        return;
+    }
+    int64_t keys = n * width;
+    if (width > 1 && team_any(team, last))
+        keys -= r->blocks * width - r->length;
+    tiles_end(p, team, r, n, keys);
+    if (ordered)
+        row_write_ordered(p, team, r, n, held);
+    else if (columns)
+        row_write_staged(p, team, r, n, columns);
 }
 
 #endif

@@ -4,11 +4,24 @@
 
 #include "fill/places.cuh"
 
-/* Keys of unit u. */
-static __device__ __forceinline__ int64_t unit_keys(const struct fill_params *p, int64_t u) {
-    const int64_t tiles = p->shape.tiles;
-    const int64_t T = p->list_packs == 1 ? u : u / tiles / p->list_packs * tiles + u % tiles;
-    return p->arrays.keys[T];
+/* A unit's heads and tile of a list. */
+struct unit_place {
+    uint32_t packed, tile;
+};
+static __device__ __forceinline__ struct unit_place unit_at(const struct fill_params *p,
+                                                            uint32_t u) {
+    const uint32_t tiles = (uint32_t)p->shape.tiles, packed = fill_quotient(u, tiles);
+    struct unit_place at;
+    at.packed = packed, at.tile = u - packed * tiles;
+    return at;
+}
+
+/* Where a unit's keys stand. */
+static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_params *p,
+                                                           uint32_t u) {
+    const struct unit_place at = unit_at(p, u);
+    const uint32_t list = fill_quotient(at.packed, (uint32_t)p->list_packs);
+    return p->arrays.keys + (int64_t)list * (uint32_t)p->shape.tiles + at.tile;
 }
 
 /* What a unit adds to places: parts more than one, and in the low half whether there are any. Sums stay
@@ -17,104 +30,89 @@ static __device__ __forceinline__ uint64_t parts_added(int32_t parts) {
     return (uint64_t)(uint32_t)(parts - 1) << 32 | (uint64_t)(parts > 1);
 }
 
-/* A unit under way: its first item, its parts, and their first slot. */
-struct unit_under_way {
-    int64_t item, slot;
-    int32_t packed, tile, parts;
-};
-
-static __device__ __forceinline__ void item_write(const struct fill_params *p,
-                                                  const struct unit_under_way *unit, int32_t part) {
-    struct work_item *item = &p->items[unit->item + part];
-    item->batch_head = unit->packed;
-    item->tile = unit->tile;
-    item->part = part;
-    item->parts = unit->parts;
-    item->slot = unit->parts > 1 ? unit->slot + part : -1;
+/* Parts more than one of the units before one, of a sum. */
+static __device__ __forceinline__ uint32_t sum_more(uint64_t sum) {
+    return (uint32_t)(sum >> 32);
 }
 
-static __device__ __forceinline__ struct unit_under_way unit_from(const struct unit_under_way *unit,
-                                                                  int32_t lane) {
-    struct unit_under_way its;
-    its.item = __shfl_sync(TEAM_LANES, unit->item, lane);
-    its.slot = __shfl_sync(TEAM_LANES, unit->slot, lane);
-    its.packed = __shfl_sync(TEAM_LANES, unit->packed, lane);
-    its.tile = __shfl_sync(TEAM_LANES, unit->tile, lane);
-    its.parts = __shfl_sync(TEAM_LANES, unit->parts, lane);
-    return its;
+static __device__ __forceinline__ void combine_write(const struct fill_params *p, uint32_t u,
+                                                     int32_t parts, uint64_t before) {
+    const struct unit_place at = unit_at(p, u);
+    struct combine_item *combine = &p->combines[(uint32_t)before];
+    combine->batch_head = (int32_t)at.packed;
+    combine->tile = (int32_t)at.tile;
+    combine->parts = parts;
+    combine->first_slot = sum_more(before) + (uint32_t)before; /* as many as parts of split tiles */
 }
 
-/* Writes items of the units of a warp's lanes, those with parts being the first; `before` is the sum over
- * the units before a lane's. Where units are split, each lane takes every 32nd item and searches whose it
- * is. */
-static __device__ __forceinline__ void units_write(const struct fill_params *p, int64_t u,
-                                                   int32_t parts, uint64_t before) {
-    const int64_t more = (int64_t)(before >> 32), split = (int64_t)(before & UINT32_MAX);
-    const int32_t lane = (int32_t)threadIdx.x % 32;
-    const int32_t units = __popc(__ballot_sync(TEAM_LANES, parts > 0));
-    struct unit_under_way unit;
-    unit.packed = (int32_t)(u / p->shape.tiles);
-    unit.tile = (int32_t)(u - unit.packed * p->shape.tiles);
-    unit.parts = parts, unit.item = u + more;
-    unit.slot = more + split; /* as many as parts of split tiles */
-    if (!__any_sync(TEAM_LANES, parts > 1)) {
-        if (parts)
-            item_write(p, &unit, 0);
-        return;
-    }
-    if (parts > 1) {
-        struct combine_item *combine = &p->combines[split];
-        combine->batch_head = unit.packed;
-        combine->tile = unit.tile;
-        combine->parts = parts;
-        combine->first_slot = unit.slot;
-    }
-    const int32_t first = (int32_t)(unit.item - __shfl_sync(TEAM_LANES, unit.item, 0));
-    const int32_t items = __shfl_sync(TEAM_LANES, first + parts, units - 1);
-    for (int32_t item = lane; item - lane < items; item += 32) {
-        int32_t from = 0;
-        for (int32_t step = 16; step; step /= 2)
-            from += __shfl_sync(TEAM_LANES, first, from + step) <= item ? step : 0;
-        const struct unit_under_way its = unit_from(&unit, from);
-        const int32_t part = item - __shfl_sync(TEAM_LANES, first, from);
-        if (item < items)
-            item_write(p, &its, part);
+/* Writes the items of units first ... first + n - 1: a thread takes an item, and searches whose it is. sums: over the
+ * units before each of these; after: over all of them. */
+static __device__ __forceinline__ void items_of_units(const struct fill_params *p,
+                                                      const struct team *team, uint32_t first,
+                                                      uint32_t n, const unsigned long long *sums,
+                                                      uint64_t after) {
+    const uint32_t more = sum_more(sums[0]), items = n + sum_more(after) - more;
+    const uint32_t steps = n <= 1 || items == n ? 0
+                           : n <= FILL_FEW      ? FILL_FEW / 2
+                                                : FILL_THREADS / 2;
+    FILL_ROLLED
+    for (uint32_t i = (uint32_t)team->thread; i < items; i += (uint32_t)team->threads) {
+        uint32_t unit = items == n ? i : 0; /* the last whose first item is not behind this one */
+        for (uint32_t step = steps; step; step /= 2)
+            if (unit + step < n && unit + step + sum_more(sums[unit + step]) - more <= i)
+                unit += step;
+        const uint64_t sum = sums[unit], next = unit + 1 < n ? sums[unit + 1] : after;
+        const struct unit_place at = unit_at(p, first + unit);
+        const uint32_t part = i - (unit + sum_more(sum) - more);
+        const uint32_t parts = 1 + sum_more(next) - sum_more(sum);
+        struct work_item *item = &p->items[first + more + i];
+        item->batch_head = (int32_t)at.packed;
+        item->tile = (int32_t)at.tile;
+        item->part = (int32_t)part;
+        item->parts = (int32_t)parts;
+        item->slot = parts > 1 ? (int64_t)sum_more(sum) + (uint32_t)sum + part : -1;
     }
 }
 
-/* Adds up what all thread blocks over block rows have counted: a lane reads one number of every eighth. */
-static __device__ __forceinline__ void tallies_add(const struct fill_params *p) {
+/* Of what all thread blocks over block rows have counted: a lane reads one number of every eighth. */
+static __device__ __forceinline__ uint64_t tallies_read(const struct fill_params *p) {
     const uint64_t *of = (const uint64_t *)(const void *)p->tallies;
-    const int32_t lane = (int32_t)threadIdx.x % 32;
     uint64_t sum = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < TALLIES * p->blocks; i += (int32_t)blockDim.x)
         sum += of[i];
+    return sum;
+}
+static __device__ __forceinline__ void tallies_add(uint64_t sum) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
     for (int32_t step = 16; step >= TALLIES; step /= 2)
         sum += __shfl_xor_sync(TEAM_LANES, sum, step);
     if (lane < TALLIES)
         tally_add((enum tally)lane, sum);
 }
 
-/* Today's lengths; those that cannot be are faults. */
+/* Today's lengths, by a warp; those that cannot be are faults. */
 static __device__ __forceinline__ void lengths_write(const struct fill_params *p) {
-    int64_t faults = 0;
-    for (int64_t b = threadIdx.x; b < p->shape.batches; b += blockDim.x)
+    uint32_t faults = 0;
+    FILL_ROLLED
+    for (int32_t b = (int32_t)threadIdx.x % 32; b < p->shape.batches; b += 32) {
+        int64_t wrong = 0;
         p->arrays.lengths[b] = p->lengths
-                                   ? fill_length(p->lengths[b], (int32_t)p->shape.n_kv, &faults)
+                                   ? fill_length(p->lengths[b], (int32_t)p->shape.n_kv, &wrong)
                                    : (int32_t)p->shape.n_kv;
-    tally_warp(TALLY_FAULTS, (uint64_t)faults);
+        faults += (uint32_t)wrong;
+    }
+    tally_warp(TALLY_FAULTS, faults);
 }
 
-/* The header, from the tally and the sum over all units. */
-static __device__ __forceinline__ void header_write(const struct fill_params *p, uint64_t added) {
-    const int64_t more = (int64_t)(added >> 32), split = (int64_t)(added & UINT32_MAX);
-    uint64_t *words = (uint64_t *)(void *)p->header;
+/* The header, from the tally and the sum over all units. The last thread has no item to write, mostly. */
+static __device__ __forceinline__ void header_write(const struct fill_params *p,
+                                                    const struct team *team, uint64_t added) {
+    const uint32_t more = sum_more(added), split = (uint32_t)added;
     struct fill_header *h = p->header;
-    for (int32_t i = (int32_t)threadIdx.x; i < (int32_t)(TESS_REPORT_SIZE / sizeof *words);
-         i += (int32_t)blockDim.x)
-        words[i] = 0;
-    __syncthreads();
-    if (threadIdx.x)
+    const int32_t spare = (int32_t)(sizeof *h / 8) + team->thread;
+    if (spare < (int32_t)(TESS_REPORT_SIZE / 8))
+        ((uint64_t *)(void *)h)[spare] = 0;
+    if (team->thread + 1 < team->threads)
         return;
     h->magic = FILL_MAGIC;
     h->layout = p->layout;
@@ -124,58 +122,102 @@ static __device__ __forceinline__ void header_write(const struct fill_params *p,
     h->items = p->units + more;
     h->pairs = (int64_t)tally_of(TALLY_PAIRS) * p->list_heads;
     h->combines = split;
-    h->slots = more + split;
+    h->slots = (int64_t)more + split;
     h->unit_keys = h->keys * p->list_packs;
 }
 
-/* Items of units begin ... end - 1, and where these are the last the header. keys_ahead: of the thread's
- * first unit. The tally is complete but for lengths. */
-static __device__ __forceinline__ void items_write(const struct fill_params *p, int64_t begin,
-                                                   int64_t end, int64_t keys_ahead) {
-    const int last = end == p->units;
-    uint64_t before = 0, all;
-    const int64_t keys = (int64_t)tally_of(TALLY_KEYS) * p->list_packs;
-    const int64_t share = fill_share(&p->splits, keys + p->units * p->splits.item);
-    if (last)
-        lengths_write(p);
-    for (int64_t u = threadIdx.x; u < begin; u += blockDim.x)
-        before += parts_added(fill_parts(&p->splits, unit_keys(p, u), share));
-    if (begin)
-        block_sums(before, fill_shared, &before);
-    for (int64_t first = begin; first < end; first += blockDim.x) {
-        const int64_t u = first + threadIdx.x;
-        const int64_t its_keys = first == begin || u >= end ? keys_ahead : unit_keys(p, u);
-        const int32_t parts = u < end ? fill_parts(&p->splits, its_keys, share) : 0;
-        const uint64_t added = parts ? parts_added(parts) : 0;
-        const uint64_t through = block_sums(added, fill_shared, &all);
-        units_write(p, u, parts, before + through - added);
-        before += all;
-    }
-    if (last)
-        header_write(p, before);
+/* Whether each warp sums over all units by itself. */
+static __device__ __forceinline__ int units_few(const struct fill_params *p) {
+    return gridDim.x == 1 && p->units <= FILL_FEW;
 }
 
-/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. */
+/* Items of units begin ... end - 1; answers the sum over all before `end`. keys: of the thread's first unit, its warp's
+ * lanes having all where these are few; total: of all units. */
+static __device__ __forceinline__ uint64_t items_write(const struct fill_params *p,
+                                                       const struct team *team, uint32_t begin,
+                                                       uint32_t end, int64_t keys, int64_t total) {
+    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* who sums */
+    const int64_t share = fill_share(&p->splits, total + p->units * p->splits.item);
+    unsigned long long *sums =
+        fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)of.thread); /* its own */
+    uint64_t before = 0, all;
+    FILL_ROLLED
+    for (uint32_t u = threadIdx.x; u < begin; u += (uint32_t)team->threads)
+        before += parts_added(fill_parts(&p->splits, *unit_keys(p, u), share));
+    if (begin)
+        thread_sums(&of, before, &before);
+    FILL_ROLLED
+    for (uint32_t first = begin; first < end; first += (uint32_t)of.threads) {
+        const uint32_t u = first + (uint32_t)of.thread;
+        if (first > begin && u < end)
+            keys = *unit_keys(p, u);
+        const int32_t parts = u < end ? fill_parts(&p->splits, keys, share) : 0;
+        const uint64_t added = parts ? parts_added(parts) : 0;
+        const uint64_t its = before + thread_sums(&of, added, &all) - added;
+        before += all;
+        sums[of.thread] = its;
+        if (parts > 1 && of.thread == (int32_t)threadIdx.x)
+            combine_write(p, u, parts, its);
+        team_wait(&of);
+        items_of_units(p, team, first, (uint32_t)fill_least(end - first, of.threads), sums, before);
+        team_wait(&of); /* the sums have been read */
+    }
+    return before;
+}
+
+/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. Of few units a
+ * warp knows all, and waits for no other. */
 static __global__ void __launch_bounds__(FILL_THREADS)
     fill_items(const __grid_constant__ struct fill_params p) {
-    const int64_t begin = (int64_t)blockIdx.x * p.items_chunk;
-    const int64_t end = fill_least(begin + p.items_chunk, p.units), u = begin + threadIdx.x;
+    const int64_t chunk = blockIdx.x * p.items_chunk;
+    const uint32_t begin = (uint32_t)chunk,
+                   end = (uint32_t)fill_least(chunk + p.items_chunk, p.units);
+    const struct team team = team_first((int32_t)blockDim.x);
+    const int few = units_few(&p);
+    const uint32_t u = begin + threadIdx.x % (few ? 32 : blockDim.x);
     fill_fetch(&p);
     tally_begin();
+    const int64_t *const of = unit_keys(&p, u < end ? u : begin);
     fill_wait();
-    const int64_t keys = u < end ? unit_keys(&p, u) : 0;
-    tallies_add(&p);
-    __syncthreads();
-    items_write(&p, begin, end, keys);
+    const int64_t keys = u < end ? *of : 0;
+    const uint64_t tallies = tallies_read(&p);
+    int64_t total = few ? (int64_t)warp_sum((uint64_t)keys) : 0;
+    if (!few) {
+        tallies_add(tallies);
+        __syncthreads();
+        total = (int64_t)tally_of(TALLY_KEYS) * p.list_packs;
+    }
+    const uint64_t added = items_write(&p, &team, begin, end, keys, total);
+    if (few) {
+        tallies_add(tallies);
+        __syncthreads();
+    }
+    if (end == p.units)
+        header_write(&p, &team, added);
 }
 
-/* What a thread block over block rows ends with: its tally or, where it is the only one, items. */
+/* What a thread block over block rows ends with: its tally or, where it is the only one, items; of few units by a warp.
+ * The last warp has no tiles to tell of, mostly. */
 static __device__ __forceinline__ void rows_end(const struct fill_params *p) {
+    const int few = units_few(p);
+    const struct team team = team_first(few ? 32 : (int32_t)blockDim.x);
+    if (blockIdx.x == 0 && threadIdx.x + 32 >= blockDim.x)
+        lengths_write(p);
     __syncthreads();
-    if (gridDim.x == 1)
-        items_write(p, 0, p->units, threadIdx.x < p->units ? unit_keys(p, threadIdx.x) : 0);
-    else if (threadIdx.x < TALLIES)
-        ((uint64_t *)&p->tallies[blockIdx.x])[threadIdx.x] = fill_shared[64 + threadIdx.x];
+    if (gridDim.x > 1) {
+        if (threadIdx.x < TALLIES)
+            ((uint64_t *)&p->tallies[blockIdx.x])[threadIdx.x] = fill_shared[64 + threadIdx.x];
+        return;
+    }
+    if (few && threadIdx.x >= 32)
+        return;
+    int64_t keys = 0;
+    if (threadIdx.x < p->units)
+        keys = few && p->list_packs == 1 ? (int64_t)fill_shared[FILL_SUMS - FILL_FEW + threadIdx.x]
+                                         : *unit_keys(p, threadIdx.x);
+    const uint64_t added = items_write(p, &team, 0, (uint32_t)p->units, keys,
+                                       (int64_t)tally_of(TALLY_KEYS) * p->list_packs);
+    header_write(p, &team, added);
 }
 
 #endif

@@ -9,8 +9,9 @@
 static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
                                           const struct fill_params *p, cudaStream_t stream) {
     static void (*const kernels[FILL_KERNELS])(const struct fill_params) = {
-        fill_claims,    fill_places,        fill_rows_indices, fill_rows_indices_cut,
-        fill_rows_bits, fill_rows_bits_cut, fill_range_tiles,  fill_items};
+        fill_claims,        fill_places,           fill_rows_tokens,
+        fill_rows_indices,  fill_rows_indices_cut, fill_rows_bits,
+        fill_rows_bits_cut, fill_range_tiles,      fill_items};
     const void *kernel = (const void *)kernels[launch->kernel];
     const cudaError_t code =
         launch->shared <= FILL_SURE_SHARED

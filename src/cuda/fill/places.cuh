@@ -46,24 +46,15 @@ static __device__ __forceinline__ int64_t row_claim(const struct fill_params *p,
     return fill_claim(ends[0], ends[1], p->shape.capacity, &told_later, &told_later);
 }
 
-/* Sum over the thread block's threads before this one, and it; *all: over all. `place`: [32]. */
-static __device__ __forceinline__ uint64_t block_sums(uint64_t x, unsigned long long *place,
-                                                      uint64_t *all) {
-    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32;
-    const int32_t warps = (int32_t)blockDim.x / 32;
-    const uint64_t through = warp_sums(x);
-    if (warps == 1) {
-        *all = __shfl_sync(TEAM_LANES, through, 31);
-        return through;
-    }
-    __syncthreads(); /* the sums before have been read */
-    if (lane == 31)
-        place[warp] = through;
-    __syncthreads();
-    const uint64_t of_warps = warp_sums(lane < warps ? place[lane] : 0);
-    const uint64_t own = __shfl_sync(TEAM_LANES, through, 31);
-    *all = __shfl_sync(TEAM_LANES, of_warps, 31);
-    return __shfl_sync(TEAM_LANES, of_warps, warp) - own + through;
+/* Sum over the team's threads before this one, and it; *all: over all. */
+static __device__ __forceinline__ uint64_t thread_sums(const struct team *team, uint64_t x,
+                                                       uint64_t *all) {
+    const uint64_t through = warp_sums(x), own = __shfl_sync(TEAM_LANES, through, 31);
+    if (team->threads > 32)
+        __syncthreads(); /* the sums before have been read */
+    const struct team_sums sums = team_sums_of(team, own, team->runs);
+    *all = sums.all;
+    return sums.before + through;
 }
 
 /* place[0 ... rows], by chunks of rows: each thread block sums what lies before its own by itself. */
@@ -72,17 +63,18 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     const int64_t rows = p.shape.batch * p.shape.heads * p.shape.rows;
     const int64_t begin = (int64_t)blockIdx.x * p.place_chunk;
     const int64_t end = fill_least(begin + p.place_chunk, rows);
+    const struct team team = team_first((int32_t)blockDim.x);
     uint64_t before = 0, all;
     fill_wait();
     for (int64_t row = threadIdx.x; row < begin; row += blockDim.x)
         before += (uint64_t)row_claim(&p, row);
-    block_sums(before, fill_shared, &before);
+    thread_sums(&team, before, &before);
     if (begin == 0 && threadIdx.x == 0)
         p.arrays.place[0] = 0;
     for (int64_t first = begin; first < end; first += blockDim.x) {
         const int64_t row = first + threadIdx.x;
         const uint64_t claim = row < end ? (uint64_t)row_claim(&p, row) : 0;
-        const uint64_t through = before + block_sums(claim, fill_shared, &all);
+        const uint64_t through = before + thread_sums(&team, claim, &all);
         if (row < end)
             p.arrays.place[row + 1] = (int64_t)through;
         before += all;

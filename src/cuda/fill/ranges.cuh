@@ -46,7 +46,7 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
     int32_t range[FILL_RANGES][2], n = (int32_t)s->capacity;
     struct tile_under_way t;
     if (of_row == 0)
-        place_padded(p, given, b, shared);
+        place_padded(p, (uint32_t)given, (uint32_t)b);
     if (p->counts)
         n = fill_count(p->counts[given], n, &faults, &overflows);
     n = fill_ranges(p->indices + 2 * given * s->capacity, n, length, range);

@@ -7,13 +7,16 @@
 
 #include "fill/items.cuh"
 
-/* A block row under way. Columns are below 2^31. */
+/* A block row under way. Columns are below 2^31, and so are block rows over all lists. */
 struct row_under_way {
-    int cut; /* known when the kernel is compiled */
+    int cut, tokens; /* known when the kernel is compiled */
     const int32_t *index;
-    const uint64_t *bits; /* 64-bit words */
-    uint32_t n;           /* indices to look at */
-    uint32_t blocks;      /* that there are today */
+    const uint64_t *bits;  /* 64-bit words */
+    uint32_t list, row;    /* over all lists, and of the list */
+    uint32_t tile, tiles;  /* of the list its first one, and how many */
+    uint32_t batch, given; /* the problem's; the row's number over the lists that are given */
+    uint32_t n;            /* indices to look at */
+    uint32_t blocks;       /* that there are today */
     int32_t length;
     int64_t claim, first; /* places of a tile's runs; where those of the first tile begin */
     int64_t faults, overflows;
@@ -28,61 +31,87 @@ struct tile_under_way {
     uint64_t masked; /* pairs of these that no row lists, negative */
 };
 
-/* The places of a padded row, of which the first batch's lists tell all. */
-static __device__ __forceinline__ void place_padded(const struct fill_params *p, int64_t given,
-                                                    int64_t b, int shared) {
-    const int64_t capacity = p->shape.capacity;
-    if (shared && b)
-        return;
-    if (given == 0)
-        p->arrays.place[0] = 0;
-    p->arrays.place[given + 1] = (given + 1) * capacity;
+/* Whether the first batch's lists are all that is given. */
+static __device__ __forceinline__ int rows_shared(const struct fill_shape *s) {
+    return s->batch == 1 && s->batches > 1;
 }
 
-/* Finds row `row` of a list. The length is not looked at before row_check, so that loads of indices do not
- * wait for it; for a count they do. */
+/* Block row i over all lists, as far as the plan says: nothing is read. */
 static __device__ __forceinline__ struct row_under_way
-row_begin(const struct fill_params *p, int64_t list, int64_t row, int of_bits, int teller) {
+row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits, int tokens) {
     const struct fill_shape *s = &p->shape;
-    const int64_t b = list / s->heads, lists = s->batch * s->heads;
-    const int shared = s->batch == 1 && s->batches > 1;
-    const int padded = !of_bits && s->form == TESS_INDICES;
-    const int64_t given = (shared ? list - b * s->heads : list) * s->rows + row;
-    const int64_t entries = s->capacity * (padded ? lists * s->rows : 1);
+    const uint32_t rows = (uint32_t)s->rows, heads = (uint32_t)s->heads;
     struct row_under_way r;
-    r.faults = r.overflows = 0;
-    r.length = p->lengths ? p->lengths[b] : (int32_t)s->n_kv;
-    r.index = p->indices, r.bits = 0;
-    int64_t begin = given * s->capacity, end = begin + s->capacity;
-    if (!padded)
-        begin = p->arrays.place[given], end = p->arrays.place[given + 1];
-    else if (teller)
-        place_padded(p, given, b, shared);
-    r.claim = end > entries ? 0 : end - begin;
-    r.first = r.claim ? ((shared ? b * entries : 0) + begin) * s->row_tiles : 0;
-    r.n = (uint32_t)r.claim;
-    if (of_bits) {
-        r.bits = p->bits + given * bits_words(s);
-    } else if (!padded) {
-        const int64_t *ends = row_ends(p, given);
-        fill_claim(ends[0], ends[1], s->capacity, &r.faults, &r.overflows);
-        r.index += r.claim ? ends[0] : 0;
-    } else {
-        r.index += begin;
-        if (p->counts)
-            r.n = (uint32_t)fill_count(p->counts[given], (int32_t)r.n, &r.faults, &r.overflows);
+    r.cut = cut, r.tokens = tokens;
+    r.list = fill_quotient(i, rows);
+    r.row = i - r.list * rows;
+    r.tile = r.row, r.tiles = 1;
+    if (!tokens) {
+        r.tile *= (uint32_t)s->row_tiles;
+        r.tiles = (uint32_t)fill_least(s->row_tiles, s->tiles - r.tile);
     }
-    r.overflows += end > entries && end > begin;
+    r.batch = fill_quotient(r.list, heads);
+    r.given = rows_shared(s) ? i - r.batch * heads * rows : i;
+    r.index = p->indices, r.bits = 0;
+    if (of_bits)
+        r.bits = p->bits + r.given * bits_words(s);
+    r.n = 0, r.claim = r.first = 0;
+    if (!of_bits && s->form == TESS_INDICES) {
+        r.n = (uint32_t)s->capacity, r.claim = r.n;
+        r.index += (int64_t)r.given * r.n;
+        r.first = (int64_t)i * r.n * (tokens ? 1 : (uint32_t)s->row_tiles);
+    }
+    r.faults = r.overflows = 0;
     return r;
 }
 
-/* Looks at the length, of which the items tell; the teller counts what else is wrong. */
+/* The places of a padded row, of which the first batch's lists tell all. */
+static __device__ __forceinline__ void place_padded(const struct fill_params *p, uint32_t given,
+                                                    uint32_t batch) {
+    const int64_t capacity = p->shape.capacity;
+    if (rows_shared(&p->shape) && batch)
+        return;
+    if (given == 0)
+        p->arrays.place[0] = 0;
+    p->arrays.place[given + 1] = (given + INT64_C(1)) * capacity;
+}
+
+/* Reads what the row is today. The length is not looked at before row_check, so that loads of indices do not
+ * wait for it; for a count they do. */
+static __device__ __forceinline__ void row_read(const struct fill_params *p,
+                                                struct row_under_way *r, int of_bits) {
+    const struct fill_shape *s = &p->shape;
+    r->length = p->lengths ? p->lengths[r->batch] : (int32_t)s->n_kv;
+    if (!of_bits && s->form == TESS_INDICES) {
+        if (p->counts)
+            r->n =
+                (uint32_t)fill_count(p->counts[r->given], (int32_t)r->n, &r->faults, &r->overflows);
+        return;
+    }
+    const int64_t begin = p->arrays.place[r->given], end = p->arrays.place[r->given + 1];
+    r->claim = end > s->capacity ? 0 : end - begin;
+    if (r->claim)
+        r->first = ((rows_shared(s) ? r->batch * s->capacity : 0) + begin) * s->row_tiles;
+    r->n = (uint32_t)r->claim;
+    if (!of_bits) {
+        const int64_t *ends = row_ends(p, r->given);
+        fill_claim(ends[0], ends[1], s->capacity, &r->faults, &r->overflows);
+        r->index += r->claim ? ends[0] : 0;
+    }
+    r->overflows += end > s->capacity && end > begin;
+}
+
+/* Looks at the length, of which the items tell; the teller counts what else is wrong, and says where the row stands. */
 static __device__ __forceinline__ void row_check(const struct fill_params *p,
                                                  struct row_under_way *r, int teller) {
     int64_t told_later = 0;
     r->length = fill_length(r->length, (int32_t)p->shape.n_kv, &told_later);
-    r->blocks = (uint32_t)fill_blocks(r->length, (int32_t)p->shape.block_kv);
+    r->blocks = (uint32_t)r->length;
+    if (!r->tokens)
+        r->blocks = (uint32_t)fill_blocks(r->length, (int32_t)p->shape.block_kv);
     if (teller) {
+        if (!r->bits && p->shape.form == TESS_INDICES)
+            place_padded(p, r->given, r->batch);
         tally_add(TALLY_FAULTS, (uint64_t)r->faults);
         tally_add(TALLY_OVERFLOWS, (uint64_t)r->overflows);
     }
@@ -115,11 +144,32 @@ static __device__ __forceinline__ void tile_write(const struct fill_arrays *a, i
                                                   int64_t full, int64_t full_end, int64_t band,
                                                   int64_t band_end, int64_t keys) {
     a->keys[T] = keys;
+    if (T < FILL_FEW)
+        fill_shared[FILL_SUMS - FILL_FEW + T] = (uint64_t)keys;
     a->full_ptr[T] = full;
     a->full_end[T] = full_end;
     for (int32_t kind = 0; kind < LIST_MASKED_KINDS; kind++) {
         a->masked_ptr[LIST_MASKED_KINDS * T + kind] = band;
         a->masked_end[LIST_MASKED_KINDS * T + kind] = kind == LIST_BAND ? band_end : band;
+    }
+}
+
+/* What the tiles of a row are that all list n columns: no cut. A thread takes a tile. */
+static __device__ __forceinline__ void tiles_end(const struct fill_params *p,
+                                                 const struct team *team,
+                                                 const struct row_under_way *r, uint32_t n,
+                                                 int64_t keys) {
+    const struct fill_shape *s = &p->shape;
+    const int64_t T = (int64_t)r->list * (uint32_t)s->tiles + r->tile;
+    FILL_ROLLED
+    for (uint32_t t = (uint32_t)team->thread; t < r->tiles; t += (uint32_t)team->threads) {
+        const int64_t full = r->first + t * r->claim;
+        tile_write(&p->arrays, T + t, full, full + n, 0, 0, keys);
+    }
+    if (team->thread < 2) { /* at once */
+        const int64_t queries = fill_least(s->block_q, s->n_q - r->row * s->block_q);
+        tally_add(team->thread ? TALLY_PAIRS : TALLY_KEYS,
+                  (uint64_t)(team->thread ? queries : r->tiles) * (uint64_t)keys);
     }
 }
 

@@ -21,26 +21,43 @@
 /* Of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
 extern __shared__ __align__(16) unsigned long long fill_shared[];
 
+/* What a thread block has met, in the members' order of struct fill_counts: sums of integers, so that
+ * their order does not matter. */
+enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
+
 struct team {
     int32_t threads;          /* 32, or those of the thread block */
     int32_t thread;           /* this one's number */
     unsigned long long *runs; /* [32] for each warp, full runs in the high half, bands in the low */
     unsigned long long *keys; /* [32] for each warp */
+    uint32_t *ends;           /* [2]: of two rows, how many are listed */
     uint32_t *bitmap;         /* [words], 16-byte aligned */
-    uint32_t *buckets;        /* [words / FILL_BUCKET] */
+    uint32_t *counts;         /* [words / FILL_BUCKET] bytes */
+    uint32_t *buckets;        /* [words / FILL_BUCKET], 16-byte aligned */
     int32_t *stage;           /* [stage] */
 };
 
 static __device__ __forceinline__ struct team team_of(const struct fill_params *p) {
-    const int32_t number = (int32_t)threadIdx.x / p->threads;
+    const int32_t number = (int32_t)(threadIdx.x >> p->thread_bits);
     struct team team;
     team.threads = p->threads;
-    team.thread = (int32_t)threadIdx.x - number * p->threads;
+    team.thread = (int32_t)threadIdx.x & (p->threads - 1);
     team.runs = fill_shared;
     team.keys = fill_shared + 32;
+    team.ends = (uint32_t *)(fill_shared + 64 + TALLIES) + 2 * number;
     team.bitmap = (uint32_t *)(fill_shared + FILL_SUMS) + (int64_t)number * p->room;
-    team.buckets = team.bitmap + p->words;
+    team.counts = team.bitmap + p->words;
+    team.buckets = team.counts + p->words / FILL_BUCKET / 4;
     team.stage = (int32_t *)team.buckets + p->words / FILL_BUCKET;
+    return team;
+}
+
+/* A thread block, or 32: each warp by itself. For sums alone. */
+static __device__ __forceinline__ struct team team_first(int32_t threads) {
+    struct team team;
+    team.threads = threads;
+    team.thread = (int32_t)(threads == 32 ? threadIdx.x % 32 : threadIdx.x);
+    team.runs = fill_shared;
     return team;
 }
 
@@ -70,7 +87,15 @@ static __device__ __forceinline__ int team_any(const struct team *team, int x) {
     return __any_sync(TEAM_LANES, x);
 }
 
-/* Sum over the lanes before this one, and it. */
+/* Sum over the lanes before this one, and it; of 32 bits with half the shuffles. */
+static __device__ __forceinline__ uint32_t warp_sums_32(uint32_t x) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    for (int32_t step = 1; step < 32; step *= 2) {
+        const uint32_t before = __shfl_up_sync(TEAM_LANES, x, step);
+        x += lane >= step ? before : 0;
+    }
+    return x;
+}
 static __device__ __forceinline__ uint64_t warp_sums(uint64_t x) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     for (int32_t step = 1; step < 32; step *= 2) {
@@ -106,18 +131,20 @@ team_sums_of(const struct team *team, uint64_t of_warp, unsigned long long *plac
     return sums;
 }
 
-/* What a thread block has met, in the members' order of struct fill_counts: sums of integers, so that
- * their order does not matter. */
-enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
-
 static __device__ __forceinline__ void tally_begin(void) {
     if (threadIdx.x < TALLIES)
         fill_shared[64 + threadIdx.x] = 0;
     __syncthreads();
 }
+/* By halves: shared memory adds 32 bits at once, and 64 in a loop. */
 static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
-    if (x)
-        atomicAdd(&fill_shared[64 + what], (unsigned long long)x);
+    uint32_t *half = (uint32_t *)(fill_shared + 64 + what);
+    if (!x)
+        return;
+    const uint32_t low = (uint32_t)x, was = atomicAdd(&half[0], low);
+    const uint32_t high = (uint32_t)(x >> 32) + (was + low < was);
+    if (high)
+        atomicAdd(&half[1], high);
 }
 static __device__ __forceinline__ uint64_t tally_of(enum tally what) {
     return fill_shared[64 + what];
@@ -129,6 +156,11 @@ static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
     x = warp_sum(x);
     if (threadIdx.x % 32 == 0)
         tally_add(what, x);
+}
+
+/* n / d: most patterns have one list, one batch or one tile, which take no division. */
+static __device__ __forceinline__ uint32_t fill_quotient(uint32_t n, uint32_t d) {
+    return n < d ? 0 : d == 1 ? n : n / d;
 }
 
 /* Programmatic dependent launch: waits until the kernel before has ended; then the next one may begin. */

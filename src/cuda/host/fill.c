@@ -35,26 +35,26 @@ static int64_t chunk_of(int64_t n) {
     return max_i64(LEAST_CHUNK, chunks(n, MOST_CHUNKS));
 }
 
-/* Rounded up to whole buckets. */
-static int64_t buckets_of(int64_t words) {
-    return chunks(words, FILL_BUCKET) * FILL_BUCKET;
+static int64_t rounded(int64_t n, int64_t to) {
+    return chunks(n, to) * to;
 }
 
 /* Shared memory of a team of indices, of `most` words of 32 bits: columns where they find room, and a
  * bitmap of all columns, or of as many as find room. */
 static void team_divide(struct fill_params *p, int64_t most, int64_t words, int64_t columns) {
-    const int64_t stage = buckets_of(columns);
-    most -= most % FILL_BUCKET;
+    const int64_t stage = rounded(columns, 4);
+    const int64_t window = FILL_WINDOW + FILL_WINDOW / FILL_BUCKET / 4 + FILL_WINDOW / FILL_BUCKET;
     p->stage = stage <= STAGE_OF_THREAD * p->threads && 2 * stage <= most ? (int32_t)stage : 0;
-    const int64_t buckets = (most - p->stage) / (FILL_BUCKET + 1);
-    p->words = (int32_t)min_i64(buckets_of(words), FILL_BUCKET * buckets);
-    p->room = (int32_t)buckets_of(p->words + p->words / FILL_BUCKET + p->stage);
+    const int64_t windows = min_i64(chunks(words, FILL_WINDOW), (most - p->stage) / window);
+    p->words = (int32_t)(windows * FILL_WINDOW);
+    p->room = (int32_t)(windows * window) + p->stage;
 }
 
-/* Bytes of shared memory of a thread block over block rows. */
+/* Bytes of shared memory of a thread block over block rows: of its teams or, where it is alone, of items. */
 static int64_t rows_shared(const struct fill_params *p) {
-    return (int64_t)(FILL_SUMS * sizeof(uint64_t)) +
-           (int64_t)sizeof(uint32_t) * (p->block / p->threads) * p->room;
+    const int64_t teams = (int64_t)sizeof(uint32_t) * (p->block / p->threads) * p->room;
+    const int64_t items = p->blocks == 1 ? (int64_t)sizeof(uint64_t) * p->block : 0;
+    return (int64_t)(FILL_SUMS * sizeof(uint64_t)) + max_i64(teams, items);
 }
 
 /* Who takes the block rows, and what they have of shared memory. Where many rows have long bitmaps, few
@@ -69,6 +69,8 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
     const int64_t room = max_i64(target->multiprocessors * RESIDENT_THREADS / rows,
                                  RESIDENT_THREADS * bitmaps / most);
     p->threads = row_threads(max_i64(words, entries) / ENTRIES_OF_THREAD, room, words);
+    p->thread_bits = __builtin_ctz((unsigned)p->threads);
+    p->pairs = s->form == TESS_INDICES && s->capacity % 2 == 0 && (uintptr_t)p->indices % 8 == 0;
     p->block = p->threads == 32 ? 32 * FILL_WARPS : p->threads;
     const int64_t teams = p->block / p->threads;
     if (s->form != TESS_BLOCK_BITS)
@@ -99,6 +101,7 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .list_heads = job->list_heads,
                             .list_packs = job->list_packs,
                             .threads = 32,
+                            .thread_bits = 5,
                             .block = FILL_TILE_THREADS,
                             .place_chunk = chunk_of(s->batch * s->heads * s->rows),
                             .items_chunk = chunk_of(job->units)};
@@ -110,9 +113,11 @@ struct fill_params fill_params_of(const struct fill_job *job) {
     return p;
 }
 
+#define ITEMS_LEAST 256 /* threads: one unit may have as many parts */
+
 /* Threads over items: a unit each, or a thread block's tally. */
 static int32_t items_threads(const struct fill_params *p) {
-    int32_t threads = 32;
+    int32_t threads = ITEMS_LEAST;
     while (threads < FILL_THREADS && threads < max_i64(p->units, p->blocks))
         threads *= 2;
     return threads;
@@ -123,8 +128,10 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
     const int64_t given = s->batch * s->heads * s->rows;
     const int bits = s->form == TESS_BLOCK_BITS, cut = s->cut != 0;
     const size_t sums = FILL_SUMS * sizeof(uint64_t);
-    const enum fill_kernel rows = s->form == TESS_RANGES
-                                      ? FILL_RANGE_TILES
+    const int tokens = !bits && !cut && s->block_kv == 1 && s->row_tiles == 1;
+    const enum fill_kernel rows = s->form == TESS_RANGES ? FILL_RANGE_TILES
+                                  : tokens
+                                      ? FILL_TOKENS
                                       : (enum fill_kernel)((bits ? FILL_BITS : FILL_INDICES) + cut);
     int32_t n = 0;
     if (bits)
@@ -137,6 +144,6 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
     out[n++] = (struct fill_launch){rows, p->blocks, p->block, (size_t)rows_shared(p)};
     if (p->blocks > 1)
         out[n++] = (struct fill_launch){FILL_ITEMS, (int32_t)chunks(p->units, p->items_chunk),
-                                        items_threads(p), sums};
+                                        items_threads(p), sums + FILL_THREADS * sizeof(uint64_t)};
     return n;
 }

@@ -11,11 +11,14 @@
 #define FILL_THREADS 1024     /* of a thread block over places or items */
 #define FILL_TILE_THREADS 128 /* of a thread block over query tiles */
 
-/* Shared memory: two sums of up to 32 warps and the tally; then, for each block row of indices under way,
- * a bitmap, a count for each of its buckets, and room for columns. */
-#define FILL_SUMS 72  /* words of 64 bits */
-#define FILL_BUCKET 4 /* words of 32 columns */
+/* Shared memory: two sums of up to 32 warps, the tally, ends of rows and the keys of the first tiles; then, for each block
+ * row of indices under way, a bitmap, a count and a sum for each of its buckets, and room for columns; or of items sums
+ * over units. */
+#define FILL_FEW 32               /* units that a warp has a lane each for */
+#define FILL_SUMS (72 + FILL_FEW) /* words of 64 bits */
+#define FILL_BUCKET 4             /* words of 32 columns */
 #define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
+#define FILL_WINDOW 64                /* words: counts of their buckets are 16 bytes */
 #define FILL_MOST_SHARED (224 * 1024) /* bytes */
 #define FILL_SURE_SHARED (48 * 1024)  /* where the target says nothing */
 
@@ -33,12 +36,14 @@ struct fill_params {
     struct fill_counts *tallies; /* [blocks]: what each thread block over block rows counted */
     uint64_t layout;
     int64_t units, list_heads, list_packs;
-    int32_t threads; /* that take a block row together: 32, or the thread block */
-    int32_t block;   /* threads of a thread block */
-    int32_t blocks;  /* thread blocks over block rows (RANGES: query tiles) */
-    int32_t words;   /* of a bitmap, of 32 columns each, in whole buckets; 0: none */
-    int32_t stage;   /* columns of a team in shared memory, at most; 0: they stand in the image */
-    int32_t room;    /* words of 32 bits that a team has of shared memory */
+    int32_t threads;     /* that take a block row together: 32, or the thread block */
+    int32_t thread_bits; /* 2^thread_bits threads */
+    int32_t block;       /* threads of a thread block */
+    int32_t blocks;      /* thread blocks over block rows (RANGES: query tiles) */
+    int32_t words;       /* of a bitmap, of 32 columns each, in FILL_WINDOWs; 0: none */
+    int32_t stage; /* columns of a team in shared memory, at most; 0: they stand in the image */
+    int32_t pairs; /* whether rows of indices begin at multiples of 8 bytes, and their runs of 16 */
+    int32_t room;  /* words of 32 bits that a team has of shared memory */
     int64_t place_chunk; /* block rows of a thread block that sums places */
     int64_t items_chunk; /* units of a thread block that writes items */
 };
@@ -51,6 +56,7 @@ struct fill_params fill_params_of(const struct fill_job *job);
 enum fill_kernel {
     FILL_CLAIMS,
     FILL_PLACES,
+    FILL_TOKENS,
     FILL_INDICES,
     FILL_INDICES_CUT,
     FILL_BITS,
