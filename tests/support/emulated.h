@@ -70,6 +70,11 @@ static inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t sum) {
         sum += (a >> i & 255) * (b >> i & 255);
     return sum;
 }
+static inline uint32_t atomicExch(uint32_t *to, uint32_t x) {
+    const uint32_t was = *to;
+    *to = x;
+    return was;
+}
 static inline uint32_t atomicOr(uint32_t *to, uint32_t x) {
     const uint32_t was = *to;
     *to |= x;

@@ -65,7 +65,7 @@ static __device__ __forceinline__ void indices_next(const struct fill_params *p,
 
 /* Whether the row is in order, the same for all threads, and how many are listed if so; counts faults. As unsigned
  * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end, and leaves
- * it at `end`. last: whether this thread has the last of today's columns. */
+ * it at `end`; of others many do, and none reads it. last: whether this thread has the last of today's columns. */
 static __device__ __forceinline__ int
 indices_ordered(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
                 struct some_indices some, uint32_t *end, uint32_t *listed, int *last) {
@@ -81,7 +81,7 @@ indices_ordered(const struct fill_params *p, const struct team *team, const stru
             falls |= is && !first && before >= x;
             *last |= x == r->blocks - 1;
             if (is ? at + 1 == r->n : first || before < r->blocks)
-                *end = at + (uint32_t)is;
+                atomicExch(end, at + (uint32_t)is);
         }
     }
     tally_warp(TALLY_FAULTS, faults);
