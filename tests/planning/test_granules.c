@@ -472,13 +472,33 @@ static void items_are_dealt_evenly(void **state) {
     cut_free(&c);
 }
 
+/* Fewer items than workers: a launch has as many CTAs as there are items, so all are of the first ones. */
+static void few_items_have_the_first_workers(void **state) {
+    (void)state;
+    enum { WORKERS = 396 };
+    struct cut c;
+    cut_make(&c, "random(0.1,3)", 640, 640, 64, 64, 64, WORKERS, 1);
+    const struct granules *g = &c.granules;
+    int64_t empty = 0;
+    for (int64_t i = 0; i < g->n_items; i++)
+        empty += g->items[i].count == 0;
+    assert_true(empty > 0 && empty < g->n_items && g->n_items < WORKERS);
+    assert_int_equal(g->worker_ptr[g->n_items], g->n_items);
+    cut_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_list_the_pattern), cmocka_unit_test(equal_masks_share_words),
-        cmocka_unit_test(warps_pass_over_groups), cmocka_unit_test(tiles_of_fewer_rows_share_words),
-        cmocka_unit_test(sizes_follow_the_runs),  cmocka_unit_test(combines_name_their_parts),
-        cmocka_unit_test(work_is_dealt_evenly),   cmocka_unit_test(items_are_dealt_evenly),
+        cmocka_unit_test(items_list_the_pattern),
+        cmocka_unit_test(equal_masks_share_words),
+        cmocka_unit_test(warps_pass_over_groups),
+        cmocka_unit_test(tiles_of_fewer_rows_share_words),
+        cmocka_unit_test(sizes_follow_the_runs),
+        cmocka_unit_test(combines_name_their_parts),
+        cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(items_are_dealt_evenly),
         cmocka_unit_test(steps_are_balanced),
+        cmocka_unit_test(few_items_have_the_first_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -394,6 +394,10 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
                           0,      0,      false};
     if (shape::CONSUMERS == 1)
         sm90_clear_idle<shape>(w, cursor, p);
+    /* Kernels before may still use what modifiers read, and where results go. The kernel behind may
+     * begin from here on: launched before, many would stand in line. */
+    grid_dependency_wait();
+    grid_dependents_launch();
     if (!sm90_begin_item(w, cursor, p))
         return;
     if (shape::TWO_SCORE_TILES && cursor.consumer == 1)

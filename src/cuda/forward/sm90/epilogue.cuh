@@ -53,19 +53,28 @@ sm90_store_partial(const struct attention_params &p, const struct granule_item &
 }
 
 /* Copies `rows` rows of O from shared memory to `to`, 16 bytes a lane. A row has 64 PANELS columns,
- * of which `pieces` pieces of 16 bytes exist in memory. */
-template <class T, int PANELS>
+ * of which `pieces` pieces of 16 bytes exist in memory. MOST: rows at most, copied without a loop; 0:
+ * any number. */
+template <class T, int PANELS, int MOST = 0>
 static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
                                                          int rows, int pieces) {
     constexpr int PIECES = 8 * PANELS, AT_ONCE = 32 / PIECES; /* rows */
-    const int lane = warp_lane_here(), piece = lane % PIECES;
-    to += lane / PIECES * step + 16 * piece;
+    const int lane = warp_lane_here(), piece = lane % PIECES, first = lane / PIECES;
+    to += first * step + 16 * piece;
     staged += (uint32_t)(piece / 8 * SM90_O_PANEL);
+    if constexpr (MOST > 0) {
+#pragma unroll
+        for (int i = 0; i < MOST; i += AT_ONCE)
+            if (first + i < rows && piece < pieces)
+                *reinterpret_cast<uint4 *>(to + i * step) = shared_load_16(
+                    staged + (uint32_t)((first + i) * 128 + (piece % 8 ^ (first + i) % 8) * 16));
+    } else {
 #pragma unroll 8
-    for (int r = lane / PIECES; r < rows; r += AT_ONCE, to += AT_ONCE * step)
-        if (piece < pieces)
-            *reinterpret_cast<uint4 *>(to) =
-                shared_load_16(staged + (uint32_t)(r * 128 + (piece % 8 ^ r % 8) * 16));
+        for (int r = first; r < rows; r += AT_ONCE, to += AT_ONCE * step)
+            if (piece < pieces)
+                *reinterpret_cast<uint4 *>(to) =
+                    shared_load_16(staged + (uint32_t)(r * 128 + (piece % 8 ^ r % 8) * 16));
+    }
 }
 
 /* Address of the first row of an item's O. */
@@ -83,8 +92,10 @@ static __device__ __forceinline__ void
 sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
                 const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS], const float (&l)[2],
                 int first, int begin) {
-    constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
+    constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
+    /* Where O is staged a panel at a time, a loop would begin anew for each. */
+    constexpr int MOST = shape::O_PANELS < shape::V_PANELS ? EACH : 0;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(p.modify.kept, l[0]),
                              l[1] == 0 ? 0 : __fdividef(p.modify.kept, l[1])};
@@ -114,7 +125,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
         __syncwarp();
 #pragma unroll
         for (int r = 0; r < 16; r += EACH)
-            sm90_store_pieces<T, shape::O_PANELS>(
+            sm90_store_pieces<T, shape::O_PANELS, MOST>(
                 sm90_rows_o<T>(p, batch, of[r / 8].head, of[r / 8].row) + 2 * (begin + d),
                 p.o.stride[2] * (int64_t)sizeof(T), staged + (uint32_t)(r * 128),
                 min(of[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
@@ -145,7 +156,11 @@ template <class T, class shape, class loads>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         const loads &load, int64_t begin,
                                                         int64_t end, int warp, int warps) {
-    const int pieces = p.d_v / 8;
+    /* Lanes of a row, and rows that a warp stores at once. */
+    constexpr int ACROSS = shape::V_PANELS > 2 ? 32 : 8 * shape::V_PANELS, AT_ONCE = 32 / ACROSS;
+    const int pieces = p.d_v / 8, piece = warp_lane() % ACROSS;
+    const int from = warp * AT_ONCE + warp_lane() / ACROSS;
+    const int64_t step = p.o.stride[2] * (int64_t)sizeof(T) * (warps * AT_ONCE);
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
         const struct granule_item items = load(first);
@@ -158,13 +173,15 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
             for (int32_t h = head; h < head + p.tile_heads; h++) {
-                char *o = sm90_rows_o<T>(p, batch, h, row);
+                char *o = sm90_rows_o<T>(p, batch, h, row + from);
+#pragma unroll 1
+                for (int i = from; i < rows; i += warps * AT_ONCE, o += step)
+#pragma unroll 1
+                    for (int c = piece; c < pieces; c += ACROSS)
+                        *reinterpret_cast<uint4 *>(o + 16 * c) = uint4{0, 0, 0, 0};
 #pragma unroll 1
                 for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
                     attention_store_lse(p, batch, h, row + i, -INFINITY, 0);
-                for (int i = warp * 32 + warp_lane(); i < rows * pieces; i += warps * 32)
-                    *reinterpret_cast<uint4 *>(o + i / pieces * p.o.stride[2] * 2 +
-                                               i % pieces * 16) = uint4{0, 0, 0, 0};
             }
         }
     }

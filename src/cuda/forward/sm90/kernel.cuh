@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_SM90_KERNEL_CUH
 
 #include "device/cluster.cuh"
+#include "device/overlap.cuh"
 #include "forward/sm90/consumer_steps.cuh"
 #include "forward/sm90/producer.cuh"
 #include "forward/sm90/tensor_maps.cuh"
@@ -62,12 +63,10 @@ static __global__ void __launch_bounds__(shape::THREADS, sm90_resident<shape, MO
         cluster_wait();
     else
         __syncthreads();
-    grid_dependents_launch();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         /* setmaxnreg: consumers take the registers that the producer gives up. */
         registers_claim<sm90_consumer_registers<shape, SOURCE, MODIFIED>()>();
-        grid_dependency_wait();
         const float scale = sm90_scale(p);
         sm90_consume<T, sm90_path<shape, SOURCE, MODIFIED>>(
             memory, shared, role - 1, p, MODIFIED ? modify_unit(p.modify, scale) : scale);
@@ -88,13 +87,14 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
         (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
     void *arguments[] = {(void *)p, (void *)maps};
     /* Programmatic dependent launch: CTAs start on multiprocessors that the kernel before has left,
-     * and wait there. Drivers before 12.3 cannot capture such launches. */
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
+     * and wait there. */
+    bool overlaps = false;
+    if (!code)
+        code = launch_overlaps((const void *)kernel, &overlaps);
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t launch = cluster_config(attributes, (int64_t)p->workers * shape::CTAS,
                                                shape::CTAS, shape::THREADS, shape::BYTES, stream);
-    if (driver >= 12030) {
+    if (overlaps) {
         cudaLaunchAttribute &early = attributes[launch.numAttrs++];
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         early.val.programmaticStreamSerializationAllowed = 1;

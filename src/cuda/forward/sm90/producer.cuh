@@ -16,7 +16,10 @@ static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t s
         sm90_item<shape>(memory, job).count = 0;
 }
 
-/* ---- TMA path: one warp for each ring ---- */
+/* ---- TMA path: one warp for each ring ----
+ *
+ * Plans are read before kernels in front of this one have ended, as none writes them. All that a
+ * first copy needs is ready by then; only the copy itself waits. */
 
 /* Loads a tile of ROWS consecutive rows from `first` on, and PANELS panels from panel `panel`
  * on. */
@@ -138,7 +141,6 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
         int lane = max(__ffs((int)left) - 1, 0);
         int32_t keys =
             sm90_load_keys(p, sm90_of_lane(items.first, lane), 0, sm90_of_lane(items.count, lane));
-        grid_dependency_wait(); /* the plan may be read before: no kernel writes it */
 #pragma unroll 1
         while (left) {
             const int here = lane;
@@ -156,6 +158,8 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                 if (warp_lane() == lane) /* the lane that arrives at Q's barrier */
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
+                if (job == 0)
+                    grid_dependency_wait();
                 sm90_tma_q<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
@@ -175,6 +179,8 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                     const uint32_t empty = shared + EMPTY + 8 * stage;
                     const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
                     barrier_wait(empty, parity);
+                    if (!IS_K && step == 0) /* K comes behind Q, which has waited */
+                        grid_dependency_wait();
                     if (bits == 6)
                         sm90_tma_kv<shape, PANELS>(shared + TILES + stage * TILE, maps,
                                                    shared + FULL + 8 * stage, keys, g, h, b);
