@@ -278,10 +278,12 @@ static double listed_saves(const tess_plan *plan, const struct pass *pass,
            (all * cost->key_row_dim - pairs * (cost->listed_row_dim + cost->listed_key_dim / set));
 }
 
-/* Of all row masks. */
+/* Of all row masks; of kernels that compute whole groups of rows, masks of those. */
 static double masked_cost(const tess_plan *plan, const struct pass *pass,
                           const struct kernel_cost *cost, const struct lists_sums *sums,
                           double rows) {
+    if (cost->skips)
+        rows = LISTS_GROUP * ceil(rows / LISTS_GROUP);
     const int wide = cost->masked_wide > 0 && block_columns(plan, pass) % KERNEL_TILE_KEYS == 0;
     return sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
 }

@@ -31,6 +31,32 @@ static __device__ __forceinline__ void gradient_copy_known(struct gradient_known
 
 /* ---- coming steps ---- */
 
+/* Copies the first key and the mask of a step's at-th granule to shared memory. */
+template <class step_lists>
+static __device__ __forceinline__ void
+gradient_fetch_granule(step_lists &lists, const struct gradient_params &p, int slot,
+                       const struct granule_item &item, uint32_t first, uint32_t at) {
+    if (first + at < (uint32_t)item.count)
+        cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
+                   true);
+    else
+        lists.keys[slot][at] = -1;
+    attention_fetch_mask(lists, p, slot, item, first + at, at);
+}
+
+/* The key at place `row` of a step that begins with granule `begin`; -1: none. */
+template <class step_lists>
+static __device__ __forceinline__ int32_t gradient_key(step_lists &lists,
+                                                       const struct gradient_params &p, int slot,
+                                                       const struct granule_item &item,
+                                                       uint32_t begin, int row, bool masked,
+                                                       bool keep) {
+    const int32_t first = lists.keys[slot][row >> p.granule_bits];
+    const int32_t key = first < 0 ? -1 : first + (row & ((1 << p.granule_bits) - 1));
+    return masked ? attention_masked_key(lists, p, slot, item, begin, row, key, keep, p.words)
+                  : key;
+}
+
 /* Looks up the granules of a step, one round before they are gathered. At a piece's first step also
  * copies the next piece. */
 template <class C>
@@ -39,7 +65,7 @@ gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, i
                     const struct gradient_cursor &step, int32_t jobs) {
     const struct granule_item &item = lists.jobs[step.job & (ATTENTION_JOBS - 1)];
     for (uint32_t at = threadIdx.x; at < C::STEP >> p.granule_bits; at += blockDim.x)
-        attention_fetch_granule(lists, p, slot, item, step.at, at);
+        gradient_fetch_granule(lists, p, slot, item, step.at, at);
     if (step.at == 0 && step.job + 1 < jobs)
         attention_fetch_job(lists.jobs[(step.job + 1) & (ATTENTION_JOBS - 1)], p,
                             p.image.worker_ptr[blockIdx.x] + step.job + 1);
@@ -88,8 +114,8 @@ gradient_fill_known(int stage, const struct gradient_params &p, typename C::list
     const int job = step.job & (ATTENTION_JOBS - 1);
 #pragma unroll 1
     for (int place = (int)threadIdx.x; place < C::STEP; place += (int)blockDim.x) {
-        const int32_t i = attention_key(lists, p, stage, lists.jobs[job], step.at, place,
-                                        step.is & STEP_MASKED, false, p.words);
+        const int32_t i = gradient_key(lists, p, stage, lists.jobs[job], step.at, place,
+                                       step.is & STEP_MASKED, false);
         gradient_copy_known(lists.known[stage * C::STEP + place], p, lists.heads[job].known, i,
                             i >= 0);
     }
@@ -130,8 +156,7 @@ gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typen
         }
         int32_t key[1] = {-1};
         if (lane < 8)
-            key[0] = attention_key(lists, p, stage, item, step.at, first + lane, masked, !only[1],
-                                   p.words);
+            key[0] = gradient_key(lists, p, stage, item, step.at, first + lane, masked, !only[1]);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2; i++)

@@ -27,6 +27,19 @@ static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const voi
                  : "memory");
 }
 
+/* The same, where `some`; else nothing is written. */
+static __device__ __forceinline__ void cp_async_16_l2_128_if(bool some, uint32_t to,
+                                                             const void *from, bool wanted) {
+    asm volatile("{\n"
+                 ".reg .pred zeros, some;\n"
+                 "setp.eq.b32 zeros, %2, 0;\n"
+                 "setp.ne.b32 some, %3, 0;\n"
+                 "@some cp.async.cg.shared.global.L2::128B [%0], [%1], 16, zeros;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"((int)wanted), "r"((int)some)
+                 : "memory");
+}
+
 /* 8 bytes, aligned on both sides. */
 static __device__ __forceinline__ void cp_async_8(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");

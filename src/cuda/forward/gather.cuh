@@ -54,6 +54,14 @@ attention_copy_mode_of(const struct attention_params &p, const struct rows_view 
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
+/* The address of row `row`, `step` bytes from row to row: one instruction, which the compiler does not
+ * find where the step is known to be even. */
+static __device__ __forceinline__ const char *attention_row(const char *from, uint32_t row,
+                                                            uint32_t step) {
+    asm("" : "+r"(step));
+    return from + (uint64_t)row * step;
+}
+
 /* Lanes that copy a row of DIMS elements: 16 bytes each, at most 128 bytes at a time. */
 template <class T, int DIMS>
 static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
@@ -77,7 +85,7 @@ static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const ch
 #pragma unroll
     for (int i = 0; i < ROWS; i += 32 / LANES) {
         const int32_t k = __shfl_sync(WARP_ALL, key[i / 32], (i + sub) % 32);
-        const char *row = from + (uint64_t)(uint32_t)max(k, 0) * mode.step;
+        const char *row = attention_row(from, (uint32_t)max(k, 0), mode.step);
         const uint32_t at = (to ^ (uint32_t)(i % 8 * 16)) + (uint32_t)(i * ROW);
 #pragma unroll
         for (int s = 0; s < SEGMENTS; s++)
@@ -170,14 +178,12 @@ static __device__ __forceinline__ uint64_t attention_band(const struct granule_m
 
 #define ATTENTION_JOBS 4 /* items in flight: computed, gathered, looked up, and the next */
 
-/* keys, masks: first keys and masks of a step's granules, there one step before the gather. words:
- * row masks of a stage's places. */
+/* masks: of a step's granules, there one step before the gather. words: row masks of a stage's
+ * places. */
 template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
-    const char *heads[ATTENTION_JOBS][2]; /* of K and V, of the items that are looked up */
-    int32_t keys[2][KEYS];
 };
 
 /* Copies an item of the schedule to shared memory. */
@@ -197,6 +203,7 @@ static __device__ __forceinline__ void attention_prefetch_q(const struct attenti
     const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
     const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
     const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
+#pragma unroll 1
     for (int row = (int)threadIdx.x; row < rows; row += THREADS)
 #pragma unroll
         for (int at = 0; at < D * (int)sizeof(T); at += 128)
@@ -204,53 +211,32 @@ static __device__ __forceinline__ void attention_prefetch_q(const struct attenti
                 asm volatile("prefetch.global.L2 [%0];" ::"l"(q + row * step + at));
 }
 
-/* Copies a granule of a step to shared memory, the at-th from granule `first` of the item on. */
+/* Copies the mask of a step's at-th granule, if it has one, to shared memory; granule: its number in the
+ * item. */
 template <class step_lists, class params>
 static __device__ __forceinline__ void
-attention_fetch_granule(step_lists &lists, const params &p, int slot,
-                        const struct granule_item &item, uint32_t first, uint32_t at) {
-    if (first + at >= (uint32_t)item.count) {
-        lists.keys[slot][at] = -1;
-        return;
-    }
-    cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at, true);
-    if (first + at >= (uint32_t)item.whole)
+attention_fetch_mask(step_lists &lists, const params &p, int slot, const struct granule_item &item,
+                     uint32_t granule, uint32_t at) {
+    if (granule >= (uint32_t)item.whole && granule < (uint32_t)item.count)
         cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
-                           p.image.masks + item.mask + (first + at - (uint32_t)item.whole), true);
+                           p.image.masks + item.mask + (granule - (uint32_t)item.whole), true);
 }
 
-/* All granules of a step; by THREADS threads. */
-template <int KEYS, int WORDS, int THREADS>
-static __device__ __forceinline__ void
-attention_fetch_granules(struct attention_lists<KEYS, WORDS> &lists,
-                         const struct attention_params &p, int slot,
-                         const struct granule_item &item, uint32_t first) {
-#pragma unroll
-    for (int i = 0; i < KEYS; i += THREADS) {
-        const uint32_t at = (uint32_t)i + threadIdx.x;
-        if (at >= KEYS >> p.granule_bits)
-            break;
-        attention_fetch_granule(lists, p, slot, item, first, at);
-    }
-}
-
-/* The key at place `row` of a step that begins with granule `begin`; -1: none. In a masked step
- * with `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
+/* Of key `key` of place `row` of a masked step that begins with granule `begin`: the key, or -1 where
+ * the place has none. With `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
 template <class step_lists, class params>
-static __device__ __forceinline__ int32_t attention_key(step_lists &lists, const params &p,
-                                                        int slot, const struct granule_item &item,
-                                                        uint32_t begin, int row, bool masked,
-                                                        bool keep, int n_words) {
+static __device__ __forceinline__ int32_t attention_masked_key(step_lists &lists, const params &p,
+                                                               int slot,
+                                                               const struct granule_item &item,
+                                                               uint32_t begin, int row, int32_t key,
+                                                               bool keep, int n_words) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
-    const int32_t first = lists.keys[slot][at];
-    if (!masked)
-        return first + offset;
     uint64_t *const words = lists.words[slot][row];
     const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;
     const struct granule_mask &mask = lists.masks[slot][at];
-    const bool none = first < 0 || (!whole && offset >= mask.count);
+    const bool none = key < 0 || (!whole && offset >= mask.count);
     if (!keep)
-        return none ? -1 : first + offset;
+        return none ? -1 : key;
     if (none || whole || mask.kind == GRANULE_ALL) {
         for (int w = 0; w < n_words; w++)
             words[w] = none ? 0 : ~(uint64_t)0;
@@ -263,7 +249,7 @@ static __device__ __forceinline__ int32_t attention_key(step_lists &lists, const
         for (int w = 0; w < n_words; w++)
             cp_async_8(shared_address(&words[w]), from + w);
     }
-    return none ? -1 : first + offset;
+    return none ? -1 : key;
 }
 
 #endif

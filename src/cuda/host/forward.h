@@ -68,7 +68,7 @@ struct attention_params {
      : (rows) > 64 ? 2                                                                             \
      : (rows) > 32 ? 4                                                                             \
      : (rows) > 16 ? 8                                                                             \
-                   : 18)
+                   : 16)
 
 /* The same for f32, which shared memory limits further. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \

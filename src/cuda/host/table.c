@@ -320,7 +320,7 @@ static const struct family family_decode_blocks128 = {
 #define ALONE_sm90_r64 0.6
 #define ALONE_sm90_wide 0.6
 #define ALONE_sm90_pair 0.6
-#define ALONE_sm80 1.7
+#define ALONE_sm80 0.8
 #define ALONE_sm80_f32 0
 #define ALONE_small_m 0
 #define ALONE_small_m_16bit 0

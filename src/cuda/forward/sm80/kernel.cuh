@@ -5,13 +5,13 @@
  *
  *   S [R, KEYS] = Q [R, D] K [KEYS, D]^T    softmax: P [R, KEYS]    O [R, D] += P V [KEYS, D]
  *
- *   | Q [M][D] | K [2][KEYS][D] | V [2][KEYS][D] | flushed sums (f32) | granules of coming steps |
+ *   | Q [M][D] | K [2][KEYS][D] | V [2][KEYS][D] | flushed sums (f32) | masks of coming steps |
  */
 #ifndef TESSERA_CUDA_ATTENTION_MMA_CUH
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
 #include "device/architecture.cuh"
-#include "forward/sm80/warp_step.cuh"
+#include "forward/sm80/steps.cuh"
 
 /* ---- a tile's rows: loading Q, storing O ---- */
 
@@ -162,90 +162,6 @@ static __device__ __forceinline__ void attention_finish(const struct attention_p
 
 /* ---- the kernel ---- */
 
-/* A step of a thread block's work: of its job-th item, from granule `at` on. */
-struct attention_cursor {
-    uint32_t at;
-    int32_t job;
-};
-
-/* Whether a granule of a step has a mask. */
-template <int KEYS>
-static __device__ __forceinline__ bool attention_masked(const struct attention_params &p,
-                                                        const struct granule_item &item,
-                                                        const struct attention_cursor &step) {
-    return step.at + (KEYS >> p.granule_bits) > (uint32_t)item.whole;
-}
-
-/* Looks up the granules of a step, one round before they are gathered. At an item's first step also
- * finds the heads of K and V, prefetches Q and copies the next item. */
-template <class T, int D, int KEYS, int WORDS, int THREADS>
-static __device__ __forceinline__ void
-attention_fetch_step(struct attention_lists<KEYS, WORDS> &lists, const struct attention_params &p,
-                     int slot, const struct attention_cursor &step, int32_t jobs) {
-    const int job = step.job & (ATTENTION_JOBS - 1), next = (step.job + 1) & (ATTENTION_JOBS - 1);
-    const struct granule_item &item = lists.jobs[job];
-    attention_fetch_granules<KEYS, WORDS, THREADS>(lists, p, slot, item, step.at);
-    if (step.at != 0)
-        return;
-    if (step.job + 1 < jobs)
-        attention_fetch_job(lists.jobs[next], p, p.image.worker_ptr[blockIdx.x] + step.job + 1);
-    attention_prefetch_q<T, D, THREADS>(p, item);
-    if (threadIdx.x == 0) {
-        lists.heads[job][0] = attention_head<T>(p.k, item.batch, item.head_kv);
-        lists.heads[job][1] = attention_head<T>(p.v, item.batch, item.head_kv);
-    }
-}
-
-/* Keys of this warp's places of a step, from place `first` on. keep: their row masks too. */
-template <int ROWS, int KEYS, int WORDS>
-static __device__ __forceinline__ void
-attention_keys(int32_t (&key)[(ROWS + 31) / 32], struct attention_lists<KEYS, WORDS> &lists,
-               const struct attention_params &p, int stage, const struct granule_item &item,
-               uint32_t begin, int first, bool masked, bool keep) {
-#pragma unroll
-    for (int i = 0; i < (ROWS + 31) / 32; i++) {
-        const int row = 32 * i + warp_lane_here();
-        key[i] = -1;
-        if (row < ROWS)
-            key[i] = attention_key(lists, p, stage, item, begin, first + row, masked, keep, WORDS);
-    }
-    __syncwarp();
-}
-
-/* Gathers this warp's rows of a step into a stage. Where the rows are consecutive, the copy is
- * deferred and issued in parts between the MMAs of another step (warp_step.cuh). A warp takes at
- * least 8 rows: with more warps than that allows, half of them gather K and half V. */
-template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ struct attention_deferred
-attention_fill(uint32_t shared, int stage, const struct attention_params &p,
-               attention_lists<KEYS, attention_shape<T, D, R, WARPS, KEYS>::WORDS> &lists,
-               const struct attention_cursor &step) {
-    using shape = attention_shape<T, D, R, WARPS, KEYS>;
-    constexpr int ROWS = shape::ROWS_KV;
-    static_assert(ROWS % 8 == 0, "a warp's rows begin where pieces are not exchanged");
-    static_assert(KEYS % attention_granule<T>() == 0, "steps are whole granules");
-    const int job = step.job & (ATTENTION_JOBS - 1), warp = (int)threadIdx.x / 32;
-    const bool of_k = !shape::APART || warp < WARPS / 2, of_v = !shape::APART || !of_k;
-    const int first = warp * ROWS % KEYS, size = 1 << p.granule_bits;
-    const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first * shape::ROW);
-    const struct attention_copy_mode of_keys = attention_copy_mode_of<T>(p, p.k, p.d_qk, 1);
-    const struct attention_copy_mode of_values = attention_copy_mode_of<T>(p, p.v, p.d_v, 1);
-    const struct granule_item &item = lists.jobs[job];
-    const int32_t run = lists.keys[stage][first >> p.granule_bits] + (first & (size - 1));
-    const bool masked = attention_masked<KEYS>(p, item, step);
-    if (p.copied && ROWS <= size && !masked)
-        return {run, to + attention_lane_to<attention_lanes<T, D>(), shape::ROW>(),
-                lists.heads[job]};
-    int32_t key[(ROWS + 31) / 32];
-    attention_keys<ROWS>(key, lists, p, stage, item, step.at, first, masked, of_k);
-    if (of_k)
-        attention_gather<T, D, ROWS, shape::ROW>(to + shape::K, lists.heads[job][0], of_keys, key);
-    if (of_v)
-        attention_gather<T, D, ROWS, shape::ROW>(to + shape::V, lists.heads[job][1], of_values,
-                                                 key);
-    return {-1, 0, NULL};
-}
-
 /*
  * Three steps are in flight, and run on from item to item:
  *
@@ -253,51 +169,95 @@ attention_fill(uint32_t shared, int stage, const struct attention_params &p,
  *   step i       looked up       gathered        computed
  *   step i + 1                   looked up       gathered      ...
  *
- * An item without keys is one step in which nothing is listed.
+ * An item without keys is one step in which nothing is listed. What masks and items' first steps ask for
+ * is one branch of a round: most rounds have neither.
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS,
                                          BLOCKS < ARCHITECTURE_CTAS ? BLOCKS : ARCHITECTURE_CTAS)
     attention_mma(const __grid_constant__ struct attention_params p) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
+    using steps = attention_steps<T, D, R, WARPS, KEYS>;
+    constexpr bool KEPT = steps::KEPT && !MODIFIED;
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);
-    auto &lists = *reinterpret_cast<attention_lists<KEYS, shape::WORDS> *>(memory + shape::LISTS);
+    auto &lists = *reinterpret_cast<typename steps::lists *>(memory + shape::LISTS);
     const int first = (int)threadIdx.x / 32 * R; /* row of the tile */
     const uint32_t rows = shared + (uint32_t)(first * shape::ROW);
     const int32_t jobs =
         (int32_t)(p.image.worker_ptr[blockIdx.x + 1] - p.image.worker_ptr[blockIdx.x]);
-    struct attention_cursor compute = {0, -1}, fill = {0, -1}, look = {0, 0};
+    struct attention_cursor compute = {0, -1, STEP_MASKED}, fill = compute,
+                            look = {0, 0, p.copied ? STEP_FIRST : STEP_FIRST | STEP_ELEMENTS};
+    struct attention_granules granules = {};
     struct attention_state<T, D, R> state;
+    struct attention_lanes lanes = attention_lanes_of<shape::ROW>(T());
+    struct attention_copier copier = steps::copier(p, warp_lane());
+    int32_t key[steps::PLACES]; /* first keys of granules, of the step to gather next */
+    int offset = (steps::first() + warp_lane()) & ((1 << p.granule_bits) - 1); /* in a granule */
+    if (KEPT) { /* else the compiler finds it anew in each step */
+        asm volatile("" : "+r"(lanes.q), "+r"(lanes.k), "+r"(lanes.v), "+r"(offset));
+        asm volatile("" : "+r"(copier.to), "+r"(copier.sub), "+r"(copier.byte));
+        asm volatile("" : "+r"(copier.step[0]), "+r"(copier.step[1]));
+        asm volatile("" : "+r"(copier.bytes[0]), "+r"(copier.bytes[1]));
+    }
     if (jobs)
         attention_fetch_job(lists.jobs[0], p, p.image.worker_ptr[blockIdx.x]);
 #pragma unroll 1
     for (int stage = 0; compute.job < jobs; stage ^= 1) {
         cp_async_wait_all();
-        __syncthreads();
-        struct attention_deferred deferred = {-1, 0, NULL};
-        if ((uint32_t)fill.job < (uint32_t)jobs)
-            deferred = attention_fill<T, D, R, WARPS, KEYS>(shared, stage ^ 1, p, lists, fill);
-        if (!shape::INTERLEAVED || compute.job < 0)
-            attention_deferred_all<T, D, R, WARPS, KEYS>(p, deferred);
-        const uint32_t span = KEYS >> p.granule_bits;
-        uint32_t count = 0; /* granules of the item that is looked up */
-        if (look.job < jobs) {
-            const struct granule_item &looked = lists.jobs[look.job & (ATTENTION_JOBS - 1)];
-            attention_fetch_step<T, D, KEYS, shape::WORDS, shape::THREADS>(lists, p, stage, look,
-                                                                           jobs);
-            count = (uint32_t)looked.count;
+        if (WARPS == 1)
+            __syncwarp();
+        else
+            __syncthreads();
+        if (!KEPT && sizeof(T) == 2) { /* of f32, it takes fewer registers to keep it */
+            compute.is = steps::is(lists, p, compute, jobs);
+            fill.is = steps::is(lists, p, fill, jobs);
+            look.is = steps::is(lists, p, look, jobs);
         }
-        if (compute.job >= 0) {
-            if (compute.at == 0)
-                attention_clear(state, shared + shape::FLUSHED);
-            const struct granule_item &item = lists.jobs[compute.job & (ATTENTION_JOBS - 1)];
-            const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
-            attention_step<T, D, R, WARPS, KEYS, MODIFIED>(
-                state, rows, panel + shape::K, panel + shape::V,
-                attention_masked<KEYS>(p, item, compute) ? shared_address(lists.words[stage]) : 0,
-                p, {lists.jobs, compute.job, compute.at}, deferred);
+        const uint32_t words = shared_address(lists.words[stage]);
+        struct attention_rows_list listed = {!(compute.is & STEP_MASKED), 0, 0};
+        const bool copied = !(fill.is & (STEP_MASKED | STEP_ELEMENTS));
+        int32_t key_now[steps::PLACES];
+#pragma unroll
+        for (int i = 0; i < steps::PLACES; i++)
+            key_now[i] = key[i] + offset;
+        if (!KEPT || (compute.is | fill.is | look.is)) {
+            if (compute.is & STEP_MASKED && compute.job >= 0)
+                listed.some = attention_listed<R, KEYS, 8 * shape::WORDS, true>(
+                    listed.whole, listed.part, words + (uint32_t)(first / 32 * 4), first % 32);
+            const struct granule_item &item = lists.jobs[fill.job & (ATTENTION_JOBS - 1)];
+            if (!KEPT || fill.is & STEP_FIRST)
+                steps::find_heads(copier, p, item);
+            if (!copied && fill.job >= 0 && fill.job < jobs)
+                steps::fill(lists, shared, p, stage ^ 1, fill, copier.heads, key_now);
+            if (!KEPT || look.is & STEP_FIRST)
+                granules = steps::granules(lists, p, look.job, jobs);
+            if (look.is & STEP_FIRST) {
+                steps::begin(lists, p, look.job, jobs);
+                look.is = steps::is(lists, p, look, jobs);
+            }
+            if (look.is & STEP_MASKED && look.job < jobs)
+                steps::fetch_masks(lists, p, stage, look);
         }
+        const auto copy = [&](int part) {
+            struct attention_copier now = copier;
+            if (!KEPT) {
+                now = steps::copier(p, warp_lane());
+                steps::find_heads(now, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)]);
+            }
+            steps::copy(now, shared + (uint32_t)((stage ^ 1) * shape::PANEL), key_now, copied,
+                        part);
+        };
+        if (!shape::INTERLEAVED) {
+#pragma unroll
+            for (int part = 0; part < shape::PARTS; part++)
+                copy(part);
+        }
+        steps::look(key, p, look.at, granules);
+        const uint32_t panel = shared + (uint32_t)(stage * shape::PANEL);
+        attention_step<T, D, R, WARPS, KEYS, MODIFIED>(
+            state, rows, panel + shape::K, panel + shape::V, words, listed, p,
+            {lists.jobs, compute.job, (uint32_t)compute.at}, lanes, copy);
         if (fill.job != compute.job) {
             if (fill.job < jobs) /* copied while O is stored */
                 attention_load_q<T, D, R, shape::ROW>(
@@ -305,12 +265,11 @@ static __global__ void __launch_bounds__(32 * WARPS,
             if (compute.job >= 0)
                 attention_finish<T, D, R>(p, lists.jobs[compute.job & (ATTENTION_JOBS - 1)], first,
                                           state);
+            attention_clear(state, shared + shape::FLUSHED);
         }
         compute = fill;
         fill = look;
-        look.at += span;
-        if (look.at >= count)
-            look = {0, min(look.job + 1, jobs)};
+        look = steps::next(p, look, granules, jobs);
     }
 }
 

@@ -50,15 +50,15 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time. Where O takes many registers there is
      * room for fewer. */
-    static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : R * D > 2048 || KEYS < 64 ? 4 : 8;
+    static constexpr bool FEW = R * D > 2048 || (R == 16 && attention_has_small(T()));
+    static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : FEW || KEYS < 64 ? 4 : 8;
     static constexpr int TIMES = KEYS / (8 * GROUPS); /* rounds of GROUPS groups in a step */
     /* APART: half of the warps gather K and half V. ROWS_KV: rows that a warp gathers of a step, of
-     * K and of V or of one of them. EIGHTS: the same in eights. INTERLEAVED: deferred copies are
-     * issued in PARTS parts between MMAs. High tiles wait for copies; where small P are handled no
-     * register is left. */
+     * K and of V or of one of them. EIGHTS: the same in eights. INTERLEAVED: copies are issued in PARTS
+     * parts between MMAs. High tiles wait for copies; where small P are handled no register is left. */
     static constexpr bool APART = KEYS / WARPS < 8;
     static constexpr int ROWS_KV = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
-    static constexpr int EIGHTS = 2 * KEYS / WARPS / 8;
+    static constexpr int EIGHTS = ROWS_KV / 8;
     static constexpr bool INTERLEAVED = R == 32 && !attention_has_small(T());
     static constexpr int PARTS = INTERLEAVED && TIMES < EIGHTS ? TIMES : EIGHTS;
     static constexpr int K = M * ROW, V = K + 2 * PANEL, FLUSHED = V + 2 * PANEL;
@@ -132,14 +132,35 @@ static __device__ __forceinline__ int attention_group(const struct attention_gro
     return ALL ? j : (int)(groups.at >> 4 * j & 15);
 }
 
+/* Offsets of this lane's first piece from a panel's begin. In 16 bits half of the lanes address rows of
+ * the second of two groups of K or V. */
+struct attention_lanes {
+    uint32_t q, k, v;
+};
+template <int ROW, class T>
+static __device__ __forceinline__ struct attention_lanes
+attention_lanes_of(T, int lane = warp_lane()) {
+    return {swizzle_row<ROW>(lane % 16) + swizzle_piece(lane, lane / 16),
+            swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 8 % 2) + lane / 16 * (8 * ROW),
+            swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 16) + lane / 8 % 2 * (8 * ROW)};
+}
+
+/* Offset of two groups for a lane that addresses the second of them, or not. */
+template <int ROW>
+static __device__ __forceinline__ uint32_t attention_two_groups(int first, int second,
+                                                                bool is_second) {
+    return (uint32_t)(8 * ROW * (is_second ? second - 1 : first));
+}
+
 /* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
-static __device__ __forceinline__ void attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q,
-                                                        uint32_t k,
-                                                        const struct attention_groups &groups, T) {
-    const int lane = warp_lane();
-    q += swizzle_row<ROW>(lane % 16) + swizzle_piece(lane, lane / 16);
-    k += swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 8 % 2);
+static __device__ __forceinline__ void
+attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                 const struct attention_groups &groups, T,
+                 const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
+    const bool is_second = warp_lane() >= 16;
+    q += lanes.q;
+    k += lanes.k;
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -155,12 +176,11 @@ static __device__ __forceinline__ void attention_scores(float (&s)[R / 16][GROUP
             ldmatrix(a[i], swizzle_piece_after(q, d) + (uint32_t)(16 * i * ROW));
 #pragma unroll
         for (int j = 0; j < GROUPS; j += 2) {
-            /* Lanes 0 ... 15 address rows of group j, lanes 16 ... 31 rows of group j + 1. */
-            const int first = attention_group<ALL>(groups, j);
-            const int second = attention_group<ALL>(groups, j + 1);
             uint32_t b[4];
-            ldmatrix(b, swizzle_piece_after(k, d) +
-                            (uint32_t)(8 * ROW * (lane < 16 ? first : second)));
+            ldmatrix(b,
+                     swizzle_piece_after(k, d) +
+                         attention_two_groups<ROW>(attention_group<ALL>(groups, j),
+                                                   attention_group<ALL>(groups, j + 1), is_second));
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
                 mma_sync(s[i][j], a[i], b, T());
@@ -326,9 +346,11 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
     }
     bool far = false;
 #pragma unroll
-    for (int r = 0; r < R / 8; r++)
-        far |= attention_far(state.m[r]);
-    if (__any_sync(WARP_ALL, moves || far)) {
+    for (int r = 0; r < R / 8; r++) {
+        base[r] = attention_base(state.m[r]);
+        far |= fabsf(base[r]) >= ATTENTION_FAR;
+    }
+    if (__builtin_expect(__any_sync(WARP_ALL, moves || far), false)) {
         attention_rescale<T>(state, top);
         far = false;
 #pragma unroll
@@ -338,10 +360,13 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
         if (far)
             attention_exponents<T, GROUPS>(s, state, scale);
         scale = far ? 1 : scale;
+#pragma unroll
+        for (int r = 0; r < R / 8; r++)
+            base[r] = far ? attention_raise(T()) : attention_base(state.m[r]);
     }
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
-        base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
+        base[r] -= attention_raise(T());
     uint32_t least = ~0u; /* of the bits of P, less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
@@ -366,14 +391,14 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
 attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R / 16][GROUPS][2],
-             uint32_t v, const struct attention_groups &groups) {
-    const int lane = warp_lane();
-    v += swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 16);
+             uint32_t v, const struct attention_groups &groups,
+             const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
+    const bool is_second = warp_lane() / 8 % 2;
+    v += lanes.v;
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
-        const int first = attention_group<ALL>(groups, j);
-        const int second = attention_group<ALL>(groups, j + 1);
-        const uint32_t from = v + (uint32_t)(8 * ROW * (lane / 8 % 2 ? second : first));
+        const uint32_t at = attention_two_groups<ROW>(
+            attention_group<ALL>(groups, j), attention_group<ALL>(groups, j + 1), is_second);
         uint32_t a[R / 16][4];
 #pragma unroll
         for (int i = 0; i < R / 16; i++)
@@ -383,7 +408,7 @@ attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R /
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
             uint32_t b[4];
-            ldmatrix_transposed(b, swizzle_piece_after(from, d));
+            ldmatrix_transposed(b, swizzle_piece_after(v, d) + at);
 #pragma unroll
             for (int i = 0; i < R / 16; i++) {
                 mma_sync(state.o[i][2 * d], a[i], b, T());

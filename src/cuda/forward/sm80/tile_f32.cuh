@@ -226,14 +226,23 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
     }
 }
 
+/* Of this type half of the lanes address further dims of the same group. */
+template <int ROW>
+static __device__ __forceinline__ struct attention_lanes
+attention_lanes_of(float, int lane = warp_lane()) {
+    const int g = lane / 4, t = lane % 4;
+    return {(uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16),
+            (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8),
+            (uint32_t)(2 * t * ROW + g % 4 * 4) + swizzle_piece(2 * t, g / 4)};
+}
+
 /* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, bool LOWEST = true>
 static __device__ __forceinline__ void
 attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups, float) {
-    const int lane = warp_lane();
-    uint32_t rows = q + (uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16);
-    uint32_t keys = k + (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8);
+                 const struct attention_groups &groups, float,
+                 const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
+    uint32_t rows = q + lanes.q, keys = k + lanes.k;
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
 #pragma unroll
@@ -252,11 +261,11 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
 
 /* O [R, D] += P [R, 8 GROUPS] V [groups, D], without low x low. */
 template <int GROUPS, int ROW, bool ALL, int D, int R>
-static __device__ __forceinline__ void attention_pv(struct attention_state<float, D, R> &state,
-                                                    const float (&x)[R / 16][GROUPS][4], uint32_t v,
-                                                    const struct attention_groups &groups) {
-    const int g = warp_lane() / 4, t = warp_lane() % 4;
-    v += (uint32_t)(2 * t * ROW + g % 4 * 4) + swizzle_piece(2 * t, g / 4);
+static __device__ __forceinline__ void
+attention_pv(struct attention_state<float, D, R> &state, const float (&x)[R / 16][GROUPS][4],
+             uint32_t v, const struct attention_groups &groups,
+             const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
+    v += lanes.v;
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
         if (!ALL && j >= groups.n)
@@ -301,10 +310,11 @@ static __device__ __forceinline__ void attention_count(struct attention_state<fl
 template <int GROUPS, int ROW, bool ALL, int D, int R, class drops>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups, const drops &drop) {
+              float scale, const struct attention_groups &groups,
+              const struct attention_lanes &lanes, const drops &drop) {
     attention_softmax<float, D, R, GROUPS, false>(s, state, scale);
     drop();
-    attention_pv<GROUPS, ROW, ALL>(state, s, v, groups);
+    attention_pv<GROUPS, ROW, ALL>(state, s, v, groups, lanes);
     attention_count(state, 8 * GROUPS);
 }
 

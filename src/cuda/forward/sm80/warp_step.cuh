@@ -9,9 +9,12 @@
 
 /* Groups of 8 keys that a warp computes at a time in masked steps: few, since few may be listed,
  * and as registers allow. */
-template <class T, int D, int R>
+template <class T, int D, int R, bool MODIFIED>
 static __host__ __device__ __forceinline__ constexpr int attention_masked_groups(void) {
-    return sizeof(T) == 4 && R * D > 1024 ? 2 : 4;
+    return (sizeof(T) == 4 && R * D > 1024) ||
+                   (MODIFIED && attention_has_small(T()) && R * D > 2048)
+               ? 2
+               : 4;
 }
 
 /* O times a power of two. */
@@ -33,7 +36,7 @@ template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
 static __device__ __forceinline__ void
 attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R / 16][GROUPS][2],
                    const float (&x)[R / 16][GROUPS][4], uint32_t v,
-                   const struct attention_groups &groups) {
+                   const struct attention_groups &groups, const struct attention_lanes &lanes) {
     uint32_t small[R / 16][GROUPS][2];
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
@@ -48,7 +51,7 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
                 probs[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
             }
     attention_scale_o(state, ATTENTION_SMALL_RAISE);
-    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups, lanes);
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
 }
 
@@ -56,7 +59,8 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
 template <int GROUPS, int ROW, bool ALL, class T, int D, int R, class drops>
 static __device__ __forceinline__ void
 attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups, const drops &drop) {
+              float scale, const struct attention_groups &groups,
+              const struct attention_lanes &lanes, const drops &drop) {
     uint32_t probs[R / 16][GROUPS][2];
     const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
     drop();
@@ -68,8 +72,8 @@ attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS]
             for (int e = 0; e < 2; e++)
                 probs[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
     if (small)
-        attention_pv_small<T, D, R, GROUPS, ROW, ALL>(state, probs, s, v, groups);
-    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups);
+        attention_pv_small<T, D, R, GROUPS, ROW, ALL>(state, probs, s, v, groups, lanes);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups, lanes);
 }
 
 /* Takes the next GROUPS groups out of `left`, where a group has BITS bits, of which the first is
@@ -125,48 +129,11 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     return lanes & GROUP;
 }
 
-/* A deferred copy: this warp's rows of K and V of the next step, consecutive from key `first` on;
- * -1: none. heads: where in shared memory the addresses of K and V are. to: shared memory address of
- * this lane's pieces, without the panel. */
-struct attention_deferred {
-    int32_t first;
-    uint32_t to;
-    const char *const *heads;
+/* What a warp's rows list of a step, as attention_listed has it. */
+struct attention_rows_list {
+    bool whole;
+    uint32_t some, part;
 };
-
-/* Issues one of the PARTS parts of a deferred copy. A multiprocessor accepts copies one by one, so
- * a warp that issues many at once waits. */
-template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void
-attention_deferred_part(const struct attention_params &p, const struct attention_deferred &deferred,
-                        int part) {
-    using shape = attention_shape<T, D, R, WARPS, KEYS>;
-    if (deferred.first < 0)
-        return;
-#pragma unroll
-    for (int i = 0; i < shape::EIGHTS / shape::PARTS; i++) {
-        const int eight = part * (shape::EIGHTS / shape::PARTS) + i;
-        const bool of_k =
-            shape::APART ? (int)threadIdx.x / 32 < WARPS / 2 : eight < shape::EIGHTS / 2;
-        const int row = 8 * (shape::APART || of_k ? eight : eight - shape::EIGHTS / 2);
-        const struct attention_copy_mode mode =
-            attention_copy_mode_of<T>(p, of_k ? p.k : p.v, of_k ? p.d_qk : p.d_v, 1);
-        attention_copy_run<T, D, 8, shape::ROW>(
-            deferred.to + (uint32_t)((of_k ? shape::K : shape::V) + row * shape::ROW),
-            deferred.heads[!of_k] +
-                attention_lane_from<attention_lanes<T, D>()>(deferred.first + row, mode.step),
-            mode, 8);
-    }
-}
-
-template <class T, int D, int R, int WARPS, int KEYS>
-static __device__ __forceinline__ void
-attention_deferred_all(const struct attention_params &p,
-                       const struct attention_deferred &deferred) {
-#pragma unroll
-    for (int part = 0; part < attention_shape<T, D, R, WARPS, KEYS>::PARTS; part++)
-        attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, part);
-}
 
 /* All groups of a step: the first bit of each is set. */
 template <int KEYS>
@@ -177,58 +144,59 @@ static __device__ __forceinline__ constexpr uint32_t attention_all_groups(void) 
     return all;
 }
 
-/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row
- * masks, or 0 for an unmasked step; place: the item and its first granule of the step, for modifiers;
- * deferred: the copy to issue meanwhile. MODIFIED: with modifiers; steps without masks are computed as
- * those with masks are. */
-template <class T, int D, int R, int WARPS, int KEYS, bool MODIFIED>
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row masks,
+ * of a masked step; listed: what the warp's rows list; place: the item and its first granule of the
+ * step, for modifiers; copy: issues a part of the copies of another step. MODIFIED: with modifiers;
+ * steps without masks are computed as those with masks are. */
+template <class T, int D, int R, int WARPS, int KEYS, bool MODIFIED, class copier>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
-               uint32_t masks, const struct attention_params &p,
-               const struct attention_place &place, const struct attention_deferred &deferred) {
+               uint32_t masks, const struct attention_rows_list &listed,
+               const struct attention_params &p, const struct attention_place &place,
+               const struct attention_lanes &lanes, const copier &copy) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;
     const uint32_t words = masks + (uint32_t)(first / 32 * 4);
     constexpr bool SKIPS =
         !attention_has_small(T()); /* skip masking of whole groups, where registers allow */
-    bool whole = true;
-    uint32_t part = 0;
-    uint32_t left = MODIFIED ? attention_all_groups<KEYS>() : 0;
-    if (masks)
-        left = attention_listed<R, KEYS, STRIDE, SKIPS>(whole, part, words, shift);
-    const bool masked = !MODIFIED || !whole;
-    if (!MODIFIED && whole) {
+    const bool whole = listed.whole, masked = !MODIFIED || !whole;
+    uint32_t left = MODIFIED && whole ? attention_all_groups<KEYS>() : listed.some;
+    if (!MODIFIED && __builtin_expect(whole, true)) {
         constexpr int GROUPS = shape::GROUPS;
         const struct attention_groups all = {0, GROUPS};
 #pragma unroll 1
         for (int i = 0; i < shape::TIMES; i++) {
             const uint32_t at = (uint32_t)(8 * GROUPS * i * ROW);
             float s[R / 16][GROUPS][4];
-            attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T());
+            attention_scores<D, R, GROUPS, ROW, true>(s, q, k + at, all, T(), lanes);
             if (shape::INTERLEAVED && i < shape::PARTS)
-                attention_deferred_part<T, D, R, WARPS, KEYS>(p, deferred, i);
-            attention_add<GROUPS, ROW, true>(state, s, v + at, p.score_scale, all, [] {});
+                copy(i);
+            attention_add<GROUPS, ROW, true>(state, s, v + at, p.score_scale, all, lanes, [] {});
         }
         return;
     }
-    constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
-    if (shape::INTERLEAVED)
-        attention_deferred_all<T, D, R, WARPS, KEYS>(p, deferred);
+    constexpr int GROUPS = attention_masked_groups<T, D, R, MODIFIED>(),
+                  BITS = attention_group_bits<KEYS>();
+    if (shape::INTERLEAVED) {
+#pragma unroll
+        for (int i = 0; i < shape::PARTS; i++)
+            copy(i);
+    }
 #pragma unroll 1
     while (left) {
         float s[R / 16][GROUPS][4];
         const uint32_t before = left;
         const struct attention_groups groups = attention_groups_next<GROUPS, BITS>(left);
-        attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T());
+        attention_scores<D, R, GROUPS, ROW, false>(s, q, k, groups, T(), lanes);
         if (MODIFIED)
             attention_modify_scores<R, GROUPS>(s, p, place, first, groups);
-        if (masked && (!SKIPS || part & (before ^ left) || groups.n < GROUPS))
+        if (masked && (!SKIPS || listed.part & (before ^ left) || groups.n < GROUPS))
             attention_mask_scores<R, GROUPS, STRIDE>(s, words, shift, groups);
         if (MODIFIED && KEYS / 8 % GROUPS != 0 && !masked)
             attention_mask_repeated<R, GROUPS>(s, groups);
         const float scale = MODIFIED ? modify_scale(p.modify, p.score_scale) : p.score_scale;
-        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups, [&] {
+        attention_add<GROUPS, ROW, false>(state, s, v, scale, groups, lanes, [&] {
             if (MODIFIED)
                 attention_drop<R, GROUPS>(s, p, place, first, groups);
         });
