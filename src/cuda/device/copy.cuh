@@ -14,10 +14,22 @@ static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from
 }
 
 /* 16 bytes, with an L2 prefetch of the 128 bytes around them: for rows whose other bytes are copied
- * soon. Where `wanted` is false, `from` may be any address. Offsets in bytes: an instruction holds them. */
-template <int TO = 0, int FROM = 0>
+ * soon. Where `wanted` is false, `from` may be any address. */
 static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const void *from,
                                                           bool wanted) {
+    asm volatile("{\n"
+                 ".reg .pred zeros;\n"
+                 "setp.eq.b32 zeros, %2, 0;\n"
+                 "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, zeros;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"((int)wanted)
+                 : "memory");
+}
+
+/* The same TO and FROM bytes further, which the instruction holds. */
+template <int TO, int FROM>
+static __device__ __forceinline__ void cp_async_16_l2_128_at(uint32_t to, const void *from,
+                                                             bool wanted) {
     asm volatile("{\n"
                  ".reg .pred zeros;\n"
                  "setp.eq.b32 zeros, %2, 0;\n"

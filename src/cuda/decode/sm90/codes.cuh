@@ -18,8 +18,9 @@ static __device__ __forceinline__ void
 decode_sm90_copy_code(uint32_t to, const char *codes, const char *rest, int32_t bytes, bool is,
                       std::integer_sequence<int, S...>) {
     constexpr int HALF = shape::V_PANELS / 2; /* panels of codes */
-    (cp_async_16_l2_128<(HALF + S) * shape::PANEL, S * 128>(to, codes, is), ...);
-    cp_async_16_l2_128<2 * HALF * shape::PANEL>(to, rest, is && 16 * (warp_lane() % 8) < bytes);
+    (cp_async_16_l2_128_at<(HALF + S) * shape::PANEL, S * 128>(to, codes, is), ...);
+    cp_async_16_l2_128_at<2 * HALF * shape::PANEL, 0>(to, rest,
+                                                      is && 16 * (warp_lane() % 8) < bytes);
 }
 
 /* Copies a warp's rows of a step, and their scales. Lane from + i holds place i. */

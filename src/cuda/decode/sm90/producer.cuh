@@ -19,7 +19,7 @@ template <class shape, int... S>
 static __device__ __forceinline__ void decode_sm90_copy_row(uint32_t to, const char *row, int first,
                                                             const char *on, int all,
                                                             std::integer_sequence<int, S...>) {
-    (cp_async_16_l2_128<S * shape::PANEL, S * 128>(to, S < first ? row : on, S < all), ...);
+    (cp_async_16_l2_128_at<S * shape::PANEL, S * 128>(to, S < first ? row : on, S < all), ...);
 }
 
 /* Panels of a row that have `bytes` at this lane's 16 bytes. */
