@@ -184,6 +184,7 @@ template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
+    const char *heads[ATTENTION_JOBS][2]; /* of K and V, of the items that are looked up */
 };
 
 /* Copies an item of the schedule to shared memory. */

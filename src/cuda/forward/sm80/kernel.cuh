@@ -179,6 +179,8 @@ static __global__ void __launch_bounds__(32 * WARPS,
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     using steps = attention_steps<T, D, R, WARPS, KEYS>;
     constexpr bool KEPT = steps::KEPT && !MODIFIED;
+    /* Of 16 bits, whose high tiles have the most sums, steps and granules are found anew as well. */
+    constexpr bool ANEW = !KEPT && sizeof(T) == 2;
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);
     auto &lists = *reinterpret_cast<typename steps::lists *>(memory + shape::LISTS);
@@ -209,7 +211,7 @@ static __global__ void __launch_bounds__(32 * WARPS,
             __syncwarp();
         else
             __syncthreads();
-        if (!KEPT && sizeof(T) == 2) { /* of f32, it takes fewer registers to keep it */
+        if (ANEW) {
             compute.is = steps::is(lists, p, compute, jobs);
             fill.is = steps::is(lists, p, fill, jobs);
             look.is = steps::is(lists, p, look, jobs);
@@ -221,16 +223,15 @@ static __global__ void __launch_bounds__(32 * WARPS,
 #pragma unroll
         for (int i = 0; i < steps::PLACES; i++)
             key_now[i] = key[i] + offset;
-        if (!KEPT || (compute.is | fill.is | look.is)) {
+        if (ANEW || (compute.is | fill.is | look.is)) {
             if (compute.is & STEP_MASKED && compute.job >= 0)
                 listed.some = attention_listed<R, KEYS, 8 * shape::WORDS, true>(
                     listed.whole, listed.part, words + (uint32_t)(first / 32 * 4), first % 32);
-            const struct granule_item &item = lists.jobs[fill.job & (ATTENTION_JOBS - 1)];
-            if (!KEPT || fill.is & STEP_FIRST)
-                steps::find_heads(copier, p, item);
+            if (KEPT && fill.is & STEP_FIRST)
+                steps::take_heads(copier, lists, fill.job);
             if (!copied && fill.job >= 0 && fill.job < jobs)
-                steps::fill(lists, shared, p, stage ^ 1, fill, copier.heads, key_now);
-            if (!KEPT || look.is & STEP_FIRST)
+                steps::fill(lists, shared, p, stage ^ 1, fill, key_now);
+            if (ANEW || look.is & STEP_FIRST)
                 granules = steps::granules(lists, p, look.job, jobs);
             if (look.is & STEP_FIRST) {
                 steps::begin(lists, p, look.job, jobs);
@@ -243,7 +244,7 @@ static __global__ void __launch_bounds__(32 * WARPS,
             struct attention_copier now = copier;
             if (!KEPT) {
                 now = steps::copier(p, warp_lane());
-                steps::find_heads(now, p, lists.jobs[fill.job & (ATTENTION_JOBS - 1)]);
+                steps::take_heads(now, lists, fill.job);
             }
             steps::copy(now, shared + (uint32_t)((stage ^ 1) * shape::PANEL), key_now, copied,
                         part);

@@ -77,14 +77,21 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
         return {p.image.keys + item.first + at, item.count - at, item.count, item.whole};
     }
 
-    /* Prefetches an item's Q, and copies the next item. */
+    /* Prefetches an item's Q, finds its heads of K and V, and copies the next item. */
     static __device__ __forceinline__ void begin(lists &l, const struct attention_params &p,
                                                  int32_t job, int32_t jobs) {
+        const int slot = job & (ATTENTION_JOBS - 1);
+        const struct granule_item &item = l.jobs[slot];
+        if (job >= jobs)
+            return;
         if (job + 1 < jobs)
             attention_fetch_job(l.jobs[(job + 1) & (ATTENTION_JOBS - 1)], p,
                                 p.image.worker_ptr[blockIdx.x] + job + 1);
-        if (job < jobs)
-            attention_prefetch_q<T, D, shape::THREADS>(p, l.jobs[job & (ATTENTION_JOBS - 1)]);
+        attention_prefetch_q<T, D, shape::THREADS>(p, item);
+        if (threadIdx.x == 0) {
+            l.heads[slot][0] = attention_head<T>(p.k, item.batch, item.head_kv);
+            l.heads[slot][1] = attention_head<T>(p.v, item.batch, item.head_kv);
+        }
     }
 
     /* Copies a step's masks. */
@@ -137,11 +144,10 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
                 {}};
     }
 
-    static __device__ __forceinline__ void find_heads(struct attention_copier &copier,
-                                                      const struct attention_params &p,
-                                                      const struct granule_item &item) {
-        copier.heads[0] = attention_head<T>(p.k, item.batch, item.head_kv);
-        copier.heads[1] = attention_head<T>(p.v, item.batch, item.head_kv);
+    static __device__ __forceinline__ void take_heads(struct attention_copier &copier,
+                                                      const lists &l, int32_t job) {
+        copier.heads[0] = l.heads[job & (ATTENTION_JOBS - 1)][0];
+        copier.heads[1] = l.heads[job & (ATTENTION_JOBS - 1)][1];
     }
 
     /* Copies part of this warp's rows of a step without masks, where `wanted`. A multiprocessor accepts
@@ -178,26 +184,25 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     static __device__ __forceinline__ void fill(lists &l, uint32_t shared,
                                                 const struct attention_params &p, int stage,
                                                 const struct attention_cursor &step,
-                                                const char *const (&heads)[2],
                                                 int32_t (&key)[PLACES]) {
         const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first() * shape::ROW);
+        const int job = step.job & (ATTENTION_JOBS - 1);
         if (step.is & STEP_MASKED) {
 #pragma unroll
             for (int i = 0; i < PLACES; i++) {
                 const int row = 32 * i + warp_lane_here();
                 if (row < ROWS)
-                    key[i] = attention_masked_key(
-                        l, p, stage, l.jobs[step.job & (ATTENTION_JOBS - 1)], (uint32_t)step.at,
-                        first() + row, key[i], of_k(), shape::WORDS);
+                    key[i] = attention_masked_key(l, p, stage, l.jobs[job], (uint32_t)step.at,
+                                                  first() + row, key[i], of_k(), shape::WORDS);
             }
             __syncwarp();
         }
         if (of_k())
             attention_gather<T, D, ROWS, shape::ROW>(
-                to + shape::K, heads[0], attention_copy_mode_of<T>(p, p.k, p.d_qk, 1), key);
+                to + shape::K, l.heads[job][0], attention_copy_mode_of<T>(p, p.k, p.d_qk, 1), key);
         if (of_v())
             attention_gather<T, D, ROWS, shape::ROW>(
-                to + shape::V, heads[1], attention_copy_mode_of<T>(p, p.v, p.d_v, 1), key);
+                to + shape::V, l.heads[job][1], attention_copy_mode_of<T>(p, p.v, p.d_v, 1), key);
     }
 };
 

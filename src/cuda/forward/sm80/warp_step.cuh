@@ -9,12 +9,9 @@
 
 /* Groups of 8 keys that a warp computes at a time in masked steps: few, since few may be listed,
  * and as registers allow. */
-template <class T, int D, int R, bool MODIFIED>
+template <class T, int D, int R>
 static __host__ __device__ __forceinline__ constexpr int attention_masked_groups(void) {
-    return (sizeof(T) == 4 && R * D > 1024) ||
-                   (MODIFIED && attention_has_small(T()) && R * D > 2048)
-               ? 2
-               : 4;
+    return R * D > (sizeof(T) == 4 ? 1024 : attention_has_small(T()) ? 2048 : 4096) ? 2 : 4;
 }
 
 /* O times a power of two. */
@@ -176,8 +173,7 @@ attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, u
         }
         return;
     }
-    constexpr int GROUPS = attention_masked_groups<T, D, R, MODIFIED>(),
-                  BITS = attention_group_bits<KEYS>();
+    constexpr int GROUPS = attention_masked_groups<T, D, R>(), BITS = attention_group_bits<KEYS>();
     if (shape::INTERLEAVED) {
 #pragma unroll
         for (int i = 0; i < shape::PARTS; i++)
