@@ -220,9 +220,9 @@ static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half)
             __syncwarp();
             if (c >= half)
                 continue;
-            const uint32_t to = at + swizzle_piece(row, 2 * c);
-            shared_store_16(to, decode_widen_eight<T, KIND>(x.x, x.y));
-            shared_store_16(to ^ 16, decode_widen_eight<T, KIND>(x.z, x.w));
+            shared_store_16(at + swizzle_piece(row, 2 * c), decode_widen_eight<T, KIND>(x.x, x.y));
+            shared_store_16(at + swizzle_piece(row, 2 * c + 1),
+                            decode_widen_eight<T, KIND>(x.z, x.w));
         }
     }
 }

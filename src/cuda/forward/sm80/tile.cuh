@@ -347,8 +347,7 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
     bool far = false;
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
-        base[r] = attention_base(state.m[r]);
-        far |= fabsf(base[r]) >= ATTENTION_FAR;
+        far |= attention_far(state.m[r]);
     }
     if (__builtin_expect(__any_sync(WARP_ALL, moves || far), false)) {
         attention_rescale<T>(state, top);
@@ -360,13 +359,10 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
         if (far)
             attention_exponents<T, GROUPS>(s, state, scale);
         scale = far ? 1 : scale;
-#pragma unroll
-        for (int r = 0; r < R / 8; r++)
-            base[r] = far ? attention_raise(T()) : attention_base(state.m[r]);
     }
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
-        base[r] -= attention_raise(T());
+        base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
     uint32_t least = ~0u; /* of the bits of P, less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
