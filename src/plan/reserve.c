@@ -146,7 +146,11 @@ static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {
     plan->passes->workspace = plan->passes->kernel->workspace(&args);
     plan_carve(plan, &workspace, &room);
     image_take(&carve, plan, &image);
-    if (workspace.overflow || carve.overflow || plan->reserved->units > INT32_MAX)
+    if (plan->reserved->units > INT32_MAX)
+        return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
+                         "there are %lld query tiles over all heads: they may be 2^31 - 1",
+                         (long long)plan->reserved->units);
+    if (workspace.overflow || carve.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
                          "workspace or image of this capacity do not fit the address space");
     plan->workspace = workspace.used;

@@ -33,8 +33,8 @@ static int64_t cases = 400, first_seed = 1;
 
 /* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's;
  * what caches had; q of f32, o of f32 beside another q, second views. */
-static int64_t combines, bands, in_k, of_hopper, of_blocks, paged, eight_bit, scaled, of_f32,
-    to_f32, ropes;
+static int64_t combines, bands, in_k, of_hopper, of_codes, of_blocks, paged, eight_bit, scaled,
+    of_f32, to_f32, ropes;
 
 /* ---- a problem, its plan and its memory ---- */
 
@@ -315,7 +315,8 @@ static void generated_case(uint64_t seed) {
     run(&t);
     hold(&t, pattern);
     const uint64_t bits = bits_of(&t);
-    of_hopper += strstr(t.plan->passes->kernel->name, "_sm90_d") != NULL;
+    const int hopper = strstr(t.plan->passes->kernel->name, "_sm90_d") != NULL;
+    of_hopper += hopper, of_codes += hopper && tess_type_size(t.problem.k_type) == 1;
     of_blocks += strstr(t.plan->passes->kernel->name, "_sm90_blocks_") != NULL;
     for (int i = 0; i < REPEATS; i++) {
         run(&t);
@@ -338,13 +339,15 @@ static void right_within_the_bounds(void **state) {
     tess_target target = tess_target_init();
     assert_int_equal(tess_target_query(&target, TESS_CUDA, -1, NULL), TESS_OK);
     assert_true(cases < 100 || target.architecture != 90 || (of_hopper > 0 && of_blocks > 0));
-    print_message(
-        "%lld combines, %lld bands, %lld runs with V in K, %lld of Hopper's kernel, %lld of "
-        "its forward's; %lld paged, %lld of 8 bits, %lld with scales; %lld of q of f32, %lld to o "
-        "of f32, %lld of second views\n",
-        (long long)combines, (long long)bands, (long long)in_k, (long long)of_hopper,
-        (long long)of_blocks, (long long)paged, (long long)eight_bit, (long long)scaled,
-        (long long)of_f32, (long long)to_f32, (long long)ropes);
+    assert_true(cases < 400 || target.architecture != 90 || of_codes > 0);
+    print_message("%lld combines, %lld bands, %lld runs with V in K, %lld of Hopper's kernel, %lld "
+                  "of these of "
+                  "8 bits, %lld of its forward's; %lld paged, %lld of 8 bits, %lld with scales; "
+                  "%lld of q of f32, %lld to o "
+                  "of f32, %lld of second views\n",
+                  (long long)combines, (long long)bands, (long long)in_k, (long long)of_hopper,
+                  (long long)of_codes, (long long)of_blocks, (long long)paged, (long long)eight_bit,
+                  (long long)scaled, (long long)of_f32, (long long)to_f32, (long long)ropes);
 }
 
 /* Half the dims of each row, and the others. */

@@ -102,6 +102,18 @@ static void blocks_draw(struct decode_problem *t, uint64_t seed) {
              PICK(68, 0, 0, 1) ? "_r128" : "");
 }
 
+/* A cache that Hopper's decode reads in 8 bits: 512 dims, and up to 64 of a second view, with V in K. */
+static void codes_draw(struct decode_problem *t, uint64_t seed) {
+    tess_problem *p = &t->problem;
+    p->type = (tess_type)PICK(82, TESS_F16, TESS_BF16), p->softcap = 0, p->alibi = 0,
+    p->dropout = 0;
+    p->rope_dims = PICK(83, 0, 8, 16, 32, 64), p->d_qk = 512 + p->rope_dims;
+    p->d_v = PICK(84, 128, 512), p->v_in_k = 1, t->v_in_k = 0;
+    p->k_type = (tess_type)PICK(85, TESS_E4M3, TESS_E5M2), p->v_type = TESS_F32;
+    p->k_scale = p->v_scale = TESS_SCALE_NONE, p->k_rope_type = TESS_F32;
+    scales_draw(p, seed, p->type == TESS_BF16);
+}
+
 struct decode_problem decode_problem_draw(uint64_t seed) {
     const int blocks = PICK(66, 0, 0, 0, 1) == 1;
     const int64_t d = blocks ? PICK(69, 32, 64, 64, 96, 128)
@@ -126,6 +138,8 @@ struct decode_problem decode_problem_draw(uint64_t seed) {
     p->dropout = PICK(29, 0, 0, 0, 1) ? 0.25 : 0;
     t.v_in_k = p->d_v <= d && PICK(30, 0, 1);
     caches_draw(&t, seed, plain);
+    if (d == 512 && PICK(81, 0, 1))
+        codes_draw(&t, seed);
     if (blocks)
         blocks_draw(&t, seed);
     return t;

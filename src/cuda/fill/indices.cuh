@@ -312,6 +312,7 @@ static __device__ __forceinline__ void tiles_cut(const struct fill_params *p,
                                                  const struct row_under_way *r,
                                                  const int32_t *columns, uint32_t n, int over) {
     const struct fill_shape *s = &p->shape;
+    int odd = 0; /* sums of tiles take two places in turns: some tiles have none, and no barrier */
     for (uint32_t of_row = r->tiles; of_row--;) {
         const int64_t tile = r->tile + (int64_t)of_row;
         struct tile_under_way t = tile_begin(p, r, tile, of_row);
@@ -319,8 +320,10 @@ static __device__ __forceinline__ void tiles_cut(const struct fill_params *p,
         const int64_t full = t.full, band = t.band;
         columns_write(p, team, r, &t, &at, columns, over);
         int64_t keys = at.live_end - at.live;
-        if (s->block_kv > 1 || t.band > band) /* each thread knows its own */
-            keys = tile_sums(team, &t, of_row % 2 ? team->keys : team->runs);
+        if (s->block_kv > 1 || t.band > band) { /* each thread knows its own */
+            keys = tile_sums(team, &t, odd ? team->keys : team->runs);
+            odd ^= 1;
+        }
         if (team->thread == 0)
             tile_end(&p->arrays, r->list * s->tiles + tile, full, band, &t, keys);
     }

@@ -100,8 +100,8 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool CODES> struct deco
 template <class shape>
 static __device__ __forceinline__ int32_t decode_sm90_steps(const struct decode_item &item) {
     constexpr int KEYS = shape::SPAN * shape::KEYS;
-    const int32_t keys = (int32_t)(item.end - item.begin);
-    return shape::SPAN * sm90_uniform(keys > 0 ? (keys + KEYS - 1) / KEYS : 1);
+    const uint32_t keys = item.end - item.begin;
+    return shape::SPAN * sm90_uniform(keys > 0 ? (int)((keys + KEYS - 1) / KEYS) : 1);
 }
 
 /* Where the rows of a step begin, in bytes from the first ones on. */
