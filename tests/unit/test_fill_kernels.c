@@ -128,6 +128,28 @@ static void entries_past_a_count_are_not_read(void **state) {
     munmap(memory, 2 * page);
 }
 
+/* Of a block row under a causal cut tiles 3 and 1 have bands and sums, 2 none: a barrier fewer lies between those. */
+static void sums_of_cut_tiles_take_turns(void **state) {
+    struct device_sizes s = device_small;
+    struct device_lists l;
+    (void)state;
+    s.list_heads = 1, s.n_q = s.block_q = 256, s.n_kv = 600, s.capacity = 300;
+    s.cut_lo = INT64_MIN, s.cut_hi = 0;
+    device_lists_make(&l, &s, 7);
+    int32_t *const index = (int32_t *)(void *)l.listed.indices.data;
+    for (int32_t i = 0, key = 300; i < s.capacity; i++, key++) {
+        const int32_t row = key - 344; /* the query whose position the key is */
+        index[i] = row > 255 ? -1 : key;
+        if (row == 128)
+            key += 64; /* none of tile 2's band */
+    }
+    device_lists_expect(&l);
+    for (uint64_t seed = 0; seed < 1000; seed++) /* of tiles of 64 rows; at 463 the sums have met */
+        if (lab_below(seed, 9, 5, 3) == 0 && lab_below(seed, 9, 6, 7) == 6)
+            filled_alike(&l, kernels_fill, seed);
+    device_lists_free(&l);
+}
+
 /* ---- launches ---- */
 
 static struct fill_params params_of(tess_form form, int64_t rows, int64_t cols, int64_t capacity) {
@@ -247,6 +269,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(launches_are_few),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(entries_past_a_count_are_not_read),
+        cmocka_unit_test(sums_of_cut_tiles_take_turns),
         cmocka_unit_test(images_are_those_of_the_host),
     };
     cases = argc > 1 ? strtoull(argv[1], NULL, 10) : cases;
