@@ -11,6 +11,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 stage=$(realpath "${1:-.stage}") || exit 2
+[[ ${2:-9} =~ ^[0-9]+$ ]] || { echo "gpu.sh: '$2' are not whole minutes" >&2; exit 2; }
 end=$((SECONDS + 60 * ${2:-9}))
 wanted=" ${*:3} "
 out=${OUT:-build/gpu}
