@@ -5,7 +5,6 @@
  */
 #include "support/words.h"
 
-#include "plan/assign.h"
 #include "lists/granules.h"
 
 #define HEADS 4
@@ -422,27 +421,6 @@ static void combines_name_their_parts(void **state) {
     }
 }
 
-/* In order, each to whoever is free first: nobody ends later than the others by more than an item.
- */
-static void work_is_dealt_evenly(void **state) {
-    (void)state;
-    enum { ITEMS = 1000, WORKERS = 37 };
-    int64_t load[WORKERS] = {0}, most = 0;
-    struct assignment assignment;
-    assert_int_equal(assign_begin(&assignment, WORKERS), 0);
-    for (int64_t i = 0; i < ITEMS; i++) {
-        const int64_t cost = 1 + i * 7919 % 500, least = assign_least(&assignment);
-        const int32_t worker = assign_next(&assignment, cost);
-        assert_int_equal(load[worker], least);
-        for (int w = 0; w < WORKERS; w++)
-            assert_true(least < load[w] || (least == load[w] && worker <= w));
-        load[worker] += cost;
-        most = load[worker] > most ? load[worker] : most;
-        assert_int_equal(assign_most(&assignment), most);
-    }
-    assign_free(&assignment);
-}
-
 /* All workers end within one of the shortest items, and have as many items without keys. */
 static void items_are_dealt_evenly(void **state) {
     (void)state;
@@ -495,7 +473,6 @@ int main(void) {
         cmocka_unit_test(tiles_of_fewer_rows_share_words),
         cmocka_unit_test(sizes_follow_the_runs),
         cmocka_unit_test(combines_name_their_parts),
-        cmocka_unit_test(work_is_dealt_evenly),
         cmocka_unit_test(items_are_dealt_evenly),
         cmocka_unit_test(steps_are_balanced),
         cmocka_unit_test(few_items_have_the_first_workers),

@@ -276,12 +276,33 @@ static void tiles_of_few_waves_stay_whole(void **state) {
     schedule_free(&s);
 }
 
+/* In order, each to whoever is free first: nobody ends later than the others by more than an item.
+ */
+static void work_is_dealt_evenly(void **state) {
+    (void)state;
+    enum { ITEMS = 1000, WORKERS = 37 };
+    int64_t load[WORKERS] = {0}, most = 0;
+    struct assignment assignment;
+    assert_int_equal(assign_begin(&assignment, WORKERS), 0);
+    for (int64_t i = 0; i < ITEMS; i++) {
+        const int64_t cost = 1 + i * 7919 % 500, least = assign_least(&assignment);
+        const int32_t worker = assign_next(&assignment, cost);
+        assert_int_equal(load[worker], least);
+        for (int w = 0; w < WORKERS; w++)
+            assert_true(least < load[w] || (least == load[w] && worker <= w));
+        load[worker] += cost;
+        most = load[worker] > most ? load[worker] : most;
+        assert_int_equal(assign_most(&assignment), most);
+    }
+    assign_free(&assignment);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_cover_keys_once),         cmocka_unit_test(work_is_covered_once),
         cmocka_unit_test(never_split_when_told),         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(power_law_rows_are_balanced),   cmocka_unit_test(last_waves_are_split),
-        cmocka_unit_test(tiles_of_few_waves_stay_whole),
+        cmocka_unit_test(tiles_of_few_waves_stay_whole), cmocka_unit_test(work_is_dealt_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

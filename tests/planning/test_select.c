@@ -1,7 +1,7 @@
 /* Which kernels and which tile heights plans choose. */
 #include "support/plans.h"
 
-/* What every CPU kernel of its stage computes. */
+/* What every kernel of its stage computes. */
 static tess_problem problem_for_all(int64_t n) {
     tess_problem p = problem_make(n);
     p.type = TESS_BF16, p.d_qk = p.d_v = 32;
@@ -93,13 +93,11 @@ static void cuda_heights_follow_the_lists(void **state) {
                  {"random(0.1,1)", 32, 90, 32, 32},
                  {"random(0.02,1)", 4, 80, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        /* 16 rows fill four waves, as 8 rows fill eight. */
         tess_pattern *pattern = pattern_make(cases[i].spec, 10240, cases[i].block, 1, 1);
-        tess_problem problem = problem_make(10240);
+        tess_problem problem = problem_for_all(10240); /* whole waves of tiles of 16 rows */
         tess_target target = cuda_target(cases[i].architecture, 0);
         tess_plan *plan = NULL;
-        problem.type = TESS_BF16, problem.d_qk = problem.d_v = 64;
-        problem.heads_kv = problem.heads_q;
+        problem.d_qk = problem.d_v = 64, problem.heads_kv = problem.heads_q;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         assert_in_range(plan->work.lists.tile_rows, cases[i].lowest, cases[i].highest);
         tess_plan_free(plan);

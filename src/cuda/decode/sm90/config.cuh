@@ -9,10 +9,10 @@
  *
  *   S [64, SPAN KEYS] = Q [64, D] K [SPAN KEYS, D]^T         both from shared memory
  *   P [64, KEYS]      = exp2(scale S - row max)              online softmax, in registers
- *   O [64, DV / 2]   += P [64, HANDED] V [HANDED, DV / 2]    P from registers
+ *   O [64, DV / 2]   += P [64, P_KEYS] V [P_KEYS, DV / 2]    P from registers
  *
  * One warpgroup has all scores, so neither sums nor maxima are exchanged, and none is computed twice. P
- * goes through shared memory, HANDED keys at a time, with what O is rescaled by. V_IN_K: v is the first dims of k,
+ * goes through shared memory, P_KEYS keys at a time, with what O is rescaled by. V_IN_K: v is the first dims of k,
  * and one panel serves both products. Tiles are panels of 64 columns:
  *
  *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
@@ -39,13 +39,13 @@
 #include "device/sm90/wgmma.cuh"
 #include "forward/sm90/softmax.cuh"
 
-/* D dims of q and k, DV of v. SHARED: v is the first dims of k. CODES: these have 8 bits. */
-template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool CODES> struct decode_sm90_shape {
+/* D dims of q and k, DV of v. SHARED: v is the first dims of k. EIGHT_BIT: these are FP8. */
+template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct decode_sm90_shape {
     using T = TYPE;
     static constexpr bool SPLIT = false; /* q of f32, decode/config.cuh */
     static constexpr int ROWS_LANE = 2, ROWS_GROUP = 16;
     static constexpr int D = DIMS, DV = DIMS_V, M = 64, KEYS = 32, THREADS = 512;
-    static constexpr bool V_IN_K = SHARED, STORED = CODES;
+    static constexpr bool V_IN_K = SHARED, STORED = EIGHT_BIT;
     static constexpr int STAGES = SHARED ? 4 : 2; /* steps */
     static constexpr int SPAN = SHARED ? 2 : 1;
     static constexpr int TILES = KEYS / 8;     /* of a warp's scores of a step */
@@ -57,10 +57,10 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool CODES> struct deco
     static constexpr int V = SHARED ? 0 : K_PANELS * PANEL;                    /* in SPAN steps */
     static constexpr int STEPS = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL; /* bytes of SPAN */
     static constexpr int Q = STAGES / SPAN * STEPS, P = Q + K_PANELS * Q_PANEL;
-    static constexpr int HANDED = STORED ? 16 : KEYS; /* keys of P at a time, in f32 or rounded */
-    static constexpr int HANDS = KEYS / HANDED;       /* of a step */
+    static constexpr int P_KEYS = STORED ? 16 : KEYS; /* keys of P at a time, in f32 or rounded */
+    static constexpr int P_SLICES = KEYS / P_KEYS;    /* of a step */
     static constexpr int P_ROW = 64;                  /* bytes */
-    static_assert(HANDED * (STORED ? 4 : 2) == P_ROW, "rows of P");
+    static_assert(P_KEYS * (STORED ? 4 : 2) == P_ROW, "rows of P");
     static constexpr int FACTORS = P + M * P_ROW, MOVED = FACTORS + M * (int)sizeof(float);
     static constexpr int SUMS = MOVED + 4 * (int)sizeof(int32_t);
     static constexpr int KEPT_WARP = 4 * TILES; /* words: 8 keys by 16 rows take four */
@@ -83,7 +83,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool CODES> struct deco
     static_assert(BYTES <= 227 * 1024, "what a CTA of Hopper can have");
     static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && SCALES % 16 == 0 && P % 1024 == 0,
                   "aligned");
-    static_assert(SHARED || !CODES, "rows of 8 bits have V in K");
+    static_assert(SHARED || !EIGHT_BIT, "rows of 8 bits have V in K");
     static_assert(D % 128 != 0 && DV % 128 == 0, "dims of 8 bits, and of the second view");
     static_assert(DIMS_O == 2 * DECODE_SCALE_DIMS, "each WGMMA of O has dims of one scale");
 

@@ -4,10 +4,10 @@
 
 #include "decode/sm90/config.cuh"
 
-/* A fragments of P [16, HANDED] of this warp's rows, 16 keys each. STORED: times the scales of values, for each half of
+/* A fragments of P [16, P_KEYS] of this warp's rows, 16 keys each. STORED: times the scales of values, for each half of
  * the warpgroup's dims. */
 template <class shape> struct decode_sm90_p {
-    uint32_t a[shape::STORED ? 2 : 1][shape::HANDED / 4];
+    uint32_t a[shape::STORED ? 2 : 1][shape::P_KEYS / 4];
 };
 
 template <class shape>
@@ -15,7 +15,7 @@ static __device__ __forceinline__ void decode_sm90_load_p(struct decode_sm90_p<s
                                                           uint32_t shared) {
     const int lane = warp_lane(), row = 16 * decode_group<shape>() + lane % 16;
 #pragma unroll
-    for (int i = 0; i < shape::HANDED / 16; i++)
+    for (int i = 0; i < shape::P_KEYS / 16; i++)
         ldmatrix(reinterpret_cast<uint32_t(&)[4]>(p.a[0][4 * i]),
                  shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16));
 }
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void decode_sm90_pv(float (&o)[shape::DIMS_O /
     wgmma_fence_operand(p.a[(int)shape::STORED]);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < shape::HANDED / 16; j++)
+    for (int j = 0; j < shape::P_KEYS / 16; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) /* N = 256: the assembler wants it in fewer threads */
             wgmma_rs(reinterpret_cast<float(&)[N]>(o[half * N]),
@@ -96,25 +96,25 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct dec
     for (; step != end; step++) {
         const uint32_t v = shared + decode_sm90_rows<shape>(step) + shape::V;
 #pragma unroll
-        for (int i = 0; i < shape::HANDS; i++) {
+        for (int i = 0; i < shape::P_SLICES; i++) {
             struct decode_sm90_p<shape> probs;
-            barrier_wait(shared + shape::P_FULL, (shape::HANDS * step + i) & 1);
+            barrier_wait(shared + shape::P_FULL, (shape::P_SLICES * step + i) & 1);
             if (i == 0)
                 barrier_wait(decode_sm90_at<shape>(shared + shape::V_FULL, step),
                              decode_sm90_phase<shape>(step));
             if (shape::STORED)
                 decode_sm90_load_weights<shape>(
                     probs, shared,
-                    shared + (uint32_t)(decode_sm90_scales_at<shape>(step) + i * shape::HANDED * 4),
+                    shared + (uint32_t)(decode_sm90_scales_at<shape>(step) + i * shape::P_KEYS * 4),
                     p.v_late ? 0 : p.v.scales);
             else
                 decode_sm90_load_p<shape>(probs, shared);
             if (i == 0 && step != first)
                 decode_sm90_follow<shape>(o, shared);
-            if (i + 1 < shape::HANDS || step + 1 != end)
+            if (i + 1 < shape::P_SLICES || step + 1 != end)
                 decode_sm90_arrive(shared + shape::P_EMPTY);
             proxy_fence(); /* rows are written by threads */
-            decode_sm90_pv<shape>(o, probs, v + i * shape::HANDED * 128, step == first && i == 0);
+            decode_sm90_pv<shape>(o, probs, v + i * shape::P_KEYS * 128, step == first && i == 0);
         }
         decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::V_EMPTY, step));
     }

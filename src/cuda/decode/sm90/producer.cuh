@@ -3,7 +3,7 @@
 #ifndef TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 #define TESSERA_CUDA_DECODE_SM90_PRODUCER_CUH
 
-#include "decode/sm90/codes.cuh"
+#include "decode/sm90/fp8.cuh"
 #include <utility>
 
 /* Has `full` wait for this thread's copies; its warp arrives once more for the places. WGMMA sees copied bytes after a
@@ -95,7 +95,7 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
         decode_sm90_hand_places<shape>(memory, stage, place, from);
         if (shape::STORED) {
             const uint32_t scales = shared + (uint32_t)decode_sm90_scales_at<shape>(step);
-            decode_sm90_copy_codes<shape>(to, scales, p, item, place, from);
+            decode_sm90_copy_fp8<shape>(to, scales, p, item, place, from);
             cp_async_commit();
             cp_async_wait<1>();
             if (i > 0)

@@ -95,25 +95,25 @@ decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uin
     }
 }
 
-/* P of HANDED keys, rounded, or in f32. */
+/* P of P_KEYS keys, rounded, or in f32. */
 template <class shape>
 static __device__ __forceinline__ void decode_sm90_store_p(char *memory, uint32_t shared,
-                                                           const float (&s)[shape::HANDED / 2]) {
+                                                           const float (&s)[shape::P_KEYS / 2]) {
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4;
     if (shape::STORED) {
         const int row = 16 * warp + lane / 4;
 #pragma unroll
-        for (int i = 0; i < shape::HANDED / 2; i += 2)
+        for (int i = 0; i < shape::P_KEYS / 2; i += 2)
             *reinterpret_cast<float2 *>(
                 memory + decode_sm90_p_at<shape>(row + i / 2 % 2 * 8, i / 4 * 2 + lane % 4 / 2) +
                 lane % 2 * 8) = {s[i], s[i + 1]};
         return;
     }
     const int row = 16 * warp + lane % 16;
-    uint32_t probs[shape::HANDED / 4];
-    sm90_round<typename shape::T, shape::HANDED / 2>(probs, s);
+    uint32_t probs[shape::P_KEYS / 4];
+    sm90_round<typename shape::T, shape::P_KEYS / 2>(probs, s);
 #pragma unroll
-    for (int i = 0; i < shape::HANDED / 16; i++)
+    for (int i = 0; i < shape::P_KEYS / 16; i++)
         stmatrix(shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16),
                  reinterpret_cast<const uint32_t(&)[4]>(probs[4 * i]));
 }
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void
 decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
                   const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t step,
                   bool last) {
-    constexpr int HANDED = shape::HANDED / 2;
+    constexpr int FLOATS = shape::P_KEYS / 2; /* of a thread, of a slice */
     const uint32_t stage = step % shape::STAGES;
     const struct decode_place *const places =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
@@ -201,13 +201,13 @@ decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
     if (MODIFIED)
         decode_drop(reinterpret_cast<float(&)[1][DECODE_GROUPS][4]>(tiles), p, kept);
 #pragma unroll
-    for (int i = 0; i < shape::HANDS; i++) {
-        barrier_wait(shared + shape::P_EMPTY, ((shape::HANDS * step + i) & 1) ^ 1);
+    for (int i = 0; i < shape::P_SLICES; i++) {
+        barrier_wait(shared + shape::P_EMPTY, ((shape::P_SLICES * step + i) & 1) ^ 1);
         decode_sm90_store_p<shape>(memory, shared,
-                                   reinterpret_cast<float(&)[HANDED]>(s[HANDED * i]));
+                                   reinterpret_cast<float(&)[FLOATS]>(s[FLOATS * i]));
         if (i == 0)
             decode_sm90_hand_factors<shape>(memory, moved, factor);
-        if (last && i + 1 == shape::HANDS)
+        if (last && i + 1 == shape::P_SLICES)
             decode_sm90_hand_sums<shape>(memory, by.state);
         decode_sm90_arrive(shared + shape::P_FULL);
     }

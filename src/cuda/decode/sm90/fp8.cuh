@@ -6,8 +6,8 @@
  *                   |     codes     | k_rope |       copied
  *   |       of 16 bits              | k_rope |       widened
  */
-#ifndef TESSERA_CUDA_DECODE_SM90_CODES_CUH
-#define TESSERA_CUDA_DECODE_SM90_CODES_CUH
+#ifndef TESSERA_CUDA_DECODE_SM90_FP8_CUH
+#define TESSERA_CUDA_DECODE_SM90_FP8_CUH
 
 #include "decode/sm90/config.cuh"
 #include <utility>
@@ -15,8 +15,8 @@
 /* Copies 16 bytes of each panel of a row: of codes, then of the second view. */
 template <class shape, int... S>
 static __device__ __forceinline__ void
-decode_sm90_copy_code(uint32_t to, const char *codes, const char *rest, int32_t bytes, bool is,
-                      std::integer_sequence<int, S...>) {
+decode_sm90_copy_fp8_row(uint32_t to, const char *codes, const char *rest, int32_t bytes, bool is,
+                         std::integer_sequence<int, S...>) {
     constexpr int HALF = shape::V_PANELS / 2; /* panels of codes */
     (cp_async_16_l2_128_at<(HALF + S) * shape::PANEL, S * 128>(to, codes, is), ...);
     cp_async_16_l2_128_at<2 * HALF * shape::PANEL, 0>(to, rest,
@@ -26,8 +26,8 @@ decode_sm90_copy_code(uint32_t to, const char *codes, const char *rest, int32_t 
 /* Copies a warp's rows of a step, and their scales. Lane from + i holds place i. */
 template <class shape>
 static __device__ __forceinline__ void
-decode_sm90_copy_codes(uint32_t to, uint32_t scales, const struct decode_params &p,
-                       const struct decode_item &item, const struct decode_place &place, int from) {
+decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p,
+                     const struct decode_item &item, const struct decode_place &place, int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     const int begin = (int)threadIdx.x / 32 * shape::ROWS_WARP; /* of this warp's rows */
     const char *const first = decode_head_rows_here(p.k.rows, item);
@@ -35,7 +35,7 @@ decode_sm90_copy_codes(uint32_t to, uint32_t scales, const struct decode_params 
 #pragma unroll
     for (int i = 0; i < shape::ROWS_WARP; i += 4) {
         const int32_t row = __shfl_sync(WARP_ALL, place.row, from + i + sub);
-        decode_sm90_copy_code<shape>(
+        decode_sm90_copy_fp8_row<shape>(
             to + (uint32_t)((begin + i + sub) * 128) + swizzle_piece(i + sub, piece),
             decode_row_at(first, p.k.rows, p.shift, row) + 16 * piece,
             decode_row_at(rest, p.k.rest, p.shift, row) + 16 * piece, p.k.rest.size, row >= 0,
