@@ -113,7 +113,7 @@ for name; do
         ;;
     peers)
         peers peers 200 --rounds 7 \
-            --peers tessera_fused,tessera_staged,cudnn_dense,flex,flashinfer,triton,vsa,flash4
+            --peers tessera_fused,tessera_staged,cudnn_dense,flex,triton,vsa,flash4
         ;;
     floors)
         peers floors 60 --rounds 9 --peers tessera_fused,cudnn_dense

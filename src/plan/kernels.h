@@ -249,8 +249,7 @@ struct tiling {
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
-    /* Time of a tile with a multiprocessor to itself, over that where all CTAs have one; 0: not known. */
-    double alone;
+    int waves; /* 1: a last wave of few CTAs costs less than others; 0: costs do not tell how much */
     int filled;              /* 1: it walks the image that a fill has written: kernel_args.filled */
     int filled_alone;        /* 1: and no lists of the host */
     int64_t filled_block[2]; /* queries and keys of the smallest blocks of filled lists; 0: any */

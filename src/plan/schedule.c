@@ -184,8 +184,8 @@ static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tile
         const int64_t most = min_i64(keys / rules->min_part_keys, WAVE_PARTS);
         int64_t parts = 1;
         if (cuts && w->parts == 1 && keys > room && most > 1) {
-            parts = room > 0 ? (keys + room - 1) / room : most;
-            parts = parts > most ? most : parts;
+            /* Rounded down: of equal tiles, parts for more workers than there are would end last. */
+            parts = room > 0 ? min_i64(max_i64(keys / room, 2), most) : most;
             cuts->parts[w->batch_head * tiles + w->tile] = (int32_t)parts;
         }
         for (int64_t part = 0; part < parts; part++)

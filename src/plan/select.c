@@ -360,13 +360,13 @@ double select_part_cost(const struct pass *pass, const struct kernel *kernel, do
     return kernel->cost.combine > 0 ? 2 * bytes / PARTS_RATE : 0;
 }
 
-/* Waves of `tiles` whole tiles over `workers` CTAs, in the time of a tile where all CTAs have one. The last
- * wave may be short: a tile with a multiprocessor to itself takes `alone` of that time, 0: not known. */
-static double waves(double tiles, double workers, double multiprocessors, double alone) {
+/* Waves of `tiles` whole tiles over `workers` CTAs, in the time of a tile where all CTAs have one. In a short
+ * last wave, a tile alone takes 1 over the square root of a multiprocessor's CTAs of that time, and the more
+ * the more CTAs have one: measured of 1 to 16 CTAs. */
+static double waves(double tiles, double workers, double multiprocessors) {
     const double full = floor(tiles / workers), rest = tiles - full * workers;
-    if (rest <= 0)
-        return full;
-    return full + (rest > multiprocessors || alone == 0 ? 1 : fmax(alone, rest / workers));
+    const double alone = sqrt(fmin(1, multiprocessors / workers));
+    return full + (rest > 0 ? alone + (1 - alone) * rest / workers : 0);
 }
 
 /* Parts of an average tile, at most. */
@@ -380,7 +380,7 @@ static double parts_most(const tess_plan *plan, const struct kernel *kernel,
 static double items_of(const tess_plan *plan, const struct kernel *kernel,
                        const struct lists_sums *sums, double tiles) {
     const double wanted = floor(2 * plan->target.multiprocessors / tiles) + 1;
-    const int whole = kernel->cost.combine > 0 || kernel->tiling->alone == 0;
+    const int whole = kernel->cost.combine > 0 || !kernel->tiling->waves;
     return whole ? tiles : tiles * fmax(1, fmin(parts_most(plan, kernel, sums), wanted));
 }
 
@@ -391,11 +391,12 @@ static double drained(const tess_plan *plan, const struct pass *pass, const stru
                       int32_t tile_heads, double seconds) {
     const struct tiling *tiling = kernel->tiling;
     const double workers = tiling->workers ? tiling->workers(kernel, &plan->target, height) : 0;
-    if (workers <= 1 || tiles <= 0 || (tiling->alone == 0 && tiles < workers))
+    if (workers <= 1 || tiles <= 0 || (!tiling->waves && tiles < workers))
         return seconds;
     const double items = items_of(plan, kernel, sums, tiles);
     const double whole = seconds / items * workers *
-                         waves(items, workers, plan->target.multiprocessors, tiling->alone);
+                         (tiling->waves ? waves(items, workers, plan->target.multiprocessors)
+                                        : ceil(items / workers));
     const double part = select_part_cost(pass, kernel, (double)height * (double)tile_heads);
     if (kernel->cost.combine == 0 || parts_most(plan, kernel, sums) < 2)
         return whole;

@@ -276,6 +276,29 @@ static void tiles_of_few_waves_stay_whole(void **state) {
     schedule_free(&s);
 }
 
+/* 24 equal tiles of 132 workers make 5.4 parts each: of 6 parts, some workers would have two. */
+static void few_tiles_have_parts_for_all(void **state) {
+    (void)state;
+    enum { FEW = 24, WORKERS = 132 };
+    static const int64_t one_list[1] = {0};
+    int64_t keys[FEW];
+    const struct schedule_rules r = {.item_cost = 240,
+                                     .key_cost = 1,
+                                     .workers = WORKERS,
+                                     .min_part_keys = 512,
+                                     .heads_per_group = 1,
+                                     .part_cost = 850,
+                                     .combine_cost = WORKERS * 250.0,
+                                     .may_stay_whole = 1};
+    struct schedule s;
+    for (int t = 0; t < FEW; t++)
+        keys[t] = 3072;
+    assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
+    assert_int_equal(s.n_combines, FEW);
+    assert_in_range(s.n_items, 2 * FEW, WORKERS);
+    schedule_free(&s);
+}
+
 /* In order, each to whoever is free first: nobody ends later than the others by more than an item.
  */
 static void work_is_dealt_evenly(void **state) {
@@ -299,10 +322,15 @@ static void work_is_dealt_evenly(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_cover_keys_once),         cmocka_unit_test(work_is_covered_once),
-        cmocka_unit_test(never_split_when_told),         cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(power_law_rows_are_balanced),   cmocka_unit_test(last_waves_are_split),
-        cmocka_unit_test(tiles_of_few_waves_stay_whole), cmocka_unit_test(work_is_dealt_evenly),
+        cmocka_unit_test(parts_cover_keys_once),
+        cmocka_unit_test(work_is_covered_once),
+        cmocka_unit_test(never_split_when_told),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(power_law_rows_are_balanced),
+        cmocka_unit_test(last_waves_are_split),
+        cmocka_unit_test(tiles_of_few_waves_stay_whole),
+        cmocka_unit_test(few_tiles_have_parts_for_all),
+        cmocka_unit_test(work_is_dealt_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

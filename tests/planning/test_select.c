@@ -128,7 +128,7 @@ static void cuda_small_problems_are_spread(void **state) {
     static const struct {
         const char *spec;
         int64_t n, block, asked, rows;
-    } cases[] = {{"random(0.1,1)", 1024, 8, 0, 16},
+    } cases[] = {{"random(0.1,1)", 1024, 8, 0, 32},
                  {"random(0.3,1)", 16384, 8, 0, 64},
                  {"random(0.1,1)", 1024, 64, 0, 64},
                  {"random(0.1,1)", 1024, 64, 8, 8}};
@@ -379,7 +379,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32_r64"},
+        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
         {"dense", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
         {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d32"},
         {"random(0.1,1)", 32, 32, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32_r64"},
@@ -417,8 +417,8 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
          "cuda_attention_bf16_small_m_d1024"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tess_pattern *pattern = pattern_make(cases[i].spec, 8192, cases[i].block, 1, 1);
-        tess_problem problem = problem_make(8192);
+        tess_pattern *pattern = pattern_make(cases[i].spec, 12288, cases[i].block, 1, 1);
+        tess_problem problem = problem_make(12288);
         tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
         tess_plan *plan = NULL;
         problem.type = TESS_BF16, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;

@@ -278,6 +278,7 @@ function page_read(text, fenced, in_table, before) {
 
 END {
     peers["FlexAttention"] = "flex"; peers["cuDNN, dense"] = "cudnn_dense"
+    peers["Triton"] = "triton"; peers["VSA"] = "vsa"; peers["FlashAttention 4"] = "flash4"
     peers["tiled, dense"] = "dense_tiled"; peers["cuBLAS, dense"] = "dense_cublas"
     peers["PyTorch"] = "flash2_dense"
     levels["AVX-512"] = "cpu_attention_avx512"; levels["AVX2"] = "cpu_attention_avx2"

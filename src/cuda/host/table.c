@@ -314,16 +314,16 @@ static const struct family family_decode_blocks128 = {
 #define PART_small_m 0
 #define PART_small_m_16bit 0
 
-/* Measured for 64, 128 and 256 dims of 16 bits (docs/notes/planning.md, "Small problems"). */
-#define ALONE_sm90 0.6
-#define ALONE_sm90_r192 0.6
-#define ALONE_sm90_r64 0.6
-#define ALONE_sm90_wide 0.6
-#define ALONE_sm90_pair 0.6
-#define ALONE_sm80 0.8
-#define ALONE_sm80_f32 0
-#define ALONE_small_m 0
-#define ALONE_small_m_16bit 0
+/* Whether costs were fitted with short last waves (docs/notes/planning.md, "Small problems"). */
+#define WAVES_sm90 1
+#define WAVES_sm90_r192 1
+#define WAVES_sm90_r64 1
+#define WAVES_sm90_wide 1
+#define WAVES_sm90_pair 1
+#define WAVES_sm80 1
+#define WAVES_sm80_f32 0
+#define WAVES_small_m 0
+#define WAVES_small_m_16bit 0
 
 /* ---- the table ---- */
 
@@ -348,7 +348,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .padded_head = ((head) + (head_v)) / 2,                   \
                                          .weighed = WEIGHED_##its_family,                          \
                                          .part_keys = PART_##its_family,                           \
-                                         .alone = ALONE_##its_family,                              \
+                                         .waves = WAVES_##its_family,                              \
                                          .workers = forward_workers},                              \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0, family_##its_family),                \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
