@@ -170,7 +170,7 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
 
 /*
  * Assigns the items; *end: when the last worker ends. Where `cuts` is given, whole tiles that would run
- * past a worker's share are cut: into as many parts as the workers that are free first have room for.
+ * past a worker's share are cut: into their cost over the room of the worker that is free first, at least 2.
  * Zero, or -1 when memory ran out.
  */
 static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tiles,
@@ -185,7 +185,7 @@ static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tile
         int64_t parts = 1;
         if (cuts && w->parts == 1 && keys > room && most > 1) {
             /* Rounded down: of equal tiles, parts for more workers than there are would end last. */
-            parts = room > 0 ? min_i64(max_i64(keys / room, 2), most) : most;
+            parts = room > 0 ? min_i64(max_i64(wave->order[i].cost / room, 2), most) : most;
             cuts->parts[w->batch_head * tiles + w->tile] = (int32_t)parts;
         }
         for (int64_t part = 0; part < parts; part++)

@@ -276,27 +276,33 @@ static void tiles_of_few_waves_stay_whole(void **state) {
     schedule_free(&s);
 }
 
-/* 24 equal tiles of 132 workers make 5.4 parts each: of 6 parts, some workers would have two. */
+/* Few equal tiles have as many parts as all workers can take at once: of 6 parts, 24 tiles of 132 workers
+ * would keep some workers for two. */
 static void few_tiles_have_parts_for_all(void **state) {
     (void)state;
-    enum { FEW = 24, WORKERS = 132 };
+    enum { MOST = 44, WORKERS = 132 };
     static const int64_t one_list[1] = {0};
-    int64_t keys[FEW];
-    const struct schedule_rules r = {.item_cost = 240,
+    static const struct {
+        int64_t tiles, keys, parts;
+    } cases[] = {{24, 3072, 5}, {24, 4096, 5}, {33, 2048, 4}, {44, 2048, 3}};
+    const struct schedule_rules r = {.item_cost = 150,
                                      .key_cost = 1,
                                      .workers = WORKERS,
                                      .min_part_keys = 512,
                                      .heads_per_group = 1,
-                                     .part_cost = 850,
+                                     .part_cost = 300,
                                      .combine_cost = WORKERS * 250.0,
                                      .may_stay_whole = 1};
-    struct schedule s;
-    for (int t = 0; t < FEW; t++)
-        keys[t] = 3072;
-    assert_int_equal(schedule_make(&s, keys, FEW, one_list, 1, &r, NULL), TESS_OK);
-    assert_int_equal(s.n_combines, FEW);
-    assert_in_range(s.n_items, 2 * FEW, WORKERS);
-    schedule_free(&s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t keys[MOST];
+        struct schedule s;
+        for (int t = 0; t < MOST; t++)
+            keys[t] = cases[i].keys;
+        assert_int_equal(schedule_make(&s, keys, cases[i].tiles, one_list, 1, &r, NULL), TESS_OK);
+        assert_int_equal(s.n_combines, cases[i].tiles);
+        assert_int_equal(s.n_items, cases[i].tiles * cases[i].parts);
+        schedule_free(&s);
+    }
 }
 
 /* In order, each to whoever is free first: nobody ends later than the others by more than an item.

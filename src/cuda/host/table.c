@@ -314,7 +314,7 @@ static const struct family family_decode_blocks128 = {
 #define PART_small_m 0
 #define PART_small_m_16bit 0
 
-/* Whether costs were fitted with short last waves (docs/notes/planning.md, "Small problems"). */
+/* Whether a short last wave counts for less (docs/notes/planning.md, "Short waves"). */
 #define WAVES_sm90 1
 #define WAVES_sm90_r192 1
 #define WAVES_sm90_r64 1
