@@ -19,7 +19,7 @@ do for [k = 1:7] {
     timed = system(sprintf("awk -F '\\t' '$2 == \"%s\" && $7' '%s' | wc -l", word(kernels, k), csv))
     absent = k > 2 && timed == 0 ? ' (absent)' : ''
     if (k < 3 || rows > 0) {
-        set label k '■ '.word(names, k).absent at screen 0.06 + 0.135 * (k - 1), 0.05 tc rgb colour[k] font ',12'
+        set label k '■ '.word(names, k).absent at screen 0.05 + 0.137 * (k - 1), 0.05 tc rgb colour[k] font ',11'
     }
 }
 do for [c = 1:words(cases)] {
@@ -28,7 +28,7 @@ do for [c = 1:words(cases)] {
     plot for [k = 1:7] csv using (is("case", word(cases, c)) && which(stringcolumn("kernel")) eq word(kernels, k) ? \
             k : NaN):(number("ms")) with boxes lc rgb colour[k], \
         for [k = 1:7] csv using (is("case", word(cases, c)) && which(stringcolumn("kernel")) eq word(kernels, k) ? \
-            k : NaN):(number("ms")):(sprintf('%.3g', number("ms"))) with labels offset 0, 0.7 font ',12'
+            k : NaN):(number("ms")):(sprintf('%.3g', number("ms"))) with labels offset 0, 0.7 font ',10'
     set ylabel ''
     unset label
 }

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Rows of a tile's members: those of a block row. Where tiles are not whole block rows but whole pieces
@@ -177,9 +178,11 @@ size_t lists_memory(const struct lists *l) {
 }
 
 void lists_sum(struct lists_sums *out, const struct lists *lists) {
-    out->tiles = 0;
-    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++)
+    out->tiles = out->most_keys = 0;
+    for (int64_t T = 0; T < lists->n_lists * lists->tiles; T++) {
         out->tiles += lists->keys[T] > 0;
+        out->most_keys = fmax(out->most_keys, (double)lists->keys[T]);
+    }
     out->full_keys = (double)lists->full_keys;
     out->masked_keys = (double)lists->masked_keys;
     out->masked_groups = (double)lists->masked_groups;
@@ -207,6 +210,7 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
         out->full_keys += (double)sink.full_keys;
         out->masked_keys += (double)sink.masked_keys;
         out->masked_groups += (double)sink.masked_groups;
+        out->most_keys = fmax(out->most_keys, (double)(sink.full_keys + sink.masked_keys));
     }
     double scale = (double)n / (double)taken;
     out->tiles *= scale;

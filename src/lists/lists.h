@@ -78,6 +78,7 @@ struct lists_sums {
     double full_keys;     /* keys in full runs */
     double masked_keys;   /* keys in the other runs */
     double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
+    double most_keys;     /* of a tile */
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);
 

@@ -360,13 +360,12 @@ double select_part_cost(const struct pass *pass, const struct kernel *kernel, do
     return kernel->cost.combine > 0 ? 2 * bytes / PARTS_RATE : 0;
 }
 
-/* Waves of `tiles` whole tiles over `workers` CTAs, in the time of a tile where all CTAs have one. In a short
- * last wave, a tile alone takes 1 over the square root of a multiprocessor's CTAs of that time, and the more
- * the more CTAs have one: measured of 1 to 16 CTAs. */
-static double waves(double tiles, double workers, double multiprocessors) {
-    const double full = floor(tiles / workers), rest = tiles - full * workers;
-    const double alone = sqrt(fmin(1, multiprocessors / workers));
-    return full + (rest > 0 ? alone + (1 - alone) * rest / workers : 0);
+/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one; `even` is a tile's
+ * mean of keys over its most. What a short last wave takes: docs/notes/planning.md, "Short waves". */
+static double waves(double tiles, double workers, double multiprocessors, double even) {
+    const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
+    const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;
+    return tiles / workers + (tiles > workers ? even : 1) * lost;
 }
 
 /* Parts of an average tile, at most. */
@@ -394,9 +393,10 @@ static double drained(const tess_plan *plan, const struct pass *pass, const stru
     if (workers <= 1 || tiles <= 0 || (!tiling->waves && tiles < workers))
         return seconds;
     const double items = items_of(plan, kernel, sums, tiles);
-    const double whole = seconds / items * workers *
-                         (tiling->waves ? waves(items, workers, plan->target.multiprocessors)
-                                        : ceil(items / workers));
+    const double even = (sums->full_keys + sums->masked_keys) / (sums->tiles * sums->most_keys);
+    const double n = tiling->waves ? waves(items, workers, plan->target.multiprocessors, even)
+                                   : ceil(items / workers);
+    const double whole = seconds / items * workers * n;
     const double part = select_part_cost(pass, kernel, (double)height * (double)tile_heads);
     if (kernel->cost.combine == 0 || parts_most(plan, kernel, sums) < 2)
         return whole;

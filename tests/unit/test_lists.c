@@ -249,6 +249,22 @@ static void estimate_is_close(void **state) {
     tess_pattern_free(p);
 }
 
+/* The longest tile is found where all are looked at, and nearly where few are. */
+static void longest_tile_is_found(void **state) {
+    (void)state;
+    tess_pattern *p = pattern_make("causal", 4096, 4096, 64, 64, 1);
+    struct lists_sums sums, all, some;
+    struct lists l;
+    assert_int_equal(lists_pack(&l, &p->lists, 64, NULL), TESS_OK);
+    lists_sum(&sums, &l);
+    assert_int_equal(lists_estimate(&all, &p->lists, 64, 64, NULL), TESS_OK);
+    assert_int_equal(lists_estimate(&some, &p->lists, 64, 16, NULL), TESS_OK);
+    assert_true(sums.most_keys == 4096 && all.most_keys == 4096);
+    assert_true(some.most_keys < 4096 && some.most_keys > 0.95 * 4096);
+    lists_free(&l);
+    tess_pattern_free(p);
+}
+
 /* A window whose limits shift by a key here and there. Block rows of a tile then continue one band, or
  * break it at the lower limit, at the upper limit, or at both. */
 static void bands_that_almost_agree(void **state) {
@@ -321,6 +337,7 @@ int main(void) {
         cmocka_unit_test(bands_that_almost_agree),
         cmocka_unit_test(members_share_a_mask),
         cmocka_unit_test(estimate_is_close),
+        cmocka_unit_test(longest_tile_is_found),
         cmocka_unit_test(estimate_takes_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
