@@ -201,8 +201,10 @@ tess_status lists_estimate(struct lists_sums *out, const struct bcsr *m, int32_t
     int64_t n = m->batch * m->heads * packer.tiles;
     int64_t taken = n < samples ? n : samples;
     for (int64_t s = 0; s < taken; s++) {
-        /* The middle of each of `taken` equal stretches. */
-        int64_t T = (int64_t)(((double)s + 0.5) * (double)n / (double)taken);
+        /* One of each of `taken` equal stretches. Multiples of the golden ratio say which, so that no period
+         * of the pattern, as lists of equal length are, is met at one place alone. */
+        const double place = (double)s + fmod((double)s * 0.6180339887498949, 1);
+        int64_t T = (int64_t)(place * (double)n / (double)taken);
         struct pack_sink sink;
         pack_sink_reset(&sink);
         pack_tile(&packer, T / packer.tiles, T % packer.tiles, &scratch, &sink);
