@@ -529,7 +529,7 @@ refused '--n is needed' pattern --pattern causal
 refused 'a pattern is needed' pattern --n 8
 refused '--n x' pattern --pattern causal --n x
 refused '--n 0' pattern --pattern causal --n 0
-refused '--head 1' "${pattern[@]}" --head 1 --ascii
+refused '--head 1: lists are numbered from 0, and there are 1' "${pattern[@]}" --head 1 --ascii
 refused 'folder' "${pattern[@]}" --png none/p.png
 refused 'folder' "${pattern[@]}" --export none/p.safetensors
 refused 'queries' pattern --mask mask2.npy --n 49

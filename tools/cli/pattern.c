@@ -223,8 +223,9 @@ static bool write_files(const struct options *options, const tess_pattern *patte
         return reason_set_error(reason, &error);
     int64_t count = d.lists.batch * d.lists.heads;
     if (d.list >= count)
-        return reason_set(reason, "--head %" PRId64 ": the pattern has %" PRId64 " lists", d.list,
-                          count);
+        return reason_set(reason,
+                          "--head %" PRId64 ": lists are numbered from 0, and there are %" PRId64,
+                          d.list, count);
     if (!name_picture(&words, options, pattern, reason))
         return false;
     for (int i = 0; i < FILES; i++)
