@@ -24,7 +24,7 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the core and per stem. They see the contracts in src/.
-foreach(name status api validate parts)
+foreach(name status api validate parts spec_names messages)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name arrays lists pattern spec random)

@@ -7,12 +7,26 @@
 
 #include <stdio.h>
 
+/* Why there is no device, NULL where the code does not say so: the runtime's words are of its versions alone. */
+static const char *absence(cudaError_t code) {
+    int driver = 0; /* it stays 0 where none is installed */
+    if (code == cudaErrorNoDevice)
+        return "the NVIDIA driver finds no GPU";
+    if (code != cudaErrorInsufficientDriver)
+        return NULL;
+    cudaDriverGetVersion(&driver);
+    return driver ? "the NVIDIA driver is too old for this library's CUDA: install a newer one"
+                  : "there is no NVIDIA driver on this machine";
+}
+
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call) {
-    int absent = code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice;
+    const char *absent = absence(code);
     cudaGetLastError(); /* so that a caller's own check does not find our error */
-    return error_set(error, absent ? TESS_NO_CUDA : TESS_CUDA_ERROR, function, argument, "%s: %s",
-                     call, cudaGetErrorString(code));
+    if (absent)
+        return error_set(error, TESS_NO_CUDA, function, argument, "%s", absent);
+    return error_set(error, TESS_CUDA_ERROR, function, argument, "%s: %s", call,
+                     cudaGetErrorString(code));
 }
 
 /* ---- devices ---- */
@@ -169,7 +183,12 @@ static tess_status cuda_image_upload(const struct kernel_args *args, void *image
 /* ---- the backend ---- */
 
 const char *cuda_unusable(void) {
-    return cuda_device_count() ? NULL : "there is no CUDA driver or device on this machine";
+    int count = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    const char *absent = absence(code);
+    if (code)
+        cudaGetLastError();
+    return absent ? absent : code || !count ? "the CUDA runtime finds no device" : NULL;
 }
 
 const struct backend *cuda_kernels(void) {

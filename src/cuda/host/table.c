@@ -66,19 +66,18 @@ static int has_height(const struct tiling *tiling, int32_t height) {
 static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
-    const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
     const char *why = refused(problem, target);
     if (!why && fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         why = "it computes scales of up to 2^127";
-    if (!why && d > own->d_qk)
+    if (!why && problem->d_qk > own->d_qk)
         why = own->too_wide;
+    if (!why && problem->d_v > own->d_v)
+        why = own->v_too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
     if (!why)
         why = kernel->tiling->filled_alone ? decode_types_refused(own->product, problem)
                                            : plain_refused(problem);
-    if (!why && problem->d_v > own->d_v)
-        why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
         why = own->family->heights;
     if (!why && own->family->refuses)
