@@ -7,8 +7,7 @@ set -u
 root=$(realpath "$(dirname "$0")/../..") tessera=$(realpath "$1") compiler=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/tests/scripts" "$work/docs/notes" "$work/src"
-cp "$root/tests/scripts/links.awk" "$work/tests/scripts"
+mkdir -p "$work/docs/notes" "$work/src"
 checks=0 failures=0
 
 # says STATUS WORDS COMMAND...: the command ends so, and prints WORDS.
