@@ -214,6 +214,11 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set(pages README.md docs/choosing.md docs/performance.md)
     add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh ${pages})
     add_test(NAME numbers_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers_fails.sh ${pages})
+    add_test(NAME links COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/links.sh)
+    add_test(NAME pages COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/pages.sh $<TARGET_FILE:tessera_tool>
+        ${CMAKE_C_COMPILER} ${PROJECT_SOURCE_DIR}/docs/choosing.md ${PROJECT_SOURCE_DIR}/docs/coming_from.md)
+    add_test(NAME pages_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/pages_fails.sh
+        $<TARGET_FILE:tessera_tool> ${CMAKE_C_COMPILER})
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
     add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>
