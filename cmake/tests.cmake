@@ -133,13 +133,15 @@ foreach(name latency fill_latency)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
 
-# Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
+# Compare libraries by hand: tests/scripts/outputs.sh, first_call.sh. Linked to the shared library alone, so that
 # another can stand in its place.
-add_executable(outputs tests/promises/outputs.c)
-target_include_directories(outputs PRIVATE ${PROJECT_SOURCE_DIR})
-add_dependencies(outputs lab)
-target_link_libraries(outputs PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
-    $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
+foreach(name outputs first_call)
+    add_executable(${name} tests/promises/${name}.c)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    add_dependencies(${name} lab)
+    target_link_libraries(${name} PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
+        $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
+endforeach()
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.

@@ -4,7 +4,7 @@
 #define TESSERA_CUDA_DECODE_CONFIG_CUH
 
 #include "host/decode.h"
-#include "forward/combine.cuh"
+#include "forward/slots.cuh"
 #include "forward/sm80/tile.cuh"
 #include "lists/fill_walk.h"
 

@@ -2,7 +2,8 @@
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
-#include "decode/combine.cuh"
+#include "decode/begin.cuh"
+#include "device/overlap.cuh"
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
@@ -25,7 +26,7 @@ static cudaError_t decode_launch_variant(const struct decode_variant &of,
                             (size_t)bytes, p, stream);
     if (code)
         return code;
-    return p->o_f32 ? decode_combine_launch<float>(p, stream) : decode_combine_launch<T>(p, stream);
+    return cuda_decode_combine(p, p->o_f32 ? TESS_F32 : attention_type(T()), stream);
 }
 
 #endif

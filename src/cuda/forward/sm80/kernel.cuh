@@ -343,7 +343,7 @@ template <class T, int D> static int64_t attention_mma_shared(int32_t rows) {
 template <class T, int D>
 static cudaError_t attention_mma_launch(const struct attention_params *p, cudaStream_t stream) {
     cudaError_t code = attention_tile_for<T, D>(p->tile_rows, p->thin).launch(p, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 #endif

@@ -463,7 +463,7 @@ static cudaError_t small_m_launch_rows(const struct attention_params *p, cudaStr
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (!code)
         code = attention_launch(kernel, (unsigned)p->workers, 32 * WARPS, BYTES, p, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 /* Launches the tile height of the plan (instances.def). */

@@ -116,7 +116,7 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
     };
     cudaError_t code = launch[p->tma && maps.tma_q ? SM90_TMA : SM90_CP_ASYNC][p->modify.each != 0](
         p, &maps, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 #endif

@@ -118,7 +118,7 @@ static cudaError_t attention_filled_launch(const struct decode_params *p, cudaSt
     const cudaError_t code = p->of.modify.each
                                  ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)
                                  : attention_filled_launch_one<T, shape, false>(p, &maps, stream);
-    return code ? code : decode_combine_launch<T>(p, stream);
+    return code ? code : cuda_decode_combine(p, attention_type(T()), stream);
 }
 
 /* Bytes of shared memory of a CTA. */
