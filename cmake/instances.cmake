@@ -32,8 +32,10 @@ set(type_f32 float)
 set(type_f16 __half)
 set(type_bf16 __nv_bfloat16)
 
-# Variants of the stages that are of Hopper alone.
+# Variants of the stages that are of Hopper alone; and of these, those that tell before a run which tensors they
+# cannot address.
 set(variants_sm90 tma bulk)
+set(variants_asked tma)
 
 # Of each family: its list, folder of forward/, launch, and bytes of shared memory of a CTA, of its
 # type and template arguments; and how many rows of a type share a unit.
@@ -70,8 +72,8 @@ file(READ ${table} rows)
 string(REGEX REPLACE "/[*]([^*]|[*][^/])*[*]/" "" rows "${rows}")
 
 # Decode. Rows of a tile are a number (16f: 16), or sm90: 64 by Hopper's own instructions; or blocks, blocks128: by the
-# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows. Types
-# are those of products; q and o are of the same, or of f32.
+# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows, where
+# there is one, else they are refused before a run. Types are those of products; q and o are of the same, or of f32.
 set(consumers_blocks 1)
 set(consumers_blocks128 2)
 string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
@@ -114,11 +116,14 @@ foreach(row ${decode})
             set(type f32_${type})
         endif()
         set(then)
+        set(asked)
         if(other)
             set(then ", cuda_decode_${type}_${other}")
+        elseif(stem STREQUAL "attention_filled")
+            set(asked "\n\nconst char *cuda_decode_${type}_${name}_refuses_run(const struct decode_params *p) {\n    return attention_filled_refuses_run<${type_${type}}>(p);\n}")
         endif()
         unit(${list} decode_${type}${apart} ${folder}/kernel.cuh
-            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}")
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}${asked}")
     endforeach()
 endforeach()
 
@@ -180,8 +185,12 @@ foreach(row ${staged})
             set(arguments)
         endif()
         set(name ${stem}_${type}_${variant})
+        set(asked)
+        if(variant IN_LIST variants_asked)
+            set(asked "\n\nconst char *cuda_${name}_refuses_run(const struct staged_params *p) {\n    return ${stem}_${variant}_refuses_run${arguments}(p);\n}")
+        endif()
         unit(${list} ${stem}_${type}${apart} staged/${stem}/${variant}.cuh
-            "cudaError_t cuda_${name}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}")
+            "cudaError_t cuda_${name}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}${asked}")
     endforeach()
 endforeach()
 

@@ -58,4 +58,34 @@ static __device__ __forceinline__ int64_t decode_items(const struct decode_param
     return decode_count(p, &p.image.header->items);
 }
 
+/* Whether no fill of an equal plan made the image. */
+static __device__ __forceinline__ bool decode_foreign(const struct decode_params &p) {
+    const struct fill_header *const header = p.image.header;
+    return decode_load_here(&header->magic) != FILL_MAGIC ||
+           decode_load_here(&header->layout) != p.image.layout;
+}
+
+/* Makes all of o and lse NaN, which a word of ones is in every type: what a run over a foreign image answers. A
+ * CTA's threads 0 ... threads - 1 take part. Rows of o are whole 16-byte pieces. */
+static __device__ __forceinline__ void decode_store_nan(const struct decode_params &p, int thread,
+                                                        int threads) {
+    const struct attention_params &of = p.of;
+    const int64_t size = p.o_f32 ? 4 : 2;
+#pragma unroll 1
+    for (int32_t bh = (int32_t)blockIdx.x; bh < of.batch * of.heads_q; bh += (int32_t)gridDim.x) {
+        const int32_t b = decode_quotient(bh, of.heads_q), h = bh - b * of.heads_q;
+#pragma unroll 1
+        for (int32_t n = thread; n < of.n_q; n += threads) {
+            char *const o = static_cast<char *>(of.o.data) +
+                            size * (b * of.o.stride[0] + h * of.o.stride[1] + n * of.o.stride[2]);
+#pragma unroll 1
+            for (int64_t at = 0; at < size * of.d_v; at += 16)
+                *reinterpret_cast<uint4 *>(o + at) = {~0u, ~0u, ~0u, ~0u};
+            if (of.lse.data)
+                static_cast<float *>(of.lse.data)[b * of.lse.stride[0] + h * of.lse.stride[1] +
+                                                  n * of.lse.stride[2]] = __uint_as_float(~0u);
+        }
+    }
+}
+
 #endif

@@ -11,6 +11,7 @@
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
 #include "device/architecture.cuh"
+#include "device/launch.cuh"
 #include "forward/sm80/steps.cuh"
 
 /* ---- a tile's rows: loading Q, storing O ---- */
@@ -301,8 +302,7 @@ static cudaError_t attention_mma_launch_one(const struct attention_params *p, cu
     void (*kernel)(const struct attention_params) =
         p->modify.each ? attention_mma<T, D, R, WARPS, KEYS, BLOCKS, true>
                        : attention_mma<T, D, R, WARPS, KEYS, BLOCKS, false>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    const cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     return code ? code
                 : attention_launch(kernel, (unsigned)p->workers, shape::THREADS, shape::BYTES, p,
                                    stream);

@@ -368,8 +368,8 @@ static cudaError_t spmm_gather_launch_tiles(const struct staged_params *p, cudaS
         cluster *= 2;
     const bool whole = words_whole<T>(p->alignment, p->d_v);
     if (cluster > 1)
-        return cluster_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
-                              units * cluster, cluster, 32 * warps, 0, p, stream);
+        return cluster_launch<0>(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
+                                 units * cluster, cluster, 32 * warps, p, stream);
     return blocks_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>, units,
                          32 * warps, p, stream);
 }

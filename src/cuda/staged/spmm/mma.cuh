@@ -305,9 +305,8 @@ template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
     const int cluster = staged_spmm_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
-    return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
-                          spmm_mma_shape<M, N>::THREADS, sizeof(struct spmm_mma_shared<T, M, N>), p,
-                          stream);
+    return cluster_launch<(int)sizeof(struct spmm_mma_shared<T, M, N>)>(
+        spmm_mma<T, M, N>, units * cluster, cluster, spmm_mma_shape<M, N>::THREADS, p, stream);
 }
 
 /* A tile as high as the block row. V is gathered once for all rows of a tile

@@ -178,9 +178,9 @@ template <class T>
 static cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
     static_assert(sizeof(T) == 4, "it computes f32 only");
     const bool whole = words_whole<T>(p->alignment, p->d_v);
-    return grid_launch_units(whole ? spmm_short<true> : spmm_short<false>,
-                             p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
-                             SPMM_SHORT_THREADS, 0, p, stream);
+    return grid_launch_units<0>(whole ? spmm_short<true> : spmm_short<false>,
+                                p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
+                                SPMM_SHORT_THREADS, p, stream);
 }
 
 #endif
