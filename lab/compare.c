@@ -12,12 +12,27 @@ static const struct rule {
     double row, tensor;               /* added to e32 */
     double lse, lse_size, floor_size; /* lse * max(1, |ref|, floor_size * M) + lse_size * M */
     double normal, half;              /* the least normal number, half a spacing below it */
-    double most;                      /* what may round to Inf, as one comes near to it */
+    double near, past; /* sizes that may round to Inf, and that do, by the reference */
 } rules[] = {
-    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127},
-    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15},
-    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127},
+    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127, 0x1.ffffffp127},
+    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15, 0x1.ffep15},
+    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127, 0x1.ffp127},
 };
+
+/* Whether an element is Inf because its type ends, or ends near the reference. */
+static int overflows(double got, double want, tess_type type) {
+    return isinf(got) && fabs(want) >= rules[type].near && signbit(got) == signbit(want);
+}
+
+/* Whether an element is held to its bound. */
+static int is_held(double got, double want, tess_type type) {
+    return isfinite(want) && (isfinite(got) || overflows(got, want, type));
+}
+
+/* Inf errs by what the reference lacks of a number that rounds to it. */
+static double error_of(double got, double want, tess_type type) {
+    return isinf(got) ? fmax(0, rules[type].past - fabs(want)) : got - want;
+}
 
 /* Sums over the whole tensor. */
 struct totals {
@@ -71,7 +86,8 @@ static void positions(struct lab_report *report, const struct lab_oracle *oracle
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
         double got = lab_get(o->data, o->type, o_index(o, at) + d);
-        if (!isfinite(want) == !isfinite(got))
+        if (!isfinite(want) == !isfinite(got) ||
+            (!oracle->is_mean && overflows(got, want, o->type)))
             continue;
         int empty = oracle->lse[x] == -(double)INFINITY; /* 0, whatever stands in the tile */
         if (isfinite(want) && !empty && lab_oracle_near(oracle, x, reach, LAB_BAD_V))
@@ -117,9 +133,10 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
         double got = lab_get(o->data, o->type, o_index(o, at) + d);
-        if (!isfinite(want) || !isfinite(got))
+        if (!is_held(got, want, o->type))
             continue;
-        error2 += (got - want) * (got - want);
+        const double error = error_of(got, want, o->type);
+        error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < rules[o->type].normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
@@ -179,11 +196,11 @@ static struct lab_place place_of(const tess_tensor *t, int64_t x) {
                               x % t->size[2]};
 }
 
-/* Whether an element of row x may be NaN or Inf: NaN and Inf of inputs may reach it, or a type ends. A
- * query without keys has zeros, whatever stands in its tile. */
-static int may_be_nan(const struct lab_gradient *g, int64_t x, double want, const tess_tensor *got,
+/* Whether elements of row x may be NaN or Inf, as NaN and Inf of inputs may reach them. A query without
+ * keys has zeros, whatever stands in its tile. */
+static int may_be_nan(const struct lab_gradient *g, int64_t x, const tess_tensor *got,
                       int64_t reach) {
-    return fabs(want) >= rules[got->type].most || g->size[x].m > GRADIENT_RANGE ||
+    return g->size[x].m > GRADIENT_RANGE ||
            (!g->size[x].empty && lab_gradient_near(g, x, got->size[2], reach));
 }
 
@@ -196,7 +213,8 @@ static void gradient_positions(struct lab_report *report, const char *name,
         const double want = g->value[x * g->dim + d];
         const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
         const int is_nan = g->size[x].bad == LAB_IS_NAN;
-        if (isfinite(is) ? !is_nan : is_nan || may_be_nan(g, x, want, got, reach))
+        if (isfinite(is) ? !is_nan
+                         : is_nan || overflows(is, want, got->type) || may_be_nan(g, x, got, reach))
             continue;
         fail(report, name, &at, "element %lld is %.9g, the oracle has %.9g", (long long)d, is,
              want);
@@ -257,9 +275,10 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     for (int64_t d = 0; d < g->dim; d++) {
         const double want = g->value[x * g->dim + d];
         const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
-        if (fabs(want) >= type->most || !isfinite(is))
+        if (!is_held(is, want, got->type))
             continue;
-        error2 += (is - want) * (is - want);
+        const double error = error_of(is, want, got->type);
+        error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
         totals->outputs++;

@@ -37,8 +37,8 @@ static double cancelling(const struct lab_case *c, uint64_t stream, uint64_t ind
 static double value(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d,
                     double x) {
     int f16 = c->type == TESS_F16;
-    const double most =
-        6e4 * (1 - c->dropout); /* of V in f16: weights are at most 1 / (1 - dropout) */
+    /* What leaves the o that a backward is given finite in f16: weights are at most 1 / (1 - dropout). */
+    const double room = lab_case_backward(c) ? 1 - c->dropout : 1;
     switch (c->fill) {
     case LAB_FILL_POSITIVE:
         return stream == STREAM_V ? 1.0606 + 0.01 * (double)d : fabs(x);
@@ -47,7 +47,7 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
     case LAB_FILL_HUGE:
         if (stream != STREAM_V)
             return x;
-        return f16 ? clamp(2e4 * x, most) : clamp(3e29 * x, 1e30);
+        return f16 ? clamp(2e4 * x, 6e4 * room) : clamp(3e29 * x, 1e30);
     case LAB_FILL_SUBNORMAL:
         if (!f16)
             return strew(x, c->seed, stream, index, d);
@@ -58,7 +58,7 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         return stream == STREAM_V ? x : f16 ? clamp(2e4 * x, 6e4) : 1e16 * x;
     case LAB_FILL_SINK:
         if (stream == STREAM_V)
-            return copysign(fmin(3e4 + 1e4 * fabs(x), 6e4) * (1 - c->dropout), x);
+            return copysign(fmin(3e4 + 1e4 * fabs(x), 6e4) * room, x);
         if (d < c->d - 1)
             return stream == STREAM_Q ? 0.25 * x : x;
         return stream == STREAM_Q ? 4 : 0;

@@ -213,6 +213,17 @@ static void mark(const struct scratch *s, const struct sums *to, int64_t n, int 
         to->of_slope->bad = to->of_sink->bad = LAB_MAY_BE_NAN;
 }
 
+/* Whether the o that runs are given, which has what the sink left, is past its type. */
+static int o_overflows(const struct work *w, const struct scratch *s, double left) {
+    float x;
+    for (int64_t d = 0; d < w->d_v; d++) {
+        lab_put(&x, w->in->o_type, 0, left * s->o[d]);
+        if (isinf(lab_get(&x, w->in->o_type, 0)) && isfinite(s->o[d]))
+            return 1;
+    }
+    return 0;
+}
+
 /* One query: its dQ, and what it adds to dK, dV, slopes and sinks of its head. */
 static void row(const struct work *w, const struct scratch *s, const struct lab_place *at,
                 const struct sums *to) {
@@ -228,14 +239,16 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     if (in->d_lse)
         lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
     const struct softmax of = weigh(w, s, at, n);
-    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0);
+    if (!of.empty)
+        output(w, s, at, n);
+    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0) ||
+                    (!of.empty && o_overflows(w, s, of.left));
     if (n > 0)
         mark(s, to, n, bad);
     if (of.empty) {
         to->of_q->empty = 1;
         return;
     }
-    output(w, s, at, n);
     for (int64_t d = 0; d < w->d_qk; d++)
         s->d_q[d] = s->mean[d] = 0;
     const double delta = of.left * dot(s->d_o, s->o, w->d_v);

@@ -52,6 +52,7 @@ struct lab_gradients_of {
     const tess_tensor *d_lse; /* NULL: zeros */
     const tess_pattern *pattern;
     const struct lab_scoring *scoring; /* NULL: plain attention */
+    tess_type o_type;                  /* of the o that runs are given: elements past it are Inf */
 };
 
 /* Answers 0, or -1 without memory. lab_gradients_free releases *out whichever it was. */

@@ -129,8 +129,13 @@ static void make(struct problem_at_hand *p, const char *spec, const struct lab_s
     p->tv = tess_tensor_bhnd(p->v, TESS_F32, B, H_KV, N_KV, D_V);
     p->tdo = tess_tensor_bhnd(p->d_o, TESS_F32, B, H, N, D_V);
     p->tdlse = tess_tensor_bhnd(p->d_lse, TESS_F32, B, H, N, 1);
-    const struct lab_gradients_of of = {&p->tq,    &p->tk,  &p->tv,          &p->tdo,
-                                        &p->tdlse, pattern, &p->loss.scoring};
+    const struct lab_gradients_of of = {.q = &p->tq,
+                                        .k = &p->tk,
+                                        .v = &p->tv,
+                                        .d_o = &p->tdo,
+                                        .d_lse = &p->tdlse,
+                                        .pattern = pattern,
+                                        .scoring = &p->loss.scoring};
     assert_int_equal(0, lab_gradients_run(&p->gradients, &of));
 }
 

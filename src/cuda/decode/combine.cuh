@@ -165,7 +165,7 @@ decode_combine_row(float4 (&of_warps)[WAYS][32], const struct decode_params &p,
     const float of[DECODE_COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < DECODE_COMBINE_DIMS; e++)
-        from_f32(&o[e], l == 0 ? 0.0f : decode_mean<T>(p, of[e] * factor));
+        from_f32(&o[e], l == 0 ? 0.0f : mean_in_range(of[e] * factor, p.of.modify.mean_below, T()));
     if (d == 0)
         attention_store_lse(p.of, batch, head, i, m, l);
 }

@@ -128,10 +128,4 @@ struct decode_item {
     int32_t first;       /* key position of query 0 */
 };
 
-/* A mean of values that q's type holds is no larger than they are; of values times scales it may be. */
-template <class T>
-static __device__ __forceinline__ float decode_mean(const struct decode_params &p, float x) {
-    return p.v.scales ? x : mean_in_range(x, T());
-}
-
 #endif

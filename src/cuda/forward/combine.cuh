@@ -31,8 +31,10 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
                     const struct attention_slot s = attention_slot_of(p, combine.slot + part);
                     sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
                 }
-                from_f32(&o[(combine.row + row) * p.o.stride[2] + d],
-                         l == 0 ? 0.0f : mean_in_range(sum * p.modify.kept / below, T()));
+                from_f32(
+                    &o[(combine.row + row) * p.o.stride[2] + d],
+                    l == 0 ? 0.0f
+                           : mean_in_range(sum * p.modify.kept / below, p.modify.mean_below, T()));
             }
             if (warp_lane() == 0)
                 attention_store_lse(p, b, h, combine.row + row, m, l);

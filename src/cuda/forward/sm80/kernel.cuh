@@ -66,8 +66,8 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float *x = state.o[r / 2][d + i] + r % 2 * 2;
-                word[i] = mma_pack(mean_in_range(x[0] * factor, T()),
-                                   mean_in_range(x[1] * factor, T()), T());
+                word[i] = mma_pack(mean_in_range(x[0] * factor, p.modify.mean_below, T()),
+                                   mean_in_range(x[1] * factor, p.modify.mean_below, T()), T());
             }
             const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
             const uint2 x = {odd ? other : word[0], odd ? word[1] : other};

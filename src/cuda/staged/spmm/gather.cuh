@@ -296,7 +296,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const stru
 #pragma unroll
                 for (int i = 0; i < N; i++)
                     x[i] = empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * spmm_unscale(p, T());
-                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
+                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole, p.modify.mean_below);
             }
         }
 }

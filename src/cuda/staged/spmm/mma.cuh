@@ -274,8 +274,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     if (cluster_size() > 1 && !spmm_mma_combine<shape>(sum, any, &s.prob[0][0]))
         return;
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
-    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim,
-                             spmm_unscale(p, T()));
+    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim, p);
 }
 
 /* Units of one row of tiles are neighbours; a cluster has one unit. */

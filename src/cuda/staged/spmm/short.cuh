@@ -168,7 +168,8 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
             x[e] = width > CUDA_CHUNK ? shared.sum[4 * r + e][threadIdx.x] : part.of[r][e];
             x[e] = nonzero >> r & 1 ? x[e] : 0.0f; /* even where 0 * NaN was added up */
         }
-        spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE);
+        spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE,
+                   p.modify.mean_below);
     }
 }
 

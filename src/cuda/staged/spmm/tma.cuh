@@ -209,8 +209,7 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
     }
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
     if (row < M)
-        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0,
-                                 spmm_unscale(p, T()));
+        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0, p);
 }
 
 /* ---- the kernel ---- */
