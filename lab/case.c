@@ -28,9 +28,9 @@ static const char *const lists_words[] = {"q", "kv", "1", NULL};
 static const char *const source_words[] = {"spec",   "mask",   "topk", "lists",
                                            "counts", "blocks", "bits", NULL};
 static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
-static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
-                                         "extreme", "sink",     "nank",  "nanv", "inf",
-                                         "tiny",    "cancel",   "top",   NULL};
+static const char *const fill_words[] = {"normal",  "positive", "large", "huge",   "subnormal",
+                                         "extreme", "sink",     "nank",  "nanv",   "inf",
+                                         "offset",  "top",      "tiny",  "cancel", NULL};
 static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};

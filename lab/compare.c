@@ -36,7 +36,7 @@ static double error_of(double got, double want, tess_type type) {
 
 /* Sums over the whole tensor. */
 struct totals {
-    double error2, size2, floor2, e32;
+    double error2, size2, floor2, drift2, e32;
     int64_t outputs;
 };
 
@@ -143,16 +143,18 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
     }
     double r = fmax(sqrt(want2), oracle->spread[x]);
     hold(report, "o", at, sqrt(error2),
-         (rule->row + e32) * r * (1 + 2 / sqrt((double)oracle->d_v)) + sqrt(floor2));
+         ((rule->row + e32) * r + oracle->drift[x]) * (1 + 2 / sqrt((double)oracle->d_v)) +
+             sqrt(floor2));
     totals->error2 += error2;
     totals->floor2 += floor2;
     totals->size2 += r * r;
+    totals->drift2 += oracle->drift[x] * oracle->drift[x];
     totals->e32 = fmax(totals->e32, e32);
     double want = oracle->lse[x];
     if (lse && isfinite(want))
         hold(report, "lse", at, fabs(lse_got(lse, at) - want),
              rule->lse * fmax(fmax(1, fabs(want)), rule->floor_size * size) +
-                 rule->lse_size * size);
+                 rule->lse_size * size + oracle->lse_drift[x]);
 }
 
 void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, const tess_tensor *o,
@@ -173,7 +175,7 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
     if (totals.outputs >= 4096)
         hold(report, "the whole of o", &whole, sqrt(totals.error2),
              (bound_rule(oracle, o)->tensor + totals.e32) * sqrt(totals.size2) +
-                 sqrt(totals.floor2));
+                 sqrt(totals.drift2) + sqrt(totals.floor2));
 }
 
 /* ---- gradients ---- */
@@ -225,6 +227,7 @@ static void gradient_positions(struct lab_report *report, const char *name,
 /* What c multiplies, and what e32 alone does. */
 struct parts {
     double kept, single, e32;
+    double drift; /* X */
 };
 
 static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
@@ -232,11 +235,11 @@ static struct parts parts_of(const struct lab_gradient *g, int64_t x, double wan
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
     return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
-                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
+                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64), s->x};
 }
 
 static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {
-    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single) *
+    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single + p->drift) *
            (1 + 2 / sqrt((double)g->dim));
 }
 
@@ -259,6 +262,7 @@ double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
 struct gradient_totals {
     double error2, size2, floor2, e32; /* size2: of all that c multiplies */
     double single2;                    /* of what e32 alone multiplies */
+    double drift2;
     int64_t outputs;
 };
 
@@ -290,6 +294,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     totals->floor2 += least * least;
     totals->size2 += p.kept * p.kept;
     totals->single2 += p.single * p.single;
+    totals->drift2 += p.drift * p.drift;
     totals->e32 = fmax(totals->e32, p.e32);
 }
 
@@ -313,7 +318,7 @@ void lab_compare_gradient(struct lab_report *report, const char *name, const str
     if (totals.outputs >= 4096)
         hold(report, what, &whole, sqrt(totals.error2),
              (rules[of->type].tensor + totals.e32) * sqrt(totals.size2) +
-                 totals.e32 * sqrt(totals.single2) + sqrt(totals.floor2));
+                 totals.e32 * sqrt(totals.single2) + sqrt(totals.drift2) + sqrt(totals.floor2));
 }
 
 void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,

@@ -33,6 +33,16 @@ static double cancelling(const struct lab_case *c, uint64_t stream, uint64_t ind
     return stream == STREAM_K && d >= half ? -x : x;
 }
 
+/* The dim of Q and K by which all scores are large, and what it holds. */
+static int64_t offset_dim(const struct lab_case *c) {
+    return lab_below(c->seed, STREAM_ROWS, 0, c->d);
+}
+static double offset(const struct lab_case *c, uint64_t stream) {
+    const double scale = c->scale != 0 ? c->scale : 1 / sqrt((double)c->d);
+    const double x = sqrt(50 / fabs(scale));
+    return stream == STREAM_K && (c->seed % 2 == 0) == (scale > 0) ? -x : x;
+}
+
 /* Element `index` of a tensor, which is the d-th of its row; x is standard normal. */
 static double value(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d,
                     double x) {
@@ -70,6 +80,8 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         return x * (stream == STREAM_Q ? 0x1p118 : 0x1p-118);
     case LAB_FILL_CANCEL:
         return stream == STREAM_V ? x : cancelling(c, stream, index, d);
+    case LAB_FILL_OFFSET:
+        return stream == STREAM_V ? x : d == offset_dim(c) ? offset(c, stream) : 0.1 * x;
     case LAB_FILL_TOP:
         return stream != STREAM_V ? x : f16 ? 65504 : 1e30;
     case LAB_FILL_NORMAL:
