@@ -36,28 +36,3 @@ function(tessera_holds room)
     target_sources(tessera_objects INTERFACE $<TARGET_OBJECTS:${room}>)
     set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS ${room})
 endfunction()
-
-# tessera_cpu_level(NAME [STEMS stem...] [FLAGS flag...]): the CPU kernels, all or those of the stems
-# named, compiled once for an ISA level. Contraction is on because -std=c11 would otherwise keep
-# multiplies and adds apart.
-function(tessera_cpu_level level)
-    cmake_parse_arguments(LEVEL "" "" "STEMS;FLAGS" ${ARGN})
-    if(NOT LEVEL_STEMS)
-        set(LEVEL_STEMS forward/attention staged/sddmm staged/softmax staged/spmm
-            staged/softmax_backward staged/spmm_transposed
-            backward/delta backward/keys backward/rows)
-    endif()
-    list(TRANSFORM LEVEL_STEMS REPLACE "(.+)" "src/cpu/\\1.c")
-    tessera_room(tessera_cpu_${level} SOURCES ${LEVEL_STEMS} INCLUDES include src src/cpu)
-    target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
-    set(optimised -O3)
-    # With its checks gcc takes six times as long at -O3; it contracts among expensive optimisations.
-    if(CMAKE_C_FLAGS MATCHES "-fsanitize=address")
-        set(optimised -O1 -fexpensive-optimizations)
-    endif()
-    target_compile_options(tessera_cpu_${level} PRIVATE ${optimised} -ffp-contract=fast ${LEVEL_FLAGS})
-    if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
-        target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all -O1)
-    endif()
-    tessera_holds(tessera_cpu_${level})
-endfunction()

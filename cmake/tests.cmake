@@ -7,7 +7,9 @@ if(NOT TESSERA_CMOCKA)
 endif()
 
 # tessera_test(FOLDER NAME [TEAMS] [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/FOLDER/test_NAME.c
-# and its helpers. TEAMS: small work is shared among threads as well, so that races would be met.
+# and its helpers. TEAMS: small work is shared among threads as well, so that races would be met. Tests of planning and of
+# kernels are kept for the levels below.
+set(level_tests)
 set(every_team ${PROJECT_SOURCE_DIR}/tests/scripts/team.c)
 function(tessera_test folder name)
     cmake_parse_arguments(TEST "TEAMS" "" "SOURCES;LINK;INCLUDES" ${ARGN})
@@ -21,6 +23,9 @@ function(tessera_test folder name)
         OpenMP::OpenMP_C Threads::Threads ${TESSERA_CMOCKA} m)
     add_test(NAME ${name} COMMAND test_${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+    if(folder MATCHES "^(planning|kernels)$")
+        set(level_tests ${level_tests} ${name} PARENT_SCOPE)
+    endif()
 endfunction()
 
 # One per file of the core and per stem. They see the contracts in src/.
@@ -113,6 +118,19 @@ tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/s
 tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
     tests/support/alloc.c LINK ${wrap_allocation})
 
+# Tests of planning and of kernels at each CPU level of this build; sweeps of minutes are of `ctest -C Long`.
+set(level_sweeps caches gradients gradients_cpu modifiers properties views)
+list(REMOVE_ITEM level_tests ${level_sweeps})
+foreach(level ${cpu_built})
+    add_test(NAME level_${level} COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/level.sh ${level}
+        ${PROJECT_BINARY_DIR} ${level_tests} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    add_test(NAME level_${level}_sweeps CONFIGURATIONS Long COMMAND
+        ${PROJECT_SOURCE_DIR}/tests/scripts/level.sh ${level} ${PROJECT_BINARY_DIR} ${level_sweeps}
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(level_${level} level_${level}_sweeps PROPERTIES SKIP_RETURN_CODE 77
+        TIMEOUT 600)
+endforeach()
+
 # Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
@@ -149,25 +167,30 @@ endforeach()
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.
+foreach(level avx512bf16 amx)
+    if(TARGET tessera_cpu_${level})
+        add_executable(${level} tests/kernels/bf16_pairs.c)
+        target_compile_definitions(${level} PRIVATE LEVEL="${level}")
+        target_link_libraries(${level} PRIVATE tessera_warnings lab)
+        add_test(NAME ${level} COMMAND ${level})
+        set_tests_properties(${level} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+    endif()
+endforeach()
 if(TARGET tessera_cpu_amx)
-    add_executable(avx512bf16 tests/kernels/bf16_pairs.c)
-    target_compile_definitions(avx512bf16 PRIVATE LEVEL="avx512bf16")
-    target_link_libraries(avx512bf16 PRIVATE tessera_warnings lab)
-    add_test(NAME avx512bf16 COMMAND avx512bf16)
     tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c src/cpu/backward/keys.c
         src/cpu/backward/rows.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>
         -include ${PROJECT_SOURCE_DIR}/tests/kernels/amx_emulated.h)
-    add_executable(amx tests/kernels/bf16_pairs.c src/cpu/table.c $<TARGET_OBJECTS:amx_emulated>)
-    target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED LEVEL="amx")
+    target_sources(amx PRIVATE src/cpu/table.c $<TARGET_OBJECTS:amx_emulated>)
+    target_compile_definitions(amx PRIVATE CPU_AMX_EMULATED)
     target_include_directories(amx PRIVATE src src/cpu)
-    target_link_libraries(amx PRIVATE tessera_warnings lab)
-    add_test(NAME amx COMMAND amx)
-    foreach(level_ulp "avx512 1.84" "avx2 1.16")
-        separate_arguments(level_ulp)
-        list(POP_FRONT level_ulp level ulp)
+endif()
+foreach(level_ulp "avx512 1.84" "avx2 1.16")
+    separate_arguments(level_ulp)
+    list(POP_FRONT level_ulp level ulp)
+    if(TARGET tessera_cpu_${level})
         add_executable(exponential_${level} tests/kernels/exponential.c)
         target_compile_options(exponential_${level} PRIVATE
             $<TARGET_PROPERTY:tessera_cpu_${level},COMPILE_OPTIONS>)
@@ -176,9 +199,8 @@ if(TARGET tessera_cpu_amx)
         target_link_libraries(exponential_${level} PRIVATE tessera_warnings m)
         add_test(NAME exponential_${level} COMMAND exponential_${level})
         set_tests_properties(exponential_${level} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
-    endforeach()
-    set_tests_properties(amx avx512bf16 PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
-endif()
+    endif()
+endforeach()
 
 # The program, from the outside; make_files makes the files that it is given, read_files reads those
 # that it wrote, verify_fails and bench_fails are a verify and a bench that find faults.

@@ -1022,8 +1022,8 @@ TESS_API tess_status tess_struct_init(const char *name, void *object, size_t siz
  * attention and its backward; all else then uses the next), "avx512", "avx2", "neon" or "portable". The
  * environment variable TESSERA_ISA forces a level by name (amx, avx512bf16: with avx512 for all else;
  * the latter is chosen on AMD's processors only, Intel's are faster without); for a name that does
- * not exist or that the machine lacks this is "none", and planning for the CPU answers
- * TESS_UNSUPPORTED. */
+ * not exist, that the build leaves out or that the machine lacks this is "none", and planning for the
+ * CPU answers TESS_UNSUPPORTED. */
 TESS_API const char *tess_cpu_isa(void);
 
 /* The kernels compiled in, numbered from 0. `unusable` says why this machine (on CUDA: the

@@ -1,8 +1,8 @@
 /*
  * The CPU backend's levels: instruction sets that its kernels are compiled for. The sources of the
  * stems are compiled once for each level, with -DCPU_LEVEL=NAME and the level's machine flags,
- * and export their functions under that name. A new level is a line here, a row in table.c
- * and a line in the build.
+ * and export their functions under that name. A new level is a line here, rows in table.c
+ * and a line in cmake/cpu.cmake. A build may leave levels out.
  */
 #ifndef TESSERA_CPU_H
 #define TESSERA_CPU_H

@@ -77,6 +77,26 @@ static int neon_present(void) { /* every one of them has it */
 }
 #endif
 
+#if defined(__x86_64__)
+/* Levels that multiply bf16 in pairs compute no other problem. */
+static const char *pairs_refuse(const struct problem *p) {
+    const double factor = fabs(p->scale) * 1.4426950408889634;
+    if (p->type != TESS_BF16)
+        return "it multiplies bf16";
+    if (p->caches.k_type != TESS_BF16 || p->caches.v_type != TESS_BF16)
+        return "it multiplies keys and values of bf16";
+    if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
+        return "it needs d_qk in multiples of 32 and d_v of 16";
+    if (p->rope_dims % 32 != 0)
+        return "it needs rope_dims in multiples of 32";
+    if (p->operation == TESS_ATTENTION_BACKWARD && p->d_v % 32 != 0)
+        return "it needs d_qk and d_v in multiples of 32";
+    if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
+        return "it needs |scale| * log2(e) between 2^-6 and 2^30";
+    return NULL;
+}
+#endif
+
 enum level_number {
 #define LEVEL_NUMBER(level) LEVEL_##level,
     CPU_LEVELS(LEVEL_NUMBER)
@@ -85,29 +105,46 @@ enum level_number {
 static const struct level {
     const char *name;
     int (*present)(void); /* whether this machine has the instructions */
+    const char *(*refuses)(const struct problem *problem); /* NULL: it computes every problem */
+    int (*permitted)(void);                                /* NULL: by everyone */
 } levels[] = {
-#define LEVEL_ROW(level) {#level, level##_present},
-    CPU_LEVELS(LEVEL_ROW)};
+#if defined(__x86_64__)
+    [LEVEL_amx] = {"amx", amx_present, pairs_refuse, amx_permitted},
+    [LEVEL_avx512bf16] = {"avx512bf16", avx512bf16_present, pairs_refuse, NULL},
+    [LEVEL_avx512] = {"avx512", avx512_present, NULL, NULL},
+    [LEVEL_avx2] = {"avx2", avx2_present, NULL, NULL},
+#elif defined(__aarch64__)
+    [LEVEL_neon] = {"neon", neon_present, NULL, NULL},
+#endif
+    [LEVEL_portable] = {"portable", portable_present, NULL, NULL},
+};
 
 #define LEVELS ((int)(sizeof levels / sizeof levels[0]))
 
-/* Whether this machine has a level's instructions: found out once, as CPUID takes some 5 us each time
+/* Levels whose kernels this build has: all, unless the build names some (cmake/cpu.cmake). */
+#ifndef CPU_BUILT
+#define CPU_BUILT(X) CPU_LEVELS(X)
+#endif
+#define LEVEL_BUILT(level) [LEVEL_##level] = 1,
+static const unsigned char level_built[LEVELS] = {CPU_BUILT(LEVEL_BUILT)};
+
+/* Whether this build has a level, and the machine its instructions: found out once, as CPUID takes some 5 us each time
  * in a virtual machine, and planning for one query would do little else. */
 static int level_present(int level) {
     enum { UNKNOWN, ABSENT, PRESENT };
     static _Atomic signed char known[LEVELS];
     if (known[level] == UNKNOWN)
-        known[level] = levels[level].present() ? PRESENT : ABSENT;
+        known[level] = level_built[level] && levels[level].present() ? PRESENT : ABSENT;
     return known[level] == PRESENT;
 }
 
-/* The level that TESSERA_ISA names: -1 = not set, LEVELS = no such level. */
+/* The level that TESSERA_ISA names: -1 = not set, LEVELS = none of this build. */
 static int level_forced(void) {
     const char *name = getenv("TESSERA_ISA");
     if (!name || !*name)
         return -1;
     int level = 0;
-    while (level < LEVELS && strcmp(name, levels[level].name))
+    while (level < LEVELS && (!level_built[level] || strcmp(name, levels[level].name)))
         level++;
     return level;
 }
@@ -137,7 +174,7 @@ static int level_pays(int level) {
 static const char *level_unusable(int level) {
     int forced = level_forced();
     if (forced == LEVELS)
-        return "TESSERA_ISA names none of this build's levels:" CPU_LEVELS(LEVEL_WORD);
+        return "TESSERA_ISA names none of this build's levels:" CPU_BUILT(LEVEL_WORD);
     if (forced >= 0 && forced != level && level_rest(forced) != level)
         return "TESSERA_ISA names another level";
     if (!level_present(level))
@@ -155,66 +192,39 @@ const char *cpu_isa(void) {
 /* ---- kernels ---- */
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
-static const struct tiling forward_tiling = {
-    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_listed_fits, .filled = 1};
-static const struct tiling rows_tiling = {
-    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit};
-static const struct tiling keys_tiling = {
-    .rows = tile_rows, .listed = cpu_gradients_listed_fit, .joint = 16};
-#if defined(__x86_64__)
-static const struct tiling pair_keys_tiling = {.rows = tile_rows,
-                                               .listed = cpu_gradients_listed_fit};
-static const struct tiling pairs_tiling = {
-    .rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1};
-#endif
+enum { FORWARD, KEYS, ROWS, FORWARD_PAIRS, KEYS_PAIRS };
+static const struct tiling tilings[] = {
+    [FORWARD] = {.rows = tile_rows,
+                 .gqa_rows = CPU_TILE_ROWS,
+                 .listed = cpu_listed_fits,
+                 .filled = 1},
+    [KEYS] = {.rows = tile_rows, .listed = cpu_gradients_listed_fit, .joint = 16},
+    [ROWS] = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit},
+    [FORWARD_PAIRS] = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1},
+    [KEYS_PAIRS] = {.rows = tile_rows, .listed = cpu_gradients_listed_fit},
+};
 
-/* They compute every problem; a CPU to plan for is always this machine's. */
+/* A CPU to plan for is always this machine's. */
+static const char *level_refuses(int level, const struct problem *problem) {
+    const char *why = levels[level].refuses ? levels[level].refuses(problem) : NULL;
+    if (!why)
+        why = level_unusable(level);
+    if (!why && levels[level].permitted &&
+        !levels[level].permitted()) /* a plan is about to be made */
+        return "Linux refuses this process the registers of AMX";
+    return why;
+}
+
 #define LEVEL_REFUSES(level)                                                                       \
     static const char *level##_unusable(void) {                                                    \
         return level_unusable(LEVEL_##level);                                                      \
     }                                                                                              \
     static const char *level##_refuses(const struct kernel *kernel, const struct problem *problem, \
                                        const tess_target *target) {                                \
-        (void)kernel, (void)problem, (void)target;                                                 \
-        return level_unusable(LEVEL_##level);                                                      \
+        (void)kernel, (void)target;                                                                \
+        return level_refuses(LEVEL_##level, problem);                                              \
     }
-CPU_LEVELS(LEVEL_REFUSES)
-
-#if defined(__x86_64__)
-/* But for the levels that multiply bf16 in pairs, which have a kernel of one stem. */
-static const char *pairs_refuse(const struct problem *p) {
-    const double factor = fabs(p->scale) * 1.4426950408889634;
-    if (p->type != TESS_BF16)
-        return "it multiplies bf16";
-    if (p->caches.k_type != TESS_BF16 || p->caches.v_type != TESS_BF16)
-        return "it multiplies keys and values of bf16";
-    if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
-        return "it needs d_qk in multiples of 32 and d_v of 16";
-    if (p->rope_dims % 32 != 0)
-        return "it needs rope_dims in multiples of 32";
-    if (p->operation == TESS_ATTENTION_BACKWARD && p->d_v % 32 != 0)
-        return "it needs d_qk and d_v in multiples of 32";
-    if (factor < 0x1p-6 || factor > 0x1p30) /* scores in range with the scale may not be without */
-        return "it needs |scale| * log2(e) between 2^-6 and 2^30";
-    return NULL;
-}
-
-static const char *avx512bf16_pairs_refuse(const struct kernel *kernel, const struct problem *p,
-                                           const tess_target *target) {
-    const char *why = pairs_refuse(p);
-    return why ? why : avx512bf16_refuses(kernel, p, target);
-}
-
-static const char *amx_pairs_refuse(const struct kernel *kernel, const struct problem *p,
-                                    const tess_target *target) {
-    const char *why = pairs_refuse(p);
-    if (!why)
-        why = amx_refuses(kernel, p, target);
-    if (!why && !amx_permitted()) /* asked last: a plan with AMX is about to be made */
-        return "Linux refuses this process the registers of AMX";
-    return why;
-}
-#endif
+CPU_BUILT(LEVEL_REFUSES)
 
 #define KERNEL(level, stem, its_stage, tiles, ...)                                                 \
     {                                                                                              \
@@ -226,7 +236,7 @@ static const char *amx_pairs_refuse(const struct kernel *kernel, const struct pr
 /* docs/notes/planning.md says what costs were fitted to. */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row,        \
                 softmax_backward_row)                                                              \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, &forward_tiling, .item = 1e-6,                  \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, &tilings[FORWARD], .item = 1e-6,                \
            .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
            .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
            .listed_key_dim = key_listed),                                                          \
@@ -241,42 +251,35 @@ static const char *amx_pairs_refuse(const struct kernel *kernel, const struct pr
         KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, NULL, .item = 2e-6,             \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
         KERNEL(level, delta, TESS_STAGE_DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),            \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &keys_tiling, .item = 2e-6,         \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &tilings[KEYS], .item = 2e-6,       \
                .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed),                                                      \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &rows_tiling, .item = 2e-6,         \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &tilings[ROWS], .item = 2e-6,       \
                .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
-#define KERNEL_PAIRS_OF(level, stem, its_stage, tiles, ...)                                        \
-    {                                                                                              \
-        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tiling = tiles,                      \
-        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_pairs_refuse,      \
-        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
-    }
 #define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
-    KERNEL_PAIRS_OF(level, attention, TESS_STAGE_ATTENTION, &pairs_tiling, .item = 1e-6,           \
-                    .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                 \
-        KERNEL_PAIRS_OF(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &pair_keys_tiling,         \
-                        .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,    \
-                        .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9,                         \
-                        .listed_key_dim = 0.032e-9),                                               \
-        KERNEL_PAIRS_OF(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &rows_tiling,              \
-                        .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,    \
-                        .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9,                         \
-                        .listed_key_dim = 0.032e-9)
-static const struct kernel kernels[] = {
-#if defined(__x86_64__)
-    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9), /* the backward: not fitted */
-    KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9),
-    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9, 0.75e-9),
-    KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9, 1.3e-9),
-#elif defined(__aarch64__) /* never measured: as portable */
-    KERNELS(neon, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9),
-#endif
-    KERNELS(portable, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9),
-};
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, &tilings[FORWARD_PAIRS], .item = 1e-6,          \
+           .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                          \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &tilings[KEYS_PAIRS], .item = 2e-6, \
+               .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
+               .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9),                           \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &tilings[ROWS], .item = 2e-6,       \
+               .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
+               .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9)
+
+/* Of each level; the backward of amx is not fitted, and neon, never measured, costs what portable does. */
+#define KERNELS_amx KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9)
+#define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9)
+#define KERNELS_avx512                                                                             \
+    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9, 0.75e-9)
+#define KERNELS_avx2 KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9, 1.3e-9)
+#define KERNELS_neon KERNELS(neon, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9)
+#define KERNELS_portable                                                                           \
+    KERNELS(portable, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9)
+#define LEVEL_KERNELS(level) KERNELS_##level,
+static const struct kernel kernels[] = {CPU_BUILT(LEVEL_KERNELS)};
 
 /* ---- the device ---- */
 
