@@ -11,7 +11,7 @@ setters='(cuda|cu)(Func|Device|Ctx|Module|Kernel)[A-Za-z]*Set[A-Za-z]*|cudaSetDe
 held() {
     sources=$(find "$1/src/cuda" -type f \( -name '*.[ch]' -o -name '*.cuh' -o -name '*.in' \))
     [ -n "$sources" ] || { echo 'no files: src/cuda'; return 2; }
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2046,SC2086
     found=$(grep -nE '__ldg *\(|ld\.global\.nc' /dev/null \
         $(printf '%s\n' $sources | grep -E '/(decode|fill|filled)/|/device/modify\.cuh'))
     [ -z "$found" ] || { printf 'read-only loads in kernels that start early:\n%s\n' "$found"; return 1; }
