@@ -39,6 +39,7 @@ static const char *const form_words[] = {"indices", "rows", "bits", "ranges", NU
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
 /* Bit i of a set of letters is letters[i]. */
 static const char *const gradient_letters[] = {"qkvas", NULL};
+static const char *const shares_letters[] = {"bhn", NULL};
 static const char *const entry_letters[] = {"cdeflmopruw", NULL};
 
 #define FIELD(field) offsetof(struct lab_case, field), sizeof(((struct lab_case *)0)->field)
@@ -87,6 +88,10 @@ static const struct key keys[] = {
     {"kvscale", WORD, FIELD(kv_scale), 0, kv_scale_words,
      "of K and V: none, tensor, head, token or group; none"},
     {"vink", NUMBER, FIELD(v_in_k), 1, NULL, "1: V is the first dims of K; 0"},
+    {"q0", LETTERS, FIELD(q0), 0, shares_letters,
+     "strides of 0 in q: b batches, h heads, n rows; none"},
+    {"k0", LETTERS, FIELD(k0), 0, shares_letters, "of K; b is pages where there are some; none"},
+    {"v0", LETTERS, FIELD(v0), 0, shares_letters, "of V, as k0; none"},
     {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
@@ -286,6 +291,13 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
     return 0;
 }
 
+/* Rules of strides of 0. */
+static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
+    if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
+        return refuse(why, "q0, k0 and v0 go with fill=normal and fill=positive");
+    return c->v0 && c->v_in_k ? refuse(why, "v0 does not go with vink=1") : 0;
+}
+
 /* Rules of lists on the device. */
 static int complete_listed(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
     static const char *const alone[] = {"valid", "form", "entries", "cut"};
@@ -321,7 +333,7 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
                       (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, seen, why) || complete_caches(c, why))
+    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_shares(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
@@ -460,6 +472,9 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",vink=1");
     if (c->rope)
         put(&p, ",rope=%lld", (long long)c->rope);
+    put_letters(&p, "q0", shares_letters[0], c->q0);
+    put_letters(&p, "k0", shares_letters[0], c->k0);
+    put_letters(&p, "v0", shares_letters[0], c->v0);
 }
 
 const char *lab_pipeline_name(int pipeline) {

@@ -30,6 +30,8 @@
  *     kvscale=none|tensor|head|token|group
  *                                   what scales of K and V are shared by (default none), see cache.h
  *     vink=1                        V is the first dims of K (default 0)
+ *     q0=LETTERS, k0=..., v0=...    what of q, K or V is one in memory, by a stride of 0: b batches, or pages
+ *                                   where K and V are paged, h heads, n rows (default none)
  *     rope=DIMS                     last dims of q and k in second views (default 0). K's have q's type
  *                                   where kvtype has 8 bits; q has one view where seed is odd
  *
@@ -98,6 +100,8 @@ enum lab_entries {
     LAB_ENTRIES_WRONG = 1024,
     LAB_ENTRIES_ALL = 2047
 };
+/* Letters of q0=, k0= and v0=. */
+enum lab_shares { LAB_SHARES_B = 1, LAB_SHARES_H = 2, LAB_SHARES_N = 4, LAB_SHARES_ALL = 7 };
 enum lab_source_of_delta { LAB_GIVEN_O, LAB_GIVEN_O32, LAB_GIVEN_DELTA };
 
 struct lab_case {
@@ -125,6 +129,7 @@ struct lab_case {
     enum lab_source_of_delta given;
     int64_t out32;              /* 0 or 1: of either operation */
     int64_t page, v_in_k, rope; /* and what fused attention alone has */
+    int64_t q0, k0, v0;         /* LAB_SHARES_... */
     tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
     int64_t topk; /* 0: no lists on the device; what follows belongs to them */

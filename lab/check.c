@@ -23,10 +23,11 @@ static int make_rest(struct lab_work *w) {
         lab_fill(&plain, &s->q.view, &w->k_clean.view, &w->v_clean.view);
         lab_fill(&s->c, &s->q.view, &s->k.view, &s->v.view); /* Q again: it may differ */
     }
-    if (lab_case_backward(&s->c) &&
-        (lab_wanted_make(&w->wanted2, &s->c) || lab_fill_poison_queries(w->spec, &s->q.view)))
-        return -1;
-    if (lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view))
+    /* A row that is not listed may lie where a listed one does. */
+    const int of_queries = lab_case_backward(&s->c) && !s->c.q0, of_keys = !s->c.k0 && !s->c.v0;
+    if ((lab_case_backward(&s->c) && lab_wanted_make(&w->wanted2, &s->c)) ||
+        (of_queries && lab_fill_poison_queries(w->spec, &s->q.view)) ||
+        (of_keys && lab_fill_poison(w->spec, s->c.h, &s->k.view, &s->v.view)))
         return -1;
     lab_cache_store(&s->cache, &s->q.view, &s->k.view, &s->v.view);
     return lab_work_answer(w);

@@ -103,16 +103,26 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 int lab_tensor_make(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                     enum lab_layout layout, int64_t alignment) {
+    return lab_tensor_make_shared(tensor, type, size, 0, layout, alignment);
+}
+
+int lab_tensor_make_shared(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
+                           int64_t shares, enum lab_layout layout, int64_t alignment) {
+    int64_t own[4];
     memset(tensor, 0, sizeof *tensor);
     tess_tensor *view = &tensor->view;
     view->struct_size = sizeof *view;
     view->type = type;
     memcpy(view->size, size, sizeof view->size);
-    lab_layout_strides(layout, size, view->stride);
+    for (int i = 0; i < 4; i++)
+        own[i] = shares >> i & 1 ? 1 : size[i];
+    lab_layout_strides(layout, own, view->stride);
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)(size[0] * view->stride[0]), tess_type_size(type), &bytes) ||
+    if (__builtin_mul_overflow((size_t)(own[0] * view->stride[0]), tess_type_size(type), &bytes) ||
         lab_buffer_make(&tensor->buffer, bytes, (size_t)alignment))
         return -1;
+    for (int i = 0; i < 4; i++)
+        view->stride[i] = shares >> i & 1 ? 0 : view->stride[i];
     view->data = tensor->buffer.data;
     return 0;
 }
@@ -129,7 +139,8 @@ int lab_tensor_check(const struct lab_tensor *tensor, const char *name, char why
     size_t element = tess_type_size(t->type), begin = data_at(&tensor->buffer), at = begin;
     int heads_outside = t->stride[1] >= t->stride[2];
     int64_t batches = t->stride[0] ? t->size[0] : 1, heads = t->stride[1] ? t->size[1] : 1;
-    int64_t outer = heads_outside ? heads : t->size[2], inner = heads_outside ? t->size[2] : heads;
+    int64_t rows = t->stride[2] ? t->size[2] : 1;
+    int64_t outer = heads_outside ? heads : rows, inner = heads_outside ? rows : heads;
     for (int64_t b = 0; b < batches; b++)
         for (int64_t x = 0; x < outer; x++)
             for (int64_t y = 0; y < inner; y++) {

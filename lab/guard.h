@@ -32,6 +32,10 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 int lab_tensor_make(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                     enum lab_layout layout, int64_t alignment);
+/* The same with strides of 0 in the dims of `shares`, a set of LAB_SHARES_..., which then have memory of one
+ * alone. */
+int lab_tensor_make_shared(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
+                           int64_t shares, enum lab_layout layout, int64_t alignment);
 void lab_tensor_poison(struct lab_tensor *tensor);
 /* As lab_buffer_check, and the gaps between rows too. */
 int lab_tensor_check(const struct lab_tensor *tensor, const char *name, char why[LAB_WHY]);

@@ -2,6 +2,7 @@
  * that items over keys are cut into. */
 #include "support/plans.h"
 
+#include "host/image.h"
 #include "lists/prepare.h"
 
 enum { BATCH = 2, HEADS_Q = 6, HEADS_KV = 2, N = 700 };
@@ -27,6 +28,18 @@ static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t
 }
 
 /* Each pass over tiles finds its own part of the image. */
+/* The header stands in the plan from its making on: no upload makes one. */
+static void has_header(const struct pass *pass) {
+    const struct image_header *h = (const struct image_header *)(const void *)pass->header;
+    assert_true(h->magic == IMAGE_MAGIC && h->arrays > 1 && h->arrays <= IMAGE_ARRAYS);
+    assert_true(h->array[0].offset >= (int64_t)sizeof *h);
+    for (int64_t i = 0; i < h->arrays; i++) {
+        assert_true(h->array[i].offset <= (int64_t)pass->image);
+        assert_true(i == 0 || h->array[i].offset >= h->array[i - 1].offset);
+        assert_true(h->array[i].count == h->array[i].capacity && h->array[i].count >= 0);
+    }
+}
+
 static void kernels_and_images(void **state) {
     (void)state;
     static const struct {
@@ -49,7 +62,7 @@ static void kernels_and_images(void **state) {
         for (int p = 0; p < plan->n_passes; p++) {
             assert_int_equal(plan->passes[p].image > 0, plan->passes[p].kernel->tiling != NULL);
             if (plan->passes[p].image)
-                assert_int_equal(plan->passes[p].image_at, sum);
+                assert_int_equal(plan->passes[p].image_at, sum), has_header(&plan->passes[p]);
             sum += plan->passes[p].image;
         }
         assert_int_equal(tess_plan_image_size(plan), sum);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # What launches of CUDA set of a function, context or module, all host threads share: device/launch.cuh alone sets it,
-# from a template's constant. Usage: tests/scripts/launches.sh [ROOT]
-# Prints every other line that sets some; exit 1 if there is any. Without ROOT it also looks at copies that it
+# from a template's constant. Kernels over filled lists, which start early, read nothing by the read-only path, nor
+# does what reads modifiers. Usage: tests/scripts/launches.sh [ROOT]
+# Prints every line that does otherwise; exit 1 if there is any. Without ROOT it also looks at copies that it
 # has spoilt, and fails where these pass.
 here=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 setters='(cuda|cu)(Func|Device|Ctx|Module|Kernel)[A-Za-z]*Set[A-Za-z]*|cudaSetDeviceFlags|cudaMemcpy[A-Za-z]*Symbol[A-Za-z]*'
@@ -10,6 +11,10 @@ setters='(cuda|cu)(Func|Device|Ctx|Module|Kernel)[A-Za-z]*Set[A-Za-z]*|cudaSetDe
 held() {
     sources=$(find "$1/src/cuda" -type f \( -name '*.[ch]' -o -name '*.cuh' -o -name '*.in' \))
     [ -n "$sources" ] || { echo 'no files: src/cuda'; return 2; }
+    # shellcheck disable=SC2046,SC2086
+    found=$(grep -nE '__ldg *\(|ld\.global\.nc' /dev/null \
+        $(printf '%s\n' $sources | grep -E '/(decode|fill|filled)/|/device/modify\.cuh'))
+    [ -z "$found" ] || { printf 'read-only loads in kernels that start early:\n%s\n' "$found"; return 1; }
     launch=$1/src/cuda/device/launch.cuh
     # shellcheck disable=SC2086 # no name in this tree has a space
     found=$(grep -nE "\b($setters)\b *\(" /dev/null $sources | grep -v "^$launch:")
@@ -43,3 +48,4 @@ spoilt 'a limit of a plan' backward/kernel.cuh \
 spoilt 'an argument' device/launch.cuh 's|launch_shared(const void \*kernel)|launch_shared(const void *kernel, int most)|'
 spoilt 'another number' device/launch.cuh 's|MOST < room ? MOST : room|room|'
 spoilt 'a cache preference' host/device.c 's|^    cudaFree(memory);|    cudaDeviceSetCacheConfig(1);|'
+spoilt 'a read-only load' decode/keys.cuh 's|p\.lengths\[item\.batch\]|__ldg(p.lengths + item.batch)|'

@@ -117,6 +117,22 @@ void draw_modifiers(struct lab_case *c, struct draw *r) {
         c->dropout = draw_chance(r, 0.5) ? 0.1 : 0.75;
 }
 
+void draw_shares(struct lab_case *c, struct draw *r) {
+    /* Kernels by TMA alone refuse rows that share their place: those of the stages, of high filled blocks. */
+    const int stages = c->type != TESS_F32 && c->d <= 128 && c->dv <= 128 && c->block_kv % 32 == 0;
+    const int high = lab_case_listed(c) && c->block_q >= 128;
+    int64_t *const all[] = {&c->q0, &c->k0, &c->v0};
+    if ((c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE) || !draw_chance(r, 0.2))
+        return;
+    for (size_t x = 0; x < COUNT(all); x++)
+        *all[x] = draw_below(r, LAB_SHARES_ALL + 1) &
+                  (stages || high ? LAB_SHARES_B | LAB_SHARES_H : LAB_SHARES_ALL);
+    if (high)
+        c->q0 = 0;
+    if (c->v_in_k)
+        c->v0 = 0;
+}
+
 /* One case in four is a backward. */
 static void draw_backward(struct lab_case *c, struct draw *r) {
     if (!draw_chance(r, 0.25))
@@ -160,6 +176,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
         c->source = (enum lab_source)(LAB_SOURCE_COUNTS + draw_below(r, 3));
     draw_modifiers(c, r);
     draw_backward(c, r);
+    draw_shares(c, r);
 }
 
 static struct lab_case sweep_pattern_case(uint64_t seed, int64_t number) {

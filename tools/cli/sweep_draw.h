@@ -27,4 +27,7 @@ static inline int64_t draw_pick(struct draw *r, const int64_t *table, int64_t co
 /* Score modifiers of a third of the cases. */
 void draw_modifiers(struct lab_case *c, struct draw *r);
 
+/* Strides of 0 of q, K and V. */
+void draw_shares(struct lab_case *c, struct draw *r);
+
 #endif

@@ -99,6 +99,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->threads = draw_chance(r, 0.5) ? 1 : 3;
     draw_modifiers(c, r);
     draw_views(c, r);
+    draw_shares(c, r);
 }
 
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
