@@ -38,6 +38,7 @@ tess_status error_pass(tess_error *error, const tess_error *from, const char *fu
 #define PROBLEM_FIRST_SIZE offsetof(tess_problem, softcap)
 #define ARGUMENTS_FIRST_SIZE offsetof(tess_arguments, alibi)
 #define PLAN_INFO_FIRST_SIZE offsetof(tess_plan_info, tile_keys)
+#define REPORT_FIRST_SIZE offsetof(tess_fill_report, first_fault)
 
 /*
  * Copies a public struct of the caller into *known: `size` bytes in this version, `first` in version

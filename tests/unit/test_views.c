@@ -145,6 +145,7 @@ static void a_token_of_656_bytes_is_one_buffer(void **state) {
     tess_arguments a = setting_arguments(&s, &workspace);
     a.q = &c->q.view, a.q_rope = &c->q_rope.view, a.v = NULL;
     a.k = &k, a.k_scale = &k_scale, a.k_rope = &k_rope, a.page_table = c->of.table;
+    a.page_table_stride = c->table_stride;
     a.image = planned.place, a.image_size = planned.image.size;
     lab_tensor_poison(&s.o);
     lab_tensor_poison(&s.lse);
