@@ -205,7 +205,8 @@ typedef struct tess_plan tess_plan;
  *   k         [B, heads_kv, n_kv, d_qk], heads_kv divides heads_q
  *   v         [B, heads_kv, n_kv, d_v]
  *   pattern   made for n_q x n_kv, with lists for 1 or B batches and 1, heads_kv or heads_q heads
- *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type
+ *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type, but o may be f32: it is
+ *             not rounded then
  *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
  *
  * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
@@ -586,8 +587,9 @@ enum {
  * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; its rows
  * may be parts of longer ones (page_table_stride of a run). pages * page_size is at most 2^31 - 1. CUDA has
  * all of this for reserved plans. Beside q of f32 it has K and V of 16 bits, of one type with k_rope, and of
- * 8 bits. Rows are whole pieces of 16 bytes: 8 dims of 16 bits, 16 of 8 bits. Groups have 128 dims, and divide d_qk - rope_dims where K has scales and a second view. Scales of
- * values by token or group go with products in bf16 alone: q of f32 or bf16, and no f16 beside it.
+ * 8 bits. Rows are whole pieces of 16 bytes: 8 dims of 16 bits, 16 of 8 bits. Groups have 128 dims, and divide
+ * d_qk - rope_dims where K has scales and a second view. Scales of values by token or group go with products
+ * in bf16 alone: q of f32 or bf16, and no f16 beside it.
  *
  * Lists that live on the device (tess_plan_reserve) on the CPU:
  *
@@ -744,8 +746,10 @@ TESS_DEFINE_INIT(tess_arguments)
  * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a
  * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
- * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (staged on CUDA, by
- * kernels whose names end in _tma: neighbouring rows of q, k or v with a stride of 0).
+ * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (views that TMA cannot
+ * address, in kernels of Hopper that copy by nothing else: a stride of 2^40 bytes or more; staged, in kernels
+ * whose names end in _tma, neighbouring rows of q, k or v with a stride of 0; reserved for blocks of 128
+ * queries or more, a stride of 0 but k's or v's over batches or heads. The problem can name another kernel).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);

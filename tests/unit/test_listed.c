@@ -140,12 +140,13 @@ static void listed_report(void **state) {
         int64_t faults, overflows, cells;
         tess_list_fault first;
         int64_t place[4]; /* batch, head, row, position */
-    } table[] = {{{4, 4, 4}, {4, 4}, 12, 0, 8, TESS_FAULT_NEGATIVE, {0, 0, 0, 2}},
-                 {{2, 5, 0}, {4, 4}, 0, 2, 4, TESS_FAULT_OVERFLOW, {0, 0, 1, -1}},
-                 {{-1, 4, 0}, {4, 4}, 2, 0, 4, TESS_FAULT_NEGATIVE, {0, 0, 0, -1}},
-                 /* past the lengths 3 and 0; and a length itself, which comes before its batch's entries */
-                 {{2, 4, 0}, {3, 5}, 7, 0, 3, TESS_FAULT_OUT_OF_RANGE, {0, 0, 0, 1}},
-                 {{2, 4, 0}, {4, 5}, 6, 0, 4, TESS_FAULT_OUT_OF_RANGE, {1, -1, -1, -1}}};
+    } table[] = {
+        {{4, 4, 4}, {4, 4}, 12, 0, 8, TESS_FAULT_NEGATIVE, {0, 0, 0, 2}},
+        {{2, 5, 0}, {4, 4}, 0, 2, 4, TESS_FAULT_OVERFLOW, {0, 0, 1, -1}},
+        {{-1, 4, 0}, {4, 4}, 2, 0, 4, TESS_FAULT_NEGATIVE, {0, 0, 0, -1}},
+        /* past the lengths 3 and 0; and a length itself, which comes before its batch's entries */
+        {{2, 4, 0}, {3, 5}, 7, 0, 3, TESS_FAULT_OUT_OF_RANGE, {0, 0, 0, 1}},
+        {{2, 4, 0}, {4, 5}, 6, 0, 4, TESS_FAULT_OUT_OF_RANGE, {1, -1, -1, -1}}};
     struct lab_listed l = listed_make("b=2,h=1,n=3,nkv=4,d=8,topk=4,entries=cl,lists=1", 0);
     memcpy(l.indices.data, indices, sizeof indices);
     for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
