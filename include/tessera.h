@@ -205,7 +205,8 @@ typedef struct tess_plan tess_plan;
  *   k         [B, heads_kv, n_kv, d_qk], heads_kv divides heads_q
  *   v         [B, heads_kv, n_kv, d_v]
  *   pattern   made for n_q x n_kv, with lists for 1 or B batches and 1, heads_kv or heads_q heads
- *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type
+ *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type, but o may be f32: it is
+ *             not rounded then
  *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
  *
  * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
@@ -585,11 +586,17 @@ enum {
  *   o_f32      1: o is f32 beside q of any type, and is not rounded. The backward takes o of either
  *              type, and does not look at it
  *
- * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; pages *
- * page_size is at most 2^31 - 1. CUDA has all of this for reserved plans. Beside q of f32 it has K and V of
- * 16 bits, of one type with k_rope, and of 8 bits. Rows are whole pieces of 16 bytes: 8 dims of 16 bits, 16 of
- * 8 bits. Groups have 128 dims, and divide d_qk - rope_dims where K has scales and a second view. Scales of
- * values by token or group go with products in bf16 alone: q of f32 or bf16, and no f16 beside it.
+ * The page table is [batch][ceil(n_kv / page_size)], aligned to 4 bytes, and is read when a run runs; its rows
+ * may be parts of longer ones (page_table_stride of a run). pages * page_size is at most 2^31 - 1. CUDA has
+ * all of this for reserved plans. Beside q of f32 it has K and V of 16 bits, of one type with k_rope, and of
+ * 8 bits. Rows are whole pieces of 16 bytes: 8 dims of 16 bits, 16 of 8 bits. Groups have 128 dims, and divide
+ * d_qk - rope_dims where K has scales and a second view. Scales of values by token or group go with products
+ * in bf16 alone: q of f32 or bf16, and no f16 beside it.
+ *
+ * Lists that live on the device (tess_plan_reserve) on the CPU:
+ *
+ *   strict     1: a fill whose lists have a fault or an overflow answers INVALID_LIST, with its place. 0: it
+ *              is counted in the report alone
  */
 typedef struct tess_problem {
     size_t struct_size;
@@ -623,6 +630,7 @@ typedef struct tess_problem {
     int64_t rope_dims;
     tess_type k_rope_type;
     int64_t o_f32;
+    int64_t strict;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -726,6 +734,8 @@ typedef struct tess_arguments {
     /* The last rope_dims dims of q, else as q, which then has the first d_qk - rope_dims. NULL: q has all. */
     const tess_tensor *q_rope;
     const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
+    /* From a batch's row of page_table to the next, in entries: ceil(n_kv / page_size) or more; 0: as many. */
+    int64_t page_table_stride;
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
@@ -738,8 +748,10 @@ TESS_DEFINE_INIT(tess_arguments)
  * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a
  * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
- * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (staged on CUDA, by
- * kernels whose names end in _tma: neighbouring rows of q, k or v with a stride of 0).
+ * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (views that TMA cannot
+ * address, in kernels of Hopper that copy by nothing else: a stride of 2^40 bytes or more; staged, in kernels
+ * whose names end in _tma, neighbouring rows of q, k or v with a stride of 0; reserved for blocks of 128
+ * queries or more, a stride of 0 but k's or v's over batches or heads. The problem can name another kernel).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
@@ -792,7 +804,8 @@ TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
  *     tess_plan_fill       a device pattern into the image, on the stream; waits for nothing
  *     tess_run             reads lists, counts and splits from the image
  *
- * What a list says is never refused: what cannot be is not listed, and counted in the report.
+ * What a list says is not refused: what cannot be is not listed, and counted in the report, which also
+ * tells the place of the first. Read it (tess_plan_report), or on the CPU set `strict` of the problem.
  */
 
 /* How a device pattern says what its block rows list. A block column is block_kv keys. */
@@ -813,7 +826,8 @@ typedef enum tess_promise {
 
 /*
  * A view of lists that the caller owns, in the memory of the plan's target. rows = ceil(n_q / block_q),
- * columns = ceil(n_kv / block_kv), lists = batch * heads. Zero in sizes means what it means in
+ * columns = ceil(n_kv / block_kv), lists = batch * heads. block_q and block_kv have no default, but that
+ * block_kv of RANGES may be 0 for 1. n_kv, batch and heads of zero mean what they mean in
  * tess_pattern_shape. An array holds what its form needs, the others are NULL:
  *
  *   indices    INDICES: int32 [lists][rows][capacity], block columns, -1 is padding anywhere.
@@ -828,8 +842,9 @@ typedef enum tess_promise {
  *              word c / 64. Bits past the last column are ignored; those past
  *              today's length list nothing, and count toward the capacity
  *   lengths    int32 [batch of the problem], keys there are today, 0 ... n_kv; NULL: n_kv
- *   capacity   INDICES, RANGES: entries of a row; BLOCK_ROWS, BLOCK_BITS: blocks over all lists. 0:
- *              the most that can be: columns, 4 ranges, all blocks
+ *   capacity   INDICES, RANGES: entries of a row, up to columns, and 4 ranges. BLOCK_ROWS, BLOCK_BITS: entries
+ *              over all lists, of BLOCK_BITS up to all blocks; BLOCK_ROWS may be padded beyond. 0: columns,
+ *              4 ranges, all blocks
  *   cut_lo, cut_hi
  *              an element of a listed block counts only where cut_lo <= j - p_i <= cut_hi: INT64_MIN
  *              and 0 are causal, with exact diagonal tiles. Both 0: no cut
@@ -856,15 +871,51 @@ typedef struct tess_device_pattern {
 TESS_DEFINE_INIT(tess_device_pattern)
 
 /*
+ * Token lists, TESS_INDICES of blocks of 1 x 1: the keys of each query in any order, -1 is padding.
+ *
+ *   indices   int32 [batch, heads, n_q, k]; NULL will do for tess_plan_reserve
+ *   counts    int32 [batch, heads, n_q]: so many of a query's keys are looked at; NULL: k
+ *   k         keys of a query at most, 1 ... n_kv
+ *
+ * batch and heads are those of the lists: 1, or as in tess_pattern_shape.
+ */
+static inline tess_device_pattern tess_device_pattern_topk(const int32_t *indices,
+                                                           const int32_t *counts, int64_t batch,
+                                                           int64_t heads, int64_t n_q, int64_t n_kv,
+                                                           int64_t k) {
+    tess_device_pattern p = tess_device_pattern_init();
+    p.form = TESS_INDICES;
+    p.n_q = n_q, p.n_kv = n_kv, p.block_q = 1, p.block_kv = 1;
+    p.batch = batch, p.heads = heads, p.capacity = k;
+    p.indices = indices, p.counts = counts;
+    return p;
+}
+
+/* Block lists, likewise: the block columns of each block row, indices int32 [batch, heads,
+ * ceil(n_q / block_q), capacity], counts int32 [batch, heads, ceil(n_q / block_q)] or NULL. capacity is
+ * at most ceil(n_kv / block_kv). */
+static inline tess_device_pattern tess_device_pattern_blocks(const int32_t *indices,
+                                                             const int32_t *counts, int64_t batch,
+                                                             int64_t heads, int64_t n_q,
+                                                             int64_t n_kv, int64_t block_q,
+                                                             int64_t block_kv, int64_t capacity) {
+    tess_device_pattern p =
+        tess_device_pattern_topk(indices, counts, batch, heads, n_q, n_kv, capacity);
+    p.block_q = block_q, p.block_kv = block_kv;
+    return p;
+}
+
+/*
  * A plan without lists, for every pattern of the form, sizes, capacity and cut of `pattern`, whose
  * arrays and promises are not looked at. n_kv is the capacity of the cache. tess_plan_free frees it;
  * tess_plan_workspace_size and tess_plan_image_size are exact for the capacity, on the CPU too.
  *
  * Blocks that can be filled: block_q a power of two up to 64 or a multiple of 64; block_kv a power of
  * two up to 128, and 1 for RANGES. A query tile stays within a block row.
- * Errors: as those of tess_plan_create; UNSUPPORTED also for the staged pipeline, the backward, slices
+ * Errors: as those of tess_plan_create, INVALID_ARGUMENT also for block_q or block_kv that is not given and
+ * for a capacity past the columns; UNSUPPORTED also for the staged pipeline, the backward, slices
  * of a longer problem (query_offset, key_offset, whole_n_q, whole_n_kv, key_positions), blocks that
- * cannot be filled and, on CUDA, what no kernel that walks filled lists computes.
+ * cannot be filled and, on CUDA, strict and what no kernel that walks filled lists computes.
  */
 TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                                        const tess_device_pattern *pattern,
@@ -883,20 +934,35 @@ TESS_API tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *pro
  *   length below 0 or past n_kv: the batch has no keys, a fault
  *
  * Errors: INVALID_ARGUMENT (a pattern of other sizes, a missing or needless array, a plan that was not
- * reserved, an image that is NULL or misaligned), WORKSPACE_TOO_SMALL.
+ * reserved, an image that is NULL or misaligned), WORKSPACE_TOO_SMALL, CUDA_ERROR; where the problem is
+ * strict INVALID_LIST, with the fault and its place as the report tells them: runs refuse the image then.
  */
 TESS_API tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pattern,
                                     void *image, size_t image_size, tess_error *error,
                                     tess_stream stream);
 
-/* What a fill found, over all batches. */
+/*
+ * What a fill found, over all batches. first_fault is the lowest fault or overflow, by its kind in the order
+ * of tess_list_fault, then by batch, head, row and position. -1 stands for what does not apply, and comes
+ * before all others:
+ *
+ *   NOT_MONOTONE   row_ptr falls: batch, head, row
+ *   NEGATIVE       an index below -1: batch, head, row, position; a count or row_ptr: no position; a
+ *                  length: batch alone
+ *   OUT_OF_RANGE   an index at or past the last block or today's length; a length past n_kv: batch alone
+ *   OVERFLOW       a count or blocks past the capacity: batch, head, row
+ *
+ * batch is the problem's, head that of the lists, row the block row, position the entry within the row.
+ */
 typedef struct tess_fill_report {
     size_t struct_size;
-    int64_t faults;    /* entries, rows and lengths that were not to be */
-    int64_t overflows; /* block rows that are empty because they did not fit */
-    int64_t keys;      /* that query tiles list, each once a tile */
-    int64_t items;     /* work items, splits counted */
-    int64_t pairs;     /* attended pairs over all query heads */
+    int64_t faults;              /* entries, rows and lengths that were not to be */
+    int64_t overflows;           /* block rows that are empty because they did not fit */
+    int64_t keys;                /* that query tiles list, each once a tile */
+    int64_t items;               /* work items, splits counted */
+    int64_t pairs;               /* attended pairs over all query heads */
+    tess_list_fault first_fault; /* TESS_FAULT_NONE: no faults and no overflows */
+    int64_t batch, head, row, position;
 } tess_fill_report;
 TESS_DEFINE_INIT(tess_fill_report)
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STREAM_PAGES = 300, STREAM_ABSENT, STREAM_K_SCALE, STREAM_V_SCALE };
+enum { STREAM_PAGES = 300, STREAM_ABSENT, STREAM_K_SCALE, STREAM_V_SCALE, STREAM_STRIDE };
 
 #define SCALE_GROUP 128 /* dims, as the library has it */
 
@@ -38,26 +38,32 @@ struct lab_cache_shape lab_case_cache(const struct lab_case *c) {
 /* A table of distinct places of the pool, but for entries that name none. */
 static int table_make(struct lab_cache *cache, const struct lab_cache_shape *s) {
     struct lab_caching *of = &cache->of;
+    const int64_t columns = (s->n_kv + s->page_size - 1) / s->page_size, used = s->batch * columns;
+    const int64_t wider = lab_below(s->seed, STREAM_STRIDE, 0, 4);
     of->size = s->page_size;
-    of->columns = (s->n_kv + s->page_size - 1) / s->page_size;
-    const int64_t used = s->batch * of->columns;
+    of->stride = columns + wider;
     of->pages = used + used / 3 + 1;
+    cache->table_stride = wider ? of->stride : 0;
     int32_t *place = malloc((size_t)of->pages * sizeof *place);
-    if (!place || lab_buffer_make(&cache->table, (size_t)used * sizeof(int32_t), 4)) {
+    if (!place ||
+        lab_buffer_make(&cache->table, (size_t)(s->batch * of->stride) * sizeof(int32_t), 4)) {
         free(place);
         return -1;
     }
     for (int64_t i = 0; i < of->pages; i++)
         place[i] = (int32_t)i;
     int32_t *table = (int32_t *)(void *)cache->table.data;
+    for (int64_t i = 0; i < s->batch * of->stride; i++)
+        table[i] = INT32_MIN; /* what lies between rows names no page */
     for (int64_t i = 0; i < used; i++) {
+        int32_t *entry = &table[i / columns * of->stride + i % columns];
         const int64_t other = i + lab_below(s->seed, STREAM_PAGES, (uint64_t)i, of->pages - i);
         const int32_t taken = place[other];
         place[other] = place[i];
-        place[i] = table[i] = taken;
+        place[i] = *entry = taken;
         const int64_t absent = lab_below(s->seed, STREAM_ABSENT, (uint64_t)i, 48);
         if (absent < 3)
-            table[i] = absent == 0 ? -1 : absent == 1 ? (int32_t)of->pages : INT32_MIN + (int32_t)i;
+            *entry = absent == 0 ? -1 : absent == 1 ? (int32_t)of->pages : INT32_MIN + (int32_t)i;
     }
     free(place);
     of->table = table;
@@ -181,6 +187,7 @@ int lab_cache_place(const struct lab_cache *cache, struct lab_mirror *mirror,
                               {&cache->k_rope, &arguments->k_rope}};
     if (cache->table.base && !(arguments->page_table = lab_mirror_add(mirror, &cache->table)))
         return -1;
+    arguments->page_table_stride = cache->table_stride;
     for (int i = 0; i < LAB_CACHE_VIEWS; i++) {
         *all[i].given = all[i].tensor->buffer.base ? &views[i] : NULL;
         if (*all[i].given && lab_mirror_tensor(mirror, all[i].tensor, &views[i]))
@@ -201,7 +208,7 @@ static struct row row_of(const tess_tensor *t, int64_t x) {
 static int row_place(const struct lab_caching *of, struct row *r) {
     if (!of->table)
         return 1;
-    r->b = of->table[r->b * of->columns + r->j / of->size], r->j %= of->size;
+    r->b = of->table[r->b * of->stride + r->j / of->size], r->j %= of->size;
     return r->b >= 0 && r->b < of->pages;
 }
 

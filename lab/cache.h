@@ -2,7 +2,7 @@
  * How a case's cache holds keys and values, and what runs are given of it.
  *
  *   pages    drawn places of a pool that has a third more; what no key lies in holds NaN. One entry of
- *            sixteen names no page
+ *            sixteen names no page. Rows of three tables in four are parts of longer ones
  *   scales   from 1/4 to 4; those of rows that hold NaN are NaN
  *   rope     the last dims of K, and where q is not whole of q, in tensors of their own. The case's K has
  *            the type of those, of which the first dims are converted
@@ -16,6 +16,7 @@
 struct lab_cache {
     int v_in_k, k_rows, v_rows;         /* rows: scales are of each */
     struct lab_buffer table;            /* no data: not paged */
+    int64_t table_stride;               /* as a run is given it */
     struct lab_tensor q, k, v;          /* paged, or first views; no data: as the case's tensors */
     struct lab_tensor q_rope, k_rope;   /* no data: none */
     struct lab_tensor k_scale, v_scale; /* no data: none */

@@ -46,6 +46,8 @@ const char *lab_listed_refuses(const struct lab_case *c) {
         return "the staged pipeline has no lists on the device";
     if (c->form == TESS_RANGES && (c->topk > 4 || c->block_kv != 1))
         return "form=ranges has at most 4 of them, and blocks of QUERIESx1";
+    if (c->form == TESS_INDICES && c->topk > cols)
+        return "form=indices has at most as many entries as block columns";
     if (!(c->valid >= 0 && c->valid <= 1))
         return "valid is a share within 0 ... 1";
     if (__builtin_mul_overflow(shape.batch * shape.heads * rows, c->topk + cols, &all) ||

@@ -214,20 +214,25 @@ static int reports(struct lab_outcome *out, const struct lab_work *w,
     tess_fill_report report = tess_fill_report_init();
     tess_pattern_info info = tess_pattern_info_init();
     const struct lab_case *c = &w->s.c;
-    int64_t faults, overflows;
+    tess_fill_report right;
     if (!planned->listed)
         return 0;
     if (tess_plan_report(planned->plan, planned->image.data, &report, &error) ||
         tess_pattern_describe(w->spec, &info, &error))
         return lab_fail(out, "the report: %s", error.message);
-    if (lab_listed_report(planned->listed, &faults, &overflows))
+    if (lab_listed_report(planned->listed, &right))
         return lab_fail(out, "the report: out of memory");
     const struct {
         const char *what;
         int64_t told, listed;
     } counts[] = {{"pairs", report.pairs, info.pairs * (c->b / info.batch) * (c->h / info.heads)},
-                  {"faults", report.faults, faults},
-                  {"overflows", report.overflows, overflows}};
+                  {"faults", report.faults, right.faults},
+                  {"overflows", report.overflows, right.overflows},
+                  {"as the first fault's kind", report.first_fault, right.first_fault},
+                  {"as its batch", report.batch, right.batch},
+                  {"as its head", report.head, right.head},
+                  {"as its row", report.row, right.row},
+                  {"as its position", report.position, right.position}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].told != counts[i].listed)
             return lab_fail(out, "the fill tells of %lld %s, not of %lld",

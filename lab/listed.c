@@ -12,7 +12,8 @@ struct walk {
     const struct lab_listed *l;
     int64_t batches, rows, cols, width; /* width: keys of a block, RANGES: 1 */
     int64_t claimed;                    /* blocks that this row and the rows before it claim */
-    int64_t faults, overflows;          /* as the report counts them */
+    int64_t batch, head, row;           /* where it stands; -1: at none of them */
+    tess_fill_report report;            /* faults, overflows and the first of both */
     void *to;
     void (*take)(struct walk *walk, int64_t list, int64_t row, int64_t length,
                  const uint8_t *listed);
@@ -21,7 +22,10 @@ struct walk {
 static struct walk walk_of(const struct lab_listed *l, int64_t batches) {
     const tess_device_pattern *p = &l->pattern;
     const int64_t width = p->form == TESS_RANGES ? 1 : p->block_kv;
+    tess_fill_report nothing = tess_fill_report_init();
+    nothing.batch = nothing.head = nothing.row = nothing.position = -1;
     return (struct walk){.l = l,
+                         .report = nothing,
                          .batches = batches,
                          .rows = (p->n_q + p->block_q - 1) / p->block_q,
                          .cols = (p->n_kv + width - 1) / width,
@@ -30,10 +34,27 @@ static struct walk walk_of(const struct lab_listed *l, int64_t batches) {
 
 /* ---- block rows ---- */
 
+/* Counts what is wrong where the walk stands, and keeps the first: by kind, batch, head, row, position. */
+static void tell(struct walk *w, tess_list_fault fault, int64_t position) {
+    tess_fill_report *r = &w->report;
+    const int64_t is[] = {fault, w->batch, w->head, w->row, position};
+    const int64_t was[] = {r->first_fault, r->batch, r->head, r->row, r->position};
+    size_t same = 0;
+    r->faults += fault != TESS_FAULT_OVERFLOW;
+    r->overflows += fault == TESS_FAULT_OVERFLOW;
+    while (same < 4 && is[same] == was[same])
+        same++;
+    if (r->first_fault && is[same] >= was[same])
+        return;
+    r->first_fault = fault, r->batch = w->batch;
+    r->head = w->head, r->row = w->row, r->position = position;
+}
+
 static int claim(struct walk *w, int64_t n) {
     const int fits = w->claimed + n <= w->l->pattern.capacity;
     w->claimed += n;
-    w->overflows += n > 0 && !fits;
+    if (n > 0 && !fits)
+        tell(w, TESS_FAULT_OVERFLOW, -1);
     return fits;
 }
 
@@ -49,25 +70,24 @@ static void bits_mark(struct walk *w, const uint64_t *bits, int64_t blocks, uint
 /* Entries [*begin, *end) of a block row; 0: none, and why not is counted. */
 static int entries_of(struct walk *w, int64_t row, int64_t *begin, int64_t *end) {
     const tess_device_pattern *p = &w->l->pattern;
-    int64_t n = p->counts ? p->counts[row] : p->capacity;
-    *begin = row * p->capacity;
+    const int64_t n = p->counts ? p->counts[row] : p->capacity;
+    tess_list_fault fault = TESS_FAULT_NONE;
+    *begin = row * p->capacity, *end = *begin + n;
     if (p->form == TESS_BLOCK_ROWS) {
         const int64_t *ptr = p->row_ptr + row / w->rows * (w->rows + 1) + row % w->rows;
-        n = ptr[0] < 0 || ptr[1] < ptr[0] ? -1 : ptr[1] - ptr[0];
-        *begin = ptr[0];
-        if (n >= 0 && ptr[1] > p->capacity) {
-            w->overflows++;
-            return 0;
-        }
+        *begin = ptr[0], *end = ptr[1];
+        if (ptr[0] < 0)
+            fault = TESS_FAULT_NEGATIVE;
+        else if (ptr[1] < ptr[0])
+            fault = TESS_FAULT_NOT_MONOTONE;
+        else if (ptr[1] > p->capacity)
+            fault = TESS_FAULT_OVERFLOW;
+    } else if (n < 0 || n > p->capacity) {
+        fault = n < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OVERFLOW;
     }
-    w->faults += n < 0;
-    if (n < 0) /* *begin may be any number */
-        return 0;
-    *end = *begin + n;
-    if (p->form == TESS_BLOCK_ROWS)
-        return claim(w, n);
-    w->overflows += n > p->capacity;
-    return n <= p->capacity;
+    if (fault)
+        tell(w, fault, -1);
+    return !fault && (p->form != TESS_BLOCK_ROWS || claim(w, *end - *begin));
 }
 
 static void range_mark(const int32_t *range, int64_t length, uint8_t *listed) {
@@ -100,8 +120,8 @@ static void row_mark(struct walk *w, int64_t row, int64_t length, uint8_t *liste
             return;
         if (block >= 0 && block < blocks)
             listed[block] = 1;
-        else
-            w->faults += block != -1;
+        else if (block != -1)
+            tell(w, block < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OUT_OF_RANGE, i - begin);
     }
 }
 
@@ -118,9 +138,12 @@ static int walk_rows(struct walk *w) {
     for (int64_t b = 0; listed && b < w->batches; b++) {
         const int64_t first = p->batch == 1 ? 0 : b * p->heads;
         const int64_t length = lab_listed_length(w->l, b);
-        w->faults += p->lengths && p->lengths[b] != length;
+        w->batch = b, w->head = w->row = -1;
+        if (p->lengths && p->lengths[b] != length)
+            tell(w, p->lengths[b] < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OUT_OF_RANGE, -1);
         w->claimed = p->batch == 1 ? 0 : w->claimed;
         for (int64_t x = 0; x < p->heads * w->rows; x++) {
+            w->head = x / w->rows, w->row = x % w->rows;
             row_mark(w, first * w->rows + x, length, listed);
             if (w->take)
                 w->take(w, b * p->heads + x / w->rows, x % w->rows, length, listed);
@@ -130,10 +153,10 @@ static int walk_rows(struct walk *w) {
     return listed ? 0 : -1;
 }
 
-int lab_listed_report(const struct lab_listed *l, int64_t *faults, int64_t *overflows) {
+int lab_listed_report(const struct lab_listed *l, tess_fill_report *report) {
     struct walk w = walk_of(l, l->of.batch);
     const int walked = walk_rows(&w);
-    *faults = w.faults, *overflows = w.overflows;
+    *report = w.report;
     return walked;
 }
 

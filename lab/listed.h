@@ -45,8 +45,9 @@ int64_t lab_listed_length(const struct lab_listed *listed, int64_t b);
 /* The mask [batches][heads][n_q][n_kv] of listed keys, as the arrays are now. 0, or -1 without memory. */
 int lab_listed_mask(const struct lab_listed *listed, int64_t batches, uint8_t *mask);
 
-/* The faults and overflows that a fill of the arrays must report. 0, or -1 without memory. */
-int lab_listed_report(const struct lab_listed *listed, int64_t *faults, int64_t *overflows);
+/* What a fill of the arrays must report of faults and overflows, and the place of the first; the rest is 0. Answers
+ * 0, or -1 without memory. */
+int lab_listed_report(const struct lab_listed *listed, tess_fill_report *report);
 
 /* The same keys as a pattern of the host. */
 tess_status lab_listed_pattern(const struct lab_listed *listed, tess_pattern **pattern,

@@ -164,12 +164,13 @@ static int padded_draw(struct lab_listed *l, const struct sizes *s, uint64_t set
     return 0;
 }
 
-/* Capacity for so many blocks: what is asked for; else as many, one fewer or one more. */
-static int64_t room_for(const struct lab_listed *l, int64_t blocks) {
+/* Capacity for so many blocks, of `most` that a plan may be reserved for: what is asked for; else as many, one
+ * fewer or one more. */
+static int64_t room_for(const struct lab_listed *l, int64_t blocks, int64_t most) {
     if (l->of.pattern.capacity)
         return l->of.pattern.capacity;
     blocks += has(l, LAB_ENTRIES_ROOM) - has(l, LAB_ENTRIES_OVERFLOW);
-    return blocks < 1 ? 1 : blocks;
+    return blocks < 1 ? 1 : blocks > most ? most : blocks;
 }
 
 /* How many of `n` blocks a row may claim after `claimed`. */
@@ -196,7 +197,7 @@ static int rows_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) 
     }
     free(whole);
     l->pattern.row_ptr = ptr, l->pattern.indices = x;
-    l->pattern.capacity = room_for(l, at);
+    l->pattern.capacity = room_for(l, at, INT64_MAX);
     return ptr && x && whole ? 0 : -1;
 }
 
@@ -219,7 +220,7 @@ static int bits_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) 
         blocks += valid;
     }
     l->pattern.bits = x;
-    l->pattern.capacity = room_for(l, blocks);
+    l->pattern.capacity = room_for(l, blocks, all * s->cols);
     return 0;
 }
 

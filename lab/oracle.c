@@ -59,7 +59,7 @@ static int key_place(const struct inputs *in, int64_t b, int64_t j, int64_t at[2
     at[0] = b, at[1] = j;
     if (!cache || !cache->table)
         return 1;
-    at[0] = cache->table[b * cache->columns + j / cache->size];
+    at[0] = cache->table[b * cache->stride + j / cache->size];
     at[1] = j % cache->size;
     return at[0] >= 0 && at[0] < cache->pages;
 }

@@ -198,6 +198,7 @@ static int sight_make(struct lab_sight *s, const struct lab_run *run, const stru
     for (int i = 0; i < parts->count; i++)
         if (part_place(s, &parts->part[i], &s->view[i]))
             return -1;
+    a->page_table_stride = run->cache ? run->cache->table_stride : 0;
     a->workspace = lab_mirror_add(&s->mirror, workspace), a->workspace_size = workspace->size;
     if (scores)
         a->scores = lab_mirror_add(&s->mirror, scores);

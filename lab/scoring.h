@@ -14,8 +14,8 @@ struct lab_place {
 
 /* How a cache holds keys and values: an element is its stored value times its scale. */
 struct lab_caching {
-    const int32_t *table;                 /* [batch][columns], NULL: not paged */
-    int64_t columns, size, pages;         /* of a page, rows */
+    const int32_t *table;                 /* [batch] rows, NULL: not paged */
+    int64_t stride, size, pages;          /* entries from row to row; rows of a page */
     const tess_tensor *k_scale, *v_scale; /* NULL: none */
     int64_t group;                        /* dims of a scale where a row has several */
     const tess_tensor *k_rope;            /* the last dims of keys, NULL: with the others */

@@ -127,6 +127,7 @@ static struct tensor_rule operand_rule(const struct operand *of, const struct pr
         .alignment = of->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
         .output = when == WHEN_WRITTEN,
         .or_f32 = (of->or_f32 & when) != 0,
+        .of_keys = of->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
     };
 }
 
@@ -209,12 +210,19 @@ static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
                              "%s is NULL or not aligned, and the plan's problem declares it",
                              arrays[i].name);
     }
+    if (a->page_table_stride && !caches_paged(&p->caches))
+        return undeclared("page_table_stride", call->function, error);
+    if (a->page_table_stride && (a->page_table_stride < caches_columns(p) ||
+                                 a->page_table_stride > INT64_MAX / 8 / p->batch))
+        return error_set(error, TESS_INVALID_ARGUMENT, call->function, "page_table_stride",
+                         "page_table_stride is %lld: a row of page_table has %lld entries",
+                         (long long)a->page_table_stride, (long long)caches_columns(p));
     out->alibi = a->alibi;
     out->sink = a->sink;
     out->seed = a->seed;
     out->key_positions = a->key_positions;
     out->page_table = a->page_table;
-    out->table_columns = caches_columns(p);
+    out->table_stride = a->page_table_stride ? a->page_table_stride : caches_columns(p);
     out->d_alibi = gradients ? a->d_alibi : NULL;
     out->d_sink = gradients ? a->d_sink : NULL;
     return TESS_OK;

@@ -59,7 +59,11 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-
+    if (!status && resolved.strict && !backend->host_images)
+        status =
+            error_set(error, TESS_UNSUPPORTED, function, "problem",
+                      "problem: strict is 1: a fill on CUDA waits for nothing and can answer no "
+                      "fault. Leave strict 0 and read tess_plan_report");
     if (status)
         return status;
     status = reserve_make(plan, &resolved, kernel, &shape, &where, backend, &inner);
@@ -98,7 +102,7 @@ tess_status tess_plan_report(const tess_plan *plan, const void *image, tess_fill
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "image is NULL, misaligned, or this plan has not filled it");
     const char *wrong =
-        report ? struct_give(report, &known, sizeof known, sizeof known) : "it is NULL";
+        report ? struct_give(report, &known, sizeof known, REPORT_FIRST_SIZE) : "it is NULL";
     return wrong ? error_set(error, TESS_INVALID_ARGUMENT, function, "report", "report: %s", wrong)
                  : TESS_OK;
 }

@@ -59,12 +59,13 @@ static tess_status cheaper_run(tess_problem *problem, const tess_pattern *patter
                                const tess_target *target, tess_arguments *arguments,
                                const char *function, tess_error *error) {
     tess_plan *fused = NULL, *staged = NULL;
+    const int fused_alone = problem->o_f32 != 0; /* the stages write o of q's type */
     tess_status status = tess_plan_create(&fused, problem, pattern, target, error);
-    const int fused_first =
-        !status && !(plan_staged_seconds(fused, pattern) < fused->predicted_seconds);
-    if (fused_first)
+    const int fused_first = fused_alone || (!status && !(plan_staged_seconds(fused, pattern) <
+                                                         fused->predicted_seconds));
+    if (!status && fused_first)
         status = plan_run(fused, arguments, function, error);
-    if (status == TESS_UNSUPPORTED || (!status && !fused_first)) {
+    if (!fused_alone && (status == TESS_UNSUPPORTED || (!status && !fused_first))) {
         problem->pipeline = TESS_STAGED;
         status = tess_plan_create(&staged, problem, pattern, target, error);
         if (!status)
@@ -78,13 +79,12 @@ static tess_status cheaper_run(tess_problem *problem, const tess_pattern *patter
     return status;
 }
 
-/* The problem of the tensors of a call, of which all but q, k and v may be missing. */
+/* The problem of the tensors of a call, of which all but q, k and v may be missing. o may be f32. */
 static tess_status problem_of(tess_problem *problem, const tess_arguments *a, const char *function,
                               tess_error *error) {
     const tess_tensor *const others[] = {a->d_o, a->d_q, a->d_k, a->d_v};
     tess_status status = tess_problem_from_tensors(problem, a->q, a->k, a->v, a->o, error);
     problem->k_type = problem->v_type = TESS_F32; /* q's: the one call has one type */
-    problem->o_f32 = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others && !status; i++) {
         tess_tensor t;
         if (others[i] && !check_given(&t, others[i])) /* what is wrong is told by its name, later */
@@ -108,6 +108,7 @@ static tess_status all_of_it(tess_backend backend, const tess_pattern *pattern,
     tess_status status = problem_of(&problem, arguments, function, error);
     problem.operation = operation;
     problem.gradients = gradients;
+    problem.o_f32 &= operation == TESS_ATTENTION; /* the backward reads o of either type */
     if (!status)
         status = check_problem(&resolved, &kernel, &problem, function, error);
     if (!status)

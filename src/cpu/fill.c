@@ -2,6 +2,9 @@
  * sums of parts alone. */
 #include "cpu.h"
 
+#include "base/status.h"
+
+#include <stdio.h>
 #include <string.h>
 
 /* Keys of unit u. */
@@ -36,17 +39,45 @@ int64_t cpu_fill_workers(const tess_target *target) {
     return PLAN_CPU_WORKERS;
 }
 
+/* What is wrong first, as an error: with a row, and with an entry of one. */
+static tess_status first_tell(const struct fill_job *job, uint64_t first, tess_error *error) {
+    static const char *const rows[] = {
+        [FILL_FALLS] = "row_ptr falls",
+        [FILL_NEGATIVE] = "a count or row_ptr is below 0",
+        [FILL_OVERFLOW] = "its entries are past the capacity",
+    };
+    static const char *const entries[] = {
+        [FILL_NEGATIVE] = "an index is below -1",
+        [FILL_OUT_OF_RANGE] = "an index is at or past the last block or today's length",
+    };
+    const struct fill_place at = fill_place_of(job->shape, first);
+    char entry[32] = "";
+    if (at.position >= 0)
+        snprintf(entry, sizeof entry, ", entry %lld", (long long)at.position);
+    if (at.row < 0)
+        return error_set_list(error, fill_list_fault(at.wrong), job->function, "pattern", at.batch,
+                              -1, -1, -1, "pattern: the length of batch %lld is not in 0 ... n_kv",
+                              (long long)at.batch);
+    return error_set_list(
+        error, fill_list_fault(at.wrong), job->function, "pattern", at.batch, at.head, at.row,
+        at.position, "pattern: batch %lld, head %lld, block row %lld%s: %s", (long long)at.batch,
+        (long long)at.head, (long long)at.row, entry, (at.position < 0 ? rows : entries)[at.wrong]);
+}
+
+/* Where the plan is strict the header of lists with a fault stays 0: no run takes the image. */
 tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
     struct fill_counts counts;
-    (void)error;
     fill_lists(job->shape, job->pattern, &job->arrays, &counts);
     memset(job->header, 0, TESS_REPORT_SIZE);
+    if (job->strict && counts.first != FILL_NOWHERE)
+        return first_tell(job, counts.first, error);
     *job->header = (struct fill_header){.magic = FILL_MAGIC,
                                         .layout = job->layout,
                                         .faults = counts.faults,
                                         .overflows = counts.overflows,
                                         .keys = counts.keys,
-                                        .pairs = counts.pairs * job->list_heads};
+                                        .pairs = counts.pairs * job->list_heads,
+                                        .first = counts.first};
     items_fill(job);
     return TESS_OK;
 }

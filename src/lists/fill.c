@@ -62,6 +62,38 @@ struct lists fill_view(const struct fill_shape *s, const struct fill_arrays *a, 
                           .filled = 1};
 }
 
+/* ---- what is wrong ---- */
+
+static void wrong_tell(struct fill_counts *counts, const struct fill_shape *s,
+                       enum fill_wrong wrong, int64_t row, int64_t where) {
+    if (wrong == FILL_RIGHT)
+        return;
+    counts->faults += wrong != FILL_OVERFLOW;
+    counts->overflows += wrong == FILL_OVERFLOW;
+    counts->first =
+        fill_earlier(counts->first, fill_order(wrong, (uint64_t)row, s->capacity, where));
+}
+
+struct fill_place fill_place_of(const struct fill_shape *s, uint64_t number) {
+    const uint64_t place = number & ((UINT64_C(1) << 62) - 1), rows = (uint64_t)(s->capacity + 2);
+    const int64_t cell = (int64_t)(place / rows), where = (int64_t)(place % rows);
+    const int64_t list = cell / s->rows, of_row = where >= FILL_AT_ROW;
+    return (struct fill_place){.wrong = (enum fill_wrong)(number >> 62),
+                               .batch = list / s->heads,
+                               .head = of_row ? list % s->heads : -1,
+                               .row = of_row ? cell % s->rows : -1,
+                               .position = of_row ? where - FILL_AT_ENTRY(0) : -1};
+}
+
+tess_list_fault fill_list_fault(enum fill_wrong wrong) {
+    static const tess_list_fault faults[] = {[FILL_FALLS] = TESS_FAULT_NOT_MONOTONE,
+                                             [FILL_NEGATIVE] = TESS_FAULT_NEGATIVE,
+                                             [FILL_OUT_OF_RANGE] = TESS_FAULT_OUT_OF_RANGE,
+                                             [FILL_OVERFLOW] = TESS_FAULT_OVERFLOW,
+                                             [FILL_RIGHT] = TESS_FAULT_NONE};
+    return faults[wrong];
+}
+
 /* ---- places ---- */
 
 /* Word w of a row's bits, without those past the last column. */
@@ -84,13 +116,13 @@ static const int64_t *row_ends(const struct filler *f, int64_t row) {
 }
 
 /* Entries that a row of the pattern takes up. */
-static int64_t row_claim(const struct filler *f, int64_t row, struct fill_counts *counts) {
+static int64_t row_claim(const struct filler *f, int64_t row) {
     const struct fill_shape *s = f->shape;
     if (s->form == TESS_BLOCK_BITS)
         return bits_count(f, row);
     if (s->form == TESS_BLOCK_ROWS) {
         const int64_t *ends = row_ends(f, row);
-        return fill_claim(ends[0], ends[1], s->capacity, &counts->faults, &counts->overflows);
+        return fill_claim(ends[0], ends[1], s->capacity);
     }
     return s->capacity;
 }
@@ -104,10 +136,8 @@ static void places_make(const struct filler *f) {
     place[0] = 0;
 #pragma omp parallel for num_threads(threads)                                                      \
     schedule(static) if (s->form == TESS_BLOCK_BITS && threads_pay(seconds))
-    for (int64_t row = 0; row < rows; row++) {
-        struct fill_counts told_later = {0};
-        place[row + 1] = row_claim(f, row, &told_later);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        place[row + 1] = row_claim(f, row);
     for (int64_t row = 0; row < rows; row++)
         place[row + 1] += place[row];
 }
@@ -132,8 +162,7 @@ static void entries_sort(int32_t *in, int32_t *other, int32_t n, int32_t largest
 
 /* Indices under way: those that are listed, and whether any is not above the one before it. */
 struct taking {
-    int32_t *to, taken, last, falls;
-    int64_t faults;
+    int32_t *to, taken, last, falls, faults;
 };
 
 /* Takes CHUNK indices at once where all are listed: the common case, and no branch for each. Sign bits
@@ -166,10 +195,8 @@ static void index_take(struct taking *t, int32_t index, int32_t blocks) {
 }
 
 /* Sorts what was taken unless it ascends, and keeps each once; answers how many. */
-static int32_t taken_sort(const struct taking *t, int32_t *other, int32_t blocks,
-                          struct fill_counts *counts) {
+static int32_t taken_sort(const struct taking *t, int32_t *other, int32_t blocks) {
     int32_t *to = t->to, once = 1;
-    counts->faults += t->faults;
     if (!t->falls)
         return t->taken;
     entries_sort(to, other, t->taken, blocks);
@@ -179,24 +206,30 @@ static int32_t taken_sort(const struct taking *t, int32_t *other, int32_t blocks
     return once;
 }
 
-/* Listed ones of n indices, ascending, each once; answers how many. `other` has room for n too. */
+/* Takes the listed ones of n indices, in their order; answers how many were looked at. */
 static int32_t indices_take(const struct filler *f, const int32_t *index, int32_t n, int32_t blocks,
-                            int32_t *to, int32_t *other, struct fill_counts *counts) {
+                            struct taking *t) {
     const int64_t padded_last = f->pattern->promises & TESS_PADDED_LAST;
-    struct taking t = {.to = to, .last = -1};
     for (int32_t i = 0; i < n;) {
-        if (n - i >= CHUNK && chunk_take(&t, index + i, blocks)) {
+        if (n - i >= CHUNK && chunk_take(t, index + i, blocks)) {
             i += CHUNK;
             continue;
         }
         const int32_t end = (int32_t)min_i64(n, (int64_t)i + CHUNK);
         for (; i < end; i++) {
             if (index[i] == -1 && padded_last)
-                return taken_sort(&t, other, blocks, counts);
-            index_take(&t, index[i], blocks);
+                return i;
+            index_take(t, index[i], blocks);
         }
     }
-    return taken_sort(&t, other, blocks, counts);
+    return n;
+}
+
+/* Tells of each that is wrong, of n of a row: seldom, so that taking them has no branch for it. */
+static void indices_tell(const struct fill_shape *s, int64_t row, const int32_t *index, int32_t n,
+                         int32_t blocks, struct fill_counts *counts) {
+    for (int32_t i = 0; i < n; i++)
+        wrong_tell(counts, s, fill_index_wrong(index[i], blocks), row, FILL_AT_ENTRY(i));
 }
 
 static int32_t bits_take(const struct filler *f, int64_t row, int32_t blocks, int32_t *to) {
@@ -275,34 +308,46 @@ struct row_entries {
     int32_t range[FILL_RANGES][2];
 };
 
-/* Reads a row of the pattern, with `room` for entries and as many again. */
-static void entries_take(const struct filler *f, int64_t row, int64_t claim, int32_t length,
-                         int32_t *room, struct row_entries *e, struct fill_counts *counts) {
+/* Reads row `given` of the pattern for block row `row` over all batches, with `room` for entries and as many
+ * again. */
+static void entries_take(const struct filler *f, int64_t given, int64_t row, int64_t claim,
+                         int32_t length, int32_t *room, struct row_entries *e,
+                         struct fill_counts *counts) {
     const struct fill_shape *s = f->shape;
+    const int64_t *place = f->a->place + given;
     const int32_t blocks = fill_blocks(length, (int32_t)s->block_kv);
     const int32_t *index = f->pattern->indices;
     int32_t n = (int32_t)claim;
     e->n = 0;
     e->block = room + claim; /* runs are written behind what is read */
     if (s->form == TESS_BLOCK_ROWS) {
-        const int64_t *ends = row_ends(f, row);
-        fill_claim(ends[0], ends[1], s->capacity, &counts->faults, &counts->overflows);
+        const int64_t *ends = row_ends(f, given);
+        wrong_tell(counts, s, fill_claim_wrong(ends[0], ends[1], s->capacity), row, FILL_AT_ROW);
         index += claim ? ends[0] : 0;
     } else if (s->form != TESS_BLOCK_BITS) {
-        index += row * s->capacity * (s->form == TESS_RANGES ? 2 : 1);
-        if (f->pattern->counts)
-            n = fill_count(f->pattern->counts[row], n, &counts->faults, &counts->overflows);
+        index += given * s->capacity * (s->form == TESS_RANGES ? 2 : 1);
+        if (f->pattern->counts) {
+            const int32_t count = f->pattern->counts[given];
+            wrong_tell(counts, s, fill_count_wrong(count, n), row, FILL_AT_ROW);
+            n = fill_count(count, n);
+        }
     }
-    if (f->a->place[row + 1] > entries_all(s)) {
-        counts->overflows += f->a->place[row + 1] > f->a->place[row];
+    if (place[1] > entries_all(s)) {
+        if (place[1] > place[0])
+            wrong_tell(counts, s, FILL_OVERFLOW, row, FILL_AT_ROW);
         return;
     }
-    if (s->form == TESS_RANGES)
+    if (s->form == TESS_RANGES) {
         e->n = fill_ranges(index, n, length, e->range);
-    else if (s->form == TESS_BLOCK_BITS)
-        e->n = bits_take(f, row, blocks, e->block);
-    else
-        e->n = indices_take(f, index, n, blocks, e->block, room, counts);
+    } else if (s->form == TESS_BLOCK_BITS) {
+        e->n = bits_take(f, given, blocks, e->block);
+    } else {
+        struct taking t = {.to = e->block, .last = -1};
+        const int32_t seen = indices_take(f, index, n, blocks, &t);
+        if (t.faults)
+            indices_tell(s, row, index, seen, blocks, counts);
+        e->n = taken_sort(&t, room, blocks);
+    }
 }
 
 /* Tile `number` of a block row, at `first` of the places for runs. */
@@ -346,17 +391,21 @@ static void row_fill(const struct filler *f, int64_t list, int64_t row,
     const int64_t first = behind * s->row_tiles;
     const int64_t begin = row * s->row_tiles, end = min_i64(begin + s->row_tiles, s->tiles);
     struct row_entries e;
-    entries_take(f, given, claim, length, (int32_t *)(void *)(f->a->full + first), &e, counts);
+    entries_take(f, given, list * s->rows + row, claim, length,
+                 (int32_t *)(void *)(f->a->full + first), &e, counts);
     for (int64_t t = end - 1; t >= begin; t--)
         tile_put(f, list, t, first + (t - begin) * claim, length, &e, counts);
 }
 
 static void lengths_take(const struct filler *f, struct fill_counts *counts) {
     const struct fill_shape *s = f->shape;
-    for (int64_t b = 0; b < s->batches; b++)
-        f->a->lengths[b] = f->pattern->lengths ? fill_length(f->pattern->lengths[b],
-                                                             (int32_t)s->n_kv, &counts->faults)
-                                               : (int32_t)s->n_kv;
+    const int32_t most = (int32_t)s->n_kv;
+    for (int64_t b = 0; b < s->batches; b++) {
+        const int32_t given = f->pattern->lengths ? f->pattern->lengths[b] : most;
+        wrong_tell(counts, s, fill_length_wrong(given, most), b * s->heads * s->rows,
+                   FILL_AT_LENGTH);
+        f->a->lengths[b] = fill_length(given, most);
+    }
 }
 
 void fill_lists(const struct fill_shape *shape, const tess_device_pattern *pattern,
@@ -364,7 +413,8 @@ void fill_lists(const struct fill_shape *shape, const tess_device_pattern *patte
     const struct filler f = {shape, pattern, a};
     const int64_t lists = shape->batches * shape->heads, n = lists * shape->rows;
     int64_t faults = 0, overflows = 0, keys = 0, pairs = 0;
-    *counts = (struct fill_counts){0};
+    uint64_t first = FILL_NOWHERE;
+    *counts = (struct fill_counts){.first = FILL_NOWHERE};
     lengths_take(&f, counts);
     places_make(&f);
     const double entries = (double)a->place[shape->batch * shape->heads * shape->rows] *
@@ -372,13 +422,16 @@ void fill_lists(const struct fill_shape *shape, const tess_device_pattern *patte
     const double seconds = FILL_ROW_SECONDS * (double)n + FILL_ENTRY_SECONDS * entries;
     const int32_t threads = threads_team(shape->threads, n);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)                                \
-    reduction(+ : faults, overflows, keys, pairs) if (n > 1 && threads_pay(seconds))
+    reduction(+ : faults, overflows, keys, pairs) reduction(min : first)                           \
+    if (n > 1 && threads_pay(seconds))
     for (int64_t i = 0; i < n; i++) {
-        struct fill_counts row = {0};
+        struct fill_counts row = {.first = FILL_NOWHERE};
         row_fill(&f, i / shape->rows, i % shape->rows, &row);
         faults += row.faults, overflows += row.overflows;
         keys += row.keys, pairs += row.pairs;
+        first = fill_earlier(first, row.first);
     }
     counts->faults += faults, counts->overflows += overflows;
     counts->keys += keys, counts->pairs += pairs;
+    counts->first = fill_earlier(counts->first, first);
 }

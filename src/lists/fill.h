@@ -33,6 +33,7 @@ struct fill_shape {
 /* What a fill counts; tess_fill_report, but for items. */
 struct fill_counts {
     int64_t faults, overflows, keys, pairs; /* pairs: of one head for each list */
+    uint64_t first;                         /* of fill_order, FILL_NOWHERE: nothing is wrong */
 };
 
 /* Arrays of the image, placed. Tile T of lists has full runs full_ptr[T] ... full_end[T] - 1, and of
@@ -48,6 +49,14 @@ struct fill_arrays {
 
 /* Takes the arrays' room: as much as the shape's capacity needs. */
 void fill_take(struct carve *c, const struct fill_shape *shape, struct fill_arrays *a);
+
+/* Where something is wrong, from the number that fill_order gave it. */
+struct fill_place {
+    enum fill_wrong wrong;
+    int64_t batch, head, row, position; /* -1: does not apply */
+};
+struct fill_place fill_place_of(const struct fill_shape *shape, uint64_t number);
+tess_list_fault fill_list_fault(enum fill_wrong wrong);
 
 /* Fills the arrays. `pattern` has the shape's sizes, and the arrays of its form. */
 void fill_lists(const struct fill_shape *shape, const tess_device_pattern *pattern,

@@ -29,11 +29,38 @@ struct fill_header {
     int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
     int64_t combines, slots;
     int64_t unit_keys; /* keys of the tiles of all heads, heads packed in one once */
+    uint64_t first;    /* the lowest fill_order of what is wrong */
 };
 
 /* Whether a plan of this layout has filled the image. */
 FILL_RULE int fill_is_of(const struct fill_header *header, uint64_t layout) {
     return header->magic == FILL_MAGIC && header->layout == layout;
+}
+
+/* ---- what cannot be ---- */
+
+/* Kinds, in the order of tess_list_fault. All but FILL_OVERFLOW are faults. */
+enum fill_wrong { FILL_FALLS, FILL_NEGATIVE, FILL_OUT_OF_RANGE, FILL_OVERFLOW, FILL_RIGHT };
+
+/* Where within a block row: its batch's length, which the batch's first row tells; the row; entry e. */
+#define FILL_AT_LENGTH 0
+#define FILL_AT_ROW 1
+#define FILL_AT_ENTRY(e) (2 + (int64_t)(e))
+
+/*
+ * What is wrong and where in one number, so that the lowest is the first of any order of threads:
+ *
+ *     | kind, 2 bits | (block row over all lists of all batches) * (capacity + 2) + where within it, 62 bits |
+ *
+ * Block rows are 2^31 - 1 at most, and so is the capacity: (2^31 - 1) (2^31 + 1) < 2^62.
+ */
+#define FILL_NOWHERE UINT64_MAX
+FILL_RULE uint64_t fill_order(enum fill_wrong wrong, uint64_t row, int64_t capacity,
+                              int64_t where) {
+    return (uint64_t)wrong << 62 | (row * (uint64_t)(capacity + 2) + (uint64_t)where);
+}
+FILL_RULE uint64_t fill_earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
 }
 
 /* ---- query tiles ---- */
@@ -48,11 +75,12 @@ FILL_RULE int64_t fill_tile_query(int64_t t, int64_t row_tiles, int64_t block_q,
 
 /* ---- which keys ---- */
 
-/* Today's length of a batch: one that cannot be is 0, and a fault. */
-FILL_RULE int32_t fill_length(int32_t given, int32_t n_kv, int64_t *faults) {
-    const int wrong = given < 0 || given > n_kv;
-    *faults += wrong;
-    return wrong ? 0 : given;
+/* Today's length of a batch: one that cannot be is 0. */
+FILL_RULE enum fill_wrong fill_length_wrong(int32_t given, int32_t n_kv) {
+    return given < 0 ? FILL_NEGATIVE : given > n_kv ? FILL_OUT_OF_RANGE : FILL_RIGHT;
+}
+FILL_RULE int32_t fill_length(int32_t given, int32_t n_kv) {
+    return fill_length_wrong(given, n_kv) == FILL_RIGHT ? given : 0;
 }
 
 /* Block columns that begin before `length`. */
@@ -61,10 +89,11 @@ FILL_RULE int32_t fill_blocks(int32_t length, int32_t block_kv) {
 }
 
 /* Entries of a row to look at: none where the count cannot be, or is past the capacity. */
-FILL_RULE int32_t fill_count(int32_t given, int32_t capacity, int64_t *faults, int64_t *overflows) {
-    *faults += given < 0;
-    *overflows += given > capacity;
-    return given < 0 || given > capacity ? 0 : given;
+FILL_RULE enum fill_wrong fill_count_wrong(int32_t given, int32_t capacity) {
+    return given < 0 ? FILL_NEGATIVE : given > capacity ? FILL_OVERFLOW : FILL_RIGHT;
+}
+FILL_RULE int32_t fill_count(int32_t given, int32_t capacity) {
+    return fill_count_wrong(given, capacity) == FILL_RIGHT ? given : 0;
 }
 
 /* Whether an index is listed, of `blocks` that there are today. */
@@ -75,6 +104,11 @@ FILL_RULE int fill_listed(int32_t index, int32_t blocks) {
 FILL_RULE int fill_fault(int32_t index) {
     return index != -1;
 }
+FILL_RULE enum fill_wrong fill_index_wrong(int32_t index, int32_t blocks) {
+    return fill_listed(index, blocks) || !fill_fault(index) ? FILL_RIGHT
+           : index < 0                                      ? FILL_NEGATIVE
+                                                            : FILL_OUT_OF_RANGE;
+}
 
 /* An end of a range: from key 0, or back from today's length. */
 FILL_RULE int32_t fill_range_end(int32_t x, int32_t length) {
@@ -82,12 +116,14 @@ FILL_RULE int32_t fill_range_end(int32_t x, int32_t length) {
 }
 
 /* Entries that a row of BLOCK_ROWS claims, which begin at `begin`; 0 where they cannot be. */
-FILL_RULE int64_t fill_claim(int64_t begin, int64_t end, int64_t capacity, int64_t *faults,
-                             int64_t *overflows) {
-    const int wrong = begin < 0 || end < begin;
-    *faults += wrong;
-    *overflows += !wrong && end > capacity;
-    return wrong || end > capacity ? 0 : end - begin;
+FILL_RULE enum fill_wrong fill_claim_wrong(int64_t begin, int64_t end, int64_t capacity) {
+    return begin < 0        ? FILL_NEGATIVE
+           : end < begin    ? FILL_FALLS
+           : end > capacity ? FILL_OVERFLOW
+                            : FILL_RIGHT;
+}
+FILL_RULE int64_t fill_claim(int64_t begin, int64_t end, int64_t capacity) {
+    return fill_claim_wrong(begin, end, capacity) == FILL_RIGHT ? end - begin : 0;
 }
 
 /* The first n ranges of a row: cut to today's length, ascending, joined where they meet; answers how

@@ -4,7 +4,6 @@
 #include "plan/problem.h"
 #include "base/status.h"
 
-#define PAGE_MOST 4096  /* rows */
 #define SCALE_GROUP 128 /* dims, unless the problem says otherwise */
 
 /* The type of keys or values that a problem names; 0: as q's. */
@@ -75,7 +74,7 @@ static const char *caches_wrong(const tess_problem *p, const struct caches *c, i
     if ((wrong = type_wrong(p, c->k_type)) || (wrong = type_wrong(p, c->v_type)) ||
         (wrong = rope_wrong(p, c->k_rope_type)) || (wrong = values_in_keys_wrong(p)))
         return wrong;
-    if (p->page_size < 0 || p->page_size > PAGE_MOST || p->page_size & (p->page_size - 1))
+    if (p->page_size < 0 || p->page_size > CACHES_PAGE_MOST || p->page_size & (p->page_size - 1))
         return "page_size is not 0 or a power of two up to 4096";
     if (p->scale_group < 0)
         return "scale_group is negative";

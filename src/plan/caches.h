@@ -4,6 +4,8 @@
 
 #include "plan/kernels.h"
 
+#define CACHES_PAGE_MOST 4096 /* rows */
+
 /* Whether queries and outputs have the type. */
 static inline int type_is_of_queries(tess_type type) {
     return tess_type_size(type) && !type_is_8bit(type);

@@ -43,10 +43,12 @@ static const char *pattern_take(tess_device_pattern *p, const tess_device_patter
         return wrong;
     if ((unsigned)p->form > TESS_RANGES)
         return "form is not TESS_INDICES, TESS_BLOCK_ROWS, TESS_BLOCK_BITS or TESS_RANGES";
-    const int64_t block_kv = p->form == TESS_RANGES ? 1 : 64;
     p->n_kv = p->n_kv ? p->n_kv : p->n_q;
-    p->block_q = p->block_q ? p->block_q : 64;
-    p->block_kv = p->block_kv ? p->block_kv : block_kv;
+    if (!p->block_q)
+        return "block_q is 0: name it; a list for each query has 1";
+    if (!p->block_kv && p->form != TESS_RANGES)
+        return "block_kv is 0: name it; a list of single keys has 1";
+    p->block_kv = p->block_kv ? p->block_kv : 1;
     p->batch = p->batch ? p->batch : 1;
     p->heads = p->heads ? p->heads : 1;
     if (p->capacity < 0 || p->capacity > INT32_MAX)
@@ -88,7 +90,7 @@ static tess_status sizes_check(const tess_device_pattern *p, const struct proble
     return check_lists(p->batch, p->heads, problem, function, error);
 }
 
-/* The capacity where none is given: the most that can be. */
+/* The capacity where none is given: the most that can be. Rows of BLOCK_ROWS may be padded beyond. */
 static int64_t capacity_most(const struct fill_shape *s) {
     const int64_t lists = s->batch * s->heads;
     int64_t blocks;
@@ -101,15 +103,21 @@ static int64_t capacity_most(const struct fill_shape *s) {
 
 static tess_status capacity_check(const struct fill_shape *s, const char *function,
                                   tess_error *error) {
+    static const struct {
+        const char *what, *unit;
+    } bounds[] = {[TESS_INDICES] = {"a block row has", "block columns (blocks of block_kv keys)"},
+                  [TESS_BLOCK_BITS] = {"all lists together have", "blocks"},
+                  [TESS_RANGES] = {"a block row has at most", "ranges"}};
+    const int64_t most = capacity_most(s);
     int64_t rows = s->batches * s->heads * s->rows, entries;
     if (rows > INT32_MAX)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
                          "pattern: there are %lld block rows over all lists: they may be 2^31 - 1",
                          (long long)rows);
-    if (s->form == TESS_RANGES && s->capacity > FILL_RANGES)
+    if (s->form != TESS_BLOCK_ROWS && s->capacity > most)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern: capacity is %lld: a block row has at most %d ranges",
-                         (long long)s->capacity, FILL_RANGES);
+                         "pattern: capacity is %lld: %s %lld %s", (long long)s->capacity,
+                         bounds[s->form].what, (long long)most, bounds[s->form].unit);
     if (s->form == TESS_BLOCK_ROWS || s->form == TESS_BLOCK_BITS)
         rows = s->batches;
     if (s->capacity > INT32_MAX || __builtin_mul_overflow(rows, s->capacity, &entries) ||

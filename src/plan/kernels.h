@@ -73,6 +73,7 @@ struct problem {
     int32_t tile_rows; /* 0: the plan chooses */
     int64_t part_keys;
     int32_t parts_asked; /* the caller has named part_keys */
+    int32_t strict;      /* reserved: a fill refuses lists with a fault */
     struct modifiers modifiers;
     struct caches caches;
     struct block_rows block_rows; /* what planning adds, for kernels of the stages */
@@ -176,8 +177,8 @@ struct kernel_args {
     const uint64_t *seed;
     const int32_t *key_positions; /* [n_kv] */
     struct view k_scale, v_scale; /* f32, data NULL: none; as k and v */
-    const int32_t *page_table;    /* [batch][table_columns], NULL: not paged */
-    int64_t pages, table_columns;
+    const int32_t *page_table;    /* [batch] rows, table_stride entries apart; NULL: not paged */
+    int64_t pages, table_stride;
     float *scores;
     float *gradients; /* staged backward: as scores, dP and then dS; NULL = not wanted */
     const struct bcsr *bcsr;
@@ -300,6 +301,7 @@ struct fill_job {
     int64_t units;
     int64_t list_heads; /* query heads that read a list */
     int64_t list_packs; /* packed heads that read a list: pack p reads list p / list_packs */
+    int strict;         /* 1: what is wrong is an error. The CPU's fill alone */
     tess_stream stream;
 };
 

@@ -63,6 +63,8 @@ static const char *options_wrong(const tess_problem *p) {
         return "tile_rows is not in 0 ... 256";
     if (p->part_keys < 0)
         return "part_keys is negative";
+    if (p->strict < 0 || p->strict > 1)
+        return "strict is not 0 or 1";
     return NULL;
 }
 
@@ -226,6 +228,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .tile_rows = (int32_t)p.tile_rows,
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
         .parts_asked = p.part_keys != 0,
+        .strict = (int32_t)p.strict,
         .modifiers = modifiers_of(&p),
         .caches = caches,
     };
@@ -265,6 +268,13 @@ void alignment_lower(int64_t *alignment, const tess_tensor *t) {
         if (fits)
             return;
     }
+}
+
+/* Whether keys or values that were to be [batch, heads, n, dims] look like [pages, heads, page_size, dims]. */
+static int looks_paged(const tess_tensor *t, const struct tensor_rule *rule) {
+    const int64_t pages = t->size[0], rows = t->size[2];
+    return rule->of_keys && t->size[1] == rule->size[1] && t->size[3] == rule->size[3] &&
+           pages > rule->size[0] && rows > 0 && rows <= CACHES_PAGE_MOST && !(rows & (rows - 1));
 }
 
 /* What is told with the alignment that the problem declares. */
@@ -325,8 +335,9 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     for (int i = 0; i < 4; i++)
         if (t.size[i] != rule->size[i])
             return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
-                             "%s has %lld %s, should have %lld", rule->name, (long long)t.size[i],
-                             size_names[i], (long long)rule->size[i]);
+                             "%s has %lld %s, should have %lld%s", rule->name, (long long)t.size[i],
+                             size_names[i], (long long)rule->size[i],
+                             looks_paged(&t, rule) ? ": is K paged? set page_size" : "");
     const int64_t alignment = max_i64(rule->alignment, (int64_t)tess_type_size(t.type));
     if ((uintptr_t)t.data % (uintptr_t)alignment)
         wrong = data_unaligned;

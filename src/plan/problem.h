@@ -26,8 +26,9 @@ struct tensor_rule {
     tess_type type;
     int64_t size[4];
     int64_t alignment;
-    int output; /* no element may stand for two */
-    int or_f32; /* f32 will do as well */
+    int output;  /* no element may stand for two */
+    int or_f32;  /* f32 will do as well */
+    int of_keys; /* keys or values of a problem without pages */
 };
 
 /* Halves *alignment, in bytes, until the tensor has it or an element has as many. */

@@ -33,7 +33,8 @@ struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pa
                            .layout = r->layout,
                            .units = r->units,
                            .list_heads = list_heads,
-                           .list_packs = list_heads / plan->work.tile_heads};
+                           .list_packs = list_heads / plan->work.tile_heads,
+                           .strict = plan->problem.strict};
     image_take(&c, plan, &job);
     return job;
 }
@@ -269,5 +270,13 @@ int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *r
     report->keys = header->keys;
     report->items = header->items;
     report->pairs = header->pairs;
+    if (header->first != FILL_NOWHERE) {
+        const struct fill_place at = fill_place_of(&plan->reserved->shape, header->first);
+        report->first_fault = fill_list_fault(at.wrong);
+        report->batch = at.batch, report->head = at.head;
+        report->row = at.row, report->position = at.position;
+    } else {
+        report->batch = report->head = report->row = report->position = -1;
+    }
     return 0;
 }

@@ -133,6 +133,11 @@ static void write_patterns(void) {
     write_npy("topk-i64-past.npy", (struct tensor){ELEMENT_I64, 2, {N, K}, 0, wide});
     write_npy("mask-i8.npy", (struct tensor){ELEMENT_I8, 2, {N, N}, 0, mask});
     write_npy("topk-u8.npy", (struct tensor){ELEMENT_U8, 2, {N, K}, 0, mask});
+    static int32_t padded[N][N + K]; /* the same, with more indices a query than there are keys */
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < N + K; t++)
+            padded[i][t] = t < N ? -1 : topk[0][i][t - N];
+    write_npy("topk-padded.npy", (struct tensor){ELEMENT_I32, 2, {N, N + K}, 0, padded});
     topk[0][7][2] = N;
     write_npy("topk-past.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     topk[0][7][2] = -2;

@@ -446,7 +446,7 @@ static void graphs_follow_lists(void **state) {
             hold(&t, pattern);
             assert_null(lab_device_to_host(TESS_CUDA, host, kept, sizeof host));
             assert_int_equal(tess_plan_report(t.plan, host, &report, NULL), TESS_OK);
-            assert_int_equal(report.pairs, t.lists.pairs);
+            assert_int_equal(report.pairs, t.lists.report.pairs);
             tess_pattern_free(pattern);
         }
         lab_device_graph_free(TESS_CUDA, graph);

@@ -36,7 +36,7 @@ static struct decode_params params_of(const struct caches *caches, const int32_t
                                      .v_scale = scale,
                                      .page_table = table,
                                      .pages = 9,
-                                     .table_columns = 4,
+                                     .table_stride = 4,
                                      .lists = &lists,
                                      .tile_heads = 1,
                                      .filled = &image};

@@ -375,6 +375,9 @@ good "${run[@]}" --topk topk2.npy --out out/e.npy # over what is there
 good "${run[@]}" --topk topk2.npy --pipeline staged --out out/e.npy --lse out/el.npy
 same out/d.npy out/e.npy 2e-6
 same out/dl.npy out/el.npy 2e-6
+# Of more indices a query than keys no plan is reserved: the host plans.
+good "${run[@]}" --topk topk-padded.npy --out out/e.npy
+same out/d.npy out/e.npy 2e-6
 good run $(named f32) --dtype bf16 --pattern causal --out out/f.npy
 good run $(named bf16) --pattern causal --out out/g.npy
 same out/f.npy out/g.npy 0
@@ -632,8 +635,10 @@ says 'capacity 20'
 for bad in 'pattern does not go:pattern=causal' 'source does not go:source=mask' 'staged pipeline:pipeline=staged' \
     'backward has no:op=backward' 'at most 4:form=ranges' 'valid is a share:valid=1.5' 'dv of at most d:vink=1,dv=80' \
     'letters of:entries=xyz'; do
-    refused "${bad%%:*}" verify "n=4,topk=5,${bad#*:}"
+    refused "${bad%%:*}" verify "n=8,topk=5,${bad#*:}"
 done
+refused 'at most as many entries as block columns' verify n=4,topk=5
+good verify n=4,topk=5,form=rows,block=1x1,backend=cpu
 # Second views, and o in f32.
 good verify n=9,h=2,nkv=70,d=32,dv=16,dtype=bf16,rope=8,out32=1,backend=cpu n=9,h=2,d=32,rope=16,kvtype=e4m3,seed=1,backend=cpu
 says 'verify: 2 cases, 2 passed, 0 failed'

@@ -29,7 +29,7 @@ static struct device_sizes sizes_draw(uint64_t seed, int64_t d, int blocks) {
     const int64_t all = s.list_batch * s.list_heads * rows * cols;
     s.hostile = (int)PICK(10, 0, 1);
     if (s.form == TESS_INDICES)
-        s.capacity = PICK(11, 0, 1) ? cols : 1 + lab_below(seed, 78, 1001, 2 * cols);
+        s.capacity = PICK(11, 0, 1) ? cols : 1 + lab_below(seed, 78, 1001, cols);
     else if (s.form == TESS_RANGES)
         s.capacity = PICK(11, 1, 2, 3, 4);
     else

@@ -37,10 +37,10 @@ extern const int32_t device_paddings[DEVICE_PADDINGS][DEVICE_PADDING];
 /* A pattern, its arrays and what they list. */
 struct device_lists {
     struct device_sizes sizes;
-    struct lab_listed listed;         /* tests may change what its arrays hold */
-    uint8_t *mask;                    /* [batch][list_heads][n_q][n_kv] */
-    int32_t *today;                   /* [batch] lengths, 0 for those that cannot be */
-    int64_t faults, overflows, pairs; /* that a report must tell */
+    struct lab_listed listed; /* tests may change what its arrays hold */
+    uint8_t *mask;            /* [batch][list_heads][n_q][n_kv] */
+    int32_t *today;           /* [batch] lengths, 0 for those that cannot be */
+    tess_fill_report report;  /* what a fill must tell, but for keys and items */
 };
 
 /* Sizes of every form, with and without counts, lengths, cuts, promises and what is not to be. */

@@ -71,7 +71,7 @@ tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void
     a.q_rope = c->q_rope.buffer.base ? &c->q_rope.view : NULL, a.k_rope = c->of.k_rope;
     a.o = &t->o.view, a.lse = &t->lse.view;
     a.v = c->v_in_k ? NULL : &lab_cache_v(c, &t->v)->view;
-    a.page_table = c->of.table;
+    a.page_table = c->of.table, a.page_table_stride = c->table_stride;
     a.k_scale = c->of.k_scale, a.v_scale = c->v_in_k ? NULL : c->of.v_scale;
     a.workspace = t->workspace.data, a.workspace_size = tess_plan_workspace_size(plan);
     a.image = image, a.image_size = image ? tess_plan_image_size(plan) : 0;

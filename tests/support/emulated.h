@@ -85,6 +85,11 @@ static inline uint32_t atomicAdd(uint32_t *to, uint32_t x) {
     *to += x;
     return was;
 }
+static inline unsigned long long atomicMin(unsigned long long *to, unsigned long long x) {
+    const unsigned long long was = *to;
+    *to = x < was ? x : was;
+    return was;
+}
 
 /* Runs kernel(argument) for each thread of `blocks` thread blocks of up to 1024 threads, whole warps. */
 void emulated_run(void (*kernel)(const void *argument), const void *argument, int blocks,

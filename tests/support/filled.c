@@ -84,6 +84,8 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
             s.n_q = 1 + lab_below(seed, 9, 1, 4), s.block_q = 1, s.block_kv = 1 + (seed % 16 == 0);
             s.n_kv = 3000 + lab_below(seed, 9, 2, 60000);
             s.capacity = 1 + lab_below(seed, 9, 3, 5000);
+            if (s.form == TESS_INDICES && s.capacity > s.n_kv / s.block_kv)
+                s.capacity = s.n_kv / s.block_kv;
             if (seed % 24 == 0) /* of several tiles */
                 s.n_q = 1 + lab_below(seed, 9, 1, 150), s.block_q = 64;
         }
@@ -136,14 +138,14 @@ static void counts_and_lengths(filled_filler *fill) {
     device_lists_free(&l);
 }
 
-/* As many blocks as there is room for, one fewer, one more. */
+/* As many blocks as there is room for, one fewer and, of rows that may be padded, one more. */
 static void blocks_of_capacities(filled_filler *fill) {
     for (int form = TESS_BLOCK_ROWS; form <= TESS_BLOCK_BITS; form++)
-        for (int64_t capacity = 23; capacity <= 25; capacity++) {
+        for (int64_t capacity = 23; capacity <= 24 + (form == TESS_BLOCK_ROWS); capacity++) {
             struct device_sizes s = two_batches();
             struct device_lists l;
             s.form = (tess_form)form, s.n_q = 130, s.n_kv = 500, s.block_q = 64, s.block_kv = 64;
-            s.capacity = 25;
+            s.capacity = 24;
             device_lists_make(&l, &s, 3);
             for (int64_t row = 0; row < 3; row++) { /* 8 blocks each */
                 if (form == TESS_BLOCK_BITS)

@@ -189,6 +189,44 @@ static void values_in_keys_have_the_bits_of_values_apart(void **state) {
     device_lists_free(&l);
 }
 
+/* A page table whose rows are parts of longer ones has the bits of one that is dense. */
+static void rows_of_a_page_table_may_be_apart(void **state) {
+    (void)state;
+    enum { PAGE = 4, COLUMNS = 10, APART = 13 };
+    struct device_sizes s = device_small;
+    struct device_lists l;
+    struct lab_buffer image;
+    struct tensors t;
+    int32_t dense[2 * COLUMNS], apart[2 * APART];
+    s.batch = 2;
+    tess_problem p = device_problem(&s, 16);
+    p.page_size = PAGE;
+    device_lists_make(&l, &s, 3);
+    tensors_make(&t, &p, 4);
+    for (int i = 0; i < 2 * APART; i++)
+        apart[i] = -1; /* no key of what names no page is listed */
+    for (int i = 0; i < 2 * COLUMNS; i++)
+        apart[i / COLUMNS * APART + i % COLUMNS] = dense[i] = (7 * i + 3) % (2 * COLUMNS);
+    tess_plan *plan = device_plan(&l, &p, &image);
+    device_fill(&l, plan, &image);
+    const struct {
+        const int32_t *table;
+        int64_t stride;
+    } tables[] = {{dense, 0}, {dense, COLUMNS}, {apart, APART}};
+    uint64_t bits[3];
+    for (size_t i = 0; i < 3; i++) {
+        tess_arguments a = arguments_of(&t, plan, device_image(&image));
+        a.page_table = tables[i].table, a.page_table_stride = tables[i].stride;
+        run(&t, plan, &a);
+        bits[i] = bits_of(&t);
+        assert_true(bits[i] == bits[0]);
+    }
+    tess_plan_free(plan);
+    tensors_free(&t);
+    lab_buffer_free(&image);
+    device_lists_free(&l);
+}
+
 /* ---- what is refused ---- */
 
 static tess_problem plain(void) {
@@ -335,6 +373,12 @@ static void runs_are_refused_by_name(void **state) {
     run_refuses(&t, plan, &a, "page_table");
     a.page_table = (const int32_t *)(const void *)((const char *)good.page_table + 2);
     run_refuses(&t, plan, &a, "page_table");
+    a = good, a.page_table_stride = 9; /* of 10 */
+    run_refuses(&t, plan, &a, "page_table_stride");
+    a.page_table_stride = -10;
+    run_refuses(&t, plan, &a, "page_table_stride");
+    a.page_table_stride = INT64_MAX / 4;
+    run_refuses(&t, plan, &a, "page_table_stride");
     a = good, a.k_scale = NULL;
     run_refuses(&t, plan, &a, "k_scale");
     a = good, a.v_scale = good.k_scale;
@@ -363,6 +407,8 @@ static void runs_are_refused_by_name(void **state) {
     run_refuses(&t, plan, &a, "v");
     a = in_keys, a.page_table = (const int32_t *)t.k.view.data;
     run_refuses(&t, plan, &a, "page_table");
+    a = in_keys, a.page_table_stride = 10;
+    run_refuses(&t, plan, &a, "page_table_stride");
     a = in_keys, a.k_scale = &t.lse.view;
     run_refuses(&t, plan, &a, "k_scale");
     assert_int_equal(tess_run(plan, &in_keys, NULL, NULL), TESS_OK);
@@ -370,6 +416,41 @@ static void runs_are_refused_by_name(void **state) {
     lab_buffer_free(&image);
     tensors_free(&t);
     device_lists_free(&l);
+}
+
+/* K that is given as pages, where the problem has none: the message says so. Other slips are told plainly. */
+static void pages_of_a_problem_without_are_recognised(void **state) {
+    (void)state;
+    static float data[64 * 2 * 16 * 8];
+    const struct {
+        int64_t size[4];
+        int hint;
+    } cases[] = {{{64, 2, 16, 8}, 1}, /* [pages, heads_kv, page_size, dims] */
+                 {{64, 2, 15, 8}, 0}, /* no page has so many rows */
+                 {{64, 1, 16, 8}, 0}, /* other heads */
+                 {{2, 2, 16, 8}, 0}}; /* fewer keys */
+    const tess_tensor q = tess_tensor_bhnd(data, TESS_F32, 2, 2, 1, 8);
+    const tess_tensor o = tess_tensor_bhnd(data, TESS_F32, 2, 2, 1, 8);
+    tess_problem p = tess_problem_init();
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    tess_plan *plan;
+    p.batch = 2, p.heads_q = p.heads_kv = 2, p.n_q = 1, p.n_kv = 200, p.d_qk = p.d_v = 8;
+    shape.n_q = 1, shape.n_kv = 200;
+    assert_int_equal(tess_pattern_from_spec(&pattern, "dense", &shape, NULL), TESS_OK);
+    assert_int_equal(tess_plan_create(&plan, &p, pattern, NULL, NULL), TESS_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t *n = cases[i].size;
+        const tess_tensor k = tess_tensor_bhnd(data, TESS_F32, n[0], n[1], n[2], n[3]);
+        tess_arguments a = tess_arguments_init();
+        tess_error error = tess_error_init();
+        a.q = &q, a.k = &k, a.v = &k, a.o = &o;
+        assert_int_equal(tess_run(plan, &a, &error, NULL), TESS_INVALID_ARGUMENT);
+        assert_string_equal(error.argument, "k");
+        assert_int_equal(strstr(error.message, "is K paged? set page_size") != NULL, cases[i].hint);
+    }
+    tess_plan_free(plan);
+    tess_pattern_free(pattern);
 }
 
 /* Tensors of other types make a problem of their types. */
@@ -400,11 +481,13 @@ int main(void) {
         cmocka_unit_test(codes_that_are_no_numbers_stay_in_their_rows),
         cmocka_unit_test(a_cache_grows_within_its_pages),
         cmocka_unit_test(values_in_keys_have_the_bits_of_values_apart),
+        cmocka_unit_test(rows_of_a_page_table_may_be_apart),
         cmocka_unit_test(problems_are_refused_by_name),
         cmocka_unit_test(other_pipelines_refuse_caches),
         cmocka_unit_test(cuda_refuses_caches_of_host_lists),
         cmocka_unit_test(cuda_decode_takes_caches),
         cmocka_unit_test(runs_are_refused_by_name),
+        cmocka_unit_test(pages_of_a_problem_without_are_recognised),
         cmocka_unit_test(problems_take_types_from_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -289,7 +289,7 @@ static void counts_at_the_capacity(void **state) {
         counts[0] = x, counts[1] = 6 - x, counts[2] = x == 0 ? INT32_MIN : INT32_MAX;
         lists_hold(&l);
     }
-    assert_true(l.faults > 0 && l.overflows > 0);
+    assert_true(l.report.faults > 0 && l.report.overflows > 0);
     device_lists_free(&l);
 }
 
@@ -312,7 +312,7 @@ static void blocks_at_the_capacity(void **state) {
                     ((int64_t *)(void *)l.listed.row_ptr.data)[row] =
                         3 * row + (row == 3 ? more : 0);
             lists_hold(&l);
-            assert_int_equal(l.overflows, more == 1 ? 2 : 0); /* for each of two batches */
+            assert_int_equal(l.report.overflows, more == 1 ? 2 : 0); /* for each of two batches */
             device_lists_free(&l);
         }
 }
@@ -327,7 +327,7 @@ static void rows_that_overlap(void **state) {
     static const int64_t ptr[] = {0, 9, 5, 9, 0, 9, 9, 9};
     memcpy(l.listed.row_ptr.data, ptr, sizeof ptr);
     lists_hold(&l);
-    assert_true(l.overflows == 2 && l.faults == 1);
+    assert_true(l.report.overflows == 2 && l.report.faults == 1);
     device_lists_free(&l);
 }
 

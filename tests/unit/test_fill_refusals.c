@@ -56,6 +56,10 @@ static void reserve_refuses_by_name(void **state) {
         {offsetof(tess_device_pattern, n_kv), 41, TESS_INVALID_ARGUMENT, "40 keys"},
         {offsetof(tess_device_pattern, batch), 3, TESS_INVALID_ARGUMENT, "should have 1"},
         {offsetof(tess_device_pattern, heads), 5, TESS_INVALID_ARGUMENT, "should have 1 or 2"},
+        {offsetof(tess_device_pattern, block_q), 0, TESS_INVALID_ARGUMENT, "block_q is 0: name it"},
+        {offsetof(tess_device_pattern, block_kv), 0, TESS_INVALID_ARGUMENT,
+         "block_kv is 0: name it"},
+        {offsetof(tess_device_pattern, capacity), 41, TESS_INVALID_ARGUMENT, "40 block columns"},
         {offsetof(tess_device_pattern, block_q), 3, TESS_UNSUPPORTED, "block_q is 3"},
         {offsetof(tess_device_pattern, block_q), 96, TESS_UNSUPPORTED, "block_q is 96"},
         {offsetof(tess_device_pattern, block_q), -64, TESS_UNSUPPORTED, "block_q is -64"},
@@ -80,6 +84,11 @@ static void reserve_refuses_by_name(void **state) {
     reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "at most 4 ranges");
     bad.capacity = 4, bad.block_kv = 16;
     reserve_refuses(&p, &bad, NULL, TESS_UNSUPPORTED, "pattern", "ranges are of keys");
+    bad = d, bad.form = TESS_BLOCK_BITS, bad.capacity = 3 * 40 + 1;
+    reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "120 blocks");
+    tess_problem odd = p;
+    odd.strict = 2;
+    reserve_refuses(&odd, &d, NULL, TESS_INVALID_ARGUMENT, "problem", "strict is not 0 or 1");
     tess_problem staged = p;
     staged.pipeline = TESS_STAGED;
     reserve_refuses(&staged, &d, NULL, TESS_UNSUPPORTED, "problem", "staged");
@@ -110,8 +119,8 @@ static void reserve_refuses_by_name(void **state) {
     if (!has_cuda())
         reserve_refuses(&p, &d, &target, TESS_NO_CUDA, "target", "CUDA");
     /* What no image holds: more entries than addresses. */
-    p.n_q = 1 << 30, p.d_qk = p.d_v = 1;
-    d.n_q = 1 << 30, d.capacity = INT32_MAX;
+    p.n_q = 1 << 30, p.n_kv = INT32_MAX, p.d_qk = p.d_v = 1;
+    d.n_q = 1 << 30, d.n_kv = INT32_MAX, d.capacity = INT32_MAX;
     reserve_refuses(&p, &d, NULL, TESS_INVALID_ARGUMENT, "pattern", "2^48");
     p.batch = 2, d.capacity = 1;
     reserve_refuses(&p, &d, NULL, TESS_INVALID_ARGUMENT, "pattern", "2^31 - 1");
@@ -203,9 +212,11 @@ static void fill_and_run_refuse_by_name(void **state) {
     device_lists_free(&l);
 }
 
-/* Zeros of a pattern mean their defaults; what a plan says of itself. */
+/* Zeros of a pattern mean their defaults, but for blocks: these are named. What a plan says of itself. */
 static void defaults_and_words(void **state) {
     (void)state;
+    static const char *const words[] = {"64 x 64 blocks", "64 x 64 blocks", "64 x 64 blocks",
+                                        "64 x 1 blocks"};
     struct device_sizes s = device_small;
     tess_problem problem = device_problem(&s, 16);
     tess_device_pattern p = tess_device_pattern_init();
@@ -214,16 +225,48 @@ static void defaults_and_words(void **state) {
     p.n_q = 3, p.n_kv = 40;
     for (int form = TESS_INDICES; form <= TESS_RANGES; form++) {
         tess_plan_info info = tess_plan_info_init();
-        p.form = (tess_form)form;
+        p.form = (tess_form)form, p.block_q = 0, p.block_kv = 64;
+        reserve_refuses(&problem, &p, NULL, TESS_INVALID_ARGUMENT, "pattern", "block_q is 0");
+        p.block_q = 64, p.block_kv = 0;
+        if (form != TESS_RANGES) {
+            reserve_refuses(&problem, &p, NULL, TESS_INVALID_ARGUMENT, "pattern",
+                            "block_kv is 0: name it; a list of single keys has 1");
+            p.block_kv = 64;
+        }
         assert_int_equal(tess_plan_reserve(&plan, &problem, &p, NULL, NULL), TESS_OK);
         assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
         assert_int_equal(info.query_tiles, 1);
         assert_int_equal(info.packed_keys, 0);
         assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
-        assert_non_null(strstr(text, form == TESS_RANGES ? "64 x 1 blocks" : "64 x 64 blocks"));
+        assert_non_null(strstr(text, words[form]));
         assert_non_null(strstr(text, form == TESS_RANGES ? "capacity 4" : "capacity 1"));
         tess_plan_free(plan);
     }
+}
+
+/* Rows of block lists that are padded to a common width: more entries than there are blocks. */
+static void block_rows_may_be_padded(void **state) {
+    (void)state;
+    static const int32_t indices[8] = {0, -1, -1, -1, 0, -1, -1, -1};
+    static const int64_t row_ptr[3] = {0, 4, 8};
+    struct device_sizes s = device_small;
+    s.n_q = 100;
+    const tess_problem problem = device_problem(&s, 16);
+    tess_device_pattern p = tess_device_pattern_blocks(indices, NULL, 1, 1, 100, 40, 64, 64, 8);
+    p.form = TESS_BLOCK_ROWS, p.row_ptr = row_ptr;
+    tess_fill_report report = tess_fill_report_init();
+    tess_error error = tess_error_init();
+    tess_plan *plan;
+    if (tess_plan_reserve(&plan, &problem, &p, NULL, &error))
+        fail_msg("%s", error.message);
+    const size_t size = tess_plan_image_size(plan);
+    void *image = aligned_alloc(256, (size + 255) / 256 * 256);
+    assert_non_null(image);
+    assert_int_equal(tess_plan_fill(plan, &p, image, size, &error, NULL), TESS_OK);
+    assert_int_equal(tess_plan_report(plan, image, &report, &error), TESS_OK);
+    assert_true(report.faults == 0 && report.overflows == 0 && report.pairs == 2 * 100 * 40);
+    free(image);
+    tess_plan_free(plan);
 }
 
 int main(void) {
@@ -231,6 +274,7 @@ int main(void) {
         cmocka_unit_test(reserve_refuses_by_name),
         cmocka_unit_test(fill_and_run_refuse_by_name),
         cmocka_unit_test(defaults_and_words),
+        cmocka_unit_test(block_rows_may_be_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

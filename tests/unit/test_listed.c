@@ -138,40 +138,49 @@ static void listed_report(void **state) {
     static const struct {
         int32_t counts[3], lengths[2];
         int64_t faults, overflows, cells;
-    } table[] = {{{4, 4, 4}, {4, 4}, 12, 0, 8},
-                 {{2, 5, 0}, {4, 4}, 0, 2, 4},
-                 {{-1, 4, 0}, {4, 4}, 2, 0, 4},
-                 {{2, 4, 0}, {3, 5}, 7, 0, 3}}; /* past the lengths 3 and 0; and a length */
+        tess_list_fault first;
+        int64_t place[4]; /* batch, head, row, position */
+    } table[] = {
+        {{4, 4, 4}, {4, 4}, 12, 0, 8, TESS_FAULT_NEGATIVE, {0, 0, 0, 2}},
+        {{2, 5, 0}, {4, 4}, 0, 2, 4, TESS_FAULT_OVERFLOW, {0, 0, 1, -1}},
+        {{-1, 4, 0}, {4, 4}, 2, 0, 4, TESS_FAULT_NEGATIVE, {0, 0, 0, -1}},
+        /* past the lengths 3 and 0; and a length itself, which comes before its batch's entries */
+        {{2, 4, 0}, {3, 5}, 7, 0, 3, TESS_FAULT_OUT_OF_RANGE, {0, 0, 0, 1}},
+        {{2, 4, 0}, {4, 5}, 6, 0, 4, TESS_FAULT_OUT_OF_RANGE, {1, -1, -1, -1}}};
     struct lab_listed l = listed_make("b=2,h=1,n=3,nkv=4,d=8,topk=4,entries=cl,lists=1", 0);
     memcpy(l.indices.data, indices, sizeof indices);
     for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
-        int64_t faults, overflows, cells = 0;
+        tess_fill_report report;
+        int64_t cells = 0;
         uint8_t mask[2 * 3 * 4];
         memcpy(l.counts.data, table[t].counts, sizeof table[t].counts);
         memcpy(l.lengths.data, table[t].lengths, sizeof table[t].lengths);
-        assert_int_equal(lab_listed_report(&l, &faults, &overflows), 0);
+        assert_int_equal(lab_listed_report(&l, &report), 0);
         assert_int_equal(lab_listed_mask(&l, 2, mask), 0);
         for (size_t i = 0; i < sizeof mask; i++)
             cells += mask[i];
-        assert_int_equal(faults, table[t].faults);
-        assert_int_equal(overflows, table[t].overflows);
+        assert_int_equal(report.faults, table[t].faults);
+        assert_int_equal(report.overflows, table[t].overflows);
+        assert_int_equal(report.first_fault, table[t].first);
+        const int64_t place[] = {report.batch, report.head, report.row, report.position};
+        assert_memory_equal(place, table[t].place, sizeof place);
         assert_int_equal(cells, table[t].cells);
     }
     lab_listed_free(&l);
     l = listed_make("b=2,h=1,n=3,nkv=4,d=8,topk=4,block=1x1,form=bits,lists=1", 0);
     memset(l.bits.data, 0xff, l.bits.size);
     for (int64_t capacity = 7; capacity <= 12; capacity++) { /* 4 blocks a row, twice */
-        int64_t faults, overflows;
+        tess_fill_report report;
         l.pattern.capacity = capacity;
-        assert_int_equal(lab_listed_report(&l, &faults, &overflows), 0);
-        assert_int_equal(faults, 0);
-        assert_int_equal(overflows, 2 * (capacity < 8 ? 2 : capacity < 12));
+        assert_int_equal(lab_listed_report(&l, &report), 0);
+        assert_int_equal(report.faults, 0);
+        assert_int_equal(report.overflows, 2 * (capacity < 8 ? 2 : capacity < 12));
     }
     lab_listed_free(&l);
 }
 
-/* The library's report, with `more` of one count (linked with --wrap=tess_plan_report). */
-static struct { int64_t faults, overflows; } more;
+/* The library's report, with `more` of one number (linked with --wrap=tess_plan_report). */
+static struct { int64_t faults, overflows, row; } more;
 tess_status __real_tess_plan_report(const tess_plan *plan, const void *image,
                                     tess_fill_report *report, tess_error *error);
 tess_status __wrap_tess_plan_report(const tess_plan *plan, const void *image,
@@ -179,7 +188,7 @@ tess_status __wrap_tess_plan_report(const tess_plan *plan, const void *image,
 tess_status __wrap_tess_plan_report(const tess_plan *plan, const void *image,
                                     tess_fill_report *report, tess_error *error) {
     const tess_status status = __real_tess_plan_report(plan, image, report, error);
-    report->faults += more.faults, report->overflows += more.overflows;
+    report->faults += more.faults, report->overflows += more.overflows, report->row += more.row;
     return status;
 }
 
@@ -195,20 +204,21 @@ static void check_holds_reports(void **state) {
         struct lab_work work;
         struct lab_case c;
         char why[LAB_WHY] = "";
-        int64_t faults, overflows;
+        static const char *const words[] = {"faults", "overflows", "row"};
+        tess_fill_report report;
         assert_int_equal(lab_case_parse(&c, cases[i], why), 0);
         assert_int_equal(lab_work_make(&work, &c, why), 0);
-        assert_int_equal(lab_listed_report(&work.s.listed, &faults, &overflows), 0);
-        assert_true(overflows > 0 && (faults > 0 || c.form == TESS_BLOCK_BITS));
+        assert_int_equal(lab_listed_report(&work.s.listed, &report), 0);
+        assert_true(report.overflows > 0 && (report.faults > 0 || c.form == TESS_BLOCK_BITS));
         lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
         if (outcome.verdict != LAB_PASSED)
             fail_msg("%s: %s", cases[i], outcome.message);
-        for (int which = 0; which < 2; which++) {
-            more.faults = which == 0, more.overflows = which == 1;
+        for (int which = 0; which < 3; which++) {
+            more.faults = which == 0, more.overflows = which == 1, more.row = which == 2;
             lab_check(&outcome, &work, TESS_CPU, TESS_FUSED, NULL);
-            more.faults = more.overflows = 0;
+            more.faults = more.overflows = more.row = 0;
             assert_int_equal(outcome.verdict, LAB_FAILED);
-            assert_non_null(strstr(outcome.message, which ? "overflows" : "faults"));
+            assert_non_null(strstr(outcome.message, words[which]));
         }
         lab_work_free(&work);
     }

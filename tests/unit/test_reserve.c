@@ -213,6 +213,16 @@ static void workers_of_the_target(void **state) {
     tess_plan_free(b);
 }
 
+/* Nobody waits for a fill on a device, so that it can refuse nothing. */
+static void strict_is_of_the_host(void **state) {
+    (void)state;
+    tess_problem p = problem_of(16, 5, 400);
+    const tess_device_pattern d = pattern_of(&p, 1, 1);
+    const tess_target t = target_of(132, 0);
+    n_kernels = 2, p.strict = 1;
+    refused(&p, &d, &t, "strict is 1: a fill on CUDA");
+}
+
 /* ---- what is handed over ---- */
 
 static void fill_and_run_leave_the_image_alone(void **state) {
@@ -288,7 +298,9 @@ static void report_of_a_copy(void **state) {
                                        .overflows = 2,
                                        .keys = 3,
                                        .items = 4,
-                                       .pairs = 5};
+                                       .pairs = 5,
+                                       .first =
+                                           fill_order(FILL_NEGATIVE, 8, 300, FILL_AT_ENTRY(6))};
     assert_int_equal(tess_plan_report(plan, copy, &report, &error), TESS_INVALID_ARGUMENT);
     memcpy(copy, &header, sizeof header);
     assert_int_equal(tess_plan_report(plan, copy, &report, &error), TESS_OK);
@@ -297,6 +309,8 @@ static void report_of_a_copy(void **state) {
     assert_int_equal(report.keys, 3);
     assert_int_equal(report.items, 4);
     assert_int_equal(report.pairs, 5);
+    assert_int_equal(report.first_fault, TESS_FAULT_NEGATIVE);
+    assert_true(report.batch == 1 && report.head == 0 && report.row == 3 && report.position == 6);
     tess_plan_free(plan);
 }
 
@@ -305,6 +319,7 @@ int main(void) {
         cmocka_unit_test(kernels_that_walk_images),
         cmocka_unit_test(heights_of_tiles),
         cmocka_unit_test(workers_of_the_target),
+        cmocka_unit_test(strict_is_of_the_host),
         cmocka_unit_test(fill_and_run_leave_the_image_alone),
         cmocka_unit_test(report_of_a_copy),
     };

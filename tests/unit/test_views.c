@@ -145,6 +145,7 @@ static void a_token_of_656_bytes_is_one_buffer(void **state) {
     tess_arguments a = setting_arguments(&s, &workspace);
     a.q = &c->q.view, a.q_rope = &c->q_rope.view, a.v = NULL;
     a.k = &k, a.k_scale = &k_scale, a.k_rope = &k_rope, a.page_table = c->of.table;
+    a.page_table_stride = c->table_stride;
     a.image = planned.place, a.image_size = planned.image.size;
     lab_tensor_poison(&s.o);
     lab_tensor_poison(&s.lse);
@@ -197,6 +198,39 @@ static void o_is_rounded_once(void **state) {
         assert_true(rounded > 0);
         lab_setting_free(&narrow);
         lab_setting_free(&wide);
+    }
+}
+
+/* The one call takes o of either type, as its backward does: o of 16 bits is o of f32, rounded. */
+static void the_one_call_takes_o_of_f32(void **state) {
+    enum { HEADS = 2, N = 50, DIMS = 16, ALL = HEADS * N * DIMS };
+    static uint16_t q[ALL], narrow[ALL];
+    static float wide[ALL];
+    (void)state;
+    for (tess_type type = TESS_F16; type <= TESS_BF16; type++) {
+        const tess_tensor tq = tess_tensor_bhnd(q, type, 1, HEADS, N, DIMS);
+        const tess_tensor to = tess_tensor_bhnd(narrow, type, 1, HEADS, N, DIMS);
+        const tess_tensor tw = tess_tensor_bhnd(wide, TESS_F32, 1, HEADS, N, DIMS);
+        tess_pattern_shape shape = tess_pattern_shape_init();
+        tess_error error = tess_error_init();
+        tess_pattern *pattern;
+        int rounded = 0;
+        shape.n_q = N;
+        for (int x = 0; x < ALL; x++)
+            lab_put(q, type, x, lab_normal(5, 0, (uint64_t)x));
+        assert_int_equal(tess_pattern_from_spec(&pattern, "causal", &shape, NULL), TESS_OK);
+        if (tess_attention(TESS_CPU, &tq, &tq, &tq, pattern, &to, NULL, &error) ||
+            tess_attention(TESS_CPU, &tq, &tq, &tq, pattern, &tw, NULL, &error))
+            fail_msg("%s", error.message);
+        for (int x = 0; x < ALL; x++) {
+            uint16_t once;
+            lab_put(&once, type, 0, (double)wide[x]);
+            assert_int_equal(once, narrow[x]);
+            rounded += lab_get(narrow, type, x) < (double)wide[x] ||
+                       lab_get(narrow, type, x) > (double)wide[x];
+        }
+        assert_true(rounded > ALL / 2);
+        tess_pattern_free(pattern);
     }
 }
 
@@ -355,6 +389,7 @@ int main(void) {
         cmocka_unit_test(q_may_have_one_view),
         cmocka_unit_test(a_token_of_656_bytes_is_one_buffer),
         cmocka_unit_test(o_is_rounded_once),
+        cmocka_unit_test(the_one_call_takes_o_of_f32),
         cmocka_unit_test(problems_are_refused_by_name),
         cmocka_unit_test(other_pipelines_refuse_views),
         cmocka_unit_test(cuda_refuses_views_of_host_lists),

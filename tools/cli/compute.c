@@ -163,10 +163,12 @@ static bool run_placed(const tess_plan *plan, const struct placed p[INPUTS + OUT
     return done;
 }
 
-/* Of --topk in the fused pipeline; NULL: the plan is made of a pattern. */
+/* Of --topk in the fused pipeline, with no more indices a query than keys; NULL: the plan is made of a pattern. */
 static const tess_device_pattern *filled_from(const struct compute_options *options) {
-    return options->operation == TESS_ATTENTION && options->pipeline == TESS_FUSED ? options->topk
-                                                                                   : NULL;
+    const tess_device_pattern *topk = options->topk;
+    const int fills = topk && topk->capacity <= topk->n_kv &&
+                      options->operation == TESS_ATTENTION && options->pipeline == TESS_FUSED;
+    return fills ? topk : NULL;
 }
 
 static bool run_plan(const struct compute_options *options, const tess_plan *plan,

@@ -217,11 +217,8 @@ bool pattern_options_topk(tess_device_pattern *pattern, const struct pattern_opt
     if (!tensor_file_open(&file, options->text[FROM_TOPK], reason))
         return false;
     const struct tensor *topk = &file.tensor;
-    pattern->n_q = sizes->n_q, pattern->n_kv = sizes->n_kv;
-    pattern->block_q = pattern->block_kv = 1;
-    pattern->heads = topk->rank > 2 ? topk->shape[0] : 1;
-    pattern->capacity = topk->shape[topk->rank - 1];
-    pattern->indices = narrow(topk);
+    *pattern = tess_device_pattern_topk(narrow(topk), NULL, 1, topk->rank > 2 ? topk->shape[0] : 1,
+                                        sizes->n_q, sizes->n_kv, topk->shape[topk->rank - 1]);
     tensor_file_close(&file);
     return pattern->indices || reason_set(reason, "out of memory for the indices of --topk");
 }

@@ -34,7 +34,7 @@ static void shrink(struct lab_case *c, double budget) {
             break;
 }
 
-/* Sizes of the lists: entries fewer than there are block columns, as many, one more, many. */
+/* Sizes of the lists: entries fewer than there are block columns, as many, and of rows and bits one more. */
 static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer, int blocks) {
     c->form = (tess_form)(number % 4);
     c->block_q = blocks ? draw_pick(r, high, COUNT(high)) : draw_pick(r, blocks_q, COUNT(blocks_q));
@@ -42,7 +42,7 @@ static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int l
                   : blocks               ? draw_pick(r, wide, COUNT(wide))
                                          : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
-    const int64_t most = c->form == TESS_RANGES ? 4 : cols + 1;
+    const int64_t most = c->form == TESS_RANGES ? 4 : cols + (c->form != TESS_INDICES);
     c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
               : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
                                                    : 1 + draw_below(r, cols);

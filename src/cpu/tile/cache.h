@@ -15,7 +15,7 @@ static inline struct cpu_head cpu_cache(const struct kernel_args *args, const st
     struct cpu_head head = cpu_head(rows, type, paged ? 0 : b, h);
     head.group = group;
     if (paged) {
-        head.table = args->page_table + b * args->table_columns;
+        head.table = args->page_table + b * args->table_stride;
         head.pages = (int32_t)args->pages;
         head.shift = args->problem->caches.page_shift;
         head.page = rows->stride[0] * (int64_t)tess_type_size(type);

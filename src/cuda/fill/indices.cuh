@@ -63,6 +63,26 @@ static __device__ __forceinline__ void indices_next(const struct fill_params *p,
     for (uint32_t e = (uint32_t)(2 * (team)->thread); e < (r)->n;                                  \
          indices_next(p, team, r, &e, &some))
 
+/* What is wrong first among a thread's indices, which are looked at again: seldom, and out of the loop that counts. */
+static __device__ __forceinline__ uint64_t indices_first(const struct fill_params *p,
+                                                         const struct team *team,
+                                                         const struct row_under_way *r) {
+    const uint32_t step = (uint32_t)(INDICES_AT_ONCE * team->threads);
+    uint64_t first = FILL_NOWHERE;
+    FILL_ROLLED
+    for (uint32_t e = (uint32_t)(2 * team->thread); e < r->n; e += step) {
+        FILL_ROLLED
+        for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
+            const uint32_t at = index_at(team, e, i);
+            const int32_t index = at < r->n ? r->index[at] : -1;
+            const enum fill_wrong wrong = fill_index_wrong(index, (int32_t)r->blocks);
+            if (wrong != FILL_RIGHT)
+                first = fill_earlier(first, row_order(p, r, wrong, FILL_AT_ENTRY(at)));
+        }
+    }
+    return first;
+}
+
 /* Whether the row is in order, the same for all threads, and how many are listed if so; counts faults. As unsigned
  * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end, and leaves
  * it at `end`; of others many do, and none reads it. last: whether this thread has the last of today's columns. */
@@ -84,7 +104,10 @@ indices_ordered(const struct fill_params *p, const struct team *team, const stru
                 atomicExch(end, at + (uint32_t)is);
         }
     }
-    tally_warp(TALLY_FAULTS, faults);
+    if (__any_sync(TEAM_LANES, faults != 0)) {
+        tally_warp(TALLY_FAULTS, faults);
+        first_warp(faults ? indices_first(p, team, r) : FILL_NOWHERE);
+    }
     const int ordered = !team_any(team, falls);
     *listed = r->n ? *end : 0;
     return ordered;

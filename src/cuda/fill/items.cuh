@@ -76,10 +76,9 @@ static __device__ __forceinline__ void items_of_units(const struct fill_params *
 
 /* Of what all thread blocks over block rows have counted: a lane reads one number of every eighth. */
 static __device__ __forceinline__ uint64_t tallies_read(const struct fill_params *p) {
-    const uint64_t *of = (const uint64_t *)(const void *)p->tallies;
     uint64_t sum = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < TALLIES * p->blocks; i += (int32_t)blockDim.x)
-        sum += of[i];
+        sum += p->tallies[i];
     return sum;
 }
 static __device__ __forceinline__ void tallies_add(uint64_t sum) {
@@ -90,18 +89,35 @@ static __device__ __forceinline__ void tallies_add(uint64_t sum) {
         tally_add((enum tally)lane, sum);
 }
 
+/* What is wrong first, over all thread blocks over block rows: looked for where a tally says that there is any. */
+static __device__ __forceinline__ void firsts_read(const struct fill_params *p) {
+    if (tally_of(TALLY_FAULTS) || tally_of(TALLY_OVERFLOWS))
+        for (int32_t i = (int32_t)threadIdx.x; i < p->blocks; i += (int32_t)blockDim.x)
+            first_keep(p->firsts[i]);
+    __syncthreads();
+}
+
 /* Today's lengths, by a warp; those that cannot be are faults. */
 static __device__ __forceinline__ void lengths_write(const struct fill_params *p) {
+    const struct fill_shape *s = &p->shape;
+    const int32_t most = (int32_t)s->n_kv;
+    uint64_t first = FILL_NOWHERE;
     uint32_t faults = 0;
     FILL_ROLLED
-    for (int32_t b = (int32_t)threadIdx.x % 32; b < p->shape.batches; b += 32) {
-        int64_t wrong = 0;
-        p->arrays.lengths[b] = p->lengths
-                                   ? fill_length(p->lengths[b], (int32_t)p->shape.n_kv, &wrong)
-                                   : (int32_t)p->shape.n_kv;
-        faults += (uint32_t)wrong;
+    for (int32_t b = (int32_t)threadIdx.x % 32; b < s->batches; b += 32) {
+        const int32_t given = p->lengths ? p->lengths[b] : most;
+        const enum fill_wrong wrong = fill_length_wrong(given, most);
+        p->arrays.lengths[b] = fill_length(given, most);
+        if (wrong == FILL_RIGHT)
+            continue;
+        faults++;
+        first = fill_earlier(first, fill_order(wrong, (uint64_t)(b * s->heads * s->rows),
+                                               s->capacity, FILL_AT_LENGTH));
     }
+    if (!__any_sync(TEAM_LANES, faults != 0))
+        return;
     tally_warp(TALLY_FAULTS, faults);
+    first_warp(first);
 }
 
 /* The header, from the tally and the sum over all units. The last thread has no item to write, mostly. */
@@ -124,6 +140,7 @@ static __device__ __forceinline__ void header_write(const struct fill_params *p,
     h->combines = split;
     h->slots = (int64_t)more + split;
     h->unit_keys = h->keys * p->list_packs;
+    h->first = fill_shared[FILL_FIRST];
 }
 
 /* Whether each warp sums over all units by itself. */
@@ -192,8 +209,10 @@ static __global__ void __launch_bounds__(FILL_THREADS)
         tallies_add(tallies);
         __syncthreads();
     }
-    if (end == p.units)
+    if (end == p.units) {
+        firsts_read(&p);
         header_write(&p, &team, added);
+    }
 }
 
 /* What a thread block over block rows ends with: its tally or, where it is the only one, items; of few units by a warp.
@@ -206,7 +225,9 @@ static __device__ __forceinline__ void rows_end(const struct fill_params *p) {
     __syncthreads();
     if (gridDim.x > 1) {
         if (threadIdx.x < TALLIES)
-            ((uint64_t *)&p->tallies[blockIdx.x])[threadIdx.x] = fill_shared[64 + threadIdx.x];
+            p->tallies[TALLIES * blockIdx.x + threadIdx.x] = fill_shared[FILL_TALLY + threadIdx.x];
+        else if (threadIdx.x == TALLIES)
+            p->firsts[blockIdx.x] = fill_shared[FILL_FIRST];
         return;
     }
     if (few && threadIdx.x >= 32)

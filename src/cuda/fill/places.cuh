@@ -39,11 +39,10 @@ static __global__ void __launch_bounds__(FILL_THREADS)
 }
 
 static __device__ __forceinline__ int64_t row_claim(const struct fill_params *p, int64_t row) {
-    int64_t told_later = 0;
     if (p->shape.form == TESS_BLOCK_BITS)
         return p->arrays.keys[row];
     const int64_t *ends = row_ends(p, row);
-    return fill_claim(ends[0], ends[1], p->shape.capacity, &told_later, &told_later);
+    return fill_claim(ends[0], ends[1], p->shape.capacity);
 }
 
 /* Sum over the team's threads before this one, and it; *all: over all. */

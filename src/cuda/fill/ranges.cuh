@@ -39,24 +39,31 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
     const int64_t entry = given * s->capacity + (shared ? b * s->heads * s->rows * s->capacity : 0);
     const int64_t full = entry * s->row_tiles + of_row * s->capacity;
     const int64_t band = s->cut ? full * FILL_RANGE_BANDS : 0;
-    int64_t told_later = 0;
     const int32_t length =
-        p->lengths ? fill_length(p->lengths[b], (int32_t)s->n_kv, &told_later) : (int32_t)s->n_kv;
-    int64_t faults = 0, overflows = 0;
+        p->lengths ? fill_length(p->lengths[b], (int32_t)s->n_kv) : (int32_t)s->n_kv;
+    enum fill_wrong wrong = FILL_RIGHT;
     int32_t range[FILL_RANGES][2], n = (int32_t)s->capacity;
     struct tile_under_way t;
     if (of_row == 0)
         place_padded(p, (uint32_t)given, (uint32_t)b);
-    if (p->counts)
-        n = fill_count(p->counts[given], n, &faults, &overflows);
+    if (p->counts) {
+        const int32_t count = p->counts[given];
+        wrong = fill_count_wrong(count, n);
+        n = fill_count(count, n);
+    }
     n = fill_ranges(p->indices + 2 * given * s->capacity, n, length, range);
     t.full = full, t.band = band, t.keys = 0, t.masked = 0;
     t.cut = tile_cut(s, tile, length);
     for (int32_t i = 0; i < n; i++)
         range_write(p, &t, range[i][0], range[i][1]);
     tile_write(&p->arrays, T, full, t.full, band, t.band, t.keys);
-    counts->faults += of_row ? 0 : faults;
-    counts->overflows += of_row ? 0 : overflows;
+    if (wrong != FILL_RIGHT && of_row == 0) {
+        counts->faults += wrong != FILL_OVERFLOW;
+        counts->overflows += wrong == FILL_OVERFLOW;
+        counts->first =
+            fill_earlier(counts->first, fill_order(wrong, (uint64_t)(list * s->rows + row),
+                                                   s->capacity, FILL_AT_ROW));
+    }
     counts->keys += t.keys;
     counts->pairs += (int64_t)(t.masked + (uint64_t)t.keys * (uint64_t)t.cut.rows);
 }
@@ -64,7 +71,7 @@ static __device__ __forceinline__ void range_tile(const struct fill_params *p, i
 static __global__ void __launch_bounds__(FILL_TILE_THREADS, 4)
     fill_range_tiles(const __grid_constant__ struct fill_params p) {
     const int64_t tiles = p.shape.batches * p.shape.heads * p.shape.tiles;
-    struct fill_counts counts = {0, 0, 0, 0};
+    struct fill_counts counts = {0, 0, 0, 0, FILL_NOWHERE};
     tally_begin();
     fill_wait();
     for (int64_t T = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; T < tiles;
@@ -74,6 +81,8 @@ static __global__ void __launch_bounds__(FILL_TILE_THREADS, 4)
     tally_warp(TALLY_OVERFLOWS, (uint64_t)counts.overflows);
     tally_warp(TALLY_KEYS, (uint64_t)counts.keys);
     tally_warp(TALLY_PAIRS, (uint64_t)counts.pairs);
+    if (__any_sync(TEAM_LANES, counts.first != FILL_NOWHERE))
+        first_warp(counts.first);
     rows_end(&p);
 }
 

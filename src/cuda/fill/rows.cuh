@@ -18,8 +18,8 @@ struct row_under_way {
     uint32_t n;            /* indices to look at */
     uint32_t blocks;       /* that there are today */
     int32_t length;
-    int64_t claim, first; /* places of a tile's runs; where those of the first tile begin */
-    int64_t faults, overflows;
+    int64_t claim, first;  /* places of a tile's runs; where those of the first tile begin */
+    enum fill_wrong wrong; /* with the row, not with what it lists */
 };
 
 /* A query tile of it. */
@@ -61,7 +61,7 @@ row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits, int tokens
         r.index += (int64_t)r.given * r.n;
         r.first = (int64_t)i * r.n * (tokens ? 1 : (uint32_t)s->row_tiles);
     }
-    r.faults = r.overflows = 0;
+    r.wrong = FILL_RIGHT;
     return r;
 }
 
@@ -83,9 +83,11 @@ static __device__ __forceinline__ void row_read(const struct fill_params *p,
     const struct fill_shape *s = &p->shape;
     r->length = p->lengths ? p->lengths[r->batch] : (int32_t)s->n_kv;
     if (!of_bits && s->form == TESS_INDICES) {
-        if (p->counts)
-            r->n =
-                (uint32_t)fill_count(p->counts[r->given], (int32_t)r->n, &r->faults, &r->overflows);
+        if (p->counts) {
+            const int32_t count = p->counts[r->given];
+            r->wrong = fill_count_wrong(count, (int32_t)r->n);
+            r->n = (uint32_t)fill_count(count, (int32_t)r->n);
+        }
         return;
     }
     const int64_t begin = p->arrays.place[r->given], end = p->arrays.place[r->given + 1];
@@ -95,25 +97,35 @@ static __device__ __forceinline__ void row_read(const struct fill_params *p,
     r->n = (uint32_t)r->claim;
     if (!of_bits) {
         const int64_t *ends = row_ends(p, r->given);
-        fill_claim(ends[0], ends[1], s->capacity, &r->faults, &r->overflows);
+        r->wrong = fill_claim_wrong(ends[0], ends[1], s->capacity);
         r->index += r->claim ? ends[0] : 0;
     }
-    r->overflows += end > s->capacity && end > begin;
+    if (end > s->capacity && end > begin)
+        r->wrong = FILL_OVERFLOW;
+}
+
+/* What is wrong with the row or an entry of it, as one number. */
+static __device__ __forceinline__ uint64_t row_order(const struct fill_params *p,
+                                                     const struct row_under_way *r,
+                                                     enum fill_wrong wrong, int64_t where) {
+    const uint64_t row = (uint64_t)r->list * (uint32_t)p->shape.rows + r->row;
+    return fill_order(wrong, row, p->shape.capacity, where);
 }
 
 /* Looks at the length, of which the items tell; the teller counts what else is wrong, and says where the row stands. */
 static __device__ __forceinline__ void row_check(const struct fill_params *p,
                                                  struct row_under_way *r, int teller) {
-    int64_t told_later = 0;
-    r->length = fill_length(r->length, (int32_t)p->shape.n_kv, &told_later);
+    r->length = fill_length(r->length, (int32_t)p->shape.n_kv);
     r->blocks = (uint32_t)r->length;
     if (!r->tokens)
         r->blocks = (uint32_t)fill_blocks(r->length, (int32_t)p->shape.block_kv);
     if (teller) {
         if (!r->bits && p->shape.form == TESS_INDICES)
             place_padded(p, r->given, r->batch);
-        tally_add(TALLY_FAULTS, (uint64_t)r->faults);
-        tally_add(TALLY_OVERFLOWS, (uint64_t)r->overflows);
+        if (r->wrong != FILL_RIGHT) {
+            tally_add(r->wrong == FILL_OVERFLOW ? TALLY_OVERFLOWS : TALLY_FAULTS, 1);
+            first_keep(row_order(p, r, r->wrong, FILL_AT_ROW));
+        }
     }
 }
 

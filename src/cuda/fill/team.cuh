@@ -21,9 +21,9 @@
 /* Of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
 extern __shared__ __align__(16) unsigned long long fill_shared[];
 
-/* What a thread block has met, in the members' order of struct fill_counts: sums of integers, so that
- * their order does not matter. */
-enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
+/* Words of it: the tally, and what is wrong first. */
+#define FILL_TALLY 64
+#define FILL_FIRST (FILL_TALLY + TALLIES)
 
 struct team {
     int32_t threads;          /* 32, or those of the thread block */
@@ -44,7 +44,7 @@ static __device__ __forceinline__ struct team team_of(const struct fill_params *
     team.thread = (int32_t)threadIdx.x & (p->threads - 1);
     team.runs = fill_shared;
     team.keys = fill_shared + 32;
-    team.ends = (uint32_t *)(fill_shared + 64 + TALLIES) + 2 * number;
+    team.ends = (uint32_t *)(fill_shared + FILL_FIRST + 1) + 2 * number;
     team.bitmap = (uint32_t *)(fill_shared + FILL_SUMS) + (int64_t)number * p->room;
     team.counts = team.bitmap + p->words;
     team.buckets = team.counts + p->words / FILL_BUCKET / 4;
@@ -132,13 +132,13 @@ team_sums_of(const struct team *team, uint64_t of_warp, unsigned long long *plac
 }
 
 static __device__ __forceinline__ void tally_begin(void) {
-    if (threadIdx.x < TALLIES)
-        fill_shared[64 + threadIdx.x] = 0;
+    if (threadIdx.x <= TALLIES)
+        fill_shared[FILL_TALLY + threadIdx.x] = threadIdx.x < TALLIES ? 0 : FILL_NOWHERE;
     __syncthreads();
 }
 /* By halves: shared memory adds 32 bits at once, and 64 in a loop. */
 static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
-    uint32_t *half = (uint32_t *)(fill_shared + 64 + what);
+    uint32_t *half = (uint32_t *)(fill_shared + FILL_TALLY + what);
     if (!x)
         return;
     const uint32_t low = (uint32_t)x, was = atomicAdd(&half[0], low);
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
         atomicAdd(&half[1], high);
 }
 static __device__ __forceinline__ uint64_t tally_of(enum tally what) {
-    return fill_shared[64 + what];
+    return fill_shared[FILL_TALLY + what];
 }
 /* Adds what the lanes of a warp have met. */
 static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
@@ -156,6 +156,19 @@ static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
     x = warp_sum(x);
     if (threadIdx.x % 32 == 0)
         tally_add(what, x);
+}
+
+/* Keeps the first of what is wrong, by fill_order. */
+static __device__ __forceinline__ void first_keep(uint64_t order) {
+    if (order != FILL_NOWHERE)
+        atomicMin(fill_shared + FILL_FIRST, (unsigned long long)order);
+}
+/* The same of the lanes of a warp. */
+static __device__ __forceinline__ void first_warp(uint64_t order) {
+    for (int32_t step = 16; step; step /= 2)
+        order = fill_earlier(order, __shfl_xor_sync(TEAM_LANES, order, step));
+    if (threadIdx.x % 32 == 0)
+        first_keep(order);
 }
 
 /* n / d: most patterns have one list, one batch or one tile, which take no division. */

@@ -138,7 +138,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .masked = lists->masked,
         .tiles = lists->tiles,
         .table = args->page_table,
-        .columns = args->table_columns,
+        .columns = args->table_stride,
         .pages = (int32_t)args->pages,
         .shift = c->page_shift,
         .rows = (int32_t)(paged ? INT64_C(1) << c->page_shift : p->n_kv),

@@ -39,8 +39,8 @@ struct decode_params {
     const struct list_run *full;
     const struct list_masked *masked;
     int64_t tiles;        /* of a list */
-    const int32_t *table; /* [batch][columns], NULL: not paged, and pages hold 2^31 rows */
-    int64_t columns;
+    const int32_t *table; /* [batch] rows, NULL: not paged, and pages hold 2^31 rows */
+    int64_t columns;      /* entries from row to row of the table */
     int32_t pages, shift;
     int32_t rows;     /* of a page; not paged, of the capacity */
     int32_t block_kv; /* keys of a block; of.granule_bits: log2 of those of a granule */

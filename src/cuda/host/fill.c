@@ -10,7 +10,7 @@
 
 size_t cuda_fill_scratch(const struct fill_shape *shape) {
     (void)shape;
-    return FILL_MOST_BLOCKS * sizeof(struct fill_counts);
+    return FILL_MOST_BLOCKS * (TALLIES + 1) * sizeof(uint64_t);
 }
 
 int64_t cuda_fill_workers(const tess_target *target) {
@@ -95,7 +95,8 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .header = job->header,
                             .items = job->items,
                             .combines = job->combines,
-                            .tallies = (struct fill_counts *)job->scratch,
+                            .tallies = job->scratch,
+                            .firsts = (uint64_t *)job->scratch + FILL_MOST_BLOCKS * TALLIES,
                             .layout = job->layout,
                             .units = job->units,
                             .list_heads = job->list_heads,

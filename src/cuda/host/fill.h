@@ -11,16 +11,20 @@
 #define FILL_THREADS 1024     /* of a thread block over places or items */
 #define FILL_TILE_THREADS 128 /* of a thread block over query tiles */
 
-/* Shared memory: two sums of up to 32 warps, the tally, ends of rows and the keys of the first tiles; then, for each block
+/* Shared memory: two sums of up to 32 warps, the tally, what is wrong first, ends of rows and the keys of the first
+ * tiles; then, for each block
  * row of indices under way, a bitmap, a count and a sum for each of its buckets, and room for columns; or of items sums
  * over units. */
 #define FILL_FEW 32               /* units that a warp has a lane each for */
-#define FILL_SUMS (72 + FILL_FEW) /* words of 64 bits */
+#define FILL_SUMS (74 + FILL_FEW) /* words of 64 bits */
 #define FILL_BUCKET 4             /* words of 32 columns */
 #define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
 #define FILL_WINDOW 64                /* words: counts of their buckets are 16 bytes */
 #define FILL_MOST_SHARED (224 * 1024) /* bytes */
 #define FILL_SURE_SHARED (48 * 1024)  /* where the target says nothing */
+
+/* What a thread block counts: sums of integers, so that their order does not matter. */
+enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
 
 struct fill_params {
     struct fill_shape shape;
@@ -33,7 +37,8 @@ struct fill_params {
     struct fill_header *header;
     struct work_item *items;
     struct combine_item *combines;
-    struct fill_counts *tallies; /* [blocks]: what each thread block over block rows counted */
+    uint64_t *tallies; /* [blocks][TALLIES]: what each thread block over block rows counted */
+    uint64_t *firsts;  /* [blocks]: what it found wrong first, by fill_order */
     uint64_t layout;
     int64_t units, list_heads, list_packs;
     int32_t threads;     /* that take a block row together: 32, or the thread block */
