@@ -61,8 +61,9 @@ static tess_status cheaper_run(tess_problem *problem, const tess_pattern *patter
     tess_plan *fused = NULL, *staged = NULL;
     const int fused_alone = problem->o_f32 != 0; /* the stages write o of q's type */
     tess_status status = tess_plan_create(&fused, problem, pattern, target, error);
-    const int fused_first = fused_alone || (!status && !(plan_staged_seconds(fused, pattern) <
-                                                         fused->predicted_seconds));
+    const int fused_first =
+        fused_alone ||
+        (!status && !(plan_staged_seconds(fused, pattern) < fused->predicted_seconds));
     if (!status && fused_first)
         status = plan_run(fused, arguments, function, error);
     if (!fused_alone && (status == TESS_UNSUPPORTED || (!status && !fused_first))) {
