@@ -48,6 +48,8 @@ static void case_round_trips(void **state) {
         "entries=cdeflmopruw,cut=window,backend=cpu,pipeline=fused,lists=kv,seed=0,vink=1",
         "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=16x8,topk=2,valid=1,form=bits,lists=1,"
         "seed=3",
+        "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=64x64,pattern=dense,lists=q,seed=3,"
+        "q0=n,k0=bh,v0=bhn",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct lab_case c;
@@ -119,6 +121,9 @@ static void case_refusals(void **state) {
         {"topk=2,vink=1,fill=nank", "fill"},
         {"topk=2147483647,n=2147483647,d=1,h=1000", "64 bits"},
         {"cut=causal", "goes with topk="},
+        {"fill=nank,k0=b", "k0"},
+        {"d=8,vink=1,v0=b", "v0"},
+        {"q0=x", "letters of bhn"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct lab_case c;
@@ -313,6 +318,32 @@ static void check_sees_wrong_pattern(void **state) {
     lab_work_free(&w);
 }
 
+/* By strides of 0 pages, heads and rows lie in one place, and hold one thing wherever they are looked up. */
+static void what_shares_a_place_holds_one_thing(void **state) {
+    (void)state;
+    struct lab_setting s;
+    struct lab_case c;
+    char why[LAB_WHY] = "";
+    assert_int_equal(
+        lab_case_parse(&c, "b=2,h=2,n=3,nkv=40,d=8,topk=5,page=16,q0=n,k0=b,v0=hn", why), 0);
+    assert_int_equal(lab_setting_make(&s, &c, why), 0);
+    const tess_tensor *q = &s.q.view, *k = &s.cache.k.view, *v = &s.cache.v.view;
+    assert_true(q->stride[0] > 0 && q->stride[1] > 0 && q->stride[2] == 0);
+    assert_true(k->stride[0] == 0 && k->stride[1] > 0 && k->stride[2] > 0);
+    assert_true(v->stride[0] > 0 && v->stride[1] == 0 && v->stride[2] == 0);
+    for (int64_t j = 0; j < 40; j++)
+        for (int64_t d = 0; d < 8; d++) {
+            const double x = lab_get(s.k.view.data, TESS_F32, lab_row(&s.k.view, 1, 1, j) + d);
+            assert_true(x == lab_get(k->data, TESS_F32, lab_row(k, 2, 1, j % 16) + d));
+            assert_true(x ==
+                        lab_get(s.k.view.data, TESS_F32, lab_row(&s.k.view, 0, 1, j % 16) + d));
+            assert_true(lab_get(s.v.view.data, TESS_F32, lab_row(&s.v.view, 1, 1, j) + d) ==
+                        lab_get(s.v.view.data, TESS_F32, lab_row(&s.v.view, 1, 0, j - j % 16) + d));
+        }
+    assert_int_equal(lab_tensor_check(&s.q, "q", why) | lab_tensor_check(&s.cache.v, "v", why), 0);
+    lab_setting_free(&s);
+}
+
 static void work_refuses_bad_spec(void **state) {
     (void)state;
     struct lab_case c;
@@ -391,6 +422,7 @@ int main(void) {
         cmocka_unit_test(guard_canary_is_nan),
         cmocka_unit_test(check_runs),
         cmocka_unit_test(check_sees_wrong_pattern),
+        cmocka_unit_test(what_shares_a_place_holds_one_thing),
         cmocka_unit_test(work_refuses_bad_spec),
         cmocka_unit_test(device),
         cmocka_unit_test(timers_see_a_sleep),
