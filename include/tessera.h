@@ -279,8 +279,12 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  *   dilated(w,step)              keys p + t*step for |t| <= w
  *   global(n)                    the first n tokens see and are seen by all
  *   global_grid(n)               the same for n tokens, the k-th at floor(k*n_kv/n)
- *   strided(local,stride)        causal: the last `local` keys, and keys = stride-1 mod stride
- *                                (Child et al., Sparse Transformers, arXiv:1904.10509)
+ *   strided(local,stride)        causal: the last `local` keys, and keys p - t*stride; with equal
+ *                                arguments the strided pattern of Sparse Transformers
+ *                                (Child et al., arXiv:1904.10509)
+ *   fixed(l,c)                   causal: the keys of p's own block of l tokens, and the last c keys
+ *                                of each block (the same paper)
+ *   summary(local,stride)        causal: the last `local` keys, and keys = stride-1 mod stride
  *   segments(n1,n2,...)          documents of n1, n2, ... tokens; tokens past the last see nothing
  *   each(n1,n2,...; SPEC)        SPEC laid out anew within each document of n1, n2, ... tokens
  *   longformer(w,g)              window(w/2,w/2)+global(g)
@@ -302,7 +306,7 @@ TESS_DEFINE_INIT(tess_pattern_shape)
  * and grids are its own. Random terms draw among the blocks of the pattern that it touches, for
  * each document anew; what a drawn block lists ends where the document does.
  *
- * Halves round down; the last `local` keys of strided are p-local+1 ... p, so that window(255,0)
+ * Halves round down; the last `local` keys of strided and summary are p-local+1 ... p. window(255,0)
  * is what others call a window of 256; where n_q > n_kv and p is negative, blocks of tokens go on
  * below 0. Documents that sum to more than n_kv are refused, and within each, segments that sum to
  * more than the shortest document.

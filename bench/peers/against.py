@@ -64,7 +64,7 @@ GROUPS = {
                      (128, 16, 32768, "128x128", "window(4095,0)"), (64, 32, 32768, "128x128", "window(127,0)"),
                      *((d, h, n, b, p) for d, h, n, b in ((64, 16, 4096, "1x1"), (64, 16, 8192, "8x8"),
                                                           (128, 16, 16384, "64x64"))
-                       for p in ("window(256,256)", "causal", "dilated(256,4)", "strided(128,128)")),
+                       for p in ("window(256,256)", "causal", "dilated(256,4)", "summary(128,128)")),
                      (64, 16, 8192, "1x1", "sliding(256,2048,1)")),
     "columns": lines("h={1},n={2},d={0},dtype=bf16,block={3},pattern=random({4},1)",
                      *((128, 24, 32768, b, .07) for b in ("192x1", "192x4", "128x1", "64x1", "64x4")),

@@ -153,19 +153,55 @@ static int64_t add_global_grid(struct parser *p, const struct number *a) {
     return add_join(p, &source_union, keys, queries);
 }
 
+/* The last `local` keys, and keys further back that are apart. */
+static int64_t add_local(struct parser *p, const struct number *a, steps_next *next) {
+    int64_t stride = tokens(&a[1]);
+    if (stride == 1)
+        return add_band(p, -BUILD_FAR, 0);
+    int64_t local = add_band(p, 1 - tokens(&a[0]), 0);
+    int64_t far = add_steps(p, next, 0, stride);
+    return add_join(p, &source_union, local, far);
+}
+
 static int64_t strided_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
+    (void)n_kv;
+    return x <= p ? x + (p - x) % s->u.steps.step : BUILD_FAR;
+}
+
+static int64_t add_strided(struct parser *p, const struct number *a) {
+    return add_local(p, a, strided_next);
+}
+
+static int64_t summary_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
     (void)n_kv;
     int64_t step = s->u.steps.step, key = x + step - 1 - x % step;
     return key <= p ? key : BUILD_FAR;
 }
 
-static int64_t add_strided(struct parser *p, const struct number *a) {
-    int64_t stride = tokens(&a[1]);
-    if (stride == 1)
-        return add_band(p, -BUILD_FAR, 0);
-    int64_t local = add_band(p, 1 - tokens(&a[0]), 0);
-    int64_t far = add_steps(p, strided_next, 0, stride);
-    return add_join(p, &source_union, local, far);
+static int64_t add_summary(struct parser *p, const struct number *a) {
+    return add_local(p, a, summary_next);
+}
+
+/* The last `width` keys of each block of `step`. */
+static int64_t fixed_next(const struct source *s, int64_t n_kv, int64_t p, int64_t x) {
+    (void)n_kv, (void)p;
+    const int64_t in_block = x % s->u.steps.step, first = s->u.steps.step - s->u.steps.width;
+    return in_block < first ? x - in_block + first : x;
+}
+
+static int64_t add_fixed(struct parser *p, const struct number *a) {
+    int64_t length = tokens(&a[0]), width = tokens(&a[1]);
+    int64_t causal = add_band(p, -BUILD_FAR, 0);
+    if (width >= length)
+        return causal;
+    int64_t keys = add_ranges(p, block_piece, length);
+    if (width > 0 && keys >= 0) {
+        int64_t last = add_steps(p, fixed_next, width, length);
+        if (last >= 0)
+            p->sources[last].u.steps.same_for_all = 1;
+        keys = add_join(p, &source_union, keys, last);
+    }
+    return add_join(p, &source_intersection, causal, keys);
 }
 
 static int64_t segment_piece(const struct source *s, int64_t n_kv, int64_t p, int64_t *a,
@@ -258,6 +294,8 @@ static const struct term terms[] = {
     {"global", "t", "global(n)", add_global},
     {"global_grid", "p", "global_grid(n)", add_global_grid},
     {"strided", "tp", "strided(local,stride)", add_strided},
+    {"fixed", "pt", "fixed(l,c)", add_fixed},
+    {"summary", "tp", "summary(local,stride)", add_summary},
     {"segments", "t*", "segments(n1,n2,...)", add_segments},
     {"each", "t*", "each(n1,n2,...; SPEC)", NULL},
     {"longformer", "tt", "longformer(w,g)", add_longformer},

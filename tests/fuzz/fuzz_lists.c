@@ -325,9 +325,10 @@ static void repair(uint8_t *data, size_t size) {
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
     static const struct fuzz_seed seeds[] = {
         FUZZ_SEED("\0\x20\x25\4\5dense&causal+window(3,4)"),
-        FUZZ_SEED("\0\x20\x25\4\5(blockdiag(5)+dilated(2,3))&strided(4,8)"),
+        FUZZ_SEED("\0\x20\x25\4\5(blockdiag(5)+dilated(2,3))&summary(4,8)"),
         FUZZ_SEED("\0\x20\x25\4\5global(2)+global_grid(3)+segments(4,9,20)"),
-        FUZZ_SEED("\0\x20\x25\4\5each(9,0,20;bigbird(4,1,1,3)+each(5;strided(1,2)))&causal"),
+        FUZZ_SEED("\0\x20\x25\4\5strided(4,8)+each(30;fixed(8,2))"),
+        FUZZ_SEED("\0\x20\x25\4\5each(9,0,20;bigbird(4,1,1,3)+each(5;summary(1,2)))&causal"),
         FUZZ_SEED("\0\x20\x25\4\5longformer(8,2)+bigbird(8,2,1,7)"),
         FUZZ_SEED("\0\x20\x25\4\5random(0.25,1)+random_row(0.5,2)&shared_random(0.5,0.5,3)"),
         FUZZ_SEED("\1\x05\x05\2\2\3\1\1\0\0\1\3\0\0\1\0\xff\1\1\xf0\xaa\xaa\xaa\xaa\xaa\xaa\xaa"),

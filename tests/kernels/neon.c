@@ -15,7 +15,7 @@ static const char *const cases[] = {
     "h=1,n=60,d=32,block=1x1,pattern=random(0.2,4)",
     "h=1,n=60,d=32,block=2x2,pattern=random(0.2,4),tile=2",
     "h=1,n=100,d=24,block=16x16,pattern=segments(30,1,9),fill=huge",
-    "h=1,n=60,d=24,block=4x4,pattern=strided(5,7),fill=subnormal",
+    "h=1,n=60,d=24,block=4x4,pattern=summary(5,7),fill=subnormal",
     "h=1,n=60,d=24,block=8x16,pattern=window(9,9),fill=nanv",
     "h=1,n=3,nkv=5,d=1000,dv=64,pattern=dense,fill=positive",
     "h=1,n=3,nkv=5000,d=1,dv=64,pattern=dense,fill=positive",

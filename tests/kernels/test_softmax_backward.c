@@ -239,7 +239,7 @@ static const char *const cases[] = {
     "h=1,n=600,nkv=700,block=64x64,pattern=random(0.5,1)&causal,alibi=1,dropout=0.2,softcap=5",
     "h=1,n=60,block=16x16,pattern=segments(9,20),alibi=1",
     "h=1,n=500,nkv=400,block=2x2,pattern=random(0.1,4),softcap=1",
-    "h=2,n=150,block=4x90,pattern=strided(5,7),dropout=0.9,scale=3",
+    "h=2,n=150,block=4x90,pattern=summary(5,7),dropout=0.9,scale=3",
     "h=2,n=90,block=16x16,pattern=random(0.5,2)&causal,alibi=1,softcap=0.125",
 };
 

@@ -150,7 +150,7 @@ static const char *const cases[] = {
     "h=1,n=60,dv=8,block=16x16,pattern=segments(9,20)",
     "h=1,n=70,nkv=9,dv=1023,block=4x4,pattern=dense,dtype=f16,align=2",
     "h=1,n=500,nkv=400,dv=24,block=2x2,pattern=random(0.1,4)",
-    "h=2,hkv=1,n=150,dv=33,block=4x90,pattern=strided(5,7)",
+    "h=2,hkv=1,n=150,dv=33,block=4x90,pattern=summary(5,7)",
     "h=1,n=40,nkv=50,dv=16,block=8x8,pattern=segments(1)",
 };
 

@@ -257,7 +257,7 @@ static void every_allocation(void **state) {
     const struct attempt attempts[] = {
         {"window", try_spec, "window(20,7)"},
         {"bigbird", try_spec, "bigbird(32,3,2,1)"},
-        {"strided & (causal + ...)", try_spec, "strided(9,7)&(causal+global_grid(5))"},
+        {"summary & (causal + ...)", try_spec, "summary(9,7)&(causal+global_grid(5))"},
         {"segments + dilated", try_spec, "segments(100,50)+dilated(4,9)"},
         {"random", try_spec, "random(0.3,4)"},
         {"random_row", try_spec, "random_row(0.3,4)"},
@@ -319,7 +319,7 @@ static int make(void **state) {
         columns[i] = i * 7 % (BLOCKS + 1) - 1;
     for (int i = 0; i < BLOCKS; i++)
         bits[i] = UINT64_C(0x9e3779b97f4a7c15) >> i;
-    return tess_pattern_from_spec(&other, "strided(30,5)", &shape, NULL) == TESS_OK ? 0 : -1;
+    return tess_pattern_from_spec(&other, "summary(30,5)", &shape, NULL) == TESS_OK ? 0 : -1;
 }
 
 static int unmake(void **state) {

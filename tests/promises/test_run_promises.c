@@ -22,7 +22,7 @@
 static const char *const cases[] = {
     "h=4,hkv=2,n=700,d=32,pattern=longformer(128,16),block=64x64,seed=1",
     "h=2,n=333,nkv=801,d=17,dv=40,dtype=bf16,pattern=global(3)+random(0.2,5),block=16x48,seed=2",
-    "b=2,h=3,hkv=1,n=257,d=64,dtype=f16,pattern=strided(20,9),block=8x8,layout=padded,seed=3",
+    "b=2,h=3,hkv=1,n=257,d=64,dtype=f16,pattern=summary(20,9),block=8x8,layout=padded,seed=3",
     "h=1,n=1500,d=16,pattern=global(1)+window(3,0),block=64x64,seed=4",
 };
 

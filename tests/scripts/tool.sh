@@ -296,7 +296,7 @@ agree npy 2e-6 $(arrays f64) --pattern dense
 agree npy 2e-6 $(arrays rank3) --pattern 'random(0.3,1)' --block 4x4
 agree safetensors 2e-3 $(named rank2) --pattern 'dilated(3,4)' --block 1x1
 agree safetensors 2e-2 $(named bf16) --pattern 'longformer(8,2)' --block 16x8
-agree npy 2e-2 $(named bf16) --pattern 'strided(4,8)' --block 5x7
+agree npy 2e-2 $(named bf16) --pattern 'summary(4,8)' --block 5x7
 agree safetensors 2e-3 $(named f64) --dtype f16 --pattern causal
 agree safetensors 2e-6 $(named f32) --scale 0.5 --pattern 'blockdiag(10)'
 agree npy 2e-6 $(arrays f16) --dtype f32 --pattern 'segments(10,20)' --threads 1

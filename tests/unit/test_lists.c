@@ -139,7 +139,7 @@ static void every_tile_lists_what_its_rows_list(void **state) {
                                         "causal",
                                         "window(20,9)",
                                         "dilated(5,3)",
-                                        "strided(7,16)",
+                                        "summary(7,16)",
                                         "global_grid(5)",
                                         "segments(30,1,0,44)",
                                         "random(0.2,3)",

@@ -92,7 +92,7 @@ static void test_concat(void **state) {
         {"other blocks",
          4,
          {{"causal", {61, 61, 5, 7}, 1, 1},
-          {"strided(3,8)", {40, 33, 1, 1}, 1, 1},
+          {"summary(3,8)", {40, 33, 1, 1}, 1, 1},
           {"window(30,30)", {70, 70, 64, 64}, 1, 1},
           {"random(0.3,2)", {30, 130, 3, 64}, 1, 1}}},
         {"small of large",
@@ -119,7 +119,7 @@ static void test_concat(void **state) {
 /* `each` is the concatenation of what its documents are by themselves, array for array. */
 static void test_concat_is_each(void **state) {
     (void)state;
-    static const char *const specs[] = {"dense", "causal&window(20,0)+global(5)", "strided(3,7)",
+    static const char *const specs[] = {"dense", "causal&window(20,0)+global(5)", "summary(3,7)",
                                         "blockdiag(9)+global_grid(4)", "longformer(16,3)"};
     const int64_t blocks[][2] = {{64, 64}, {8, 8}, {1, 1}, {5, 7}, {1, 32}, {128, 1}};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
@@ -205,7 +205,7 @@ static void test_select(void **state) {
         {"causal&window(30,0)+global(5)", {150, 150, 64, 64}, 1, 1},
         {"window(9,30)+dilated(5,7)", {150, 130, 16, 16}, 1, 1},
         {"random(0.4,1)", {120, 150, 8, 16}, 2, 3},
-        {"strided(5,9)", {90, 140, 5, 7}, 1, 1},
+        {"summary(5,9)", {90, 140, 5, 7}, 1, 1},
         {"dense", {100, 100, 1, 1}, 1, 1},
         {"each(70,80;bigbird(9,3,1,1))", {150, 150, 16, 16}, 1, 2},
     };

@@ -62,6 +62,16 @@ static int global_grid(int64_t p, int64_t k, int64_t n_kv, const int64_t *a) {
 
 static int strided(int64_t p, int64_t k, int64_t n_kv, const int64_t *a) {
     (void)n_kv;
+    return k <= p && (p - k < a[0] || (p - k) % a[1] == 0);
+}
+
+static int fixed(int64_t p, int64_t k, int64_t n_kv, const int64_t *a) {
+    (void)n_kv;
+    return k <= p && (k / a[0] == p / a[0] || k % a[0] >= a[0] - a[1]);
+}
+
+static int summary(int64_t p, int64_t k, int64_t n_kv, const int64_t *a) {
+    (void)n_kv;
     return k <= p && (p - k < a[0] || (k + 1) % a[1] == 0);
 }
 
@@ -101,7 +111,7 @@ static int dilated_and_causal_or_global(int64_t p, int64_t k, int64_t n_kv, cons
 }
 
 static int three_sets(int64_t p, int64_t k, int64_t n_kv, const int64_t *a) {
-    return (blockdiag(p, k, n_kv, a) || strided(p, k, n_kv, a + 1)) &&
+    return (blockdiag(p, k, n_kv, a) || summary(p, k, n_kv, a + 1)) &&
            (segments(p, k, n_kv, a + 3) || global_grid(p, k, n_kv, a + 6));
 }
 
@@ -146,10 +156,21 @@ static const struct spec_case {
     {"global_grid(36)", global_grid, {36}, 1},
     {"global_grid(64)", global_grid, {64}, 1},
     {"global_grid(1000)", global_grid, {1000}, 1},
-    {"strided(4,8)", strided, {4, 8}, 1},
+    {"strided(8,8)", strided, {8, 8}, 1},
     {"strided(0,3)", strided, {0, 3}, 1},
     {"strided(10,1)", strided, {10, 1}, 1},
     {"strided(3,1000)", strided, {3, 1000}, 1},
+    {"fixed(8,2)", fixed, {8, 2}, 1},
+    {"fixed(70,5)", fixed, {70, 5}, 1},
+    {"fixed(13,0)", fixed, {13, 0}, 1},
+    {"fixed(1,0)", fixed, {1, 0}, 1},
+    {"fixed(9,9)", fixed, {9, 9}, 1},
+    {"fixed(5,1e30)", fixed, {5, 5}, 1},
+    {"fixed(1000,3)", fixed, {1000, 3}, 1},
+    {"summary(4,8)", summary, {4, 8}, 1},
+    {"summary(0,3)", summary, {0, 3}, 1},
+    {"summary(10,1)", summary, {10, 1}, 1},
+    {"summary(3,1000)", summary, {3, 1000}, 1},
     {"segments(10,20,5)", segments, {10, 20, 5, -1}, 35},
     {"segments(0,30,0,7)", segments, {0, 30, 0, 7, -1}, 37},
     {"segments(1)", segments, {1, -1}, 1},
@@ -161,7 +182,7 @@ static const struct spec_case {
     {" causal&( window( 4 , 0 )\t+global(2))\n", causal_and_window_or_global, {4, 0, 2}, 1},
     {"dilated(4,3)&causal+global(1)", dilated_and_causal_or_global, {4, 3, 1}, 1},
     {"global(1)+causal&dilated(4,3)", dilated_and_causal_or_global, {4, 3, 1}, 1},
-    {"((blockdiag(16)+strided(3,5)))&(segments(20,30)+global_grid(4))",
+    {"((blockdiag(16)+summary(3,5)))&(segments(20,30)+global_grid(4))",
      three_sets,
      {16, 3, 5, 20, 30, -1, 4},
      50},
@@ -301,7 +322,9 @@ static void test_errors(void **state) {
         {"window(1e999,1)", 7, "number 1 of window is too large"},
         {"window(1.5,1)", 7, "number 1 of window must be a whole number"},
         {"dilated(1,0)", 10, "number 2 of dilated must be a whole number, at least 1"},
+        {"summary(1,0)", 10, "at least 1"},
         {"strided(1,0)", 10, "at least 1"},
+        {"fixed(0,1)", 6, "at least 1"},
         {"blockdiag(0)", 10, "at least 1"},
         {"global_grid(0)", 12, "at least 1"},
         {"random(1.01,1)", 7, "number 1 of random must be a fraction from 0 to 1"},

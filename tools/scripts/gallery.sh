@@ -18,10 +18,10 @@ while read -r spec; do
     specs+=("$spec")
 done <docs/gallery.txt
 
-columns=6
+columns=5
 rows=$(((${#specs[@]} + columns - 1) / columns))
 {
-    echo "set terminal pngcairo size 1560,$((275 * rows)) font 'sans,12'"
+    echo "set terminal pngcairo size $((260 * columns)),$((275 * rows)) font 'sans,12'"
     echo "set output '$file'"
     echo "set multiplot layout $rows,$columns margins 0.01, 0.99, 0.01, 0.955 spacing 0.015, 0.045"
     echo 'unset tics; set border 15 lc rgb "#999999"; unset key; set size ratio -1; set autoscale fix'
