@@ -297,7 +297,8 @@ static void compare_knows_where_a_type_ends(void **state) {
     assert_caught(&w, "the oracle has 64000");
     lab_work_free(&w);
 
-    exact_answer(&w, "h=1,n=8,d=4,fill=top,dtype=f16"); /* means, which rounding does not take there */
+    exact_answer(&w,
+                 "h=1,n=8,d=4,fill=top,dtype=f16"); /* means, which rounding does not take there */
     assert_true(compare(&w).ok);
     lab_put(w.s.o.view.data, TESS_F16, 0, (double)INFINITY);
     assert_caught(&w, "the oracle has 65504");
