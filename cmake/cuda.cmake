@@ -33,7 +33,7 @@ else()
             endif()
         endforeach()
     elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-        set(CMAKE_CUDA_ARCHITECTURES 90a)
+        set(CMAKE_CUDA_ARCHITECTURES 90a-real) # PTX of 90a runs on nothing else
     endif()
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -62,3 +62,7 @@ set(TESSERA_CUDA_OPTIONS
     "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas -warn-spills>"
     "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<NOT:$<BOOL:${TESSERA_CUDA_ALL}>>>:SHELL:-Xptxas -Werror>"
     "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TESSERA_WERROR}>>:SHELL:-Werror all-warnings>")
+# Kernels take a sixth of the room; the driver then has to be of CUDA 12.4 at least (docs/install.md).
+if(version VERSION_GREATER_EQUAL 12.8)
+    list(APPEND TESSERA_CUDA_OPTIONS "$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+endif()

@@ -1,16 +1,22 @@
-# A translation unit of each row of src/cuda/instances.def: the lists `units`, for every architecture
-# that is built for, and `units_sm90`, of Hopper's own instructions. Units whose text stays are not
-# written again, so that they are not compiled again.
+# Translation units of the rows of src/cuda/instances.def: the lists `units`, for every architecture
+# that is built for, and `units_sm90`, of Hopper's own instructions; those that take longest come
+# first. Units whose text stays are not written again, so that they are not compiled again.
 set(table src/cuda/instances.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table} src/cuda/instance.cu.in)
 set(units)
 set(units_sm90)
 
-# unit(LIST NAME HEADER BODY): adds build/instances/NAME.cu to LIST.
-function(unit list name HEADER BODY)
-    set(file ${PROJECT_BINARY_DIR}/instances/${name}.cu)
-    configure_file(src/cuda/instance.cu.in ${file} @ONLY)
-    set(${list} ${${list}} ${file} PARENT_SCOPE)
+# unit(LIST NAME HEADER BODY): adds BODY to build/instances/NAME.cu, of LIST. CUDA's headers take more
+# than a second, so kernels that take little more share a unit: of a type, for f16 can be left out.
+function(unit list name header body)
+    if(NOT DEFINED ${name}_body)
+        set(${list} ${${list}} ${name} PARENT_SCOPE)
+    endif()
+    string(FIND "${${name}_headers}" "\"${header}\"" seen)
+    if(seen EQUAL -1)
+        set(${name}_headers "${${name}_headers}#include \"${header}\"\n" PARENT_SCOPE)
+    endif()
+    set(${name}_body "${${name}_body}\n${body}\n" PARENT_SCOPE)
 endfunction()
 
 set(staged_parameters "const struct staged_params *p, cudaStream_t stream")
@@ -26,17 +32,20 @@ set(type_f32 float)
 set(type_f16 __half)
 set(type_bf16 __nv_bfloat16)
 
-# Variants of the stages that are of Hopper alone.
+# Variants of the stages that are of Hopper alone; and of these, those that tell before a run which tensors they
+# cannot address.
 set(variants_sm90 tma bulk)
+set(variants_asked tma)
 
 # Of each family: its list, folder of forward/, launch, and bytes of shared memory of a CTA, of its
-# type and template arguments.
+# type and template arguments; and how many rows of a type share a unit.
 foreach(family sm90 sm90_r192 sm90_r64 sm90_wide sm90_pair)
     set(${family}_list units_sm90)
     set(${family}_folder sm90)
     set(${family}_launch "attention_sm90_launch<@T@, sm90_shape<@arguments@>>(p, stream)")
     set(${family}_rows "int32_t")
     set(${family}_shared "sm90_shape<@arguments@>::BYTES")
+    set(${family}_share 1)
 endforeach()
 foreach(family sm80 sm80_f32)
     set(${family}_list units)
@@ -44,6 +53,7 @@ foreach(family sm80 sm80_f32)
     set(${family}_launch "attention_mma_launch<@T@, @arguments@>(p, stream)")
     set(${family}_rows "int32_t rows")
     set(${family}_shared "attention_mma_shared<@T@, @arguments@>(rows)")
+    set(${family}_share 1)
 endforeach()
 foreach(family small_m small_m_16bit)
     set(${family}_list units)
@@ -51,29 +61,69 @@ foreach(family small_m small_m_16bit)
     set(${family}_launch "attention_small_m_launch<@T@, @arguments@>(p, stream)")
     set(${family}_rows "int32_t rows")
     set(${family}_shared "attention_small_m_shared<@T@, @arguments@>(rows)")
+    set(${family}_share 3)
 endforeach()
+set(sm90_r64_share 3)
+set(sm90_r192_share 2)
+set(sm90_wide_share 2)
+set(sm90_pair_share 2)
 
-# Of the stages.
 file(READ ${table} rows)
 string(REGEX REPLACE "/[*]([^*]|[*][^/])*[*]/" "" rows "${rows}")
-string(REGEX MATCHALL "CUDA_STAGED[(][a-z0-9]+, [a-z_]+, [a-z]+, [A-Z_]+," staged "${rows}")
-foreach(row ${staged})
-    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z_]+), ([a-z]+)," row "${row}")
+
+# Decode. Rows of a tile are a number (16f: 16), or sm90: 64 by Hopper's own instructions; or blocks, blocks128: by the
+# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows, where
+# there is one, else they are refused before a run. Types are those of products; q and o are of the same, or of f32.
+set(consumers_blocks 1)
+set(consumers_blocks128 2)
+string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
+    "${rows}")
+foreach(row ${decode})
+    string(REGEX MATCH "[(]([a-z0-9_]+), ([a-z0-9_]+), ([0-9]+, [0-9]+), ([a-z0-9]+), ([a-z]+)," row
+        "${row}")
     set(types ${CMAKE_MATCH_1})
-    set(stem ${CMAKE_MATCH_2})
-    set(variant ${CMAKE_MATCH_3})
+    set(name ${CMAKE_MATCH_2})
     set(list units)
-    if(variant IN_LIST variants_sm90)
+    set(apart)
+    set(folder decode)
+    set(stem decode)
+    set(dims ${CMAKE_MATCH_3})
+    set(high ${CMAKE_MATCH_4})
+    set(v_in_k ${CMAKE_MATCH_5})
+    string(REGEX REPLACE "f$" "" tile_rows ${high})
+    set(arguments "${dims}, ${tile_rows}, ${v_in_k}")
+    if(high STREQUAL "sm90")
         set(list units_sm90)
+        set(apart _sm90)
+        set(folder decode/sm90)
+        set(stem decode_sm90)
+        set(arguments ${dims})
+    elseif(DEFINED consumers_${high})
+        set(list units_sm90)
+        set(apart _blocks)
+        set(folder forward/sm90/filled)
+        set(stem attention_filled)
+        set(arguments "${dims}, ${consumers_${high}}")
+    endif()
+    set(other)
+    if(high STREQUAL "blocks")
+        string(REGEX REPLACE "^sm90_blocks_(.*)" "\\1_r64" other ${name})
     endif()
     foreach(type ${types_${types}})
-        set(arguments "<${type_${type}}>")
-        if(types STREQUAL "any")
-            set(arguments)
+        set(T "${type_${type}}, ${type_${type}}")
+        if(types MATCHES "^f32_")
+            set(T "${type_${type}}, float")
+            set(type f32_${type})
         endif()
-        set(name ${stem}_${type}_${variant})
-        unit(${list} ${name} staged/${stem}/${variant}.cuh
-            "cudaError_t cuda_${name}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}")
+        set(then)
+        set(asked)
+        if(other)
+            set(then ", cuda_decode_${type}_${other}")
+        elseif(stem STREQUAL "attention_filled")
+            set(asked "\n\nconst char *cuda_decode_${type}_${name}_refuses_run(const struct decode_params *p) {\n    return attention_filled_refuses_run<${type_${type}}>(p);\n}")
+        endif()
+        unit(${list} decode_${type}${apart} ${folder}/kernel.cuh
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}${asked}")
     endforeach()
 endforeach()
 
@@ -94,58 +144,12 @@ foreach(row ${forward})
         set(T ${type_${type}})
         string(CONFIGURE "${${family}_launch}" launch @ONLY)
         string(CONFIGURE "${${family}_shared}" shared @ONLY)
-        unit(${${family}_list} attention_${type}_${name} forward/${${family}_folder}/kernel.cuh
+        list(APPEND ${family}_${type} ${name})
+        list(LENGTH ${family}_${type} number)
+        math(EXPR first "(${number} - 1) / ${${family}_share} * ${${family}_share}")
+        list(GET ${family}_${type} ${first} first)
+        unit(${${family}_list} attention_${type}_${first} forward/${${family}_folder}/kernel.cuh
             "cudaError_t cuda_attention_${type}_${name}(${forward_parameters}) {\n    return ${launch};\n}\n\nint64_t cuda_attention_${type}_${name}_shared(${${family}_rows}) {\n    return ${shared};\n}")
-    endforeach()
-endforeach()
-
-# Decode. Rows of a tile are a number (16f: 16), or sm90: 64 by Hopper's own instructions; or blocks, blocks128: by the
-# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows. Types
-# are those of products; q and o are of the same, or of f32.
-set(consumers_blocks 1)
-set(consumers_blocks128 2)
-string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
-    "${rows}")
-foreach(row ${decode})
-    string(REGEX MATCH "[(]([a-z0-9_]+), ([a-z0-9_]+), ([0-9]+, [0-9]+), ([a-z0-9]+), ([a-z]+)," row
-        "${row}")
-    set(types ${CMAKE_MATCH_1})
-    set(name ${CMAKE_MATCH_2})
-    set(list units)
-    set(folder decode)
-    set(stem decode)
-    set(dims ${CMAKE_MATCH_3})
-    set(high ${CMAKE_MATCH_4})
-    set(v_in_k ${CMAKE_MATCH_5})
-    string(REGEX REPLACE "f$" "" tile_rows ${high})
-    set(arguments "${dims}, ${tile_rows}, ${v_in_k}")
-    if(high STREQUAL "sm90")
-        set(list units_sm90)
-        set(folder decode/sm90)
-        set(stem decode_sm90)
-        set(arguments ${dims})
-    elseif(DEFINED consumers_${high})
-        set(list units_sm90)
-        set(folder forward/sm90/filled)
-        set(stem attention_filled)
-        set(arguments "${dims}, ${consumers_${high}}")
-    endif()
-    set(other)
-    if(high STREQUAL "blocks")
-        string(REGEX REPLACE "^sm90_blocks_(.*)" "\\1_r64" other ${name})
-    endif()
-    foreach(type ${types_${types}})
-        set(T "${type_${type}}, ${type_${type}}")
-        if(types MATCHES "^f32_")
-            set(T "${type_${type}}, float")
-            set(type f32_${type})
-        endif()
-        set(then)
-        if(other)
-            set(then ", cuda_decode_${type}_${other}")
-        endif()
-        unit(${list} decode_${type}_${name} ${folder}/kernel.cuh
-            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}")
     endforeach()
 endforeach()
 
@@ -159,20 +163,54 @@ foreach(row ${backward})
         set(over_keys true)
     endif()
     set(arguments "${type_${CMAKE_MATCH_1}}, ${CMAKE_MATCH_4}, ${over_keys}")
-    unit(units ${name} backward/kernel.cuh
+    unit(units gradient_${CMAKE_MATCH_1}_${CMAKE_MATCH_2} backward/kernel.cuh
         "cudaError_t cuda_${name}(const struct gradient_params *p, cudaStream_t stream) {\n    return gradient_launch<${arguments}>(p, stream);\n}\n\nint64_t cuda_${name}_shared(int32_t rows) {\n    return gradient_shared<${arguments}>(rows);\n}")
 endforeach()
+# Of the stages.
+string(REGEX MATCHALL "CUDA_STAGED[(][a-z0-9]+, [a-z_]+, [a-z]+, [A-Z_]+," staged "${rows}")
+foreach(row ${staged})
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z_]+), ([a-z]+)," row "${row}")
+    set(types ${CMAKE_MATCH_1})
+    set(stem ${CMAKE_MATCH_2})
+    set(variant ${CMAKE_MATCH_3})
+    set(list units)
+    set(apart)
+    if(variant IN_LIST variants_sm90)
+        set(list units_sm90)
+        set(apart _${variant})
+    endif()
+    foreach(type ${types_${types}})
+        set(arguments "<${type_${type}}>")
+        if(types STREQUAL "any")
+            set(arguments)
+        endif()
+        set(name ${stem}_${type}_${variant})
+        set(asked)
+        if(variant IN_LIST variants_asked)
+            set(asked "\n\nconst char *cuda_${name}_refuses_run(const struct staged_params *p) {\n    return ${stem}_${variant}_refuses_run${arguments}(p);\n}")
+        endif()
+        unit(${list} ${stem}_${type}${apart} staged/${stem}/${variant}.cuh
+            "cudaError_t cuda_${name}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}${asked}")
+    endforeach()
+endforeach()
+
+# One of each.
 unit(units delta backward/delta.cuh
     "cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream) {\n    return delta_launch(p, stream);\n}")
 
-unit(units image staged/image.cuh
+unit(units staged staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
 unit(units fill fill/launch.cuh
     "cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream) {\n    return fill_launch(p, stream);\n}")
-unit(units sddmm_modify staged/sddmm/modify.cuh
+unit(units staged staged/sddmm/modify.cuh
     "cudaError_t cuda_sddmm_modify(${staged_parameters}) {\n    return sddmm_modify_launch(p, stream);\n}")
-unit(units merge forward/merge.cuh
+unit(units combine forward/combine.cuh
+    "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return attention_combine_launch_type(p, o, stream);\n}")
+unit(units combine decode/combine.cuh
+    "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return decode_combine_launch_type(p, o, stream);\n}")
+unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
+
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)
 list(LENGTH backward backward_rows)
@@ -180,3 +218,14 @@ list(LENGTH decode decode_rows)
 if(decode_rows EQUAL 0 OR forward_rows EQUAL 0 OR staged_rows EQUAL 0 OR backward_rows EQUAL 0)
     message(FATAL_ERROR "no rows were read from ${table}")
 endif()
+
+foreach(list units units_sm90)
+    set(files)
+    foreach(name ${${list}})
+        set(HEADERS "${${name}_headers}")
+        set(BODY "${${name}_body}")
+        configure_file(src/cuda/instance.cu.in ${PROJECT_BINARY_DIR}/instances/${name}.cu @ONLY)
+        list(APPEND files ${PROJECT_BINARY_DIR}/instances/${name}.cu)
+    endforeach()
+    set(${list} ${files})
+endforeach()

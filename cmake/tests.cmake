@@ -29,7 +29,7 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the core and per stem. They see the contracts in src/.
-foreach(name status api validate parts)
+foreach(name status api validate parts spec_names messages)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name arrays lists pattern spec random)
@@ -140,7 +140,11 @@ tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/devi
 tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/decode_problem.c
     tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu)
-set_tests_properties(cuda cuda_bits cuda_fill decode PROPERTIES SKIP_RETURN_CODE 77)
+foreach(name cuda_threads cuda_order)
+    tessera_test(kernels ${name} SOURCES tests/support/lanes.c tests/support/support.c)
+endforeach()
+set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_threads decode PROPERTIES
+    SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
 set_tests_properties(attention caches gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -151,13 +155,15 @@ foreach(name latency fill_latency)
     target_link_libraries(${name} PRIVATE tessera_warnings tessera)
 endforeach()
 
-# Compares two libraries by hand: tests/scripts/outputs.sh. Linked to the shared library alone, so that
+# Compare libraries by hand: tests/scripts/outputs.sh, first_call.sh. Linked to the shared library alone, so that
 # another can stand in its place.
-add_executable(outputs tests/promises/outputs.c)
-target_include_directories(outputs PRIVATE ${PROJECT_SOURCE_DIR})
-add_dependencies(outputs lab)
-target_link_libraries(outputs PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
-    $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
+foreach(name outputs first_call)
+    add_executable(${name} tests/promises/${name}.c)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    add_dependencies(${name} lab)
+    target_link_libraries(${name} PRIVATE tessera_warnings $<TARGET_FILE:lab> tessera
+        $<$<BOOL:${TESSERA_WITH_CUDA}>:CUDA::cudart_static> OpenMP::OpenMP_C m -Wl,-z,lazy)
+endforeach()
 
 # Levels that a machine does not choose: avx512bf16 where it does not pay; and AMX on processors
 # without its unit, whose kernel and the table of levels stand here in the place of the library's.
@@ -233,9 +239,15 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
     set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
+    add_test(NAME launches COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/launches.sh)
     set(pages README.md docs/choosing.md docs/performance.md)
     add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh ${pages})
     add_test(NAME numbers_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers_fails.sh ${pages})
+    add_test(NAME links COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/links.sh)
+    add_test(NAME pages COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/pages.sh $<TARGET_FILE:tessera_tool>
+        ${CMAKE_C_COMPILER} ${PROJECT_SOURCE_DIR}/docs/choosing.md ${PROJECT_SOURCE_DIR}/docs/coming_from.md)
+    add_test(NAME pages_fails COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/pages_fails.sh
+        $<TARGET_FILE:tessera_tool> ${CMAKE_C_COMPILER})
     add_test(NAME header COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/header.sh
         ${PROJECT_SOURCE_DIR}/include)
     add_test(NAME symbols COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/symbols.sh $<TARGET_FILE:tessera>

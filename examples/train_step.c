@@ -5,7 +5,7 @@
  * head; the targets are what two other such layers answer. To build it:
  *
  *     cc train_step.c $(pkg-config --cflags --libs tessera) -lm
- *     ./a.out data/minilm.safetensors [--backend cpu|cuda]
+ *     ./a.out data/minilm.safetensors
  *
  * Answers 0 if the loss falls in each of the first 20 steps, ends under half of the first, and is the
  * same by the fused and the staged pipeline to 1e-4.
@@ -78,25 +78,22 @@ struct attention {
     size_t size;
 };
 
-static tess_plan *plan_make(tess_operation operation, tess_pipeline pipeline, tess_backend backend,
+static tess_plan *plan_make(tess_operation operation, tess_pipeline pipeline,
                             const tess_pattern *pattern) {
     tess_error error = tess_error_init();
-    tess_target target = tess_target_init();
     tess_problem problem = tess_problem_init();
     tess_plan *plan;
     problem.operation = operation;
     problem.pipeline = pipeline;
     problem.batch = 1, problem.heads_q = problem.heads_kv = HEADS;
     problem.n_q = problem.n_kv = N, problem.d_qk = problem.d_v = DIM;
-    require(tess_target_query(&target, backend, 0, &error), &error);
-    require(tess_plan_create(&plan, &problem, pattern, &target, &error), &error);
+    require(tess_plan_create(&plan, &problem, pattern, NULL, &error), &error);
     return plan;
 }
 
-static struct attention attention_make(tess_pipeline pipeline, tess_backend backend,
-                                       const tess_pattern *pattern) {
-    struct attention a = {plan_make(TESS_ATTENTION, pipeline, backend, pattern),
-                          plan_make(TESS_ATTENTION_BACKWARD, pipeline, backend, pattern), NULL, 0};
+static struct attention attention_make(tess_pipeline pipeline, const tess_pattern *pattern) {
+    struct attention a = {plan_make(TESS_ATTENTION, pipeline, pattern),
+                          plan_make(TESS_ATTENTION_BACKWARD, pipeline, pattern), NULL, 0};
     const size_t one = tess_plan_workspace_size(a.forward);
     const size_t other = tess_plan_workspace_size(a.backward);
     a.size = ((one > other ? one : other) + 63) / 64 * 64;
@@ -199,9 +196,8 @@ static void descend(void) {
 }
 
 /* Targets from two layers of another seed, then training from a seed of its own. */
-static void train(double losses[STEPS + 1], tess_pipeline pipeline, tess_backend backend,
-                  const tess_pattern *pattern) {
-    struct attention a = attention_make(pipeline, backend, pattern);
+static void train(double losses[STEPS + 1], tess_pipeline pipeline, const tess_pattern *pattern) {
+    struct attention a = attention_make(pipeline, pattern);
     static tokens d;
     draw(1, 0.5f);
     network_forward(&a);
@@ -251,27 +247,17 @@ int main(int argc, char **argv) {
     tess_error error = tess_error_init();
     tess_pattern_shape shape = tess_pattern_shape_init();
     tess_pattern *pattern;
-    tess_backend backend = TESS_CPU;
     double apart = 0;
     int falls = 0;
-    if (argc == 4 && strcmp(argv[2], "--backend") == 0 && strcmp(argv[3], "cuda") == 0)
-        backend = TESS_CUDA;
-    else if (argc != 2 &&
-             !(argc == 4 && strcmp(argv[2], "--backend") == 0 && strcmp(argv[3], "cpu") == 0)) {
-        fprintf(stderr, "usage: train_step data/minilm.safetensors [--backend cpu|cuda]\n");
-        return EXIT_FAILURE;
-    }
-    if (backend == TESS_CUDA) {
-        fprintf(stderr,
-                "train_step: no backward on CUDA in this version, and the tensors here are in "
-                "the host's memory: leave --backend cuda out\n");
+    if (argc != 2) {
+        fprintf(stderr, "usage: train_step data/minilm.safetensors\n");
         return EXIT_FAILURE;
     }
     read_input(argv[1]);
     shape.n_q = N, shape.block_q = shape.block_kv = 16;
     require(tess_pattern_from_spec(&pattern, "longformer(48,8)&causal", &shape, &error), &error);
-    train(fused, TESS_FUSED, backend, pattern);
-    train(staged, TESS_STAGED, backend, pattern);
+    train(fused, TESS_FUSED, pattern);
+    train(staged, TESS_STAGED, pattern);
     tess_pattern_free(pattern);
 
     for (int step = 0; step <= STEPS; step++) {

@@ -38,7 +38,7 @@
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
  *     tess_run, the stages and tess_merge allocate, synchronise and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
- *     n_q and n_kv go up to 2^31 - 1.
+ *     n_q and n_kv go from 1 to 2^31 - 1: of nothing leave the call out.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
  *     versions can append fields: zero always means "the default". Sizes below those of version
  *     0.1 are refused. (tess_error alone may be shorter, and a struct_size of 0 will do for it: it
@@ -98,7 +98,7 @@ typedef enum tess_list_fault {
  * The details of a failed call, owned by the caller. `function` and `argument` are literals.
  * batch, head, row and position locate a fault in a pattern, and are -1 where they do not apply:
  * `row` is a block row (a query for top-k indices), `position` the place within that row, or the
- * byte offset in a SPEC string.
+ * byte offset in a SPEC string. The message repeats that offset, and no other place.
  */
 typedef struct tess_error {
     size_t struct_size;
@@ -269,11 +269,11 @@ TESS_DEFINE_INIT(tess_pattern_shape)
 
 /*
  * A pattern from words: terms joined by '+' (union) and '&' (intersection, which binds tighter),
- * with parentheses. Widths and counts are in tokens; p is a query's position, see above.
+ * with parentheses. Widths and counts are in tokens; p is a query's position, i + n_kv - n_q of query i.
  *
  *   dense                        every key
  *   causal                       keys up to p
- *   window(left,right)           keys p-left ... p+right
+ *   window(left,right)           keys p-left ... p+right; n_kv where a side has no limit
  *   blockdiag(w)                 the keys of p's own block of w tokens
  *   dilated(w,step)              keys p + t*step for |t| <= w
  *   global(n)                    the first n tokens see and are seen by all
@@ -311,9 +311,9 @@ TESS_API tess_status tess_pattern_from_spec(tess_pattern **pattern, const char *
                                             const tess_pattern_shape *shape, tess_error *error);
 
 /*
- * A pattern from a boolean mask, bytes [batch, heads, n_q, n_kv] of the shape, nonzero = listed;
- * the mask is read once and not kept. Tiles become full, band or bitmask tiles, whichever is
- * exact: a bitmask costs one bit per element, the others none.
+ * A pattern from a boolean mask, bytes [batch, heads, n_q, n_kv] of the shape, nonzero = listed; a row
+ * for all queries is to be repeated. The mask is read once and not kept. Tiles become full, band or
+ * bitmask tiles, whichever is exact: a bitmask costs one bit per element, the others none.
  */
 TESS_API tess_status tess_pattern_from_mask(tess_pattern **pattern, const uint8_t *mask,
                                             const tess_pattern_shape *shape, tess_error *error);
@@ -415,8 +415,9 @@ TESS_API tess_status tess_pattern_intersection(tess_pattern **pattern, const tes
  * Patterns of documents packed in one sequence, in their order: the queries of parts[i] follow those
  * of parts[i - 1], its keys that part's keys, and it sees its own keys alone. n_q and n_kv are the
  * sums of the parts'. Blocks are those of parts[0]; parts may have others and end within a block:
- * tiles that are cut are cut exactly. A part with one batch or head serves all. `parts` is an array
- * of `count` patterns, of which nothing is kept. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY.
+ * tiles that are cut are cut exactly. Each part has a query and a key; one with one batch or head serves
+ * all. `parts` is an array of `count` patterns, of which nothing is kept. Errors: INVALID_ARGUMENT,
+ * OUT_OF_MEMORY.
  */
 TESS_API tess_status tess_pattern_concat(tess_pattern **pattern, const tess_pattern *const *parts,
                                          int64_t count, tess_error *error);
@@ -557,7 +558,8 @@ enum {
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o
  *
- * CUDA's fused backward has up to 256 dims; the staged one any number.
+ * CUDA's fused attention has up to 1024 dims, reserved plans there d_qk up to 576 and d_v up to 512, its
+ * fused backward up to 256; the staged pipeline any number.
  *
  * Keys and values as caches hold them (docs/semantics.md, "Caches"): fused attention alone.
  *

@@ -28,9 +28,9 @@ static const char *const lists_words[] = {"q", "kv", "1", NULL};
 static const char *const source_words[] = {"spec",   "mask",   "topk", "lists",
                                            "counts", "blocks", "bits", NULL};
 static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
-static const char *const fill_words[] = {"normal",  "positive", "large", "huge", "subnormal",
-                                         "extreme", "sink",     "nank",  "nanv", "inf",
-                                         "tiny",    "cancel",   "top",   NULL};
+static const char *const fill_words[] = {"normal",  "positive", "large", "huge",   "subnormal",
+                                         "extreme", "sink",     "nank",  "nanv",   "inf",
+                                         "offset",  "top",      "tiny",  "cancel", NULL};
 static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
@@ -56,12 +56,12 @@ static const struct key keys[] = {
     {"backend", WORD, FIELD(backend), 0, backend_words, "cpu or cuda; each there is"},
     {"pipeline", WORD, FIELD(pipeline), 0, pipeline_words, "fused or staged; each there is"},
     {"kernel", TEXT, FIELD(kernel), 0, NULL,
-     "a kernel by its name (tessera info); the plan's choice"},
+     "a kernel by its name (tessera info --kernels); the plan's choice"},
     {"lists", WORD, FIELD(lists), 0, lists_words,
      "q, kv or 1: random terms draw for each such head, or once; q"},
     {"seed", SEED, FIELD(seed), 0, NULL, "of the tensors; 0"},
     {"source", WORD, FIELD(source), 0, source_words,
-     "spec, mask, topk, lists, counts, blocks or bits: the constructor; spec"},
+     "by spec, mask, topk, lists, counts, blocks or bits; spec"},
     {"layout", WORD, FIELD(layout), 0, layout_words, "bhnd, bnhd or padded: how tensors lie; bhnd"},
     {"fill", WORD, FIELD(fill), 0, fill_words,
      "what tensors hold, such as normal, large, subnormal, inf; normal"},

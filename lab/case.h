@@ -76,9 +76,10 @@ enum lab_fill {
     LAB_FILL_NANK,
     LAB_FILL_NANV,
     LAB_FILL_INF,
-    LAB_FILL_TINY, /* these three are for cases that name them: verify's sweep does not draw them */
-    LAB_FILL_CANCEL,
-    LAB_FILL_TOP
+    LAB_FILL_OFFSET,
+    LAB_FILL_TOP,
+    LAB_FILL_TINY, /* these two are for cases that name them: verify's sweep does not draw them */
+    LAB_FILL_CANCEL
 };
 enum lab_cut { LAB_CUT_NONE, LAB_CUT_CAUSAL, LAB_CUT_WINDOW, LAB_CUT_AHEAD };
 

@@ -12,16 +12,31 @@ static const struct rule {
     double row, tensor;               /* added to e32 */
     double lse, lse_size, floor_size; /* lse * max(1, |ref|, floor_size * M) + lse_size * M */
     double normal, half;              /* the least normal number, half a spacing below it */
-    double most;                      /* what may round to Inf, as one comes near to it */
+    double near, past; /* sizes that may round to Inf, and that do, by the reference */
 } rules[] = {
-    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127},
-    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15},
-    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127},
+    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127, 0x1.ffffffp127},
+    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15, 0x1.ffep15},
+    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127, 0x1.ffp127},
 };
+
+/* Whether an element is Inf because its type ends, or ends near the reference. */
+static int overflows(double got, double want, tess_type type) {
+    return isinf(got) && fabs(want) >= rules[type].near && signbit(got) == signbit(want);
+}
+
+/* Whether an element is held to its bound. */
+static int is_held(double got, double want, tess_type type) {
+    return isfinite(want) && (isfinite(got) || overflows(got, want, type));
+}
+
+/* Inf errs by what the reference lacks of a number that rounds to it. */
+static double error_of(double got, double want, tess_type type) {
+    return isinf(got) ? fmax(0, rules[type].past - fabs(want)) : got - want;
+}
 
 /* Sums over the whole tensor. */
 struct totals {
-    double error2, size2, floor2, e32;
+    double error2, size2, floor2, drift2, e32;
     int64_t outputs;
 };
 
@@ -71,7 +86,8 @@ static void positions(struct lab_report *report, const struct lab_oracle *oracle
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
         double got = lab_get(o->data, o->type, o_index(o, at) + d);
-        if (!isfinite(want) == !isfinite(got))
+        if (!isfinite(want) == !isfinite(got) ||
+            (!oracle->is_mean && overflows(got, want, o->type)))
             continue;
         int empty = oracle->lse[x] == -(double)INFINITY; /* 0, whatever stands in the tile */
         if (isfinite(want) && !empty && lab_oracle_near(oracle, x, reach, LAB_BAD_V))
@@ -117,25 +133,28 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
     for (int64_t d = 0; d < oracle->d_v; d++) {
         double want = oracle->o[x * oracle->d_v + d];
         double got = lab_get(o->data, o->type, o_index(o, at) + d);
-        if (!isfinite(want) || !isfinite(got))
+        if (!is_held(got, want, o->type))
             continue;
-        error2 += (got - want) * (got - want);
+        const double error = error_of(got, want, o->type);
+        error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < rules[o->type].normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
     }
     double r = fmax(sqrt(want2), oracle->spread[x]);
     hold(report, "o", at, sqrt(error2),
-         (rule->row + e32) * r * (1 + 2 / sqrt((double)oracle->d_v)) + sqrt(floor2));
+         ((rule->row + e32) * r + oracle->drift[x]) * (1 + 2 / sqrt((double)oracle->d_v)) +
+             sqrt(floor2));
     totals->error2 += error2;
     totals->floor2 += floor2;
     totals->size2 += r * r;
+    totals->drift2 += oracle->drift[x] * oracle->drift[x];
     totals->e32 = fmax(totals->e32, e32);
     double want = oracle->lse[x];
     if (lse && isfinite(want))
         hold(report, "lse", at, fabs(lse_got(lse, at) - want),
              rule->lse * fmax(fmax(1, fabs(want)), rule->floor_size * size) +
-                 rule->lse_size * size);
+                 rule->lse_size * size + oracle->lse_drift[x]);
 }
 
 void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, const tess_tensor *o,
@@ -156,7 +175,7 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
     if (totals.outputs >= 4096)
         hold(report, "the whole of o", &whole, sqrt(totals.error2),
              (bound_rule(oracle, o)->tensor + totals.e32) * sqrt(totals.size2) +
-                 sqrt(totals.floor2));
+                 sqrt(totals.drift2) + sqrt(totals.floor2));
 }
 
 /* ---- gradients ---- */
@@ -179,11 +198,11 @@ static struct lab_place place_of(const tess_tensor *t, int64_t x) {
                               x % t->size[2]};
 }
 
-/* Whether an element of row x may be NaN or Inf: NaN and Inf of inputs may reach it, or a type ends. A
- * query without keys has zeros, whatever stands in its tile. */
-static int may_be_nan(const struct lab_gradient *g, int64_t x, double want, const tess_tensor *got,
+/* Whether elements of row x may be NaN or Inf, as NaN and Inf of inputs may reach them. A query without
+ * keys has zeros, whatever stands in its tile. */
+static int may_be_nan(const struct lab_gradient *g, int64_t x, const tess_tensor *got,
                       int64_t reach) {
-    return fabs(want) >= rules[got->type].most || g->size[x].m > GRADIENT_RANGE ||
+    return g->size[x].m > GRADIENT_RANGE ||
            (!g->size[x].empty && lab_gradient_near(g, x, got->size[2], reach));
 }
 
@@ -196,7 +215,8 @@ static void gradient_positions(struct lab_report *report, const char *name,
         const double want = g->value[x * g->dim + d];
         const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
         const int is_nan = g->size[x].bad == LAB_IS_NAN;
-        if (isfinite(is) ? !is_nan : is_nan || may_be_nan(g, x, want, got, reach))
+        if (isfinite(is) ? !is_nan
+                         : is_nan || overflows(is, want, got->type) || may_be_nan(g, x, got, reach))
             continue;
         fail(report, name, &at, "element %lld is %.9g, the oracle has %.9g", (long long)d, is,
              want);
@@ -207,6 +227,7 @@ static void gradient_positions(struct lab_report *report, const char *name,
 /* What c multiplies, and what e32 alone does. */
 struct parts {
     double kept, single, e32;
+    double drift; /* X */
 };
 
 static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
@@ -214,11 +235,11 @@ static struct parts parts_of(const struct lab_gradient *g, int64_t x, double wan
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
     return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
-                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64)};
+                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64), s->x};
 }
 
 static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {
-    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single) *
+    return ((rules[type].row + p->e32) * p->kept + p->e32 * p->single + p->drift) *
            (1 + 2 / sqrt((double)g->dim));
 }
 
@@ -241,6 +262,7 @@ double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
 struct gradient_totals {
     double error2, size2, floor2, e32; /* size2: of all that c multiplies */
     double single2;                    /* of what e32 alone multiplies */
+    double drift2;
     int64_t outputs;
 };
 
@@ -257,9 +279,10 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     for (int64_t d = 0; d < g->dim; d++) {
         const double want = g->value[x * g->dim + d];
         const double is = lab_get(got->data, got->type, o_index(got, &at) + d);
-        if (fabs(want) >= type->most || !isfinite(is))
+        if (!is_held(is, want, got->type))
             continue;
-        error2 += (is - want) * (is - want);
+        const double error = error_of(is, want, got->type);
+        error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
         totals->outputs++;
@@ -271,6 +294,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
     totals->floor2 += least * least;
     totals->size2 += p.kept * p.kept;
     totals->single2 += p.single * p.single;
+    totals->drift2 += p.drift * p.drift;
     totals->e32 = fmax(totals->e32, p.e32);
 }
 
@@ -294,7 +318,7 @@ void lab_compare_gradient(struct lab_report *report, const char *name, const str
     if (totals.outputs >= 4096)
         hold(report, what, &whole, sqrt(totals.error2),
              (rules[of->type].tensor + totals.e32) * sqrt(totals.size2) +
-                 totals.e32 * sqrt(totals.single2) + sqrt(totals.floor2));
+                 totals.e32 * sqrt(totals.single2) + sqrt(totals.drift2) + sqrt(totals.floor2));
 }
 
 void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,

@@ -46,14 +46,24 @@ static void host_stream_free(tess_stream stream) {
     (void)stream;
 }
 
+static const char *host_use(int32_t device) {
+    return device == 0 ? NULL : no_device;
+}
+
 static const char *host_graph_begin(tess_stream stream) {
     (void)stream;
     return "the CPU has no graphs";
 }
 
-static const char *host_graph_end(tess_stream stream, void **graph) {
-    *graph = NULL;
+static const char *host_graph_stop(tess_stream stream, void **recorded) {
+    *recorded = NULL;
     return host_graph_begin(stream);
+}
+
+static const char *host_graph_ready(void *recorded, void **graph) {
+    (void)recorded;
+    *graph = NULL;
+    return host_graph_begin(NULL);
 }
 
 static const char *host_graph_launch(void *graph, tess_stream stream) {
@@ -95,11 +105,13 @@ static const struct device_calls device_host = {
     .to_host = host_copy,
     .copy = host_copy_on,
     .synchronize = host_synchronize,
+    .use = host_use,
     .bus = host_bus,
     .stream_make = host_stream_make,
     .stream_free = host_stream_free,
     .graph_begin = host_graph_begin,
-    .graph_end = host_graph_end,
+    .graph_stop = host_graph_stop,
+    .graph_ready = host_graph_ready,
     .graph_launch = host_graph_launch,
     .graph_free = free,
     .timer_make = host_timer_make,
@@ -230,10 +242,28 @@ const char *lab_device_graph_begin(tess_backend backend, tess_stream stream) {
     return calls ? calls->graph_begin(stream) : no_device;
 }
 
-const char *lab_device_graph_end(tess_backend backend, tess_stream stream, void **graph) {
+const char *lab_device_graph_stop(tess_backend backend, tess_stream stream, void **recorded) {
+    const struct device_calls *calls = calls_of(backend);
+    *recorded = NULL;
+    return calls ? calls->graph_stop(stream, recorded) : no_device;
+}
+
+const char *lab_device_graph_ready(tess_backend backend, void *recorded, void **graph) {
     const struct device_calls *calls = calls_of(backend);
     *graph = NULL;
-    return calls ? calls->graph_end(stream, graph) : no_device;
+    return calls ? calls->graph_ready(recorded, graph) : no_device;
+}
+
+const char *lab_device_graph_end(tess_backend backend, tess_stream stream, void **graph) {
+    void *recorded;
+    const char *why = lab_device_graph_stop(backend, stream, &recorded);
+    *graph = NULL;
+    return why ? why : lab_device_graph_ready(backend, recorded, graph);
+}
+
+const char *lab_device_use(tess_backend backend, int32_t device) {
+    const struct device_calls *calls = calls_of(backend);
+    return calls ? calls->use(device) : no_device;
 }
 
 const char *lab_device_graph_launch(tess_backend backend, void *graph, tess_stream stream) {

@@ -35,6 +35,9 @@ const char *lab_device_to_host(tess_backend backend, void *host, const void *dev
 const char *lab_device_copy(tess_backend backend, void *to, const void *from, size_t size,
                             tess_stream stream);
 
+/* Makes a device the current one of this thread. */
+const char *lab_device_use(tess_backend backend, int32_t device);
+
 /* Waits for all work given to the device, and tells of a failure in it. */
 const char *lab_device_synchronize(tess_backend backend);
 
@@ -50,6 +53,9 @@ void lab_device_stream_free(tess_backend backend, tess_stream stream);
  * succeeded needs its end; a graph that end made needs its free. The CPU has none. */
 const char *lab_device_graph_begin(tess_backend backend, tess_stream stream);
 const char *lab_device_graph_end(tess_backend backend, tess_stream stream, void **graph);
+/* The two parts of an end: what was recorded, and the graph that is made of it, whose record is freed. */
+const char *lab_device_graph_stop(tess_backend backend, tess_stream stream, void **recorded);
+const char *lab_device_graph_ready(tess_backend backend, void *recorded, void **graph);
 const char *lab_device_graph_launch(tess_backend backend, void *graph, tess_stream stream);
 void lab_device_graph_free(tess_backend backend, void *graph);
 

@@ -12,11 +12,13 @@ struct device_calls {
     const char *(*to_host)(void *host, const void *device, size_t size);
     const char *(*copy)(void *to, const void *from, size_t size, tess_stream stream);
     const char *(*synchronize)(void);
+    const char *(*use)(int32_t device);
     const char *(*bus)(char text[LAB_BUS_TEXT]);
     const char *(*stream_make)(tess_stream *stream);
     void (*stream_free)(tess_stream stream);
     const char *(*graph_begin)(tess_stream stream);
-    const char *(*graph_end)(tess_stream stream, void **graph);
+    const char *(*graph_stop)(tess_stream stream, void **recorded);
+    const char *(*graph_ready)(void *recorded, void **graph);
     const char *(*graph_launch)(void *graph, tess_stream stream);
     void (*graph_free)(void *graph);
     const char *(*timer_make)(struct lab_device_timer *timer);

@@ -65,19 +65,26 @@ static void cuda_stream_free(tess_stream stream) {
     words(cudaStreamDestroy(stream));
 }
 
+static const char *cuda_use(int32_t device) {
+    return words(cudaSetDevice(device));
+}
+
 /* Global mode: an allocation, a synchronisation or a launch on another stream is an error. */
 static const char *cuda_graph_begin(tess_stream stream) {
     return words(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
 }
 
-static const char *cuda_graph_end(tess_stream stream, void **graph) {
-    cudaGraph_t recorded = NULL;
+static const char *cuda_graph_stop(tess_stream stream, void **recorded) {
+    cudaGraph_t graph = NULL;
+    const char *why = words(cudaStreamEndCapture(stream, &graph));
+    *recorded = graph;
+    return why;
+}
+
+static const char *cuda_graph_ready(void *recorded, void **graph) {
     cudaGraphExec_t ready = NULL;
-    const char *why = words(cudaStreamEndCapture(stream, &recorded));
-    if (!why)
-        why = words(cudaGraphInstantiate(&ready, recorded, 0));
-    if (recorded)
-        words(cudaGraphDestroy(recorded));
+    const char *why = words(cudaGraphInstantiate(&ready, recorded, 0));
+    words(cudaGraphDestroy(recorded));
     *graph = why ? NULL : ready;
     return why;
 }
@@ -145,11 +152,13 @@ const struct device_calls device_cuda = {
     .to_host = cuda_to_host,
     .copy = cuda_copy,
     .synchronize = cuda_synchronize,
+    .use = cuda_use,
     .bus = cuda_bus,
     .stream_make = cuda_stream_make,
     .stream_free = cuda_stream_free,
     .graph_begin = cuda_graph_begin,
-    .graph_end = cuda_graph_end,
+    .graph_stop = cuda_graph_stop,
+    .graph_ready = cuda_graph_ready,
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
     .timer_make = cuda_timer_make,

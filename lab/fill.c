@@ -33,12 +33,22 @@ static double cancelling(const struct lab_case *c, uint64_t stream, uint64_t ind
     return stream == STREAM_K && d >= half ? -x : x;
 }
 
+/* The dim of Q and K by which all scores are large, and what it holds. */
+static int64_t offset_dim(const struct lab_case *c) {
+    return lab_below(c->seed, STREAM_ROWS, 0, c->d);
+}
+static double offset(const struct lab_case *c, uint64_t stream) {
+    const double scale = c->scale != 0 ? c->scale : 1 / sqrt((double)c->d);
+    const double x = sqrt(50 / fabs(scale));
+    return stream == STREAM_K && (c->seed % 2 == 0) == (scale > 0) ? -x : x;
+}
+
 /* Element `index` of a tensor, which is the d-th of its row; x is standard normal. */
 static double value(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d,
                     double x) {
     int f16 = c->type == TESS_F16;
-    const double most =
-        6e4 * (1 - c->dropout); /* of V in f16: weights are at most 1 / (1 - dropout) */
+    /* What leaves the o that a backward is given finite in f16: weights are at most 1 / (1 - dropout). */
+    const double room = lab_case_backward(c) ? 1 - c->dropout : 1;
     switch (c->fill) {
     case LAB_FILL_POSITIVE:
         return stream == STREAM_V ? 1.0606 + 0.01 * (double)d : fabs(x);
@@ -47,7 +57,7 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
     case LAB_FILL_HUGE:
         if (stream != STREAM_V)
             return x;
-        return f16 ? clamp(2e4 * x, most) : clamp(3e29 * x, 1e30);
+        return f16 ? clamp(2e4 * x, 6e4 * room) : clamp(3e29 * x, 1e30);
     case LAB_FILL_SUBNORMAL:
         if (!f16)
             return strew(x, c->seed, stream, index, d);
@@ -58,7 +68,7 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         return stream == STREAM_V ? x : f16 ? clamp(2e4 * x, 6e4) : 1e16 * x;
     case LAB_FILL_SINK:
         if (stream == STREAM_V)
-            return copysign(fmin(3e4 + 1e4 * fabs(x), 6e4) * (1 - c->dropout), x);
+            return copysign(fmin(3e4 + 1e4 * fabs(x), 6e4) * room, x);
         if (d < c->d - 1)
             return stream == STREAM_Q ? 0.25 * x : x;
         return stream == STREAM_Q ? 4 : 0;
@@ -70,6 +80,8 @@ static double value(const struct lab_case *c, uint64_t stream, uint64_t index, i
         return x * (stream == STREAM_Q ? 0x1p118 : 0x1p-118);
     case LAB_FILL_CANCEL:
         return stream == STREAM_V ? x : cancelling(c, stream, index, d);
+    case LAB_FILL_OFFSET:
+        return stream == STREAM_V ? x : d == offset_dim(c) ? offset(c, stream) : 0.1 * x;
     case LAB_FILL_TOP:
         return stream != STREAM_V ? x : f16 ? 65504 : 1e30;
     case LAB_FILL_NORMAL:

@@ -12,7 +12,8 @@
  *   inf        Q positive; some K rows give -Inf scores, few +Inf
  *   tiny       normal times 2^118 (Q) and 2^-118 (K and V); f16: 2^12 (Q), 2^-16 (K)
  *   cancel     the second half of the dims takes from scores what the first gives, which is large
- *   top        V the largest number of f16, or 1e30, and all scores 0
+ *   offset     one dim takes all scores to 50 or -50, others are small
+ *   top        V the largest number of f16, or 1e30
  *
  * In every fill, K and V rows that no query lists hold NaN; in a backward also queries that list no
  * key.

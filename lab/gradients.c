@@ -11,6 +11,7 @@ struct scratch {
     double *plain;       /* [n_kv] scaled scores */
     double *weights;     /* [n_kv] scores as modified, then P */
     double *size;        /* [n_kv] what a score's rounding grows with */
+    double *walk;        /* [n_kv] lab_score_walk */
     double *k, *v;       /* [n_kv][d_qk], [n_kv][d_v]: the head's */
     double *k_norm;      /* [n_kv] squared; NaN where K or V of the key is not finite */
     double *q, *d_o, *o; /* [d_qk], [d_v], [d_v] */
@@ -28,9 +29,9 @@ struct work {
 
 static int scratch_make(struct scratch *s, const struct work *w) {
     const size_t n = (size_t)w->sizes.n_kv, d = (size_t)w->d_qk, dv = (size_t)w->d_v;
-    double **const arrays[] = {&s->plain, &s->weights, &s->size, &s->k_norm, &s->k, &s->v,
-                               &s->q,     &s->d_q,     &s->mean, &s->d_o,    &s->o};
-    const size_t counts[] = {n, n, n, n, n * d, n * dv, d, d, d, dv, dv};
+    double **const arrays[] = {&s->plain, &s->weights, &s->size, &s->walk, &s->k_norm, &s->k,
+                               &s->v,     &s->q,       &s->d_q,  &s->mean, &s->d_o,    &s->o};
+    const size_t counts[] = {n, n, n, n, n, n * d, n * dv, d, d, d, dv, dv};
     int made = 1;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         made &= (*arrays[i] = malloc(counts[i] * sizeof(double))) != NULL;
@@ -39,8 +40,8 @@ static int scratch_make(struct scratch *s, const struct work *w) {
 }
 
 static void scratch_free(struct scratch *s) {
-    void *const all[] = {s->keys, s->plain, s->weights, s->size, s->k_norm, s->k,
-                         s->v,    s->q,     s->d_q,     s->mean, s->d_o,    s->o};
+    void *const all[] = {s->keys, s->plain, s->weights, s->size, s->walk, s->k_norm, s->k,
+                         s->v,    s->q,     s->d_q,     s->mean, s->d_o,  s->o};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -85,7 +86,9 @@ static struct softmax weigh(const struct work *w, const struct scratch *s,
     const double q_norm = sqrt(dot(s->q, s->q, w->d_qk));
     double top = -(double)INFINITY, sum = 0;
     for (int64_t e = 0; e < n; e++) {
-        s->plain[e] = w->scoring.scale * dot(s->q, s->k + s->keys[e] * w->d_qk, w->d_qk);
+        double walk;
+        s->plain[e] = w->scoring.scale * lab_dot(s->q, s->k + s->keys[e] * w->d_qk, w->d_qk, &walk);
+        s->walk[e] = lab_score_walk(&w->scoring, s->plain[e], walk);
         s->weights[e] = lab_score(&w->scoring, &w->sizes, at, s->keys[e], s->plain[e]);
         s->size[e] = score_size(w, s, e, q_norm, s->weights[e]);
         top = s->weights[e] > top || isnan(s->weights[e]) ? s->weights[e] : top;
@@ -109,12 +112,13 @@ static struct softmax weigh(const struct work *w, const struct scratch *s,
     return row;
 }
 
-/* Adds squares and counts of one pair to the sizes of a row. */
-static void size_add(struct lab_gradient_size *s, double a, double b, double w, double least,
-                     double of_o, double m) {
+/* Adds squares and counts of one pair to the sizes of a row. error: of its weight, beside M. */
+static void size_add(struct lab_gradient_size *s, double a, double b, double w, double error,
+                     double least, double of_o, double m) {
     s->a += a * a;
     s->b += b * b;
     s->w += w * w;
+    s->x += error * error * a * a;
     s->least += least;
     s->of_o += of_o;
     s->m = m > s->m ? m : s->m;
@@ -160,6 +164,8 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
                  distance = lab_distance(&w->scoring, &w->sizes, at, j);
     const double least = LEAST_WEIGHT * (fabs(bracket) + cancels) + LEAST_NUMBER;
     const double scale = fabs(w->scoring.scale), m = fmax(row->m, s->size[e]);
+    const double of_query = lab_score_error(s->walk[e], row->m),
+                 of_key = lab_score_error(s->walk[e], m);
     const double least_score = scale * least + fmax(scale, 1) * least_operand[w->in->q->type];
     /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
     const double of_o = p * left * r->do_sum, of_score = fabs(factor) * of_o;
@@ -170,17 +176,19 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     }
     for (int64_t d = 0; d < w->d_v; d++)
         to->d_v[j * w->d_v + d] += left * p * z * s->d_o[d];
-    size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, least_score * k_norm,
-             of_score * k_norm, row->m);
+    size_add(to->of_q, d_s * k_norm, 0, factor * p * cancels * k_norm, of_query,
+             least_score * k_norm, of_score * k_norm, row->m);
     size_add(&to->of_k[j], d_s * r->q_norm, factor * p * left * r->t * r->q_norm,
-             factor * p * cancels * r->q_norm, least_score * r->q_norm, of_score * r->q_norm, m);
-    size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, LEAST_WEIGHT * z * r->do_norm, 0, m);
+             factor * p * cancels * r->q_norm, of_key, least_score * r->q_norm,
+             of_score * r->q_norm, m);
+    size_add(&to->of_v[j], left * p * z * r->do_norm, 0, 0, of_key, LEAST_WEIGHT * z * r->do_norm,
+             0, m);
     if (!w->scoring.alibi)
         return;
     *to->d_slope += of_biased * distance;
     r->distance += p * distance;
-    size_add(to->of_slope, of_biased * distance, 0, p * cancels * distance, least * fabs(distance),
-             of_o * fabs(distance), m);
+    size_add(to->of_slope, of_biased * distance, 0, p * cancels * distance, of_key,
+             least * fabs(distance), of_o * fabs(distance), m);
 }
 
 /* o_i, without what the sink takes. */
@@ -213,6 +221,17 @@ static void mark(const struct scratch *s, const struct sums *to, int64_t n, int 
         to->of_slope->bad = to->of_sink->bad = LAB_MAY_BE_NAN;
 }
 
+/* Whether the o that runs are given, which has what the sink left, is past its type. */
+static int o_overflows(const struct work *w, const struct scratch *s, double left) {
+    float x;
+    for (int64_t d = 0; d < w->d_v; d++) {
+        lab_put(&x, w->in->o_type, 0, left * s->o[d]);
+        if (isinf(lab_get(&x, w->in->o_type, 0)) && isfinite(s->o[d]))
+            return 1;
+    }
+    return 0;
+}
+
 /* One query: its dQ, and what it adds to dK, dV, slopes and sinks of its head. */
 static void row(const struct work *w, const struct scratch *s, const struct lab_place *at,
                 const struct sums *to) {
@@ -228,14 +247,16 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     if (in->d_lse)
         lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
     const struct softmax of = weigh(w, s, at, n);
-    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0);
+    if (!of.empty)
+        output(w, s, at, n);
+    const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0) ||
+                    (!of.empty && o_overflows(w, s, of.left));
     if (n > 0)
         mark(s, to, n, bad);
     if (of.empty) {
         to->of_q->empty = 1;
         return;
     }
-    output(w, s, at, n);
     for (int64_t d = 0; d < w->d_qk; d++)
         s->d_q[d] = s->mean[d] = 0;
     const double delta = of.left * dot(s->d_o, s->o, w->d_v);
@@ -254,7 +275,7 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     to->of_slope->b += t * t * r.distance * r.distance;
     if (w->scoring.sink) {
         *to->d_sink -= of.taken * delta;
-        size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, LEAST_NUMBER,
+        size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, 0, LEAST_NUMBER,
                  of.taken * r.do_sum, of.m);
     }
 }
@@ -315,8 +336,8 @@ static void fold(struct lab_gradient *g, int64_t heads) {
         struct lab_gradient_size *to = &g->size[x % heads];
         const struct lab_gradient_size *from = &g->size[x];
         g->value[x % heads] += g->value[x];
-        to->a += from->a, to->b += from->b, to->w += from->w, to->least += from->least,
-            to->of_o += from->of_o;
+        to->a += from->a, to->b += from->b, to->w += from->w, to->x += from->x;
+        to->least += from->least, to->of_o += from->of_o;
         to->m = fmax(to->m, from->m), to->terms += from->terms, to->bad = to->bad || from->bad;
     }
     g->rows = heads;
@@ -326,7 +347,7 @@ static void fold(struct lab_gradient *g, int64_t heads) {
 static void roots(struct lab_gradient *g) {
     for (int64_t x = 0; x < g->rows; x++) {
         struct lab_gradient_size *s = &g->size[x];
-        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w);
+        s->a = sqrt(s->a), s->b = sqrt(s->b), s->w = sqrt(s->w), s->x = sqrt(s->x);
     }
 }
 

@@ -26,6 +26,7 @@ struct lab_gradient_size {
     double a;            /* A: of independent roundings of the sum's terms */
     double b;            /* B: of what rounding o does to delta */
     double w;            /* W: of cancellation in dP - delta */
+    double x;            /* X: of what rounding partial sums of scores does to weights */
     double least;        /* absolute: of weights too small for f32, and of subnormal products */
     double of_o;         /* what an error of 1 in all elements of o's rows may add, at most */
     double m;            /* M of the rows that meet here */
@@ -52,6 +53,7 @@ struct lab_gradients_of {
     const tess_tensor *d_lse; /* NULL: zeros */
     const tess_pattern *pattern;
     const struct lab_scoring *scoring; /* NULL: plain attention */
+    tess_type o_type;                  /* of the o that runs are given: elements past it are Inf */
 };
 
 /* Answers 0, or -1 without memory. lab_gradients_free releases *out whichever it was. */

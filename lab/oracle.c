@@ -19,6 +19,7 @@ struct scratch {
     int64_t *keys;   /* [n_kv] */
     double *weights; /* [n_kv] scores, then weights */
     double *size;    /* [n_kv] what a score's rounding grows with */
+    double *walk;    /* [n_kv] lab_score_walk */
     double *q, *kv;  /* [d_qk], [max(d_qk, d_v)] */
     double *squares; /* [d_v] sum of p^2 v^2 */
 };
@@ -28,16 +29,18 @@ static int scratch_make(struct scratch *s, const struct inputs *in) {
     s->keys = malloc(n * sizeof *s->keys);
     s->weights = malloc(n * sizeof *s->weights);
     s->size = malloc(n * sizeof *s->size);
+    s->walk = malloc(n * sizeof *s->walk);
     s->q = malloc(d * sizeof *s->q);
     s->kv = malloc((d > dv ? d : dv) * sizeof *s->kv);
     s->squares = malloc(dv * sizeof *s->squares);
-    return s->keys && s->weights && s->size && s->q && s->kv && s->squares ? 0 : -1;
+    return s->keys && s->weights && s->size && s->walk && s->q && s->kv && s->squares ? 0 : -1;
 }
 
 static void scratch_free(struct scratch *s) {
     free(s->keys);
     free(s->weights);
     free(s->size);
+    free(s->walk);
     free(s->q);
     free(s->kv);
     free(s->squares);
@@ -104,13 +107,12 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
     for (int64_t d = 0; d < d_qk; d++)
         q_square += s->q[d] * s->q[d];
     for (int64_t e = 0; e < out->keys[x]; e++) {
-        double dot = 0, square = 0;
+        double walk, square = 0;
         load_key(s->kv, in, at->b, hk, s->keys[e]);
-        for (int64_t d = 0; d < d_qk; d++) {
-            dot += s->q[d] * s->kv[d];
+        for (int64_t d = 0; d < d_qk; d++)
             square += s->kv[d] * s->kv[d];
-        }
-        const double plain = in->scoring.scale * dot;
+        const double plain = in->scoring.scale * lab_dot(s->q, s->kv, d_qk, &walk);
+        s->walk[e] = lab_score_walk(&in->scoring, plain, walk);
         const double score = s->weights[e] =
             lab_score(&in->scoring, &in->sizes, at, s->keys[e], plain);
         s->size[e] = 0.5 * fabs(in->scoring.scale) * sqrt(q_square) * sqrt(square);
@@ -128,6 +130,33 @@ static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
         top = score > top ? score : top;
     }
     return bad ? (double)NAN : top;
+}
+
+static const tess_tensor *v_scale(const struct inputs *in) {
+    return in->scoring.cache ? in->scoring.cache->v_scale : NULL;
+}
+
+/* X of row x: errors of scores change o by p (z v - o) each, and lse by p. sum, sum_sink: of weights,
+ * without the sink and with it. */
+static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
+                  int64_t hk, double sum, double sum_sink) {
+    const struct lab_place *at = &out->place[x];
+    double of_o = 0, of_lse = 0;
+    for (int64_t e = 0; e < out->keys[x]; e++) {
+        const double error = lab_score_error(s->walk[e], out->size[x]) * s->weights[e];
+        if (!(error > 0))
+            continue;
+        const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
+        const double z = drops ? 0 : lab_kept(&in->scoring);
+        load(s->kv, in, in->v, v_scale(in), at->b, hk, s->keys[e]);
+        for (int64_t d = 0; d < out->d_v; d++) {
+            const double term = error / sum_sink * (z * s->kv[d] - out->o[x * out->d_v + d]);
+            of_o += isfinite(term) ? term * term : 0;
+        }
+        of_lse += error / sum * (error / sum);
+    }
+    out->drift[x] = sqrt(of_o);
+    out->lse_drift[x] = sqrt(of_lse);
 }
 
 static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
@@ -151,13 +180,13 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t e = 0; e < out->keys[x]; e++)
         if (s->size[e] > out->size[x] && (!in->scoring.alibi || s->weights[e] >= sum * exp(-32)))
             out->size[x] = s->size[e];
+    const double listed = sum;
     if (in->scoring.sink && !empty)
         sum += exp((double)in->scoring.sink[at->h] - top);
     for (int64_t e = 0; e < out->keys[x]; e++) {
         const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
         const int drops = lab_drops(&in->scoring, &in->sizes, at, s->keys[e]);
-        load(s->kv, in, in->v, in->scoring.cache ? in->scoring.cache->v_scale : NULL, at->b, hk,
-             s->keys[e]);
+        load(s->kv, in, in->v, v_scale(in), at->b, hk, s->keys[e]);
         if (!all_finite(s->kv, d_v))
             out->lists_bad[x] |=
                 (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
@@ -172,6 +201,8 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t d = 0; d < d_v; d++)
         spread += s->squares[d];
     out->spread[x] = sqrt(spread);
+    if (!empty)
+        drift(out, x, in, s, hk, listed, sum);
 }
 
 static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
@@ -186,10 +217,12 @@ static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
     out->lse = calloc(n, sizeof *out->lse);
     out->size = calloc(n, sizeof *out->size);
     out->spread = calloc(n, sizeof *out->spread);
+    out->drift = calloc(n, sizeof *out->drift);
+    out->lse_drift = calloc(n, sizeof *out->lse_drift);
     out->keys = calloc(n, sizeof *out->keys);
     out->lists_bad = calloc(n, sizeof *out->lists_bad);
-    return out->place && out->o && out->lse && out->size && out->spread && out->keys &&
-                   out->lists_bad
+    return out->place && out->o && out->lse && out->size && out->spread && out->drift &&
+                   out->lse_drift && out->keys && out->lists_bad
                ? 0
                : -1;
 }
@@ -202,6 +235,7 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
     out->drops = scoring && scoring->dropped;
+    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale);
     out->type = q->type;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;
@@ -240,6 +274,8 @@ void lab_oracle_free(struct lab_oracle *oracle) {
     free(oracle->lse);
     free(oracle->size);
     free(oracle->spread);
+    free(oracle->drift);
+    free(oracle->lse_drift);
     free(oracle->keys);
     free(oracle->lists_bad);
     memset(oracle, 0, sizeof *oracle);

@@ -14,6 +14,7 @@ struct lab_oracle {
     int64_t rows, d_v;
     tess_type type;          /* what weights may be rounded to: q's, but see lab_rounds */
     int drops;               /* some weights are dropped */
+    int is_mean;             /* o is a mean of V as stored, and so within V's type */
     struct lab_place *place; /* [rows] */
     double *o;               /* [rows][d_v] */
     double *lse;             /* [rows] */
@@ -21,6 +22,8 @@ struct lab_oracle {
      * at least lse - 32 */
     double *size;
     double *spread; /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2), dropped keys counted */
+    double *drift,
+        *lse_drift; /* [rows] X of o and of lse: what rounding partial sums of scores does */
     int64_t *keys;  /* [rows] n: how many keys the row lists */
     unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with
                                   NaN or Inf; LAB_MET_V: and one of V's has a weight */

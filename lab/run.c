@@ -126,10 +126,9 @@ struct part {
     size_t slot;
     int written;
 };
-enum { PARTS = 16 };
 
 struct parts {
-    struct part part[PARTS];
+    struct part part[LAB_RUN_PARTS];
     int count;
 };
 
@@ -181,14 +180,7 @@ static struct parts parts_of(const struct lab_run *run) {
     return all;
 }
 
-/* What a call is handed, as the backend sees it. */
-struct sight {
-    struct lab_mirror mirror;
-    tess_tensor view[PARTS];
-    tess_arguments arguments;
-};
-
-static int part_place(struct sight *s, const struct part *part, tess_tensor *view) {
+static int part_place(struct lab_sight *s, const struct part *part, tess_tensor *view) {
     void *at;
     if (part->tensor && lab_mirror_tensor(&s->mirror, part->tensor, view))
         return -1;
@@ -198,7 +190,7 @@ static int part_place(struct sight *s, const struct part *part, tess_tensor *vie
 }
 
 /* scores NULL: none. */
-static int sight_make(struct sight *s, const struct lab_run *run, const struct parts *parts,
+static int sight_make(struct lab_sight *s, const struct lab_run *run, const struct parts *parts,
                       const struct lab_buffer *workspace, const struct lab_buffer *scores) {
     tess_arguments *a = &s->arguments;
     *a = tess_arguments_init();
@@ -213,6 +205,12 @@ static int sight_make(struct sight *s, const struct lab_run *run, const struct p
         return -1;
     a->image = run->planned->place, a->image_size = run->planned->image.size;
     return a->workspace && (a->scores || !scores) ? 0 : -1;
+}
+
+int lab_run_place(struct lab_sight *sight, const struct lab_run *run,
+                  const struct lab_buffer *workspace) {
+    const struct parts parts = parts_of(run);
+    return sight_make(sight, run, &parts, workspace, NULL);
 }
 
 /* image: the hash of what it held before. A fill may write its unused places otherwise. */
@@ -244,7 +242,7 @@ static int call_once(call *function, const struct lab_run *run, size_t workspace
                      const struct lab_buffer *scores, const char *what, char why[LAB_WHY]) {
     tess_error error = tess_error_init();
     const struct parts parts = parts_of(run);
-    struct sight sight;
+    struct lab_sight sight;
     struct lab_buffer workspace;
     const char *broken = NULL;
     const uint64_t image =

@@ -8,6 +8,7 @@
 #include "lab/backward.h"
 #include "lab/cache.h"
 #include "lab/listed.h"
+#include "lab/mirror.h"
 #include "lab/modifiers.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
@@ -47,6 +48,19 @@ struct lab_run {
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };
+
+/* What a call is handed, as the backend sees it: not to be moved. */
+enum { LAB_RUN_PARTS = 16 };
+struct lab_sight {
+    struct lab_mirror mirror;
+    tess_tensor view[LAB_RUN_PARTS];
+    tess_arguments arguments;
+};
+
+/* Copies a run's tensors to the backend, for calls of the caller's own. 0, or -1 and the mirror's why;
+ * lab_mirror_free of the mirror in either case. */
+int lab_run_place(struct lab_sight *sight, const struct lab_run *run,
+                  const struct lab_buffer *workspace);
 
 /* tess_run, or the three stages by themselves over scores of exactly the size asked for. 0: the run
  * succeeded, touched no canary and changed no input and no image; else -1 and why. */

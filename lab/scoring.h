@@ -61,6 +61,29 @@ static inline double lab_score(const struct lab_scoring *s, const struct lab_siz
     return score;
 }
 
+/* A dot product in the order of dims. *walk: the root of the sum of its partial sums' squares. */
+static inline double lab_dot(const double *x, const double *y, int64_t n, double *walk) {
+    double sum = 0, squares = 0;
+    for (int64_t d = 0; d < n; d++) {
+        sum += x[d] * y[d];
+        squares += sum * sum;
+    }
+    *walk = sqrt(squares);
+    return sum;
+}
+
+/* The walk of a dot product as its score, `plain` before softcap, has it; in units of M. */
+static inline double lab_score_walk(const struct lab_scoring *s, double plain, double walk) {
+    const double grown = s->softcap > 0 ? cosh(plain / s->softcap) : 1;
+    const double size = 0.5 * fabs(s->scale) * walk / (grown * grown);
+    return isfinite(size) ? size : 0;
+}
+
+/* The error that partial sums leave in a score beside M = m: independent ones add up as squares. */
+static inline double lab_score_error(double walk, double m) {
+    return 0x1p-22 * (hypot(walk, m) - m);
+}
+
 /* Whether dropout takes a weight, and what the others are multiplied by. */
 static inline int lab_drops(const struct lab_scoring *s, const struct lab_sizes *sizes,
                             const struct lab_place *at, int64_t key) {

@@ -98,6 +98,7 @@ int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *patte
                                         &s->given.d_o.view,
                                         s->c.d_lse ? &s->given.d_lse.view : NULL,
                                         pattern,
-                                        &scoring};
+                                        &scoring,
+                                        s->o.view.type};
     return lab_gradients_run(gradients, &of);
 }

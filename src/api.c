@@ -95,6 +95,12 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
 
 /* ---- running ---- */
 
+static tess_status pass_ask(const struct pass *pass, const struct kernel_args *run,
+                            tess_error *error) {
+    const struct kernel_args args = pass_args(run, pass);
+    return kernel_ask(&args, error);
+}
+
 static tess_status pass_run(const struct pass *pass, const struct kernel_args *run,
                             tess_error *error) {
     const struct kernel_args args = pass_args(run, pass);
@@ -120,6 +126,8 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     if (plan->reserved)
         return reserve_run(plan, &args, error);
     for (int i = 0; i < plan->n_passes && !status; i++)
+        status = pass_ask(&plan->passes[i], &args, error);
+    for (int i = 0; i < plan->n_passes && !status; i++)
         status = pass_run(&plan->passes[i], &args, error);
     return status;
 }
@@ -134,7 +142,9 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     if (status)
         return status;
     args.stream = stream;
-    return pass_run(plan_pass(plan, stage), &args, error);
+    const struct pass *pass = plan_pass(plan, stage);
+    status = pass_ask(pass, &args, error);
+    return status ? status : pass_run(pass, &args, error);
 }
 
 tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

@@ -3,11 +3,31 @@
 #include "plan/reserve.h"
 #include "base/status.h"
 
-/* Whether the queries or keys are a part of a longer problem's. */
-static int is_slice(const struct problem *p) {
-    const struct modifiers *m = &p->modifiers;
-    return m->first_query || m->first_key || m->key_positions ||
-           m->first_position != p->n_kv - p->n_q;
+/* Refuses a problem, which may be NULL or not valid, whose queries or keys lie in a longer one. */
+static tess_status slice_refused(const tess_problem *problem, const char *function,
+                                 tess_error *error) {
+    tess_problem p;
+    if (!problem || struct_take(&p, sizeof p, PROBLEM_FIRST_SIZE, problem))
+        return TESS_OK;
+    const uint64_t n_q = (uint64_t)(p.whole_n_q ? p.whole_n_q : p.n_q);
+    const uint64_t n_kv = (uint64_t)(p.whole_n_kv ? p.whole_n_kv : p.n_kv);
+    const int moved = n_kv - n_q != (uint64_t)p.n_kv - (uint64_t)p.n_q;
+    const struct {
+        const char *name;
+        int64_t value;
+        int given;
+    } fields[] = {{"query_offset", p.query_offset, p.query_offset != 0},
+                  {"key_offset", p.key_offset, p.key_offset != 0},
+                  {"key_positions", p.key_positions, p.key_positions != 0},
+                  {"whole_n_q", p.whole_n_q, moved && p.whole_n_q},
+                  {"whole_n_kv", p.whole_n_kv, moved}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].given)
+            return error_set(error, TESS_UNSUPPORTED, function, "problem",
+                             "problem: %s is %lld, and must be 0: positions of a reserved plan "
+                             "follow today's lengths; tess_plan_create takes parts of a problem",
+                             fields[i].name, (long long)fields[i].value);
+    return TESS_OK;
 }
 
 tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
@@ -22,7 +42,9 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan", "plan is NULL");
     *plan = NULL;
-    tess_status status = check_problem(&resolved, &kernel, problem, function, error);
+    tess_status status = slice_refused(problem, function, error);
+    if (!status)
+        status = check_problem(&resolved, &kernel, problem, function, error);
     if (!status && resolved.operation != TESS_ATTENTION)
         status = error_set(error, TESS_UNSUPPORTED, function, "problem",
                            "problem: the backward does not read lists from an image: use "
@@ -31,11 +53,6 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = error_set(error, TESS_UNSUPPORTED, function, "problem",
                            "problem: the staged pipeline does not read lists from an image: use "
                            "TESS_FUSED, or tess_plan_create");
-    if (!status && is_slice(&resolved))
-        status =
-            error_set(error, TESS_UNSUPPORTED, function, "problem",
-                      "problem: positions of a reserved plan follow today's lengths: query_offset, "
-                      "key_offset, whole_n_q, whole_n_kv and key_positions must be 0");
     if (!status)
         status = check_device_pattern(&shape, pattern, &resolved, function, error);
     if (!status)

@@ -54,20 +54,24 @@ static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, co
 }
 
 /* Plans and runs the pipeline of lower predicted cost, among those that have kernels for the problem
- * and find memory: the staged one needs room for its scores. */
+ * and its tensors, and find memory: the staged one needs room for its scores. */
 static tess_status cheaper_run(tess_problem *problem, const tess_pattern *pattern,
                                const tess_target *target, tess_arguments *arguments,
                                const char *function, tess_error *error) {
     tess_plan *fused = NULL, *staged = NULL;
     tess_status status = tess_plan_create(&fused, problem, pattern, target, error);
-    if (status == TESS_UNSUPPORTED ||
-        (!status && plan_staged_seconds(fused, pattern) < fused->predicted_seconds)) {
+    const int fused_first =
+        !status && !(plan_staged_seconds(fused, pattern) < fused->predicted_seconds);
+    if (fused_first)
+        status = plan_run(fused, arguments, function, error);
+    if (status == TESS_UNSUPPORTED || (!status && !fused_first)) {
         problem->pipeline = TESS_STAGED;
         status = tess_plan_create(&staged, problem, pattern, target, error);
         if (!status)
             status = plan_run(staged, arguments, function, error);
     }
-    if (fused && (!staged || status == TESS_OUT_OF_MEMORY))
+    if (fused && !fused_first &&
+        (!staged || status == TESS_OUT_OF_MEMORY || status == TESS_UNSUPPORTED))
         status = plan_run(fused, arguments, function, error);
     tess_plan_free(staged);
     tess_plan_free(fused);

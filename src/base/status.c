@@ -166,6 +166,22 @@ tess_status error_pass(tess_error *error, const tess_error *from, const char *fu
     return from->status;
 }
 
+const char *words_range(struct words *words, int64_t from, int64_t to) {
+    const int used = snprintf(words->text, sizeof words->text, "%lld", (long long)from);
+    if (to != from)
+        snprintf(words->text + used, sizeof words->text - (size_t)used, " ... %lld", (long long)to);
+    return words->text;
+}
+
+const char *words_choice(struct words *words, const int64_t *number, int n) {
+    int used = snprintf(words->text, sizeof words->text, "%lld", (long long)number[0]);
+    for (int i = 1; i < n; i++)
+        if (number[i] != number[i - 1])
+            used += snprintf(words->text + used, sizeof words->text - (size_t)used, "%s%lld",
+                             number[i] == number[n - 1] ? " or " : ", ", (long long)number[i]);
+    return words->text;
+}
+
 /* A struct_size this far past any version's is a struct that nobody initialised. */
 #define STRUCT_SIZE_LIMIT 4096
 

@@ -32,6 +32,17 @@ tess_status error_set_memory(tess_error *error, const char *function, size_t byt
 tess_status error_pass(tess_error *error, const tess_error *from, const char *function,
                        const char *argument);
 
+/* Room for words of a message. */
+struct words {
+    char text[96];
+};
+
+/* The numbers from ... to: "0 ... 7", or "0" where there is one. */
+const char *words_range(struct words *words, int64_t from, int64_t to);
+
+/* Ascending numbers, each once: "1, 2 or 8". */
+const char *words_choice(struct words *words, const int64_t *number, int n);
+
 /* Sizes in version 0.1 of the structs that have grown since. */
 #define SHAPE_FIRST_SIZE offsetof(tess_pattern_shape, threads)
 #define LISTS_FIRST_SIZE offsetof(tess_lists, threads)

@@ -12,7 +12,7 @@
  * A row mask is `words` 64-bit words; bit r % 64 of word r / 64 is row r of the tile. Masks are
  * never all zero: a key that no row lists is in no run. Bits of rows past the tile's end are clear.
  * Keys that all rows list may stand in masked runs too, where a full run would be short.
- * Plain arrays, so that a planner on the device can fill them one day.
+ * Arrays are plain: fills write ones of the same form on the device (docs/design/device_lists.md).
  */
 #ifndef TESSERA_LISTS_H
 #define TESSERA_LISTS_H

@@ -145,10 +145,11 @@ static tess_status check_indices(const struct padded_lists *l, const struct bcsr
         return TESS_OK;
     int64_t list = row / m->rows, position = wrong_entry(l, row, m->cols);
     int32_t index = l->indices[row * l->capacity + position];
+    struct words words;
     return error_set_list(error, index < 0 ? TESS_FAULT_NEGATIVE : TESS_FAULT_OUT_OF_RANGE,
                           function, "indices", list / m->heads, list % m->heads, row % m->rows,
-                          position, "index %d is not -1 (padding) or 0 ... %lld", index,
-                          (long long)m->cols - 1);
+                          position, "index %d is not -1 (padding) or %s", index,
+                          words_range(&words, 0, m->cols - 1));
 }
 
 /* `capacity` is what the function calls it. */

@@ -432,8 +432,9 @@ tess_status build_sizes(struct bcsr *m, const tess_pattern_shape *shape, const c
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > INT32_MAX)
             return error_set(error, TESS_INVALID_ARGUMENT, function, argument,
-                             "%s is %lld, but must be 1 ... 2147483647", sizes[i].name,
-                             (long long)sizes[i].value);
+                             "%s is %lld, but must be 1 ... 2147483647%s", sizes[i].name,
+                             (long long)sizes[i].value,
+                             sizes[i].value ? "" : ": set it, or leave out what has no queries");
     m->rows = (m->n_q + m->block_q - 1) / m->block_q;
     m->cols = (m->n_kv + m->block_kv - 1) / m->block_kv;
     int64_t rows;

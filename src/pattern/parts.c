@@ -96,16 +96,17 @@ tess_status tess_pattern_select(tess_pattern **pattern, const tess_pattern *a, i
         int64_t begin, end, n;
     } ranges[] = {{"query_begin", "query_end", query_begin, query_end, from->n_q},
                   {"key_begin", "key_end", key_begin, key_end, from->n_kv}};
+    struct words words;
     for (int i = 0; i < 2; i++) {
         if (ranges[i].begin < 0 || ranges[i].begin >= ranges[i].n)
             return error_set(error, TESS_INVALID_ARGUMENT, function, ranges[i].name,
-                             "%s is %lld, but the pattern has 0 ... %lld", ranges[i].name,
-                             (long long)ranges[i].begin, (long long)ranges[i].n - 1);
+                             "%s is %lld, but the pattern has %s", ranges[i].name,
+                             (long long)ranges[i].begin, words_range(&words, 0, ranges[i].n - 1));
         if (ranges[i].end <= ranges[i].begin || ranges[i].end > ranges[i].n)
             return error_set(error, TESS_INVALID_ARGUMENT, function, ranges[i].end_name,
-                             "%s is %lld, but must be %lld ... %lld", ranges[i].end_name,
-                             (long long)ranges[i].end, (long long)ranges[i].begin + 1,
-                             (long long)ranges[i].n);
+                             "%s is %lld, but must be %s", ranges[i].end_name,
+                             (long long)ranges[i].end,
+                             words_range(&words, ranges[i].begin + 1, ranges[i].n));
     }
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = query_end - query_begin, shape.n_kv = key_end - key_begin;

@@ -158,11 +158,12 @@ tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch, int64_t
     } places[] = {{"batch", batch, m->batch == 1 ? INT64_MAX : m->batch - 1},
                   {"head", head, m->heads == 1 ? INT64_MAX : m->heads - 1},
                   {"query", query, m->n_q - 1}};
+    struct words words;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (places[i].value < 0 || places[i].value > places[i].last)
             return error_set(error, TESS_INVALID_ARGUMENT, function, places[i].name,
-                             "%s is %lld, but the pattern has 0 ... %lld", places[i].name,
-                             (long long)places[i].value, (long long)places[i].last);
+                             "%s is %lld, but the pattern has %s", places[i].name,
+                             (long long)places[i].value, words_range(&words, 0, places[i].last));
     struct tile_walk w;
     struct tile t;
     int64_t n = 0, r = query % m->block_q;

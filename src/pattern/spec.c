@@ -201,6 +201,17 @@ static int64_t check_numbers(struct parser *p, const struct term *term, int64_t 
     return 0;
 }
 
+/* No number stands at the place; elsewhere -1 is a window's side without limit. */
+static int64_t fail_number(struct parser *p) {
+    if (strncmp(p->spec + p->at, "-1", 2) == 0 && !is_digit(p->spec[p->at + 2]))
+        return spec_fail(
+            p, p->at,
+            "expected a number that is not negative, not -1: no limit is written %lld, "
+            "all keys there are, and window(-1,0) causal",
+            (long long)p->sizes->n_kv);
+    return fail_expected(p, "a number that is not negative");
+}
+
 /* numbers, and what closes them: ')', or ';' where a spec follows */
 static int64_t parse_numbers(struct parser *p, char close) {
     do {
@@ -213,7 +224,7 @@ static int64_t parse_numbers(struct parser *p, char close) {
         int64_t start = p->at;
         if (take_number(p, &p->numbers[p->n_numbers])) {
             p->at = start;
-            return fail_expected(p, "a number that is not negative");
+            return fail_number(p);
         }
         p->n_numbers++;
     } while (take(p, ','));
@@ -232,10 +243,9 @@ static int64_t fail_name(struct parser *p, int64_t start) {
     p->at = start;
     if (!n)
         return fail_expected(p, "a term such as causal or window(256,256)");
-    const struct term *near = term_near(name, n);
+    const char *near = term_near(name, n);
     if (near)
-        return spec_fail(p, start, "no term is named '%.*s': is %s meant?", n, name,
-                         near->signature);
+        return spec_fail(p, start, "no term is named '%.*s': is %s meant?", n, name, near);
     term_names(names, sizeof names);
     return spec_fail(p, start, "no term is named '%.*s%s'; there are %s", n < 24 ? n : 24, name,
                      n > 24 ? "..." : "", names);

@@ -41,8 +41,8 @@ struct term {
 
 /* NULL when there is no such term. */
 const struct term *term_find(const char *name, int64_t length);
-/* The term that was meant by a name that is none; NULL when no name is near. */
-const struct term *term_near(const char *name, int64_t length);
+/* How what was meant by a name that is no term's is written; NULL when no name is near. */
+const char *term_near(const char *name, int64_t length);
 /* The names of all terms, joined by commas, as far as there is room. */
 void term_names(char *text, size_t size);
 

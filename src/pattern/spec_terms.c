@@ -276,42 +276,104 @@ const struct term *term_find(const char *name, int64_t length) {
     return NULL;
 }
 
-enum { NEAR_LENGTH = 24 }; /* longer names are near to none */
+/* What other libraries and papers call patterns, as letters alone, and how these are written in terms. */
+static const struct {
+    const char *name, *written;
+} elsewhere[] = {
+    {"all", "dense"},
+    {"full", "dense"},
+    {"bidirectional", "dense"},
+    {"tril", "causal"},
+    {"lower", "causal"},
+    {"anticausal", "window(0,n)"},
+    {"future", "window(0,n)"},
+    {"triu", "window(0,n)"},
+    {"upper", "window(0,n)"},
+    {"local", "window(left,right)"},
+    {"band", "window(left,right)"},
+    {"banded", "window(left,right)"},
+    {"sliding", "window(left,right)"},
+    {"slidingwindow", "window(left,right)"},
+    {"localwindow", "window(left,right)"},
+    {"swa", "window(left,0)"},
+    {"causalwindow", "window(left,0)"},
+    {"localcausal", "window(left,0)"},
+    {"dilatedwindow", "dilated(w,step)"},
+    {"block", "blockdiag(w)"},
+    {"chunk", "blockdiag(w)"},
+    {"chunked", "blockdiag(w)"},
+    {"blocklocal", "blockdiag(w)"},
+    {"blockdiagonal", "blockdiag(w)"},
+    {"blockcausal", "blockdiag(w)&causal"},
+    {"chunkcausal", "blockdiag(w)&causal"},
+    {"chunkedcausal", "blockdiag(w)&causal"},
+    {"causalchunked", "blockdiag(w)&causal"},
+    {"document", "segments(n1,n2,...)"},
+    {"documents", "segments(n1,n2,...)"},
+    {"documentmask", "segments(n1,n2,...)"},
+    {"docs", "segments(n1,n2,...)"},
+    {"packed", "segments(n1,n2,...)"},
+    {"varlen", "segments(n1,n2,...)"},
+    {"prefix", "causal+segments(n)"},
+    {"prefixlm", "causal+segments(n)"},
+    {"sink", "window(left,0)+global(n)&causal"},
+    {"sinks", "window(left,0)+global(n)&causal"},
+    {"attentionsink", "window(left,0)+global(n)&causal"},
+    {"streaming", "window(left,0)+global(n)&causal"},
+    {"streamingllm", "window(left,0)+global(n)&causal"},
+};
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+enum { NEAR_LENGTH = 24 }; /* letters of the longest name that is compared */
+
+/* The letters of a name, small ones, and their number; 0 for too many. */
+static int64_t letters(char text[NEAR_LENGTH], const char *name, int64_t length) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < length; i++) {
+        if (name[i] == '_')
+            continue;
+        if (n == NEAR_LENGTH)
+            return 0;
+        text[n++] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] - 'A' + 'a') : name[i];
+    }
+    return n;
 }
 
-/* How many letters must be put in, taken out or changed to make one name of the other. */
-static int64_t distance(const char *name, int64_t length, const char *other) {
-    int64_t row[NEAR_LENGTH + 1], n = (int64_t)strlen(other);
-    for (int64_t k = 0; k <= n; k++)
-        row[k] = k;
-    for (int64_t i = 1; i <= length; i++) {
-        int64_t diagonal = row[0]++;
-        for (int64_t k = 1; k <= n; k++) {
-            int64_t changed = diagonal + (lower(name[i - 1]) != other[k - 1]);
-            diagonal = row[k];
-            row[k] = min_i64(changed, min_i64(row[k], row[k - 1]) + 1);
+/* How many letters must be put in, taken out, changed or swapped with the next to make b of a. */
+static int64_t distance(const char *a, int64_t n_a, const char *b, int64_t n_b) {
+    int64_t row[3][NEAR_LENGTH + 1]; /* of the last letters of a */
+    for (int64_t k = 0; k <= n_b; k++)
+        row[0][k] = k;
+    for (int64_t i = 1; i <= n_a; i++) {
+        int64_t *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = i;
+        for (int64_t k = 1; k <= n_b; k++) {
+            now[k] =
+                min_i64(last[k - 1] + (a[i - 1] != b[k - 1]), min_i64(last[k], now[k - 1]) + 1);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                now[k] = min_i64(now[k], before[k - 2] + 1);
         }
     }
-    return row[n];
+    return row[n_a % 3][n_b];
 }
 
-/* Near are the name with one letter in three wrong, and a name within the other, as in
- * sliding_window. */
-const struct term *term_near(const char *name, int64_t length) {
-    const struct term *nearest = NULL;
+/* A letter in five may be wrong, two at most. */
+static int64_t distance_most(int64_t length) {
+    return min_i64(length / 5, 2);
+}
+
+const char *term_near(const char *name, int64_t length) {
+    enum { WORDS = sizeof elsewhere / sizeof *elsewhere };
+    char asked[NEAR_LENGTH], known[NEAR_LENGTH];
+    const int64_t n = letters(asked, name, length);
+    const char *nearest = NULL;
     int64_t least = NEAR_LENGTH;
-    if (length < 3 || length > NEAR_LENGTH)
-        return NULL;
-    for (size_t i = 0; i < TERMS; i++) {
-        int64_t own = (int64_t)strlen(terms[i].name), shorter = min_i64(own, length);
-        int64_t far = distance(name, length, terms[i].name);
-        int within = far == max_i64(own, length) - shorter && shorter >= 4;
-        if (far < least && (within || 3 * far <= max_i64(own, length))) {
+    for (size_t i = 0; n && i < TERMS + WORDS; i++) {
+        const char *other = i < TERMS ? terms[i].name : elsewhere[i - TERMS].name;
+        const int64_t m = letters(known, other, (int64_t)strlen(other));
+        const int64_t far = distance(asked, n, known, m);
+        if (far < least && far <= distance_most(m)) {
             least = far;
-            nearest = &terms[i];
+            nearest = i < TERMS ? terms[i].signature : elsewhere[i - TERMS].written;
         }
     }
     return nearest;

@@ -90,9 +90,11 @@ static tess_status check_columns(const tess_lists *l, const struct bcsr *m, int6
         if (fault == TESS_FAULT_NONE)
             continue;
         int64_t batch = list / m->heads, head = list % m->heads, i = e - ptr[0];
+        struct words words;
         if (fault == TESS_FAULT_NEGATIVE || fault == TESS_FAULT_OUT_OF_RANGE)
             return error_set_list(error, fault, from_lists, "col_idx", batch, head, row, i,
-                                  "block column %d is not 0 ... %lld", col, (long long)m->cols - 1);
+                                  "block column %d is not %s", col,
+                                  words_range(&words, 0, m->cols - 1));
         return error_set_list(error, fault, from_lists, "col_idx", batch, head, row, i,
                               "block column %d %s (%d)", col, ordinal_rule(fault), last);
     }
@@ -144,10 +146,12 @@ static tess_status check_entries(const int64_t *entry, int64_t n, int64_t n_tile
             fault = TESS_FAULT_DUPLICATE;
         if (fault == TESS_FAULT_NONE)
             continue;
+        struct words words;
         if (fault == TESS_FAULT_NEGATIVE || fault == TESS_FAULT_OUT_OF_RANGE)
             return error_set_list(error, fault, from_lists, name, -1, -1, -1, i,
-                                  "tile %lld is not 0 ... %lld", (long long)entry[i],
-                                  (long long)n_tiles - 1);
+                                  "tile %lld is not %s", (long long)entry[i],
+                                  n_tiles ? words_range(&words, 0, n_tiles - 1)
+                                          : "there: n_tiles is 0");
         return error_set_list(error, fault, from_lists, name, -1, -1, -1, i, "tile %lld %s (%lld)",
                               (long long)entry[i], ordinal_rule(fault), (long long)entry[i - 1]);
     }

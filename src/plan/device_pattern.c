@@ -1,4 +1,5 @@
 /* Rejecting device patterns: what is declared of them, never what their lists say. */
+#include "plan/problem.h"
 #include "plan/reserve.h"
 
 #include "base/status.h"
@@ -84,16 +85,7 @@ static tess_status sizes_check(const tess_device_pattern *p, const struct proble
                          "pattern is for %lld x %lld, the problem has %lld queries and %lld keys",
                          (long long)p->n_q, (long long)p->n_kv, (long long)problem->n_q,
                          (long long)problem->n_kv);
-    if (p->batch != 1 && p->batch != problem->batch)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern has lists for %lld batches, should have 1 or %lld",
-                         (long long)p->batch, (long long)problem->batch);
-    if (p->heads != 1 && p->heads != problem->heads_kv && p->heads != problem->heads_q)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern has lists for %lld heads, should have 1, %lld or %lld",
-                         (long long)p->heads, (long long)problem->heads_kv,
-                         (long long)problem->heads_q);
-    return TESS_OK;
+    return check_lists(p->batch, p->heads, problem, function, error);
 }
 
 /* The capacity where none is given: the most that can be. */

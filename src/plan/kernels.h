@@ -133,7 +133,7 @@ struct query_stats {
  * A kernel of a device walks this: `lists` of the arguments has its arrays there too (but tile_row,
  * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
  * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
- * the header is not of this plan (fill_is_of), it writes nothing.
+ * the header is not of this plan (fill_is_of), it makes o and lse NaN.
  */
 struct filled_image {
     const struct fill_header *header; /* fill_rules.h: items, combines and slots of today */
@@ -195,6 +195,7 @@ struct kernel_args {
     double seconds;               /* predicted of the whole run; CPU: of one thread */
     void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
     const void *image;            /* CUDA: the pass's part, which image_upload has filled */
+    const void *header; /* CUDA: of the part, made with the plan; uploads copy it from there */
     tess_stream stream;
     const struct filled_image *filled; /* of a reserved plan; else NULL */
 };
@@ -274,6 +275,10 @@ struct kernel {
     /* Bytes of workspace: exact; SIZE_MAX when they do not fit. scores are not part of it. Only
      * what the plan knows is set in the arguments. */
     size_t (*workspace)(const struct kernel_args *args);
+    /* NULL if a run takes these tensors, else why not, in words: strides that it cannot address, say. All
+     * passes are asked before the first is launched, so that a refused run has written nothing. NULL: it
+     * takes all. */
+    const char *(*refuses_run)(const struct kernel_args *args);
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
@@ -306,6 +311,8 @@ struct merge_args {
     tess_stream stream;
 };
 
+#define IMAGE_HEADER_MOST 512 /* bytes */
+
 struct backend {
     const char *name;
     const struct kernel
@@ -324,8 +331,10 @@ struct backend {
     double (*unevenness)(const struct prepared *prepared);
     /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and
      * filling it from what the plan knows (the arguments hold no tensors). NULL where kernels read
-     * the plan itself. */
+     * the plan itself. Its header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy to
+     * the device may read it after the call that began it. */
     size_t (*image_size)(const struct kernel_args *args);
+    void (*image_header)(const struct kernel_args *args, void *header);
     tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
     /* What tess_plan_print says of a pass beside its kernel's name, as snprintf writes it: what else is
      * launched, and how. 0: nothing. NULL: nothing ever. */

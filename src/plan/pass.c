@@ -1,6 +1,8 @@
 /* Which passes a plan has, by operation and pipeline, and what each of them is handed. */
 #include "plan/plan.h"
 
+#include "base/status.h"
+
 /* What a pass has of the problem's scale and modifiers. */
 enum keeps { ALL, NO_MODIFIERS, NO_SCALE /* and no modifiers */ };
 
@@ -129,10 +131,19 @@ struct kernel_args pass_args(const struct kernel_args *run, const struct pass *p
     args.strips = pass->joint ? &pass->work->strips : NULL;
     args.tile_heads = pass->work->tile_heads;
     args.image = run->image ? (const char *)run->image + pass->image_at : NULL;
+    args.header = pass->header;
     args.q = view_at(run, pass->operands.q);
     args.k = view_at(run, pass->operands.k);
     args.v = view_at(run, pass->operands.v);
     args.o = view_at(run, pass->operands.o);
     args.scores = pass->operands.scores == ARG(gradients) ? run->gradients : run->scores;
     return args;
+}
+
+tess_status kernel_ask(const struct kernel_args *args, tess_error *error) {
+    const struct kernel *kernel = args->kernel;
+    const char *why = kernel->refuses_run ? kernel->refuses_run(args) : NULL;
+    return why ? error_set(error, TESS_UNSUPPORTED, args->function, NULL,
+                           "kernel %s: %s: the problem can name another kernel", kernel->name, why)
+               : TESS_OK;
 }

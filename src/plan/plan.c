@@ -49,6 +49,8 @@ static int images_place(tess_plan *plan) {
         if (pass->image == SIZE_MAX ||
             __builtin_add_overflow(plan->image, pass->image, &plan->image))
             return -1;
+        if (plan->backend->image_header)
+            plan->backend->image_header(&args, pass->header);
     }
     return 0;
 }

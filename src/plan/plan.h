@@ -42,7 +42,8 @@ struct pass {
     int joint;              /* over keys: it writes dQ as well */
     size_t workspace;       /* bytes that the kernel needs while it runs */
     size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
-    double seconds;         /* predicted */
+    uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* of what it fills */
+    double seconds;                                        /* predicted */
 };
 
 struct reserved; /* reserve.h */
@@ -97,6 +98,9 @@ struct kernel_args plan_args(const tess_plan *plan);
 
 /* The arguments of a pass, from those of the run. */
 struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
+
+/* UNSUPPORTED where the kernel of these arguments refuses their tensors. Nothing is launched. */
+tess_status kernel_ask(const struct kernel_args *args, tess_error *error);
 
 /* Chooses the form of a plan that has kernels: where five products pay, dQ joins the pass over keys,
  * whose lists and strips are made (joint.c). m: the pattern's tiles; transposed: likewise, or NULL. */

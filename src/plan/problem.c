@@ -70,14 +70,17 @@ static const char *options_wrong(const tess_problem *p) {
  * most; else an error. */
 static tess_status slice_check(const char *what, int64_t offset, int64_t n, int64_t whole,
                                int64_t most, const char *function, tess_error *error) {
+    struct words words;
     if (whole < n || whole > most)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
                          "problem: the whole problem has %lld %s, not %lld ... %lld",
                          (long long)whole, what, (long long)n, (long long)most);
     if (offset < 0 || offset > whole - n)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
-                         "problem: the offset of its %s is %lld, not 0 ... %lld", what,
-                         (long long)offset, (long long)(whole - n));
+                         "problem: the offset of its %s is %lld, not %s: the whole problem has "
+                         "%lld, of which these are %lld",
+                         what, (long long)offset, words_range(&words, 0, whole - n),
+                         (long long)whole, (long long)n);
     return TESS_OK;
 }
 
@@ -183,8 +186,9 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
             return error_set(error, TESS_INVALID_ARGUMENT, function, "problem",
-                             "problem: %s is %lld, not in 1 ... %lld", sizes[i].name,
-                             (long long)sizes[i].value, (long long)sizes[i].most);
+                             "problem: %s is %lld, not in 1 ... %lld%s", sizes[i].name,
+                             (long long)sizes[i].value, (long long)sizes[i].most,
+                             sizes[i].value ? "" : ": set it, or leave the call out");
     p.whole_heads_q = p.whole_heads_q ? p.whole_heads_q : p.heads_q;
     p.whole_n_q = p.whole_n_q ? p.whole_n_q : p.n_q;
     p.whole_n_kv = p.whole_n_kv ? p.whole_n_kv : p.n_kv;
@@ -235,8 +239,9 @@ tess_status check_size(const char *name, int which, int64_t value, int64_t most,
                        const char *function, tess_error *error) {
     if (value >= 1 && value <= most)
         return TESS_OK;
-    return error_set(error, TESS_INVALID_ARGUMENT, function, name, "%s has %lld %s, not 1 ... %lld",
-                     name, (long long)value, size_names[which], (long long)most);
+    return error_set(error, TESS_INVALID_ARGUMENT, function, name,
+                     "%s has %lld %s, not 1 ... %lld%s", name, (long long)value, size_names[which],
+                     (long long)most, value ? "" : ": of nothing leave the call out");
 }
 
 const char *check_given(tess_tensor *out, const tess_tensor *given) {
@@ -366,6 +371,24 @@ tess_status check_backend(const struct backend **out, tess_backend backend, cons
                      "%s is not TESS_CPU or TESS_CUDA", argument);
 }
 
+tess_status check_lists(int64_t batch, int64_t heads, const struct problem *problem,
+                        const char *function, tess_error *error) {
+    const struct {
+        const char *what;
+        int64_t n, fits[3]; /* ascending */
+    } counts[] = {{"batches", batch, {1, problem->batch, problem->batch}},
+                  {"heads", heads, {1, problem->heads_kv, problem->heads_q}}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const int64_t n = counts[i].n, *fits = counts[i].fits;
+        struct words words;
+        if (n != fits[0] && n != fits[1] && n != fits[2])
+            return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
+                             "pattern has lists for %lld %s, should have %s", (long long)n,
+                             counts[i].what, words_choice(&words, fits, 3));
+    }
+    return TESS_OK;
+}
+
 tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,
                           const char *function, tess_error *error) {
     if (!pattern)
@@ -373,17 +396,11 @@ tess_status check_pattern(const tess_pattern *pattern, const struct problem *pro
     const struct bcsr *m = &pattern->lists;
     if (m->n_q != problem->n_q || m->n_kv != problem->n_kv)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern is for %lld x %lld, the tensors are %lld queries and %lld keys",
+                         "pattern is for %lld x %lld, the tensors are %lld queries and %lld keys%s",
                          (long long)m->n_q, (long long)m->n_kv, (long long)problem->n_q,
-                         (long long)problem->n_kv);
-    if (m->batch != 1 && m->batch != problem->batch)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern has lists for %lld batches, should have 1 or %lld",
-                         (long long)m->batch, (long long)problem->batch);
-    if (m->heads != 1 && m->heads != problem->heads_kv && m->heads != problem->heads_q)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "pattern",
-                         "pattern has lists for %lld heads, should have 1, %lld or %lld",
-                         (long long)m->heads, (long long)problem->heads_kv,
-                         (long long)problem->heads_q);
-    return TESS_OK;
+                         (long long)problem->n_kv,
+                         m->n_q == 1 && m->n_kv == problem->n_kv
+                             ? ": a row for all queries, as of key padding, is to be repeated"
+                             : "");
+    return check_lists(m->batch, m->heads, problem, function, error);
 }

@@ -45,6 +45,10 @@ tess_status check_target(tess_target *out, const tess_target *given, const char 
 tess_status check_backend(const struct backend **out, tess_backend backend, const char *function,
                           const char *argument, tess_error *error);
 
+/* Whether a problem takes lists for so many batches and heads; else an error. */
+tess_status check_lists(int64_t batch, int64_t heads, const struct problem *problem,
+                        const char *function, tess_error *error);
+
 /* The sizes of a pattern against those of a problem. */
 tess_status check_pattern(const tess_pattern *pattern, const struct problem *problem,
                           const char *function, tess_error *error);

@@ -256,7 +256,8 @@ tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, te
     const struct lists lists = fill_view(&plan->reserved->shape, &image.arrays, NULL);
     args.lists = &lists;
     args.schedule = NULL;
-    return args.kernel->run(&args, error);
+    const tess_status status = kernel_ask(&args, error);
+    return status ? status : args.kernel->run(&args, error);
 }
 
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report) {

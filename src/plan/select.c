@@ -96,10 +96,17 @@ static tess_type easiest_type(const struct kernel *kernel, tess_type stored, tes
     return type_is_8bit(stored) ? TESS_F16 : stored;
 }
 
-int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
+/* How far a kernel is from a problem that it refuses. */
+enum distance { OTHER_OPTIONS, OTHER_DIMS, OTHER_KERNEL };
+
+/* Dims of heads that every kernel takes. */
+#define EASIEST_DIMS 16
+
+static enum distance kernel_distance(const tess_plan *plan, const struct pass *pass,
+                                     const struct kernel *kernel) {
     struct problem easiest = pass->problem;
     if (lists_refused(plan, kernel))
-        return 1;
+        return OTHER_KERNEL;
     easiest.alignment = 4096, easiest.scale = 1, easiest.tile_rows = 0;
     easiest.block_rows = (struct block_rows){0};
     easiest.caches =
@@ -107,16 +114,29 @@ int select_foreign(const tess_plan *plan, const struct pass *pass, const struct 
                         .v_type = easiest_type(kernel, pass->problem.caches.v_type, easiest.type),
                         .page_shift = CACHE_WHOLE};
     easiest.o_type = easiest.type, easiest.rope_dims = 0;
-    return kernel->refuses(kernel, &easiest, &plan->target) != NULL;
+    if (!kernel->refuses(kernel, &easiest, &plan->target))
+        return OTHER_OPTIONS;
+    easiest.d_qk = easiest.d_v = EASIEST_DIMS;
+    return kernel->refuses(kernel, &easiest, &plan->target) ? OTHER_KERNEL : OTHER_DIMS;
 }
 
+int select_foreign(const tess_plan *plan, const struct pass *pass, const struct kernel *kernel) {
+    return kernel_distance(plan, pass, kernel) != OTHER_OPTIONS;
+}
+
+/* Why no kernel of a stage computes a problem: the refusal of the nearest; of equally near ones, of the last. */
+struct refusal {
+    enum distance distance;
+    const char *why;
+};
+
 /* The first kernel of the stage that does not refuse problem and target. The target need not be this
- * machine. *reason is why the last kernel refuses that is not foreign; of foreign ones alone, the last. */
+ * machine. */
 static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass *pass,
-                                        const struct kernel *forced, const char **reason) {
-    int own = 0;
-    *reason = pass->problem.operation == TESS_ATTENTION ? "this backend has no kernel for it"
-                                                        : "this backend has no backward";
+                                        const struct kernel *forced, struct refusal *refusal) {
+    *refusal = (struct refusal){OTHER_KERNEL, pass->problem.operation == TESS_ATTENTION
+                                                  ? "this backend has no kernel for it"
+                                                  : "this backend has no backward"};
     for (int64_t k = 0; k < plan->backend->n_kernels; k++) {
         const struct kernel *kernel = &plan->backend->kernels[k];
         if (kernel->stage != pass->stage ||
@@ -126,12 +146,21 @@ static const struct kernel *kernel_pick(const tess_plan *plan, const struct pass
         const char *why = select_refuses(plan, pass, kernel);
         if (!why)
             return kernel;
-        const int foreign = select_foreign(plan, pass, kernel);
-        if (!own || !foreign)
-            *reason = why;
-        own |= !foreign;
+        const enum distance distance = kernel_distance(plan, pass, kernel);
+        if (distance <= refusal->distance)
+            *refusal = (struct refusal){distance, why};
     }
     return NULL;
+}
+
+/* What takes the head sizes that no kernel of a pass does, for the end of a message. */
+static const char *way_out(const tess_plan *plan, enum distance distance) {
+    const struct problem *p = &plan->problem;
+    if (distance != OTHER_DIMS || !caches_plain(p) || p->rope_dims || p->o_type != p->type)
+        return "";
+    return plan->reserved              ? "; tess_plan_create takes any dims"
+           : p->pipeline == TESS_FUSED ? "; TESS_STAGED takes any dims"
+                                       : "";
 }
 
 static int kernel_has_height(const struct kernel *kernel, int32_t rows) {
@@ -174,13 +203,14 @@ tess_status select_kernels(tess_plan *plan, const char *name, tess_error *error)
                          plan->backend->name, name);
     int used = !forced;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
-        const char *reason;
+        struct refusal refusal;
         used |= forced && forced->stage == pass->stage;
-        pass->kernel = kernel_pick(plan, pass, forced, &reason);
+        pass->kernel = kernel_pick(plan, pass, forced, &refusal);
         if (!pass->kernel)
             return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                             "no %s kernel of the %s backend computes this: %s",
-                             tess_stage_name(pass->stage), plan->backend->name, reason);
+                             "no %s kernel of the %s backend computes this: %s%s",
+                             tess_stage_name(pass->stage), plan->backend->name, refusal.why,
+                             forced ? "" : way_out(plan, refusal.distance));
     }
     if (!used)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",

@@ -120,6 +120,7 @@ static void write_patterns(void) {
     write_npy("mask4.npy", (struct tensor){ELEMENT_BOOL, 4, {B, H, N, N}, 0, mask});
     write_npy("mask-u8.npy", (struct tensor){ELEMENT_U8, 2, {N, N}, 0, mask});
     write_npy("mask-short.npy", (struct tensor){ELEMENT_BOOL, 2, {N, N - 1}, 0, mask});
+    write_npy("mask-padding.npy", (struct tensor){ELEMENT_BOOL, 4, {B, 1, 1, N}, 0, mask});
     write_npy("mask-heads.npy", (struct tensor){ELEMENT_BOOL, 3, {3, N, N}, 0, mask});
     write_npy("topk2.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     write_npy("topk3.npy", (struct tensor){ELEMENT_I32, 3, {H, N, K}, 0, topk});

@@ -219,6 +219,57 @@ static void cuda_block_lists_go_to_the_forward(void **state) {
     }
 }
 
+/* Where no kernel computes a problem, the reason told is of the kernel nearest to it: of its type first, then of
+ * its head sizes; and what takes other head sizes is named. */
+static void cuda_refusals_are_of_the_nearest_kernel(void **state) {
+    (void)state;
+    cuda_table_needed();
+    static const char *const multiples = "d_qk, d_v and rope_dims have to be multiples of 8";
+    static const char *const create = "; tess_plan_create takes any dims";
+    static const char *const staged = "; TESS_STAGED takes any dims";
+    static const struct {
+        tess_type type, stored; /* stored: of K and V, TESS_F32: as q */
+        int64_t d, d_v;
+        int32_t architecture, reserved;
+        const char *const *way; /* NULL: none is named */
+        const char *says;
+    } cases[] = {
+        {TESS_BF16, 0, 36, 36, 90, 1, &create, NULL},
+        {TESS_F16, 0, 36, 36, 80, 1, &create, NULL},
+        {TESS_F16, TESS_E4M3, 36, 36, 80, 1, NULL, NULL},
+        {TESS_BF16, 0, 576, 576, 90, 1, &create, "its values have at most 512 dims"},
+        {TESS_F16, 0, 64, 520, 80, 1, &create, "its values have at most 512 dims"},
+        {TESS_BF16, 0, 640, 64, 100, 1, &create, "its heads have at most 576 dims"},
+        {TESS_F32, TESS_F16, 640, 640, 90, 1, NULL, "its heads have at most 576 dims"},
+        {TESS_F32, 0, 64, 64, 90, 1, NULL, "it reads keys and values of bf16 or 8 bits"},
+        {TESS_BF16, 0, 1100, 64, 90, 0, &staged, "its heads have at most 1024 dims"},
+        {TESS_F16, 0, 64, 1100, 80, 0, &staged, "its values have at most 1024 dims"},
+        {TESS_F32, 0, 1100, 1100, 80, 0, &staged, "its heads have at most 1024 dims"},
+    };
+    tess_pattern *pattern = pattern_make("dense", 64, 64, 1, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(cases[i].architecture, 232448);
+        tess_problem problem = problem_make(64);
+        tess_device_pattern lists = tess_device_pattern_init();
+        tess_error error = tess_error_init();
+        tess_plan *plan;
+        problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v, problem.type = cases[i].type;
+        problem.k_type = problem.v_type = cases[i].stored;
+        lists.n_q = lists.n_kv = 64, lists.block_q = lists.block_kv = 1, lists.capacity = 8;
+        assert_int_equal(TESS_UNSUPPORTED,
+                         cases[i].reserved
+                             ? tess_plan_reserve(&plan, &problem, &lists, &target, &error)
+                             : tess_plan_create(&plan, &problem, pattern, &target, &error));
+        const char *says = cases[i].says ? cases[i].says : multiples;
+        const char *way = strstr(error.message, " any dims"),
+                   *wanted = cases[i].way ? *cases[i].way : NULL;
+        if (!strstr(error.message, says) || !way != !wanted ||
+            (wanted && !strstr(error.message, wanted)))
+            fail_msg("case %zu: '%s' does not say '%s'", i, error.message, says);
+    }
+    tess_pattern_free(pattern);
+}
+
 /* 8 bits, q and o of f32, and second views are decode's. */
 static void cuda_blocks_refuse_by_name(void **state) {
     (void)state;
@@ -302,6 +353,7 @@ int main(void) {
         cmocka_unit_test(cuda_decode_kernels_are_weighed),
         cmocka_unit_test(cuda_decode_parts_are_short),
         cmocka_unit_test(cuda_block_lists_go_to_the_forward),
+        cmocka_unit_test(cuda_refusals_are_of_the_nearest_kernel),
         cmocka_unit_test(cuda_blocks_refuse_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -27,6 +27,25 @@ function within(some, all, n, i, depth, word, c) {
     return 1
 }
 function complain(at, words) { print page ":" at ": " words; failures++ }
+# The last commit that a text names, or the one that stood before it.
+function commit_last(text, before) {
+    while (match(text, /[Cc]ommit [0-9a-f]+/)) {
+        if (RLENGTH >= 14) before = substr(text, RSTART + 7, RLENGTH - 7)
+        text = substr(text, RSTART + RLENGTH)
+    }
+    return before
+}
+# Whether a row is of a commit. Published rows are others', and of none.
+function commit_is(r, commit) {
+    if (row_file[r] ~ /^published\//) return 1
+    return commit != "" && field[r, "commit"] ~ ("^" commit "[0-9a-f]*$")
+}
+function commit_differs(r, commit, its) {
+    its = field[r, "commit"]
+    if (its ~ /^[0-9a-f]+$/) its = substr(its, 1, 7)
+    return "the row is of " (its == "" ? "no commit" : "commit " its) ", the page names " \
+        (commit == "" ? "none" : commit)
+}
 
 # ---- the tables ----
 
@@ -80,6 +99,7 @@ function row_find(r, found, exact, n) {
 function column_value(column, unit, r, fits) {
     r = row_find()
     if (!r) return 0
+    if (!commit_is(r, item_commit)) { why = commit_differs(r, item_commit); return 0 }
     if (column == "keep") {
         if (unit == "%" && match(field[r, "case"], /random[a-z_]*\([0-9.]+/)) {
             r = substr(field[r, "case"], RSTART, RLENGTH)
@@ -136,8 +156,9 @@ function item_value(item, unit, at, n, words, over, under, command) {
     return column_value(words[n], unit)
 }
 # Numbers wait until the comment that says where they are from.
-function number_waits(number, unit, at) {
+function number_waits(number, unit, at, commit) {
     waiting[++n_waiting] = number
+    waiting_commit[n_waiting] = commit
     waiting_unit[n_waiting] = unit
     waiting_line[n_waiting] = at
 }
@@ -146,6 +167,7 @@ function origin_take(comment, at, n, items, i, value) {
     n = split(comment, items, / *; */)
     for (i = 1; i <= n && i <= n_waiting; i++) {
         why = ""
+        item_commit = waiting_commit[i]
         value = item_value(items[i], waiting_unit[i])
         told++
         if (why == "" && !rounded(value, waiting[i])) why = "the row says " value
@@ -160,7 +182,8 @@ function number_lacks(i) {
     complain(waiting_line[i], waiting[i] " " waiting_unit[i] ": no row is named for it")
 }
 # All numbers and comments of a paragraph, whose lines begin at line_at[1 ... n_lines].
-function prose(text, first, base, number, list, unit, n, words, w, comment, at, l, named) {
+function prose(text, first, whole, commit, base, number, list, unit, n, words, w, comment, at, l, named) {
+    whole = text
     base = 0
     number = "[0-9]+(,[0-9][0-9][0-9])*(\\.[0-9]+)?( \\([^()]*\\))?"
     list = number "((,? and | or | to |, |-|–|…)" number ")*" " ?(ms|times|TFLOP/s|%|×|x)"
@@ -190,6 +213,7 @@ function prose(text, first, base, number, list, unit, n, words, w, comment, at, 
         for (l = n_lines; l > 1 && line_at[l] > base + at; l--) ;
         base += at + n - 1
         text = substr(text, at + n)
+        commit = commit_last(substr(whole, 1, base), section_commit)
         w = unit
         match(unit, /(ms|times|TFLOP\/s|%|×|x)$/)
         w = substr(unit, 1, RSTART - 1)
@@ -198,10 +222,38 @@ function prose(text, first, base, number, list, unit, n, words, w, comment, at, 
         gsub(/ \([^()]*\)/, "", w)
         sub(/ $/, "", w)
         n = split(w, words, /,? and | or | to |, |-|–|…/)
-        for (w = 1 + (named && n > 1); w <= n; w++) number_waits(words[w], unit, first + l - 1)
+        for (w = 1 + (named && n > 1); w <= n; w++) number_waits(words[w], unit, first + l - 1, commit)
     }
     for (w = 1; w <= n_waiting; w++) number_lacks(w)
     n_waiting = 0
+    section_commit = commit_last(whole, section_commit)
+    commits_named = commits_named " " commit_all(whole)
+    pictures_check(whole, first)
+}
+# All commits that a text names, with blanks around.
+function commit_all(text, all) {
+    while (match(text, /[Cc]ommit [0-9a-f]+/)) {
+        if (RLENGTH >= 14) all = all " " substr(text, RSTART + 7, RLENGTH - 7)
+        text = substr(text, RSTART + RLENGTH)
+    }
+    return all
+}
+# Rows that a picture of results shows are of commits that its section names before it.
+function pictures_check(text, at, name, r, n, commits, i, is) {
+    while (match(text, /\(\.\.\/bench\/results\/[a-z0-9_]+\.png\)/)) {
+        name = substr(text, RSTART + 18, RLENGTH - 23)
+        text = substr(text, RSTART + RLENGTH)
+        n = split(commits_named, commits, " ")
+        is = 0
+        for (r = 1; r <= rows; r++) {
+            if (row_file[r] != name) continue
+            for (i = 1; i <= n && !commit_is(r, commits[i]); i++) ;
+            if (i > n) break
+            is = 1
+        }
+        if (r <= rows) complain(at, name ".png: " commit_differs(r, n ? commits[n] : ""))
+        else if (!is) complain(at, name ".png: no rows in results")
+    }
 }
 function paragraph_end() {
     if (paragraph != "") prose(paragraph, paragraph_line)
@@ -216,7 +268,7 @@ function paragraph_add(text) {
 
 # ---- tables ----
 
-function table_row(text, n, table, i, asked, shown, share, wanted, found, r) {
+function table_row(text, n, table, i, asked, shown, share, wanted, found, other, r) {
     n = split(text, table, / *\| */)
     if (table[2] !~ /^`/) { # a head, the line under it, or no case
         if (text !~ /---/ && text !~ /[0-9] ?(ms|times|TFLOP\/s|%|×)/)
@@ -239,25 +291,37 @@ function table_row(text, n, table, i, asked, shown, share, wanted, found, r) {
         sub(/ (ms|%)$/, "", shown)
         wanted = heads[i] in peers ? peers[heads[i]] : \
             heads[i] in levels ? levels[heads[i]] : heads[i]
-        found = 0
-        for (r = 1; r <= rows && !found; r++)
-            found = (caption_file == "" || row_file[r] == caption_file) && field[r, "ms"] != "" && \
+        found = other = 0
+        for (r = 1; r <= rows && !found; r++) {
+            if (!((caption_file == "" || row_file[r] == caption_file) && field[r, "ms"] != "" && \
                 (share ? field[r, "kernel"] : row_who[r]) == wanted && \
                 rounded(share ? 100 * field[r, "peak_share"] : field[r, "ms"], shown) && \
-                within(asked, field[r, "case"])
+                within(asked, field[r, "case"])))
+                continue
+            found = commit_is(r, section_commit)
+            if (!found) other = r
+        }
         told++
-        if (!found) complain(line, table[i] " of " wanted " for " asked)
+        if (!found) complain(line, table[i] " of " wanted " for " asked \
+            (other ? ": " commit_differs(other, section_commit) : ""))
+        for (r = 1; r <= n_shown; r++)
+            if (shown_who[r] == wanted && within(asked, shown_case[r]) && within(shown_case[r], asked))
+                complain(line, wanted " of " asked " stands twice")
+        shown_who[++n_shown] = wanted
+        shown_case[n_shown] = asked
     }
 }
 function page_read(text, fenced, in_table, before) {
     line = fenced = in_table = 0
-    caption_file = caption_case = ""
+    caption_file = caption_case = section_commit = commits_named = ""
+    n_shown = 0
     before = told
     while ((getline text < page) > 0) {
         line++
         if (text ~ /^ *```/) fenced = !fenced
         if (fenced || text ~ /^ *```/ || text ~ /^ *$/ || text ~ /^ *([-*#>]|[0-9]+\.) /) paragraph_end()
         if (fenced || text ~ /^ *```/) continue
+        if (text ~ /^#/) section_commit = commits_named = ""
         if (text !~ /^\|/ && in_table) caption_file = caption_case = ""
         in_table = text ~ /^\|/
         if (text ~ /^<!-- *table:/) {

@@ -19,6 +19,10 @@
 #     ITEM / ITEM            their quotient
 #     = SUM                  what the arithmetic comes to
 #     given X                % alone: what the text supposes, and no one measured
+# Rows are of the commit that the page names last before the number, as "commit 0123456", in the same section: from
+# one heading to the next. Rows behind a picture of results are of commits that its section names before it. A case
+# stands once on a page for each column.
+#
 # Numbers are compared as they are rounded. TABLES, default bench, is the folder with results and published.
 set -u
 cd "$(dirname "$0")/../.." || exit 2

@@ -18,23 +18,27 @@ fail() {
 }
 
 cat >"$work/results/a.csv" <<'END'
-case,pipeline,kernel,ms,tflops,speedup,peak_share
-"h=1,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,1.25,500.4,,0.812
-"h=1,n=64,pattern=random(0.1,1),seed=0",staged,x+y+z,4.75,100,,
-"h=1,n=64,pattern=random(0.1,1),seed=0",dense,cudnn_dense,2.5,250,2,
-"h=2,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,7,1,,
+case,pipeline,kernel,ms,tflops,speedup,peak_share,commit
+"h=1,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,1.25,500.4,,0.812,0123456789abcdef
+"h=1,n=64,pattern=random(0.1,1),seed=0",staged,x+y+z,4.75,100,,,0123456789abcdef
+"h=1,n=64,pattern=random(0.1,1),seed=0",dense,cudnn_dense,2.5,250,2,,0123456789abcdef
+"h=2,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,7,1,,,0123456789abcdef
+"h=4,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,9,1,,,fedcba9876543210
+"h=5,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,11,1,,,0123456789abcdef-dirty
+"h=6,n=64,pattern=random(0.1,1),seed=0",fused,cpu_attention_avx2,13,1,,,
 END
-cp "$work/results/a.csv" "$work/results/b.csv"
+sed '/"h=[456]/d' "$work/results/a.csv" >"$work/results/b.csv"
 cat >"$work/published/a.csv" <<'END'
 # theirs
 entry,case,kernel,field,published,need
 "their best","h=1,n=64,pattern=random(0.1,1)",,ms,12,beat
 END
 
-# page STATUS WORDS: numbers.sh ends with STATUS and says WORDS of the page on standard input.
+# page STATUS WORDS: numbers.sh ends with STATUS and says WORDS of the page on standard input, behind HEAD.
+head='By commit 0123456:'
 page() {
     checks=$((checks + 1))
-    cat >"$work/page.md"
+    { printf '%s\n\n' "$head" && cat; } >"$work/page.md"
     TABLES=$work tests/scripts/numbers.sh "$work/page.md" >"$work/out" 2>&1
     local status=$?
     { [ $status -eq "$1" ] && grep -qF -- "$2" "$work/out"; } || fail "status $status, not $1 and '$2'"
@@ -73,7 +77,7 @@ says 1 '11 times: the row says 12' "They report 11 times. <!-- from: published/a
 says 1 '3.9 times: the row says 3.8' "It is 3.9 times. <!-- from: a h=1 staged ms / fused ms -->"
 says 1 '6 %: the row says 5' "It is 6 %. <!-- from: given 5 -->"
 says 1 'a measured number is not given' "It takes 5 ms. <!-- from: given 5 -->"
-says 1 '2 rows are fused of n=64 in a' "It takes 1.25 ms. <!-- from: a n=64 fused ms -->"
+says 1 '5 rows are fused of n=64 in a' "It takes 1.25 ms. <!-- from: a n=64 fused ms -->"
 says 1 'no row is fused of h=3 in a' "It takes 1.25 ms. <!-- from: a h=3 fused ms -->"
 says 1 'no row is fused of h=1 in c' "It takes 1.25 ms. <!-- from: c h=1 fused ms -->"
 says 1 'column tflops is not in ms' "It takes 500 ms. <!-- from: $fused tflops -->"
@@ -95,11 +99,36 @@ page 0 '1 numbers, 0 not' < <(table "| the first | 1.25 ms <!-- from: $fused ms 
 page 0 '1 numbers, 0 not' < <(echo '<!-- table: b h=1 -->' && table '| `n=64` | 1.25 ms | |')
 page 1 '1.25 ms of fused for n=64,h=2' < <(echo '<!-- table: b h=2 -->' && table '| `n=64` | 1.25 ms | |')
 page 1 '1.25 ms of fused' < <(echo '<!-- table: c h=1 -->' && table '| `n=64` | 1.25 ms | |')
+page 1 'fused of n=64,h=1 stands twice' < <(table '| `h=1,n=64` | 1.25 ms | |
+| `n=64,h=1` | 1.25 ms | |')
+
+# Rows of another commit than the page names before them in the section, of none, of a changed tree.
+says 0 '1 numbers, 0 not' "By commit fedcba9 it takes 9 ms. <!-- from: a h=4 fused ms -->"
+says 1 '9 ms: the row is of commit fedcba9, the page names 0123456' "It takes 9 ms. <!-- from: a h=4 fused ms -->"
+says 1 '9 ms: the row is of commit fedcba9, the page names 0123456' \
+    "It takes 9 ms by commit fedcba9. <!-- from: a h=4 fused ms -->"
+says 1 '1.25 ms: the row is of commit 0123456, the page names fedcba9' \
+    "By commit fedcba9 it takes 9 ms, where another took 1.25 ms. <!-- from: a h=4 fused ms; $fused ms -->"
+says 0 '2 numbers, 0 not' \
+    "By commit fedcba9 it takes 9 ms, by commit 0123456 1.25 ms. <!-- from: a h=4 fused ms; $fused ms -->"
+says 1 '11 ms: the row is of commit 0123456789abcdef-dirty' "It takes 11 ms. <!-- from: a h=5 fused ms -->"
+says 1 '13 ms: the row is of no commit' "It takes 13 ms. <!-- from: a h=6 fused ms -->"
+page 1 '9 ms of fused for h=4,n=64: the row is of commit fedcba9' < <(table '| `h=4,n=64` | 9 ms | |')
+page 0 '1 numbers, 0 not' < <(printf 'By commit fedcba9:\n\n' && table '| `h=4,n=64` | 9 ms | |')
+page 1 '1.25 ms of fused for h=1,n=64: the row is of commit 0123456, the page names none' \
+    < <(printf '## Next\n\n' && table '| `h=1,n=64` | 1.25 ms | |')
+picture="1.25 ms <!-- from: $fused ms --> ![Times](../bench/results/NAME.png)"
+says 0 '1 numbers, 0 not' "${picture/NAME/b}"
+says 1 'a.png: the row is of commit fedcba9' "${picture/NAME/a}"
+says 1 'c.png: no rows in results' "${picture/NAME/c}"
+head=
+says 1 '1.25 ms: the row is of commit 0123456, the page names none' "It takes 1.25 ms. <!-- from: $fused ms -->"
+
 checks=$((checks + 1))
 tests/scripts/numbers.sh none.md >"$work/out" 2>&1
 [ $? -eq 2 ] || fail 'a page that is not there'
 
-# The real pages, each number altered.
+# The real pages: each number altered, then each commit.
 for real; do
     checks=$((checks + 1))
     sed -E 's/([0-9])( \([^()]*\))?( (ms|times|TFLOP\/s|%))/\1\x01\2\3/g' "$real" >"$work/marked.md"
@@ -109,6 +138,13 @@ for real; do
     tests/scripts/numbers.sh "$work/page.md" >"$work/out" 2>&1
     grep -q " numbers, $altered not in the results" "$work/out" && [ "$altered" -gt 0 ] ||
         fail "$real: $altered numbers altered, but $(tail -n 1 "$work/out")"
+    sed -E 's/([Cc]ommit )[0-9a-f]{7}/\10000000/g' "$real" >"$work/page.md"
+    tests/scripts/numbers.sh "$work/page.md" >"$work/out" 2>&1
+    while read -r _ commit; do
+        checks=$((checks + 1))
+        grep -qF "is of commit $commit, the page names 0000000" "$work/out" ||
+            fail "$real: no number is of commit $commit"
+    done < <(grep -oE '[Cc]ommit [0-9a-f]{7}' "$real" | sort -u)
 done
 
 echo "numbers_fails.sh: $checks checks, $failures failed"

@@ -43,7 +43,9 @@ for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists 
 done
 [ "$(grep -c '^  [a-z]' std)" -eq 43 ] || fail '--help case has other keys'
 cp std case
-refused 'spec or case is needed' --help frob
+checks=$((checks + 1))
+! grep '.\{78\}' spec case >err || fail 'lines that argp breaks'
+refused 'spec, case or a command is needed (info, run, pattern, plan, verify, gradcheck or bench)' --help frob
 for command in run pattern; do
     good $command --help
     checks=$((checks + 1))
@@ -61,11 +63,26 @@ says 'tessera '
 for command in info run pattern plan verify bench gradcheck; do
     good $command --help
     says "Usage: tessera $command"
+    cp std page
+    for help in --help help; do
+        good $help $command
+        checks=$((checks + 1))
+        cmp -s std page || fail "$help $command is not $command --help"
+    done
     good $command --version
 done
 good info
 says 'isa '
 says 'kernel '
+# What cannot be used is counted, each reason once, and named where that is asked for.
+cp std brief
+good info --kernels
+checks=$((checks + 3))
+[ "$(sed -n 's/.*names them): //p' brief | sort | uniq -d)" = '' ] || fail 'info repeats a reason'
+[ "$(grep -c 'unusable: ' std)" -eq "$(sed -n 's/^kernel .*: \([0-9]*\) unusable (info --kernels names them): .*/\1/p' brief |
+    awk '{ n += $1 } END { print n + 0 }')" ] || fail 'info counts other kernels than it names'
+grep -qE '^cuda +([0-9]|none: (there is no NVIDIA|the NVIDIA|this library was built))' std ||
+    fail 'info does not say why there is no GPU'
 checks=$((checks + 1))
 "$tessera" info >/dev/full 2>err
 [ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] || fail 'standard output that is full'
@@ -81,6 +98,11 @@ refused 'one case is enough' plan n=4 n=5
 refused "'heads' is no key of a case; there are b, h, hkv, n, nkv, d, dv, dtype," plan heads=1
 refused 'fill, align, threads, scale, tile, split' plan heads=1
 refused "'sliding_window': is window(left,right) meant?" plan n=64,pattern='sliding_window(9)'
+for wrong in 'causal+window(5)' 'causal+window(-1,0)' 'causal+frob'; do # a place is told once
+    refused ', at offset ' plan "n=64,pattern=$wrong"
+    checks=$((checks + 1))
+    ! grep -q position err || fail "two places of $wrong: $(cat err)"
+done
 # GPUs that need not be here, planned for wherever the library has kernels for them.
 for target in gpu 90 90x x132 90x0 0x132 90x132x1 -90x132 99999999999x1; do
     refused "--target $target: h100, h200," plan --target=$target n=256
@@ -116,6 +138,8 @@ refused '--q is needed' run
 refused '--k is needed' run --q f32-q.npy
 refused '--out is needed' "${run[@]}" "${causal[@]}"
 refused 'a pattern is needed' "${run[@]}" "${out[@]}"
+refused '--causal is no option: --pattern causal' "${run[@]}" "${out[@]}" --causal
+refused "--window is no option: --pattern 'window(left,right)'" pattern --window 9
 refused 'two patterns' "${run[@]}" "${out[@]}" --pattern causal --mask mask2.npy
 refused 'two patterns' "${run[@]}" "${out[@]}" --topk topk2.npy --lists x.safetensors
 refused 'given twice' "${run[@]}" "${out[@]}" --pattern causal --pattern dense
@@ -229,7 +253,11 @@ for spec in '' frob 'causal+' '(causal' 'window(1)' 'window(-1,2)' 'random(2,1)'
 done
 refused 'mask-i8.npy: elements are i8; a mask is bool or u8' "${run[@]}" "${out[@]}" --mask mask-i8.npy
 refused '49 keys' "${run[@]}" "${out[@]}" --mask mask-short.npy
-refused '3 heads' "${run[@]}" "${out[@]}" --mask mask-heads.npy
+refused '3 heads: 1, 2 (of K) or 4 (of Q) are needed' "${run[@]}" "${out[@]}" --mask mask-heads.npy
+refused '3 heads: 1 or 4 are needed' run --q f32-q.npy --k f32-q.npy --v f32-q.npy "${out[@]}" --mask mask-heads.npy
+refused '2 batches: 1 is needed' run --q rank3-q.npy --k rank3-k.npy --v rank3-v.npy "${out[@]}" --mask mask4.npy
+refused 'mask-padding.npy: shape [2,1,1,50]; a row for all queries, as of key padding, is to be repeated for each of the 50' \
+    "${run[@]}" "${out[@]}" --mask mask-padding.npy
 refused 'No such file' "${run[@]}" "${out[@]}" --mask none.npy
 refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-past.npy
 refused 'row 7' "${run[@]}" "${out[@]}" --topk topk-below.npy
@@ -501,11 +529,11 @@ refused '--n is needed' pattern --pattern causal
 refused 'a pattern is needed' pattern --n 8
 refused '--n x' pattern --pattern causal --n x
 refused '--n 0' pattern --pattern causal --n 0
-refused '--head 1' "${pattern[@]}" --head 1 --ascii
+refused '--head 1: lists are numbered from 0, and there are 1' "${pattern[@]}" --head 1 --ascii
 refused 'folder' "${pattern[@]}" --png none/p.png
 refused 'folder' "${pattern[@]}" --export none/p.safetensors
 refused 'queries' pattern --mask mask2.npy --n 49
-refused 'position' pattern --pattern 'causal+frob' --n 8 --svg out/p.svg
+refused 'at offset 7' pattern --pattern 'causal+frob' --n 8 --svg out/p.svg
 
 # Pictures: a signature of each format, at small and large sizes.
 for spec in causal 'window(256,256)' 'random(0.1,1)' 'dilated(3,5)&causal'; do
@@ -584,7 +612,7 @@ good verify "$nearest"
 says "nearest to its bound: tessera verify '$nearest'"
 good verify n=16,d=8,pipeline=fused,kernel=cpu_attention_portable
 says '  cpu_attention_portable              1 cases, worst error/bound '
-for name in $("$tessera" info | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
+for name in $("$tessera" info --kernels | grep -o 'cpu_attention_[a-z0-9]*' | grep -v portable); do
     grep -Eq "^  $name +(ran in no case|skipped: )" std || fail "verify does not name $name"
 done
 checks=$((checks + 1))

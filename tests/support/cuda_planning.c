@@ -13,6 +13,15 @@ const char *cuda_unusable(void) {
     return absent;
 }
 
+const char *staged_refuses_run(const struct kernel_args *args) {
+    (void)args;
+    return NULL;
+}
+
+const char *decode_refuses_run(const struct kernel_args *args) {
+    return staged_refuses_run(args);
+}
+
 tess_status staged_run(const struct kernel_args *args, tess_error *error) {
     (void)args, (void)error;
     return TESS_NO_CUDA;
@@ -36,18 +45,6 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
 
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     (void)job, (void)error;
-    return TESS_NO_CUDA;
-}
-
-tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
-                       tess_stream stream, tess_error *error) {
-    (void)image, (void)parts, (void)count, (void)stream, (void)error;
-    return TESS_NO_CUDA;
-}
-
-tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
-                          tess_error *error) {
-    (void)p, (void)tiles, (void)stream, (void)error;
     return TESS_NO_CUDA;
 }
 

@@ -244,9 +244,14 @@ void run_make(struct run *r, const struct setting *setting) {
     if (s->poison)
         poison(r);
     forward_make(r);
-    const struct lab_gradients_of of = {
-        &r->q.view, &r->k.view, &r->v.view, &r->d_o.view, s->d_lse ? &r->d_lse.view : NULL,
-        r->pattern, &r->scoring};
+    const struct lab_gradients_of of = {.q = &r->q.view,
+                                        .k = &r->k.view,
+                                        .v = &r->v.view,
+                                        .d_o = &r->d_o.view,
+                                        .d_lse = s->d_lse ? &r->d_lse.view : NULL,
+                                        .pattern = r->pattern,
+                                        .scoring = &r->scoring,
+                                        .o_type = r->o.view.type};
     assert_int_equal(0, lab_gradients_run(&r->of, &of));
     r->stats = malloc(3 * (size_t)(s->batch * s->heads_q * s->n_q) * sizeof *r->stats);
     assert_non_null(r->stats);

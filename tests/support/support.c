@@ -216,3 +216,27 @@ void extreme_scales_are_right(tess_backend backend) {
         for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
             extreme_is_right(&cases[i], backend, (tess_pipeline)pipeline);
 }
+
+/* ---- elements ---- */
+
+static int64_t element(const struct lab_tensor *x, int64_t i) {
+    const int64_t *n = x->view.size, row = i / n[3];
+    return lab_row(&x->view, row / n[2] / n[1], row / n[2] % n[1], row % n[2]) + i % n[3];
+}
+
+static int64_t elements(const struct lab_tensor *x) {
+    const int64_t *n = x->view.size;
+    return n[0] * n[1] * n[2] * n[3];
+}
+
+void tensor_clear(struct lab_tensor *x) {
+    for (int64_t i = 0; i < elements(x); i++)
+        lab_put(x->view.data, x->view.type, element(x, i), 0);
+}
+
+int tensor_is_nan(const struct lab_tensor *x) {
+    for (int64_t i = 0; i < elements(x); i++)
+        if (!isnan(lab_get(x->view.data, x->view.type, element(x, i))))
+            return 0;
+    return 1;
+}

@@ -51,4 +51,8 @@ void setting_run(struct lab_setting *s, const tess_pattern *pattern, tess_pipeli
              p_ <= TESS_STAGED && (setting_make(s, cases[i_]), pipeline = (tess_pipeline)p_, 1);   \
              p_++, lab_setting_free(s))
 
+/* Makes every element 0; whether every one is NaN. */
+void tensor_clear(struct lab_tensor *x);
+int tensor_is_nan(const struct lab_tensor *x);
+
 #endif

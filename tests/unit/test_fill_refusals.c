@@ -54,8 +54,8 @@ static void reserve_refuses_by_name(void **state) {
         {offsetof(tess_device_pattern, struct_size), 0, TESS_INVALID_ARGUMENT, "struct_size"},
         {offsetof(tess_device_pattern, n_q), 4, TESS_INVALID_ARGUMENT, "3 queries"},
         {offsetof(tess_device_pattern, n_kv), 41, TESS_INVALID_ARGUMENT, "40 keys"},
-        {offsetof(tess_device_pattern, batch), 3, TESS_INVALID_ARGUMENT, "batches"},
-        {offsetof(tess_device_pattern, heads), 5, TESS_INVALID_ARGUMENT, "heads"},
+        {offsetof(tess_device_pattern, batch), 3, TESS_INVALID_ARGUMENT, "should have 1"},
+        {offsetof(tess_device_pattern, heads), 5, TESS_INVALID_ARGUMENT, "should have 1 or 2"},
         {offsetof(tess_device_pattern, block_q), 3, TESS_UNSUPPORTED, "block_q is 3"},
         {offsetof(tess_device_pattern, block_q), 96, TESS_UNSUPPORTED, "block_q is 96"},
         {offsetof(tess_device_pattern, block_q), -64, TESS_UNSUPPORTED, "block_q is -64"},
@@ -95,6 +95,10 @@ static void reserve_refuses_by_name(void **state) {
         *(int64_t *)(void *)((char *)&slice + of_slices[i]) = 1;
         reserve_refuses(&slice, &d, NULL, TESS_UNSUPPORTED, "problem", "today's lengths");
     }
+    tess_problem offset = p;
+    offset.query_offset = 5;
+    reserve_refuses(&offset, &d, NULL, TESS_UNSUPPORTED, "problem",
+                    "query_offset is 5, and must be 0: positions of a reserved plan");
     tess_problem longer = p;
     longer.whole_n_kv = p.n_kv + 1;
     reserve_refuses(&longer, &d, NULL, TESS_UNSUPPORTED, "problem", "today's lengths");

@@ -129,8 +129,13 @@ static void make(struct problem_at_hand *p, const char *spec, const struct lab_s
     p->tv = tess_tensor_bhnd(p->v, TESS_F32, B, H_KV, N_KV, D_V);
     p->tdo = tess_tensor_bhnd(p->d_o, TESS_F32, B, H, N, D_V);
     p->tdlse = tess_tensor_bhnd(p->d_lse, TESS_F32, B, H, N, 1);
-    const struct lab_gradients_of of = {&p->tq,    &p->tk,  &p->tv,          &p->tdo,
-                                        &p->tdlse, pattern, &p->loss.scoring};
+    const struct lab_gradients_of of = {.q = &p->tq,
+                                        .k = &p->tk,
+                                        .v = &p->tv,
+                                        .d_o = &p->tdo,
+                                        .d_lse = &p->tdlse,
+                                        .pattern = pattern,
+                                        .scoring = &p->loss.scoring};
     assert_int_equal(0, lab_gradients_run(&p->gradients, &of));
 }
 
@@ -275,6 +280,85 @@ static void cases_of_the_backward_are_right(void **state) {
 
 /* ---- what is compared ---- */
 
+/* One query over keys whose scores are all about -50, by one dim. */
+enum { WIDE_KEYS = 128, WIDE = 128 };
+
+struct one_dim_outweighs {
+    float q[WIDE], k[WIDE_KEYS][WIDE], v[WIDE_KEYS][WIDE], d_o[WIDE];
+    float d_k[WIDE_KEYS][WIDE], d_v[WIDE_KEYS][WIDE];
+};
+
+/* f32 in the order of dims and keys: the gradients as anyone would compute them. */
+static void plain_gradients(struct one_dim_outweighs *p) {
+    static float weight[WIDE_KEYS], d_p[WIDE_KEYS];
+    const float scale = 1 / sqrtf(WIDE);
+    float top = -INFINITY, sum = 0, delta = 0;
+    for (int j = 0; j < WIDE_KEYS; j++) {
+        weight[j] = d_p[j] = 0;
+        for (int d = 0; d < WIDE; d++) {
+            weight[j] += p->q[d] * p->k[j][d];
+            d_p[j] += p->d_o[d] * p->v[j][d];
+        }
+        weight[j] *= scale;
+        top = fmaxf(top, weight[j]);
+    }
+    for (int j = 0; j < WIDE_KEYS; j++)
+        sum += weight[j] = expf(weight[j] - top);
+    for (int j = 0; j < WIDE_KEYS; j++)
+        delta += (weight[j] /= sum) * d_p[j];
+    for (int j = 0; j < WIDE_KEYS; j++)
+        for (int d = 0; d < WIDE; d++) {
+            p->d_v[j][d] = weight[j] * p->d_o[d];
+            p->d_k[j][d] = scale * weight[j] * (d_p[j] - delta) * p->q[d];
+        }
+}
+
+/* Partial sums of a dot product round, each by its own size: scores of one large product err by more than
+ * their own last digit. */
+static void plain_f32_is_within_the_bounds_where_one_dim_outweighs_the_others(void **state) {
+    (void)state;
+    static struct one_dim_outweighs p;
+    double worst = 0;
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    shape.n_q = 1, shape.n_kv = WIDE_KEYS;
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, "dense", &shape, NULL));
+    const tess_tensor q = tess_tensor_bhnd(p.q, TESS_F32, 1, 1, 1, WIDE),
+                      d_o = tess_tensor_bhnd(p.d_o, TESS_F32, 1, 1, 1, WIDE),
+                      k = tess_tensor_bhnd(p.k, TESS_F32, 1, 1, WIDE_KEYS, WIDE),
+                      v = tess_tensor_bhnd(p.v, TESS_F32, 1, 1, WIDE_KEYS, WIDE),
+                      d_k = tess_tensor_bhnd(p.d_k, TESS_F32, 1, 1, WIDE_KEYS, WIDE),
+                      d_v = tess_tensor_bhnd(p.d_v, TESS_F32, 1, 1, WIDE_KEYS, WIDE);
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        struct lab_gradients gradients;
+        struct lab_report report;
+        draw(p.q, NULL, WIDE, 4 * seed + 10);
+        draw(p.d_o, NULL, WIDE, 4 * seed + 11);
+        draw(&p.k[0][0], NULL, COUNT(p.k), 4 * seed + 12);
+        draw(&p.v[0][0], NULL, COUNT(p.v), 4 * seed + 13);
+        for (size_t x = 0; x < COUNT(p.k); x++)
+            (&p.k[0][0])[x] = x % WIDE == 0 ? -50 : 0.1F * (&p.k[0][0])[x];
+        for (int d = 0; d < WIDE; d++)
+            p.q[d] = d == 0 ? sqrtf(WIDE) : 0.1F * p.q[d];
+        plain_gradients(&p);
+        const struct lab_gradients_of of = {
+            .q = &q, .k = &k, .v = &v, .d_o = &d_o, .pattern = pattern};
+        const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 256};
+        assert_int_equal(0, lab_gradients_run(&gradients, &of));
+        lab_compare_gradient(&report, "dV", &gradients.v, &d_v, &rule);
+        worst = fmax(worst, report.worst);
+        if (report.ok) {
+            lab_compare_gradient(&report, "dK", &gradients.k, &d_k, &rule);
+            worst = fmax(worst, report.worst);
+        }
+        lab_gradients_free(&gradients);
+        if (!report.ok)
+            fail_msg("%s", report.message);
+    }
+    assert_true(worst > 0.5); /* nor are the bounds wider than it takes */
+    tess_pattern_free(pattern);
+}
+
 /* Bounds are met by the oracle's own numbers, and by no others: what is off by the bound is found, in a
  * row, in the whole, and where a number is not finite. */
 static void comparisons_can_fail(void **state) {
@@ -329,9 +413,13 @@ static void comparisons_of_delta_can_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(complex_steps_agree),  cmocka_unit_test(central_differences_agree),
-        cmocka_unit_test(identities_hold),      cmocka_unit_test(cases_of_the_backward_are_right),
-        cmocka_unit_test(comparisons_can_fail), cmocka_unit_test(comparisons_of_delta_can_fail),
+        cmocka_unit_test(complex_steps_agree),
+        cmocka_unit_test(central_differences_agree),
+        cmocka_unit_test(identities_hold),
+        cmocka_unit_test(cases_of_the_backward_are_right),
+        cmocka_unit_test(plain_f32_is_within_the_bounds_where_one_dim_outweighs_the_others),
+        cmocka_unit_test(comparisons_can_fail),
+        cmocka_unit_test(comparisons_of_delta_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

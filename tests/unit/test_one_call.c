@@ -22,7 +22,8 @@ enum { MOST_KERNELS = 64 };
 /* What the stand-in does, and what it has seen. */
 static struct {
     int fused_dear, fused_refuses, staged_refuses;
-    int allocations_refused; /* the first ones of more than 1 MB */
+    int fused_run_refused, staged_run_refused; /* by the last kernel that is asked before a run */
+    int allocations_refused;                   /* the first ones of more than 1 MB */
     int fused_runs, staged_runs;
 } stand_in;
 
@@ -51,6 +52,15 @@ static const char *refuses(const struct kernel *kernel, const struct problem *pr
     return of->refuses(of, problem, target);
 }
 
+/* The staged pipeline's last pass, of either operation, or the fused one's. */
+static const char *refuses_run(const struct kernel_args *args) {
+    const tess_stage stage = args->kernel->stage;
+    const int last = stage == TESS_STAGE_SPMM || stage == TESS_STAGE_SPMM_TRANSPOSED;
+    return (is_fused(stage) && stand_in.fused_run_refused) || (last && stand_in.staged_run_refused)
+               ? "it takes no such tensors"
+               : NULL;
+}
+
 static void *allocate(size_t size) {
     if (size > 1 << 20 && stand_in.allocations_refused > 0) {
         stand_in.allocations_refused--;
@@ -65,7 +75,7 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     assert_true(backend == TESS_CPU && real->n_kernels <= MOST_KERNELS);
     for (int64_t k = 0; k < real->n_kernels; k++) {
         kernels[k] = real->kernels[k];
-        kernels[k].run = run, kernels[k].refuses = refuses;
+        kernels[k].run = run, kernels[k].refuses = refuses, kernels[k].refuses_run = refuses_run;
         if (stand_in.fused_dear && is_fused(kernels[k].stage))
             kernels[k].cost.item = 1;
     }
@@ -130,6 +140,58 @@ static void the_cheaper_that_can_runs(void **state) {
             memcpy(first, o, sizeof o);
         for (int x = 0; x < HEADS * N * DIMS; x++)
             assert_true(o[x] - first[x] < 1e-6F && first[x] - o[x] < 1e-6F);
+    }
+    tess_pattern_free(pattern);
+}
+
+/* What takes tensors is found out before anything runs; then the other pipeline has its turn. */
+static void the_other_runs_where_one_refuses_the_tensors(void **state) {
+    static const struct {
+        int fused_dear, fused_refused, staged_refused;
+        tess_status status;
+        int fused_runs, staged_runs, backward_fused_runs, backward_staged_runs;
+    } cases[] = {
+        {0, 0, 1, TESS_OK, 1, 0, 1, 0},          {0, 1, 0, TESS_OK, 0, 3, 0, 6},
+        {1, 0, 1, TESS_OK, 1, 0, 1, 0},          {1, 1, 0, TESS_OK, 0, 3, 0, 6},
+        {0, 1, 1, TESS_UNSUPPORTED, 0, 0, 0, 0}, {1, 1, 1, TESS_UNSUPPORTED, 0, 0, 0, 0},
+    };
+    enum { KEYS = 64 };
+    static float x[HEADS * KEYS * DIMS], out[4][HEADS * KEYS * DIMS], lse[HEADS * KEYS];
+    const tess_tensor in = tess_tensor_bhnd(x, TESS_F32, 1, HEADS, KEYS, DIMS);
+    const tess_tensor of_lse = tess_tensor_bhnd(lse, TESS_F32, 1, HEADS, KEYS, 1);
+    tess_tensor o[4];
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_pattern *pattern;
+    (void)state;
+    shape.n_q = KEYS;
+    for (int t = 0; t < 4; t++)
+        o[t] = tess_tensor_bhnd(out[t], TESS_F32, 1, HEADS, KEYS, DIMS);
+    for (int i = 0; i < HEADS * KEYS * DIMS; i++)
+        x[i] = (float)(i * 37 % 101) / 50 - 1;
+    assert_int_equal(TESS_OK, tess_pattern_from_spec(&pattern, "dense", &shape, NULL));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        memset(&stand_in, 0, sizeof stand_in);
+        stand_in.fused_dear = cases[c].fused_dear;
+        stand_in.fused_run_refused = cases[c].fused_refused;
+        stand_in.staged_run_refused = cases[c].staged_refused;
+        memset(out, 0xff, sizeof out);
+        memset(lse, 0xff, sizeof lse);
+        assert_int_equal(tess_attention(TESS_CPU, &in, &in, &in, pattern, &o[0], &of_lse, NULL),
+                         cases[c].status);
+        assert_int_equal(stand_in.fused_runs, cases[c].fused_runs);
+        assert_int_equal(stand_in.staged_runs, cases[c].staged_runs);
+        for (int i = 0; i < HEADS * KEYS * DIMS; i++)
+            assert_true(isnan(out[0][i]) == (cases[c].status != TESS_OK));
+        for (int i = 0; i < HEADS * KEYS; i++)
+            assert_true(isnan(lse[i]) == (cases[c].status != TESS_OK));
+        stand_in.fused_runs = stand_in.staged_runs = 0;
+        assert_int_equal(tess_attention_backward(TESS_CPU, &in, &in, &in, pattern, &in, &of_lse,
+                                                 &in, &o[1], &o[2], &o[3], NULL),
+                         cases[c].status);
+        assert_int_equal(stand_in.fused_runs, cases[c].backward_fused_runs);
+        assert_int_equal(stand_in.staged_runs, cases[c].backward_staged_runs);
+        for (int i = 0; i < HEADS * KEYS * DIMS && cases[c].status; i++)
+            assert_true(isnan(out[1][i]) && isnan(out[2][i]) && isnan(out[3][i]));
     }
     tess_pattern_free(pattern);
 }
@@ -291,8 +353,10 @@ static void the_backward_names_its_arguments(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cheaper_that_can_runs),
-                                       cmocka_unit_test(the_cheaper_backward_runs),
-                                       cmocka_unit_test(the_backward_names_its_arguments)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cheaper_that_can_runs),
+        cmocka_unit_test(the_other_runs_where_one_refuses_the_tensors),
+        cmocka_unit_test(the_cheaper_backward_runs),
+        cmocka_unit_test(the_backward_names_its_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

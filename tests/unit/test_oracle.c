@@ -274,6 +274,36 @@ static void compare_places_of_nan(void **state) {
     lab_work_free(&w);
 }
 
+/* Past the largest number of f16 an element is Inf of the reference's sign, and nothing else. */
+static void compare_knows_where_a_type_ends(void **state) {
+    (void)state;
+    struct lab_work w;
+    int64_t at = 0;
+    exact_answer(&w, "h=1,n=64,d=4,block=1x1,pattern=window(0,0),fill=top,dtype=f16,dropout=0.5");
+    while (w.oracle.o[at] == 0)
+        at++;
+    assert_true(w.oracle.o[at] > 131000 && isinf(lab_get(w.s.o.view.data, TESS_F16, at)));
+    assert_true(compare(&w).ok);
+    lab_put(w.s.o.view.data, TESS_F16, at, 65504);
+    assert_caught(&w, "past the bound");
+    lab_put(w.s.o.view.data, TESS_F16, at, -(double)INFINITY);
+    assert_caught(&w, "the oracle has 131008");
+    lab_put(w.s.o.view.data, TESS_F16, at, (double)NAN);
+    assert_caught(&w, "the oracle has 131008");
+    w.oracle.o[at] = 65500; /* rounding may take it to Inf, or not */
+    lab_put(w.s.o.view.data, TESS_F16, at, (double)INFINITY);
+    assert_true(compare(&w).ok);
+    w.oracle.o[at] = 64000;
+    assert_caught(&w, "the oracle has 64000");
+    lab_work_free(&w);
+
+    exact_answer(&w, "h=1,n=8,d=4,fill=top,dtype=f16"); /* means, which rounding does not take there */
+    assert_true(compare(&w).ok);
+    lab_put(w.s.o.view.data, TESS_F16, 0, (double)INFINITY);
+    assert_caught(&w, "the oracle has 65504");
+    lab_work_free(&w);
+}
+
 /* ---- fills ---- */
 
 static void fill_poisons_unlisted_keys(void **state) {
@@ -358,6 +388,7 @@ int main(void) {
         cmocka_unit_test(compare_sees_planted_errors),
         cmocka_unit_test(compare_sees_bias),
         cmocka_unit_test(compare_places_of_nan),
+        cmocka_unit_test(compare_knows_where_a_type_ends),
         cmocka_unit_test(fill_poisons_unlisted_keys),
         cmocka_unit_test(fill_ranges),
         cmocka_unit_test(fill_sinks),

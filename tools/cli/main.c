@@ -27,16 +27,33 @@ static const struct {
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* What all commands share: `tessera --help spec` and `--help case`. */
-static int help_topic(const char *topic) {
-    char cases[LAB_CASE_HELP];
+/* The names of all commands: "info, run ... or bench". */
+static const char *command_names(void) {
+    static char names[120];
+    size_t used = 0;
+    for (size_t i = 0; i < COMMANDS; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 !i                 ? ""
+                                 : i + 1 < COMMANDS ? ", "
+                                                    : " or ",
+                                 commands[i].name);
+    return names;
+}
+
+/* `tessera --help TOPIC`: spec and case, which commands share, or what `tessera COMMAND --help` says. */
+static int help_topic(char *topic) {
+    char cases[LAB_CASE_HELP], option[] = "--help", *argv[] = {topic, option, NULL};
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(topic, commands[i].name) == 0)
+            return commands[i].main(2, argv);
     lab_case_help(cases);
     if (strcmp(topic, "spec") == 0)
         fputs(reference_spec, stdout);
     else if (strcmp(topic, "case") == 0)
         fputs(cases, stdout);
     else
-        return report(NULL, "--help %s: spec or case is needed, or nothing", topic);
+        return report(NULL, "--help %s: spec, case or a command is needed (%s), or nothing", topic,
+                      command_names());
     return EXIT_DONE;
 }
 
@@ -46,7 +63,7 @@ static int help(void) {
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-9s %s\n", commands[i].name, commands[i].help);
     printf(
-        "\n`tessera COMMAND --help` explains one, `tessera --help spec` how patterns are written,\n"
+        "\n`tessera --help COMMAND` explains one, `tessera --help spec` how patterns are written,\n"
         "`tessera --help case` how cases are. Exit status: 0 done, 1 a check failed,\n"
         "2 bad use or bad input.\n");
     return EXIT_DONE;
@@ -61,16 +78,15 @@ static int dispatch(int argc, char **argv) {
                 memory_limit_set();
             return commands[i].main(argc - 1, argv + 1);
         }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
         return argc > 2 ? help_topic(argv[2]) : help();
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         printf("tessera %s\n", tess_version());
         return EXIT_DONE;
     }
-    const char *which = "info, run, pattern, plan, verify, gradcheck or bench (see tessera --help)";
     if (argc < 2)
-        return report(NULL, "a command is needed: %s", which);
-    return report(NULL, "%s is no command: %s", name, which);
+        return report(NULL, "a command is needed: %s (see tessera --help)", command_names());
+    return report(NULL, "%s is no command: %s (see tessera --help)", name, command_names());
 }
 
 int main(int argc, char **argv) {

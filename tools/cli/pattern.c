@@ -19,7 +19,7 @@ static const struct argp_option choices[] = {
     {"nkv", KEY_FIRST + NKV, "N", 0, "keys, default as many", 2},
     {"heads", KEY_FIRST + HEADS, "H", 0, "heads, for which random terms draw anew, default 1", 2},
     {"batch", KEY_FIRST + BATCH, "B", 0, "batches, likewise", 2},
-    {"d", KEY_FIRST + D, "D", 0, "head dimension that the plan is made for, default 64", 2},
+    {"d", KEY_FIRST + D, "D", 0, "dims of a head, for the predicted cost, default 64", 2},
     {"head", KEY_FIRST + HEAD, "I", 0, "which list is drawn, counted from 0 over all batches", 3},
     {"png", KEY_FIRST + PNG, "FILE", 0, "draw the densities", 3},
     {"svg", KEY_FIRST + SVG, "FILE", 0, "draw the tiles", 3},
@@ -223,8 +223,9 @@ static bool write_files(const struct options *options, const tess_pattern *patte
         return reason_set_error(reason, &error);
     int64_t count = d.lists.batch * d.lists.heads;
     if (d.list >= count)
-        return reason_set(reason, "--head %" PRId64 ": the pattern has %" PRId64 " lists", d.list,
-                          count);
+        return reason_set(reason,
+                          "--head %" PRId64 ": lists are numbered from 0, and there are %" PRId64,
+                          d.list, count);
     if (!name_picture(&words, options, pattern, reason))
         return false;
     for (int i = 0; i < FILES; i++)

@@ -7,24 +7,38 @@
 
 #include "io/tensor_file.h"
 
-enum { KEY_FIRST = 0x1000, KEY_BLOCK = KEY_FIRST + PATTERN_SOURCES };
+enum {
+    KEY_FIRST = 0x1000,
+    KEY_BLOCK = KEY_FIRST + PATTERN_SOURCES,
+    KEY_CAUSAL, /* options of other programs */
+    KEY_WINDOW
+};
 
 static const struct argp_option options_table[] = {
-    {NULL, 0, NULL, 0, "Pattern, exactly one of:", 1},
+    {NULL, 0, NULL, 0, "Pattern, exactly one of --pattern, --mask, --lists and --topk:", 1},
     {"pattern", KEY_FIRST + FROM_SPEC, "SPEC", 0,
      "in words: terms such as causal, window(256,256), random(0.1,1), joined by + and &", 1},
-    {"mask", KEY_FIRST + FROM_MASK, "M.npy", 0, "bool or u8 [Nq,Nk], [H,Nq,Nk] or [B,H,Nq,Nk]", 1},
+    {"mask", KEY_FIRST + FROM_MASK, "M.npy", 0,
+     "bool or u8 [Nq,Nk], [H,Nq,Nk] or [B,H,Nq,Nk], not 0 = listed", 1},
     {"lists", KEY_FIRST + FROM_LISTS, "L.safetensors", 0,
      "block lists row_ptr, col_idx, as --export writes them", 1},
     {"topk", KEY_FIRST + FROM_TOPK, "I.npy", 0,
      "int32 or int64 key indices [Nq,k] or [H,Nq,k], -1 = none", 1},
     {"block", KEY_BLOCK, "QxK", 0, "queries by keys of a block, default 64x64 (not with --topk)",
      1},
+    {"causal", KEY_CAUSAL, NULL, OPTION_HIDDEN, NULL, 1},
+    {"window", KEY_WINDOW, "N", OPTION_HIDDEN, NULL, 1},
     {0},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     struct pattern_options *options = state->input;
+    if (key == KEY_CAUSAL || key == KEY_WINDOW) {
+        report(options->command, key == KEY_CAUSAL
+                                     ? "--causal is no option: --pattern causal"
+                                     : "--window is no option: --pattern 'window(left,right)'");
+        return EINVAL;
+    }
     if (key == KEY_BLOCK)
         return argument_once(&options->block, argument, options->command, "block");
     if (key < KEY_FIRST || key >= KEY_FIRST + PATTERN_SOURCES)
@@ -88,13 +102,10 @@ static bool check_fit(const tess_pattern_shape *shape, const struct pattern_size
                           (long long)(sizes->n_q ? sizes->n_q : shape->n_q),
                           (long long)(sizes->n_kv ? sizes->n_kv : shape->n_kv));
     if (sizes->batch && shape->batch != 1 && shape->batch != sizes->batch)
-        return reason_set(reason, "%lld batches: 1 or %lld are needed", (long long)shape->batch,
-                          (long long)sizes->batch);
+        return reason_set_count(reason, "batches", shape->batch, sizes->batch, sizes->batch);
     if (sizes->heads_q && shape->heads != 1 && shape->heads != sizes->heads_kv &&
         shape->heads != sizes->heads_q)
-        return reason_set(reason, "%lld heads: 1, %lld (of K) or %lld (of Q) are needed",
-                          (long long)shape->heads, (long long)sizes->heads_kv,
-                          (long long)sizes->heads_q);
+        return reason_set_count(reason, "heads", shape->heads, sizes->heads_kv, sizes->heads_q);
     return true;
 }
 
@@ -125,6 +136,11 @@ static bool make_mask(tess_pattern **pattern, const struct tensor *mask, tess_pa
     shape->heads = mask->rank > 2 ? mask->shape[mask->rank - 3] : 1;
     shape->batch = mask->rank > 3 ? mask->shape[0] : 1;
     tess_error error = tess_error_init();
+    if (shape->n_q == 1 && sizes->n_q > 1 && shape->n_kv == sizes->n_kv)
+        return reason_set(reason,
+                          "shape %s; a row for all queries, as of key padding, is to be repeated "
+                          "for each of the %lld",
+                          tensor_shape_text(mask, text), (long long)sizes->n_q);
     return check_fit(shape, sizes, reason) &&
            (tess_pattern_from_mask(pattern, mask->data, shape, &error) == TESS_OK ||
             reason_set_error(reason, &error));

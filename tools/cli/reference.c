@@ -13,7 +13,7 @@ const char reference_spec[] =
     "with parentheses. Widths and counts are in tokens; p is a query's position.\n"
     "  dense                  every key\n"
     "  causal                 keys up to p\n"
-    "  window(left,right)     keys p-left to p+right\n"
+    "  window(left,right)     keys p-left to p+right (no limit: as many as keys)\n"
     "  blockdiag(w)           the keys of p's own block of w tokens\n"
     "  dilated(w,step)        keys p + t*step for |t| up to w\n"
     "  global(n)              the first n tokens see and are seen by all\n"

@@ -140,7 +140,7 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)draw_below(r, LAB_PADDED + 1);
     if (draw_chance(r, 0.5))
-        c->fill = (enum lab_fill)(1 + draw_below(r, LAB_FILL_INF));
+        c->fill = (enum lab_fill)(1 + draw_below(r, LAB_FILL_TOP));
     if (draw_chance(r, 0.15))
         c->align = draw_chance(r, 0.5) ? (int64_t)tess_type_size(c->type) : 64;
     if (draw_chance(r, 0.1))

@@ -85,11 +85,12 @@ static void draw_views(struct lab_case *c, struct draw *r) {
 
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     static const enum lab_fill fills[] = {LAB_FILL_POSITIVE, LAB_FILL_LARGE, LAB_FILL_SUBNORMAL,
-                                          LAB_FILL_NANK, LAB_FILL_NANV};
+                                          LAB_FILL_OFFSET,   LAB_FILL_TOP,   LAB_FILL_NANK,
+                                          LAB_FILL_NANV};
     c->layout = draw_chance(r, 0.7) ? LAB_BHND : (enum lab_layout)draw_below(r, LAB_PADDED + 1);
     c->v_in_k = c->dv <= c->d && draw_chance(r, c->d == 576 ? 0.7 : 0.2);
     if (draw_chance(r, 0.4))
-        c->fill = fills[draw_below(r, c->v_in_k ? 3 : COUNT(fills))];
+        c->fill = fills[draw_below(r, c->v_in_k ? 5 : COUNT(fills))];
     draw_cache(c, r);
     if (draw_chance(r, 0.1))
         c->scale = draw_chance(r, 0.5) ? 0.125 : -0.5;

@@ -92,11 +92,12 @@ static bool deduce_heads(tess_lists *lists, int64_t count, const struct pattern_
         lists->batch = kinds[i][0];
         lists->heads = kinds[i][1];
     }
-    return found > 0 || reason_set(reason,
-                                   "%" PRId64 " lists: 1, %" PRId64 " (heads of K), %" PRId64
-                                   " (heads of Q), or one of the last two for each of %" PRId64
-                                   " batches are needed",
-                                   count, sizes->heads_kv, sizes->heads_q, b);
+    if (found || b == 1)
+        return found || reason_set_count(reason, "lists", count, kv, q);
+    return reason_set(reason,
+                      "%" PRId64 " lists: 1, or one for each head of K (%" PRId64
+                      ") or of Q (%" PRId64 "), of one batch or of each of %" PRId64 ", is needed",
+                      count, kv, q, b);
 }
 
 /* Sizes, from the metadata, the command line and the tensors. */

@@ -19,10 +19,11 @@ bool reason_set_error(struct reason *reason, const tess_error *error) {
     const struct {
         const char *name;
         int64_t value;
-    } parts[] = {{"batch", error->batch},
-                 {"head", error->head},
-                 {"row", error->row},
-                 {"position", error->position}};
+    } parts[] = {
+        {"batch", error->batch},
+        {"head", error->head},
+        {"row", error->row},
+        {"position", error->fault ? error->position : -1}}; /* of SPEC the message tells it */
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].value >= 0 && used < sizeof place)
             used += (size_t)snprintf(place + used, sizeof place - used, "%s%s %lld",
@@ -30,6 +31,16 @@ bool reason_set_error(struct reason *reason, const tess_error *error) {
     if (used > 0)
         return reason_set(reason, "%s (%s)", message, place);
     return reason_set(reason, "%s", message);
+}
+
+bool reason_set_count(struct reason *reason, const char *what, int64_t n, int64_t kv, int64_t q) {
+    const long long has = n, of_k = kv, of_q = q;
+    if (q == 1)
+        return reason_set(reason, "%lld %s: 1 is needed", has, what);
+    if (kv == 1 || kv == q)
+        return reason_set(reason, "%lld %s: 1 or %lld are needed", has, what, of_q);
+    return reason_set(reason, "%lld %s: 1, %lld (of K) or %lld (of Q) are needed", has, what, of_k,
+                      of_q);
 }
 
 int report(const char *command, const char *format, ...) {

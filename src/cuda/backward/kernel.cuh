@@ -16,6 +16,7 @@
 
 #include "backward/gather.cuh"
 #include "backward/store.cuh"
+#include "device/launch.cuh"
 
 /* Waits for the stage of round n. Answers whether some of its queries were empty, which are zeros there
  * then, and listed by nobody. */
@@ -120,8 +121,7 @@ static cudaError_t gradient_launch_tiles(const struct gradient_params *p, cudaSt
     const int rows = p->tile_rows < C::R ? C::R : p->tile_rows, bytes = C::bytes(p->tile_rows);
     struct gradient_params part = *p;
     void *arguments[] = {&part};
-    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t code = launch_shared<C::bytes(GRADIENT_ROWS_MAX)>((const void *)kernel);
     const int dims = p->out[0].data || p->out[1].data ? C::D : C::CUT; /* slopes need no more */
     const dim3 threads((unsigned)(rows / C::R * C::SHARE * 32));
     for (part.first_dim = 0; part.first_dim < dims && !code; part.first_dim += C::CUT) {

@@ -1,11 +1,10 @@
 /* Decode: combining the partial results of split tiles. A warp takes 128 dims of a row. Where a GPU's multiprocessors
  * hold them all, 8 warps deal the parts among them, and their sums are added in the order of warps; of more rows a
- * warp takes all parts, in their order. */
+ * warp takes all parts, in their order. A unit of its own, for all kernels. */
 #ifndef TESSERA_CUDA_DECODE_COMBINE_CUH
 #define TESSERA_CUDA_DECODE_COMBINE_CUH
 
-#include "decode/config.cuh"
-#include "device/architecture.cuh"
+#include "decode/begin.cuh"
 #include "device/overlap.cuh"
 
 #include <stddef.h>
@@ -17,59 +16,6 @@
 #define DECODE_COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
 #define DECODE_COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
 #define DECODE_COMBINE_CTA(ways) (32 * ((ways) > 1 ? (ways) : DECODE_COMBINE_WARPS)) /* threads */
-
-/* Programmatic dependent launch, sm_90 and later: a kernel may take room that the one before leaves, and waits there
- * until that has ended and its writes are visible. Kernels of a run wait before they let the next one begin: that one
- * may then read what the fill has written before it waits itself. */
-static __device__ __forceinline__ void decode_early(void) {
-#if ARCHITECTURE_CLUSTERS
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-static __device__ __forceinline__ void decode_wait(void) {
-#if ARCHITECTURE_CLUSTERS
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* Fetches a kernel's parameters, a word of each 64 bytes: constants that are looked up one after another come from L2
- * each time. They go to `memory`, as loads that nobody uses are not made. */
-static __device__ __forceinline__ void decode_fetch(const struct decode_params &p, char *memory) {
-    const uint32_t *const words = reinterpret_cast<const uint32_t *>(&p);
-    for (uint32_t i = threadIdx.x / 32; i < sizeof p / 64; i += blockDim.x / 32)
-        reinterpret_cast<volatile uint32_t *>(memory)[i] = words[16 * i];
-}
-
-/* Eight bytes by a load that stays where it is written: with others, and not behind a branch. */
-static __device__ __forceinline__ uint64_t decode_load_here(const void *from) {
-    uint64_t x;
-    asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
-    return x;
-}
-
-/* An item, which may not be today's: it comes with the header. */
-static __device__ __forceinline__ struct work_item decode_first_item(const struct work_item *from) {
-    union {
-        uint64_t words[sizeof(struct work_item) / 8];
-        struct work_item item;
-    } x;
-#pragma unroll
-    for (int i = 0; i < (int)(sizeof x / 8); i++)
-        x.words[i] = decode_load_here(reinterpret_cast<const uint64_t *>(from) + i);
-    return x.item;
-}
-
-/* A count of the header, today's; 0 where this plan has not filled the image. */
-static __device__ __forceinline__ int64_t decode_count(const struct decode_params &p,
-                                                       const int64_t *of_header) {
-    const struct fill_header *const header = p.image.header;
-    const uint64_t magic = decode_load_here(&header->magic),
-                   layout = decode_load_here(&header->layout), count = decode_load_here(of_header);
-    return magic == FILL_MAGIC && layout == p.image.layout ? (int64_t)count : 0;
-}
-static __device__ __forceinline__ int64_t decode_items(const struct decode_params &p) {
-    return decode_count(p, &p.image.header->items);
-}
 
 /* What a CTA's combines begin with, where it is read before decode has ended. */
 union decode_combine_entry {
@@ -219,7 +165,7 @@ decode_combine_row(float4 (&of_warps)[WAYS][32], const struct decode_params &p,
     const float of[DECODE_COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < DECODE_COMBINE_DIMS; e++)
-        from_f32(&o[e], l == 0 ? 0.0f : decode_mean<T>(p, of[e] * factor));
+        from_f32(&o[e], l == 0 ? 0.0f : mean_in_range(of[e] * factor, p.of.modify.mean_below, T()));
     if (d == 0)
         attention_store_lse(p.of, batch, head, i, m, l);
 }
@@ -280,6 +226,13 @@ static cudaError_t decode_combine_launch(const struct decode_params *p, cudaStre
                    (int64_t)DECODE_COMBINE_RESIDENT * p->multiprocessors
                ? decode_combine_grid<T, DECODE_COMBINE_WAYS>(p, rows, slices, stream)
                : decode_combine_grid<T, 1>(p, rows, slices, stream);
+}
+
+static inline cudaError_t decode_combine_launch_type(const struct decode_params *p, tess_type o,
+                                                     cudaStream_t stream) {
+    return o == TESS_F32   ? decode_combine_launch<float>(p, stream)
+           : o == TESS_F16 ? decode_combine_launch<__half>(p, stream)
+                           : decode_combine_launch<__nv_bfloat16>(p, stream);
 }
 
 #endif

@@ -4,7 +4,7 @@
 #define TESSERA_CUDA_DECODE_CONFIG_CUH
 
 #include "host/decode.h"
-#include "forward/combine.cuh"
+#include "forward/slots.cuh"
 #include "forward/sm80/tile.cuh"
 #include "lists/fill_walk.h"
 
@@ -127,11 +127,5 @@ struct decode_item {
     uint32_t begin, end; /* keys of the tile's list */
     int32_t first;       /* key position of query 0 */
 };
-
-/* A mean of values that q's type holds is no larger than they are; of values times scales it may be. */
-template <class T>
-static __device__ __forceinline__ float decode_mean(const struct decode_params &p, float x) {
-    return p.v.scales ? x : mean_in_range(x, T());
-}
 
 #endif

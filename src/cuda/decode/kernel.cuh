@@ -12,7 +12,7 @@
  *   step n       stage n is there | S by keys | scores stand | softmax, O by dims
  *   meanwhile    stage n - 1 is filled again; the keys of step n + STAGES are looked up
  *
- * Counts are read from the image: a CTA without an item leaves.
+ * Counts are read from the image: a CTA without an item leaves. Over an image of no fill all outputs become NaN.
  *
  * Rows of 8 bits are copied as they are, and widened to those of Q's type where they stand, by the warp that
  * copied them. Scales of K multiply scores; of V the weights, or O where there is one for all keys.
@@ -209,6 +209,14 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
         if (i < items)
             w = p.image.items[i];
     }
+    if (items == 0 && decode_foreign(p))
+        decode_store_nan(p, (int)threadIdx.x, shape::THREADS);
+}
+
+template <class shape, bool MODIFIED>
+static constexpr struct decode_variant decode_variant_of(void) {
+    return {decode_attention<shape, MODIFIED>, shape::THREADS, shape::SCALES, shape::BYTES,
+            launch_shared<shape::BYTES>};
 }
 
 /* SHARED: there is an instance for v in k; elsewhere its rows are fetched twice. T: of products; q
@@ -218,10 +226,8 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
     using apart = decode_shape<T, D, DV, ROWS, false, Q>;
     using in_k = decode_shape<T, D, DV, ROWS, SHARED, Q>;
     static const struct decode_variant variants[2][2] = {
-        {{decode_attention<apart, false>, apart::THREADS, apart::SCALES, apart::BYTES},
-         {decode_attention<apart, true>, apart::THREADS, apart::SCALES, apart::BYTES}},
-        {{decode_attention<in_k, false>, in_k::THREADS, in_k::SCALES, in_k::BYTES},
-         {decode_attention<in_k, true>, in_k::THREADS, in_k::SCALES, in_k::BYTES}},
+        {decode_variant_of<apart, false>(), decode_variant_of<apart, true>()},
+        {decode_variant_of<in_k, false>(), decode_variant_of<in_k, true>()},
     };
     const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
     return decode_launch_variant<Q>(variants[p->v_in_k][modified], p, p->image.most_items, stream);

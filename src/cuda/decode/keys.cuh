@@ -1,4 +1,5 @@
-/* Decode: from an item of a filled image to keys, and their rows to shared memory by cp.async. */
+/* Decode: from an item of a filled image to keys, and their rows to shared memory by cp.async. A kernel that starts
+ * early reads what kernels before it wrote by ordinary loads: the read-only path may hold what stood there before. */
 #ifndef TESSERA_CUDA_DECODE_KEYS_CUH
 #define TESSERA_CUDA_DECODE_KEYS_CUH
 
@@ -23,12 +24,12 @@ static __device__ __forceinline__ struct decode_item decode_item_of(const struct
         (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
     item.T = list * p.tiles + w.tile;
     int64_t begin, end;
-    fill_part(__ldg(p.keys + item.T), w.part, w.parts, &begin, &end);
+    fill_part(p.keys[item.T], w.part, w.parts, &begin, &end);
     item.begin = (uint32_t)begin;
     item.end = (uint32_t)end;
     item.row = decode_tile_query(p, w.tile);
     item.rows = decode_tile_query(p, w.tile + 1) - item.row;
-    item.first = __ldg(p.lengths + item.batch) - of.n_q;
+    item.first = p.lengths[item.batch] - of.n_q;
     item.slot = w.slot;
     item.parts = w.parts;
     return item;
@@ -49,8 +50,7 @@ struct decode_ends {
 static __device__ __forceinline__ struct decode_ends decode_ends_of(const struct decode_params &p,
                                                                     int64_t T) {
     const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
-    return {__ldg(p.keys + T), __ldg(p.full_ptr + T), __ldg(p.full_end + T),
-            __ldg(p.masked_ptr + band), __ldg(p.masked_end + band)};
+    return {p.keys[T], p.full_ptr[T], p.full_end[T], p.masked_ptr[band], p.masked_end[band]};
 }
 
 static __device__ __forceinline__ struct decode_list decode_list_of(const struct decode_params &p,
@@ -86,9 +86,8 @@ static __device__ __forceinline__ struct decode_place decode_place_of(const stru
     const int32_t run = fill_run_find(&l.bands, &x);
     const struct list_masked *const band =
         reinterpret_cast<const struct list_masked *>(l.bands.at) + run;
-    const int32_t key = __ldg(&band->key) + x;
-    return {key, key, decode_limit(x, __ldg(&band->u.band.hi)),
-            decode_limit(x, __ldg(&band->u.band.lo))};
+    const int32_t key = band->key + x;
+    return {key, key, decode_limit(x, band->u.band.hi), decode_limit(x, band->u.band.lo)};
 }
 
 /* The same with its row: of a page that there is not, no key is listed. */
@@ -99,7 +98,7 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
     struct decode_place place = decode_place_of(l, at, item.end);
     if (!p.table || place.key < 0)
         return place;
-    const int32_t page = __ldg(p.table + item.batch * p.columns + (place.key >> p.shift));
+    const int32_t page = p.table[item.batch * p.columns + (place.key >> p.shift)];
     place.row = page << p.shift | (place.key & ((1 << p.shift) - 1));
     return page >= 0 && page < p.pages ? place : DECODE_NO_PLACE;
 }
@@ -277,7 +276,7 @@ decode_copy_scales(uint32_t to, const struct decode_params &p, const struct deco
 /* The scale of all values of a head. */
 static __device__ __forceinline__ float decode_scale_late(const struct decode_params &p,
                                                           const struct decode_item &item) {
-    return __ldg(reinterpret_cast<const float *>(decode_head_rows(p.v.scale, item)));
+    return *reinterpret_cast<const float *>(decode_head_rows(p.v.scale, item));
 }
 
 /* Where 8 dims of a row of Q stand: in the second view, from p.d_first on. Q: its type. */

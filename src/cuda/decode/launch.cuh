@@ -2,12 +2,15 @@
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
-#include "decode/combine.cuh"
+#include "decode/begin.cuh"
+#include "device/launch.cuh"
+#include "device/overlap.cuh"
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
     int threads;            /* of a CTA */
     int bytes, with_scales; /* of shared memory, where K or V has 8 bits the latter */
+    cudaError_t (*allow)(const void *kernel); /* launch_shared of the larger */
 };
 
 /* T: o's type, unless p->o_f32. At most `ctas` CTAs take items in turn. The combine follows. */
@@ -16,16 +19,14 @@ static cudaError_t decode_launch_variant(const struct decode_variant &of,
                                          const struct decode_params *p, int64_t ctas,
                                          cudaStream_t stream) {
     const int bytes = p->stored ? of.with_scales : of.bytes;
-    /* The most that any launch asks for: threads launch it with either size. */
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, of.with_scales);
+    cudaError_t code = of.allow((const void *)of.kernel);
     ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
     if (!code && ctas > 0)
         code = launch_early((const void *)of.kernel, dim3(attention_blocks(ctas)), of.threads,
                             (size_t)bytes, p, stream);
     if (code)
         return code;
-    return p->o_f32 ? decode_combine_launch<float>(p, stream) : decode_combine_launch<T>(p, stream);
+    return cuda_decode_combine(p, p->o_f32 ? TESS_F32 : attention_type(T()), stream);
 }
 
 #endif

@@ -67,7 +67,7 @@ decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
     float slope[shape::ROWS_LANE];
 #pragma unroll
     for (int r = 0; r < shape::ROWS_LANE; r++)
-        slope[r] = __ldg(m.alibi + decode_head<shape>(p, item, r)) * m.unit;
+        slope[r] = m.alibi[decode_head<shape>(p, item, r)] * m.unit;
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
@@ -104,7 +104,7 @@ decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_i
     const struct modify_params &m = p.of.modify;
     if (!m.seed)
         return;
-    const uint64_t seed = __ldg(m.seed);
+    const uint64_t seed = *m.seed;
     const struct modify_query q[2] = {
         modify_query_of(m, item.batch, decode_head<shape>(p, item, 0), item.row + lane.query[0]),
         modify_query_of(m, item.batch, decode_head<shape>(p, item, shape::ROWS_LANE - 1),

@@ -78,8 +78,8 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
                     some ? x[0] * factor : 0, some ? x[1] * factor : 0};
             else
                 *reinterpret_cast<uint32_t *>(static_cast<T *>(p.of.o.data) + at + dim) =
-                    some ? mma_pack(decode_mean<T>(p, x[0] * factor),
-                                    decode_mean<T>(p, x[1] * factor), T())
+                    some ? mma_pack(mean_in_range(x[0] * factor, p.of.modify.mean_below, T()),
+                                    mean_in_range(x[1] * factor, p.of.modify.mean_below, T()), T())
                          : 0;
         }
     }

@@ -5,6 +5,7 @@
 
 #include "device/architecture.cuh"
 #include "device/copy.cuh"
+#include "device/launch.cuh"
 
 #include <cuda_runtime.h>
 
@@ -83,44 +84,41 @@ static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, 
     return config;
 }
 
-/* Launches `blocks` thread blocks in clusters of `cluster`. */
-template <class params>
+/* Launches `blocks` thread blocks in clusters of `cluster`, with SHARED bytes of dynamic shared memory. */
+template <int SHARED, class params>
 static inline cudaError_t cluster_launch(void (*kernel)(const params), int64_t blocks, int cluster,
-                                         int threads, size_t shared, const params *p,
-                                         cudaStream_t stream) {
+                                         int threads, const params *p, cudaStream_t stream) {
     if (blocks == 0)
         return cudaSuccess;
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    const cudaError_t code = launch_shared<SHARED>((const void *)kernel);
     if (code != cudaSuccess)
         return code;
     void *arguments[] = {(void *)p};
     cudaLaunchAttribute attribute = {};
     const cudaLaunchConfig_t config =
-        cluster_config(&attribute, blocks, cluster, threads, shared, stream);
+        cluster_config(&attribute, blocks, cluster, threads, SHARED, stream);
     return cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
 }
 
 /* Launches as many clusters as are resident on the device at once, at most `wanted`. */
-template <class params>
+template <int SHARED, class params>
 static inline cudaError_t cluster_launch_held(void (*kernel)(const params), int64_t wanted,
-                                              int cluster, int threads, size_t shared,
-                                              const params *p, cudaStream_t stream) {
+                                              int cluster, int threads, const params *p,
+                                              cudaStream_t stream) {
     int held = 0;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaError_t code = launch_shared<SHARED>((const void *)kernel);
     cudaLaunchAttribute attribute = {};
     const cudaLaunchConfig_t config =
-        cluster_config(&attribute, cluster, cluster, threads, shared, stream);
+        cluster_config(&attribute, cluster, cluster, threads, SHARED, stream);
     if (!code)
         code = cudaOccupancyMaxActiveClusters(&held, (const void *)kernel, &config);
     if (code)
         return code;
     held = held < 1 ? 1 : held; /* the launch then fails with the reason */
-    return cluster_launch(kernel, (wanted < held ? wanted : held) * cluster, cluster, threads,
-                          shared, p, stream);
+    return cluster_launch<SHARED>(kernel, (wanted < held ? wanted : held) * cluster, cluster,
+                                  threads, p, stream);
 }
 
 #endif

@@ -27,13 +27,16 @@ static __device__ __forceinline__ void from_f32(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
-/* Clamps x, a weighted mean of elements of type T, to T's finite range. A mean is never larger than
- * its largest element, but P rounded up could make f16's largest number infinite. */
-template <class T> static __device__ __forceinline__ float mean_in_range(float x, T) {
+/* Clamps x, an element of O in type T, to T's finite range where O is a mean of numbers of T. A mean is
+ * never larger than its largest element, but P rounded up could make f16's largest number infinite.
+ * mean_below: modify_params has it. */
+template <class T>
+static __device__ __forceinline__ float mean_in_range(float x, float mean_below, T) {
+    (void)mean_below;
     return x;
 }
-static __device__ __forceinline__ float mean_in_range(float x, __half) {
-    return isfinite(x) ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
+static __device__ __forceinline__ float mean_in_range(float x, float mean_below, __half) {
+    return fabsf(x) < mean_below ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
 }
 
 /* A row of a tensor. `vector`: elements at multiples of 4 are aligned for loads of 4 elements. */

@@ -1,5 +1,6 @@
 /* Score modifiers of a thread's scores: softcap and ALiBi before softmax, dropout after it, the sink
- * at the end (docs/semantics.md). Scores stand in accumulators, before the scale. */
+ * at the end (docs/semantics.md). Scores stand in accumulators, before the scale. What a run is given is read by ordinary
+ * loads: a kernel before one that starts early may have written it. */
 #ifndef TESSERA_CUDA_DEVICE_MODIFY_CUH
 #define TESSERA_CUDA_DEVICE_MODIFY_CUH
 
@@ -60,7 +61,7 @@ static __device__ __forceinline__ float modify_scale(const struct modify_params 
 static __device__ __forceinline__ int32_t modify_place(const struct modify_params &m, int32_t key,
                                                        int32_t n_kv) {
     key = max(min(key, n_kv - 1), 0);
-    return m.key_positions ? __ldg(m.key_positions + key) : key;
+    return m.key_positions ? m.key_positions[key] : key;
 }
 
 /* Distance of a place from query `row`. A whole problem has fewer than 2^31 keys and queries, so that 32
@@ -154,7 +155,7 @@ static __device__ __forceinline__ float modify_denominator(const struct modify_p
                                                            int32_t head, float top, float l) {
     if (!m.sink || !(l > 0))
         return l;
-    const float sink = __ldg(m.sink + head), high = __fmul_rn(sink, m.unit);
+    const float sink = m.sink[head], high = __fmul_rn(sink, m.unit);
     const float low = fmaf(sink, m.unit, -high) + sink * MODIFY_UNIT_LOW;
     const float sum = __fsub_rn(high, top), back = __fsub_rn(sum, high);
     const float rest = (__fsub_rn(high, __fsub_rn(sum, back)) - __fadd_rn(top, back)) + low;

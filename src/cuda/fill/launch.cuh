@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_FILL_LAUNCH_CUH
 #define TESSERA_CUDA_FILL_LAUNCH_CUH
 
+#include "device/launch.cuh"
 #include "device/overlap.cuh"
 #include "fill/lists.cuh"
 #include "fill/ranges.cuh"
@@ -13,11 +14,9 @@ static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
         fill_rows_indices,  fill_rows_indices_cut, fill_rows_bits,
         fill_rows_bits_cut, fill_range_tiles,      fill_items};
     const void *kernel = (const void *)kernels[launch->kernel];
-    const cudaError_t code =
-        launch->shared <= FILL_SURE_SHARED
-            ? cudaSuccess
-            : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)launch->shared);
+    const cudaError_t code = launch->shared <= LAUNCH_SURE_SHARED
+                                 ? cudaSuccess
+                                 : launch_shared<FILL_MOST_SHARED>(kernel);
     return code ? code
                 : launch_early(kernel, dim3((unsigned)launch->blocks), launch->threads,
                                launch->shared, p, stream);

@@ -1,45 +1,8 @@
-/* Fused attention: partial results of KV splits and how they are combined; lse. */
+/* Fused attention: how partial results of KV splits are combined. A unit of its own, for all kernels. */
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH
 
-#include "host/forward.h"
-#include "device/convert.cuh"
-#include "device/modify.cuh"
-#include "device/warp.cuh"
-
-#include <cuda_runtime.h>
-
-#define ATTENTION_LN_2 0.69314718055994531f
-#define ATTENTION_COMBINE_THREADS 128
-#define ATTENTION_COMBINE_ROWS                                                                     \
-    (ATTENTION_COMBINE_THREADS / 32) /* rows of a thread block at a time */
-
-/* A slot of the workspace (host/forward.h). */
-struct attention_slot {
-    float *o, *m, *l;
-};
-
-static __device__ __forceinline__ struct attention_slot
-attention_slot_of(const struct attention_params &p, int64_t slot) {
-    float *at = p.slots + slot * p.slot_floats;
-    float *m = at + (int64_t)p.tile_rows * p.slot_dims;
-    return {at, m, m + p.tile_rows};
-}
-
-/* Stores the lse of row `row` of head (b, h) from the row's maximum m and sum l, both base 2. */
-static __device__ __forceinline__ void attention_store_lse(const struct attention_params &p,
-                                                           int32_t b, int32_t h, int32_t row,
-                                                           float m, float l) {
-    if (p.lse.data)
-        static_cast<float *>(
-            p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + row * p.lse.stride[2]] =
-            l == 0 ? -INFINITY : (m + log2f(l)) * ATTENTION_LN_2;
-}
-
-/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
-static __device__ __forceinline__ float attention_base(float m) {
-    return m == -INFINITY ? 0.0f : m;
-}
+#include "forward/slots.cuh"
 
 /* Combines the partial results of split tiles, in the order of the splits: O = sum over parts of
  * 2^(m_part - m) O_part / l. A warp takes a row. */
@@ -68,28 +31,15 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
                     const struct attention_slot s = attention_slot_of(p, combine.slot + part);
                     sum += exp2f(s.m[row] - base) * s.o[(int64_t)row * p.slot_dims + d];
                 }
-                from_f32(&o[(combine.row + row) * p.o.stride[2] + d],
-                         l == 0 ? 0.0f : mean_in_range(sum * p.modify.kept / below, T()));
+                from_f32(
+                    &o[(combine.row + row) * p.o.stride[2] + d],
+                    l == 0 ? 0.0f
+                           : mean_in_range(sum * p.modify.kept / below, p.modify.mean_below, T()));
             }
             if (warp_lane() == 0)
                 attention_store_lse(p, b, h, combine.row + row, m, l);
         }
     }
-}
-
-/* Thread blocks of a launch over `items`, at most a grid's; kernels loop over items by the grid's
- * size. */
-static inline unsigned attention_blocks(int64_t items) {
-    return (unsigned)(items < 1 << 30 ? items : 1 << 30);
-}
-
-static inline cudaError_t attention_launch(void (*kernel)(const struct attention_params),
-                                           dim3 blocks, int threads, size_t shared,
-                                           const struct attention_params *p, cudaStream_t stream) {
-    if (blocks.x == 0)
-        return cudaSuccess;
-    void *arguments[] = {(void *)p};
-    return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), arguments, shared, stream);
 }
 
 template <class T>
@@ -98,6 +48,13 @@ static cudaError_t attention_combine_launch(const struct attention_params *p, cu
         (unsigned)(p->tile_rows + ATTENTION_COMBINE_ROWS - 1) / ATTENTION_COMBINE_ROWS;
     return attention_launch(attention_combine<T>, dim3(attention_blocks(p->n_combines), high),
                             ATTENTION_COMBINE_THREADS, 0, p, stream);
+}
+
+static inline cudaError_t attention_combine_launch_type(const struct attention_params *p,
+                                                        tess_type o, cudaStream_t stream) {
+    return o == TESS_F32   ? attention_combine_launch<float>(p, stream)
+           : o == TESS_F16 ? attention_combine_launch<__half>(p, stream)
+                           : attention_combine_launch<__nv_bfloat16>(p, stream);
 }
 
 #endif

@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS)
                 if (lse != -INFINITY)
                     sum += expf(lse - m) * to_f32(merge_row<In>(p.o[part], b, h, n)[d]);
             }
-            from_f32(&out[d], l == 0 ? 0.0f : mean_in_range(sum / l, In()));
+            from_f32(&out[d], l == 0 ? 0.0f : sum / l);
         }
         __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
         if (warp_lane() == 0 && p.lse_out.data)

@@ -7,12 +7,26 @@
 
 #include <stdio.h>
 
+/* Why there is no device, NULL where the code does not say so: the runtime's words are of its versions alone. */
+static const char *absence(cudaError_t code) {
+    int driver = 0; /* it stays 0 where none is installed */
+    if (code == cudaErrorNoDevice)
+        return "the NVIDIA driver finds no GPU";
+    if (code != cudaErrorInsufficientDriver)
+        return NULL;
+    cudaDriverGetVersion(&driver);
+    return driver ? "the NVIDIA driver is too old for this library's CUDA: install a newer one"
+                  : "there is no NVIDIA driver on this machine";
+}
+
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call) {
-    int absent = code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice;
+    const char *absent = absence(code);
     cudaGetLastError(); /* so that a caller's own check does not find our error */
-    return error_set(error, absent ? TESS_NO_CUDA : TESS_CUDA_ERROR, function, argument, "%s: %s",
-                     call, cudaGetErrorString(code));
+    if (absent)
+        return error_set(error, TESS_NO_CUDA, function, argument, "%s", absent);
+    return error_set(error, TESS_CUDA_ERROR, function, argument, "%s: %s", call,
+                     cudaGetErrorString(code));
 }
 
 /* ---- devices ---- */
@@ -127,49 +141,45 @@ static tess_status part_copy(const struct device_part *part, tess_stream stream,
                : cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemcpyAsync");
 }
 
-/* The header is copied from memory that is not pinned, so it is read before the call returns. */
-tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
-                       tess_stream stream, tess_error *error) {
-    struct image_header header = {.magic = IMAGE_MAGIC, .arrays = (int64_t)count};
-    const struct device_part whole = {image, &header, 1, sizeof header};
-    tess_status status = TESS_OK;
-    for (size_t i = 0; i < count && !status; i++) {
-        header.array[i] = (struct image_array){
-            .offset = parts[i].to ? (char *)parts[i].to - (char *)image : 0,
-            .capacity = parts[i].count,
-            .count = parts[i].count,
-        };
-        status = part_copy(&parts[i], stream, error);
-    }
-    return status ? status : part_copy(&whole, stream, error);
-}
-
-tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
-                          tess_error *error) {
-    cudaError_t code = p->image.partial ? cudaMemsetAsync(p->image.partial, 0,
-                                                          tiles * sizeof *p->image.partial, stream)
-                                        : cudaSuccess;
+static tess_status staged_derive(const struct kernel_args *args, void *image, tess_error *error) {
+    const struct staged_params p = staged_params_of(args, image);
+    const size_t tiles = (size_t)args->bcsr->n_tiles;
+    cudaError_t code =
+        p.image.partial
+            ? cudaMemsetAsync(p.image.partial, 0, tiles * sizeof *p.image.partial, args->stream)
+            : cudaSuccess;
     if (code != cudaSuccess)
         return cuda_failed(error, code, "tess_plan_upload", "image", "cudaMemsetAsync");
-    code = cuda_image_derive(p, stream);
+    code = cuda_image_derive(&p, args->stream);
     return code == cudaSuccess
                ? TESS_OK
                : cuda_failed(error, code, "tess_plan_upload", "image", "cuda_image_derive");
 }
 
+/* All that is copied is memory of the plan, header included: the device may read it after the call. */
 static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
                                      tess_error *error) {
-    const tess_status status = device_is_current(args->target, "tess_plan_upload", error);
-    if (status)
-        return status;
-    return args->problem->pipeline == TESS_FUSED ? attention_image_upload(args, image, error)
-                                                 : staged_image_upload(args, image, error);
+    const struct device_part header = {image, args->header, 1, sizeof(struct image_header)};
+    struct device_part parts[IMAGE_ARRAYS];
+    const size_t count = cuda_image_parts(parts, args, image);
+    tess_status status = device_is_current(args->target, "tess_plan_upload", error);
+    for (size_t i = 0; i < count && !status; i++)
+        status = part_copy(&parts[i], args->stream, error);
+    if (!status)
+        status = part_copy(&header, args->stream, error);
+    return status || args->problem->pipeline == TESS_FUSED ? status
+                                                           : staged_derive(args, image, error);
 }
 
 /* ---- the backend ---- */
 
 const char *cuda_unusable(void) {
-    return cuda_device_count() ? NULL : "there is no CUDA driver or device on this machine";
+    int count = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    const char *absent = absence(code);
+    if (code)
+        cudaGetLastError();
+    return absent ? absent : code || !count ? "the CUDA runtime finds no device" : NULL;
 }
 
 const struct backend *cuda_kernels(void) {

@@ -3,6 +3,7 @@
 #include "host/staged.h"
 
 #include <math.h>
+#include <string.h>
 
 static const struct granules *granules_of(const struct kernel_args *args) {
     return &args->prepared->granules;
@@ -43,11 +44,12 @@ size_t attention_image_size(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error) {
+size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                             char *image) {
     const struct granules *g = granules_of(args);
     struct carve carve = {.base = image};
     const struct attention_image to = image_take(&carve, args);
-    const struct device_part parts[] = {
+    const struct device_part all[] = {
         {to.keys, g->keys, g->n, sizeof *to.keys},
         {to.masks, g->masks, g->n_masks, sizeof *to.masks},
         {to.words, args->lists->words_of_rows, row_masks(args), sizeof *to.words},
@@ -58,7 +60,8 @@ tess_status attention_image_upload(const struct kernel_args *args, void *image, 
         {to.records, g->records, g->n_records, sizeof *to.records},
         {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
-    return image_copy(image, parts, sizeof parts / sizeof *parts, args->stream, error);
+    memcpy(parts, all, sizeof all);
+    return sizeof all / sizeof *all;
 }
 
 /* ---- runs ---- */

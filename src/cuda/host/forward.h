@@ -117,7 +117,8 @@ struct attention_params {
 /* What the table asks of every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);
 struct attention_image attention_image_of(const struct kernel_args *args);
-tess_status attention_image_upload(const struct kernel_args *args, void *image, tess_error *error);
+size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                             char *image);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
 /* The same without lists: tensors, sizes, slots and modifiers. */

@@ -28,9 +28,4 @@ struct device_part {
     size_t size;
 };
 
-/* Copies an image to the device, in the order of the stream: its arrays, and a header that says where
- * they are and that all are full. */
-tess_status image_copy(struct image_header *image, const struct device_part *parts, size_t count,
-                       tess_stream stream, tess_error *error);
-
 #endif

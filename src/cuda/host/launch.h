@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; of the stages by TMA they launch nothing where tensors have no tensor map, and answer
- * cudaErrorNotSupported, or cudaErrorSymbolNotFound where the driver makes none. Fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which
- * the table tells planning. */
+/* cuda_NAME; fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
+ * planning. Those that copy by TMA alone have cuda_NAME_refuses_run: NULL, or why a run's tensors have no
+ * tensor maps. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);
@@ -25,13 +25,15 @@ extern "C" {
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
 #define CUDA_DECODE_UNIT(name)                                                                     \
     cudaError_t cuda_decode_##name(const struct decode_params *p, cudaStream_t stream);            \
+    const char *cuda_decode_##name##_refuses_run(const struct decode_params *p);                   \
     int64_t cuda_decode_##name##_shared(int32_t rows);
 #define CUDA_DECODE_UNITS_16bit(name) CUDA_DECODE_UNIT(bf16_##name) CUDA_DECODE_UNIT(f16_##name)
 #define CUDA_DECODE_UNITS_f32_f16(name) CUDA_DECODE_UNIT(f32_f16_##name)
 #define CUDA_DECODE_UNITS_f32_bf16(name) CUDA_DECODE_UNIT(f32_bf16_##name)
 #define CUDA_DECODE(types, name, ...) CUDA_DECODE_UNITS_##types(name)
 #define CUDA_STAGED_UNIT(name)                                                                     \
-    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);
+    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                   \
+    const char *cuda_##name##_refuses_run(const struct staged_params *p);
 #define CUDA_STAGED_UNITS_any(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
 #define CUDA_STAGED_UNITS_f32(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
 #define CUDA_STAGED_UNITS_16bit(stem, variant)                                                     \

@@ -4,6 +4,8 @@
 
 #include "plan/kernels.h"
 
+#include <math.h>
+
 /* Pointers NULL, cap, scores and each 0, kept 1 where a problem has none. */
 struct modify_params {
     const float *alibi, *sink;               /* [heads_q], or NULL */
@@ -13,6 +15,9 @@ struct modify_params {
     uint32_t first_query, first_head, heads; /* of dropout; heads: from a batch to the next */
     uint32_t dropped;                        /* of 65536 words */
     float kept;                              /* 65536 / (65536 - dropped) */
+    /* Inf where O is a mean of numbers of its type, and so no larger than they are. 0 where dropout or
+     * scales of V may take it past the type's largest number. */
+    float mean_below;
     float unit;     /* exponents of 1 in natural logarithms: log2(e), or 1 */
     float cap;      /* softcap in exponents; 0: none */
     int32_t scores; /* softcap or ALiBi */
@@ -28,6 +33,7 @@ static inline int modify_scores(const struct modifiers *m) {
 static inline struct modify_params modify_params_of(const struct kernel_args *args, double unit) {
     const struct modifiers *m = &args->problem->modifiers;
     const int scores = modify_scores(m);
+    const int is_mean = !m->dropped && args->problem->caches.v_scale == TESS_SCALE_NONE;
     return (struct modify_params){
         .alibi = m->alibi ? args->alibi : NULL,
         .sink = m->sink ? args->sink : NULL,
@@ -40,6 +46,7 @@ static inline struct modify_params modify_params_of(const struct kernel_args *ar
         .heads = (uint32_t)m->heads,
         .dropped = (uint32_t)m->dropped,
         .kept = 65536.0f / (float)(65536 - m->dropped),
+        .mean_below = is_mean ? INFINITY : 0,
         .unit = (float)unit,
         .cap = (float)(m->softcap * unit),
         .scores = scores,

@@ -3,6 +3,8 @@
 #include "host/launch.h"
 #include "host/table.h"
 
+#include <string.h>
+
 #define CUDA_FORWARD(...)
 #define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
@@ -45,12 +47,42 @@ static cudaError_t (*const backward[])(const struct gradient_params *, cudaStrea
 #include "instances.def"
 };
 
+/* ---- what kernels without another way than TMA refuse ---- */
+
+#define BY_TMA(name)                                                                               \
+    { "cuda_" #name, cuda_##name##_refuses_run }
+
+const char *staged_refuses_run(const struct kernel_args *args) {
+    static const struct {
+        const char *kernel;
+        const char *(*refuses)(const struct staged_params *p);
+    } all[] = {BY_TMA(sddmm_bf16_tma), BY_TMA(sddmm_f16_tma), BY_TMA(spmm_bf16_tma),
+               BY_TMA(spmm_f16_tma)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].kernel, args->kernel->name)) {
+            const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
+            return all[i].refuses(&p);
+        }
+    return NULL;
+}
+
+const char *decode_refuses_run(const struct kernel_args *args) {
+    static const struct {
+        const char *kernel;
+        const char *(*refuses)(const struct decode_params *p);
+    } all[] = {BY_TMA(decode_bf16_sm90_blocks_d64_r128), BY_TMA(decode_f16_sm90_blocks_d64_r128),
+               BY_TMA(decode_bf16_sm90_blocks_d128_r128), BY_TMA(decode_f16_sm90_blocks_d128_r128)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].kernel, args->kernel->name)) {
+            const struct decode_params p = decode_params_of(args);
+            return all[i].refuses(&p);
+        }
+    return NULL;
+}
+
+/* ---- launches ---- */
+
 static tess_status answer(const struct kernel_args *args, cudaError_t code, tess_error *error) {
-    if (code == cudaErrorNotSupported)
-        return error_set(error, TESS_UNSUPPORTED, args->function, NULL,
-                         "kernel %s copies by TMA, which cannot address these tensors (rows of "
-                         "stride 0, say): the problem can name another kernel",
-                         args->kernel->name);
     return code == cudaSuccess ? TESS_OK
                                : cuda_failed(error, code, args->function, NULL, args->kernel->name);
 }
@@ -61,11 +93,6 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
         return status;
     const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
     cudaError_t code = staged[args->kernel - cuda_table](&p, args->stream);
-    if (code == cudaErrorSymbolNotFound)
-        return error_set(error, TESS_CUDA_ERROR, args->function, NULL,
-                         "kernel %s copies by TMA, and the driver has no cuTensorMapEncodeTiled: "
-                         "update it, or the problem can name another kernel",
-                         args->kernel->name);
     if (!code && args->kernel->stage == TESS_STAGE_SDDMM && p.modify.scores)
         code = cuda_sddmm_modify(&p, args->stream);
     return answer(args, code, error);

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_LAUNCH_H
 #define TESSERA_CUDA_LAUNCH_H
 
+#include "host/image.h"
 #include "host/modify.h"
 #include "host/rows.h"
 #include "host/staged_image.h"
@@ -113,10 +114,6 @@ int softmax_bulk_lanes(const struct staged_params *p);
 }
 #endif
 
-/* Fills what an image of the stages derives of its other parts on the device. */
-tess_status staged_derive(const struct staged_params *p, size_t tiles, tess_stream stream,
-                          tess_error *error);
-
 /*
  * What of a scale is folded into Q, as a power of two that bf16 has: 0, or for scales below 2^-8
  * what it takes to keep sums in range whose scaled size is. No more, since a product with Q may be
@@ -128,7 +125,8 @@ int cuda_scale_power(double scale, tess_type type);
 /* What the table asks of the stages (staged.c). */
 size_t staged_workspace(const struct kernel_args *args);
 size_t staged_image_size(const struct kernel_args *args);
-tess_status staged_image_upload(const struct kernel_args *args, void *image, tess_error *error);
+size_t staged_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                          char *image);
 struct staged_params staged_params_of(const struct kernel_args *args, void *image);
 
 #endif

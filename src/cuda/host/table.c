@@ -66,19 +66,18 @@ static int has_height(const struct tiling *tiling, int32_t height) {
 static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
-    const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
     const char *why = refused(problem, target);
     if (!why && fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         why = "it computes scales of up to 2^127";
-    if (!why && d > own->d_qk)
+    if (!why && problem->d_qk > own->d_qk)
         why = own->too_wide;
+    if (!why && problem->d_v > own->d_v)
+        why = own->v_too_wide;
     if (!why)
         why = type_refused(own->type, problem->type);
     if (!why)
         why = kernel->tiling->filled_alone ? decode_types_refused(own->product, problem)
                                            : plain_refused(problem);
-    if (!why && problem->d_v > own->d_v)
-        why = own->v_too_wide;
     if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
         why = own->family->heights;
     if (!why && own->family->refuses)
@@ -387,7 +386,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                                          .filled_alone = 1},                                       \
         .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k, family_decode_##high),       \
         .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
-        .run = decode_run                                                                          \
+        .refuses_run = decode_refuses_run, .run = decode_run                                       \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
     DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
@@ -403,7 +402,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
         .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
-        .run = staged_run                                                                          \
+        .refuses_run = staged_refuses_run, .run = staged_run                                       \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
 #define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)
@@ -454,6 +453,28 @@ const struct kernel cuda_table[CUDA_ROWS] = {
 size_t cuda_image_size(const struct kernel_args *args) {
     return args->problem->pipeline == TESS_FUSED ? attention_image_size(args)
                                                  : staged_image_size(args);
+}
+
+size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                        char *image) {
+    return args->problem->pipeline == TESS_FUSED ? attention_image_parts(parts, args, image)
+                                                 : staged_image_parts(parts, args, image);
+}
+
+/* Offsets are those from an image that is nowhere yet. */
+void cuda_image_header(const struct kernel_args *args, void *header) {
+    _Static_assert(sizeof(struct image_header) <= IMAGE_HEADER_MOST, "plans have room for it");
+    struct image_header *const h = header;
+    struct device_part parts[IMAGE_ARRAYS];
+    char *const nowhere = (char *)(uintptr_t)IMAGE_ALIGNMENT;
+    const size_t count = cuda_image_parts(parts, args, nowhere);
+    *h = (struct image_header){.magic = IMAGE_MAGIC, .arrays = (int64_t)count};
+    for (size_t i = 0; i < count; i++)
+        h->array[i] = (struct image_array){
+            .offset = parts[i].to ? (char *)parts[i].to - nowhere : 0,
+            .capacity = parts[i].count,
+            .count = parts[i].count,
+        };
 }
 
 /* ---- what a launch is, beside its kernel ---- */

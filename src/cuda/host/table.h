@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_TABLE_H
 
 #include "host/fill.h"
+#include "host/image.h"
 #include "lists/prepare.h"
 #include "plan/kernels.h"
 
@@ -51,6 +52,11 @@ extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
 size_t cuda_image_size(const struct kernel_args *args);
+/* Its header, all arrays of which are full; and its arrays, where the image lies at `image`. Answers how
+ * many. */
+void cuda_image_header(const struct kernel_args *args, void *header);
+size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                        char *image);
 
 /* What a launch is, beside its kernel: operand path, and launches that follow. */
 int cuda_detail(const struct kernel_args *args, char *room, size_t size);
@@ -59,10 +65,13 @@ int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
     .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
-    .unevenness = prepare_unevenness, .image_size = cuda_image_size, .detail = cuda_detail,        \
-    .fill_workers = cuda_fill_workers, .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
+    .unevenness = prepare_unevenness, .image_size = cuda_image_size,                               \
+    .image_header = cuda_image_header, .detail = cuda_detail, .fill_workers = cuda_fill_workers,   \
+    .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
 
-/* Launches of the table's kernels. */
+/* Launches of the table's kernels, and what refuses tensors of a run before any. */
+const char *staged_refuses_run(const struct kernel_args *args);
+const char *decode_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
 tess_status decode_run(const struct kernel_args *args, tess_error *error);

@@ -15,13 +15,11 @@
 
 /* A tensor map of Q, K or V with `heads` heads of `n` rows of `d` dims, as [b][h][panel][n][64];
  * TMA tiles of `rows` rows and `box_panels` panels. A broadcast dimension (stride 0) has one
- * element, which map_index finds. cudaErrorNotSupported where TMA cannot address it: rows of stride 0;
- * cudaErrorSymbolNotFound where the driver encodes no maps. */
+ * element, which map_index finds. NULL, or why there is none, in words. */
 template <class T>
-static cudaError_t block_rows_map(CUtensorMap *map, const struct staged_params *p,
+static const char *block_rows_map(CUtensorMap *map, const struct staged_params *p,
                                   const struct rows_view &view, int64_t heads, int64_t n, int64_t d,
                                   int rows, int box_panels, T) {
-    const sm90_encode encode = sm90_encode_find();
     const cuuint64_t panels = d > 64 ? d / 64 : 1;
     const cuuint64_t size[5] = {d > 64 ? 64 : (cuuint64_t)d, (cuuint64_t)n, panels,
                                 view.stride[1] ? (cuuint64_t)heads : 1,
@@ -32,14 +30,15 @@ static cudaError_t block_rows_map(CUtensorMap *map, const struct staged_params *
     cuuint64_t bytes[4];
     for (int i = 0; i < 4; i++) /* a dimension of size 1 has stride 0, which maps refuse */
         bytes[i] = size[i + 1] == 1 ? 16 : (cuuint64_t)stride[i] * sizeof(T);
+    const sm90_encode encode = sm90_encode_find();
     if (!encode)
-        return cudaErrorSymbolNotFound;
+        return SM90_NO_ENCODE;
     return encode(map, sm90_map_type(T()), 5, view.data, size, bytes, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
-               ? cudaSuccess
-               : cudaErrorNotSupported;
+               ? NULL
+               : SM90_NO_MAP;
 }
 
 /* Place of a head or batch in a map. */

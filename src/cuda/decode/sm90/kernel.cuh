@@ -31,6 +31,8 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const struct work_item in_order = decode_first_item(&p.image.items[decode_sm90_order(
         p, (int)fill_least(blockIdx.x, p.image.units - 1), p.image.units)]);
     const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
+    if (items == 0 && decode_foreign(p))
+        decode_store_nan(p, (int)threadIdx.x, shape::THREADS);
     if ((int)blockIdx.x >= items)
         return;
     if (items == p.image.units)
@@ -68,19 +70,22 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     }
 }
 
+template <class shape, bool MODIFIED>
+static constexpr struct decode_variant decode_sm90_variant_of(void) {
+    return {decode_sm90<shape, MODIFIED>, shape::THREADS, shape::BYTES, shape::BYTES,
+            launch_shared<shape::BYTES>};
+}
+
 template <class T, class, int D, int DV>
 static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_t stream) {
     using apart = decode_sm90_shape<T, D, DV, false, false>;
     using in_k = decode_sm90_shape<T, D, DV, true, false>;
     using codes = decode_sm90_shape<T, D, DV, true, true>;
     static const struct decode_variant variants[2][2] = {
-        {{decode_sm90<apart, false>, apart::THREADS, apart::BYTES, apart::BYTES},
-         {decode_sm90<apart, true>, apart::THREADS, apart::BYTES, apart::BYTES}},
-        {{decode_sm90<in_k, false>, in_k::THREADS, in_k::BYTES, in_k::BYTES},
-         {decode_sm90<in_k, true>, in_k::THREADS, in_k::BYTES, in_k::BYTES}},
+        {decode_sm90_variant_of<apart, false>(), decode_sm90_variant_of<apart, true>()},
+        {decode_sm90_variant_of<in_k, false>(), decode_sm90_variant_of<in_k, true>()},
     };
-    static const struct decode_variant of_codes = {decode_sm90<codes, false>, codes::THREADS,
-                                                   codes::BYTES, codes::BYTES};
+    static const struct decode_variant of_codes = decode_sm90_variant_of<codes, false>();
     /* CTAs that stay: rows of an item are fetched before the last one has ended. */
     return decode_launch_variant<T>(p->stored ? of_codes : variants[p->v_in_k][p->of.modify.each],
                                     p, p->multiprocessors, stream);

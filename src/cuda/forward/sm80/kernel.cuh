@@ -11,6 +11,7 @@
 #define TESSERA_CUDA_ATTENTION_MMA_CUH
 
 #include "device/architecture.cuh"
+#include "device/launch.cuh"
 #include "forward/sm80/steps.cuh"
 
 /* ---- a tile's rows: loading Q, storing O ---- */
@@ -65,8 +66,8 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const float *x = state.o[r / 2][d + i] + r % 2 * 2;
-                word[i] = mma_pack(mean_in_range(x[0] * factor, T()),
-                                   mean_in_range(x[1] * factor, T()), T());
+                word[i] = mma_pack(mean_in_range(x[0] * factor, p.modify.mean_below, T()),
+                                   mean_in_range(x[1] * factor, p.modify.mean_below, T()), T());
             }
             const uint32_t other = __shfl_xor_sync(WARP_ALL, odd ? word[0] : word[1], 1);
             const uint2 x = {odd ? other : word[0], odd ? word[1] : other};
@@ -301,8 +302,7 @@ static cudaError_t attention_mma_launch_one(const struct attention_params *p, cu
     void (*kernel)(const struct attention_params) =
         p->modify.each ? attention_mma<T, D, R, WARPS, KEYS, BLOCKS, true>
                        : attention_mma<T, D, R, WARPS, KEYS, BLOCKS, false>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    const cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     return code ? code
                 : attention_launch(kernel, (unsigned)p->workers, shape::THREADS, shape::BYTES, p,
                                    stream);
@@ -343,7 +343,7 @@ template <class T, int D> static int64_t attention_mma_shared(int32_t rows) {
 template <class T, int D>
 static cudaError_t attention_mma_launch(const struct attention_params *p, cudaStream_t stream) {
     cudaError_t code = attention_tile_for<T, D>(p->tile_rows, p->thin).launch(p, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 #endif

@@ -15,7 +15,7 @@
 #define TESSERA_CUDA_ATTENTION_TILE_CUH
 
 #include "forward/gather.cuh"
-#include "forward/combine.cuh"
+#include "forward/slots.cuh"
 #include "device/mma.cuh"
 
 /* Bytes of a thread block's shared memory for flushed sums (tile_f32.cuh). */

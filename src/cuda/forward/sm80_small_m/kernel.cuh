@@ -26,6 +26,7 @@
 #ifndef TESSERA_CUDA_SMALL_M_KERNEL_CUH
 #define TESSERA_CUDA_SMALL_M_KERNEL_CUH
 
+#include "device/launch.cuh"
 #include "forward/sm80_small_m/modify.cuh"
 
 /* ---- a step ---- */
@@ -459,11 +460,10 @@ static cudaError_t small_m_launch_rows(const struct attention_params *p, cudaStr
     void (*kernel)(const struct attention_params) =
         p->modify.each ? attention_small_m<T, D, GROUPS, WARPS, BLOCKS, true>
                        : attention_small_m<T, D, GROUPS, WARPS, BLOCKS, false>;
-    cudaError_t code = cudaFuncSetAttribute((const void *)kernel,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    cudaError_t code = launch_shared<BYTES>((const void *)kernel);
     if (!code)
         code = attention_launch(kernel, (unsigned)p->workers, 32 * WARPS, BYTES, p, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 /* Launches the tile height of the plan (instances.def). */

@@ -181,14 +181,14 @@ small_m_store_partial(const struct attention_params &p, const struct granule_ite
 /* Stores a piece of a row of O, rounded; `left` dims of it exist. */
 template <class T, int N>
 static __device__ __forceinline__ void small_m_store_piece(T *to, const float (&x)[N], int left,
-                                                           bool aligned) {
+                                                           bool aligned, float mean_below) {
     union {
         T x[N];
         uint4 all;
     } piece;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        from_f32(&piece.x[i], mean_in_range(x[i], T()));
+        from_f32(&piece.x[i], mean_in_range(x[i], mean_below, T()));
     if (aligned && left >= N) {
         *reinterpret_cast<uint4 *>(to) = piece.all;
         return;
@@ -227,7 +227,8 @@ small_m_store(const struct attention_params &p, const struct granule_item &item,
             float x[PIECE] = {};
             if (some)
                 small_m_dims<T, D / WARPS, GROUPS>(x, state, r, c, factor);
-            small_m_store_piece(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned);
+            small_m_store_piece(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned,
+                                p.modify.mean_below);
         }
     }
 }

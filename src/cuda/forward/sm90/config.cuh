@@ -93,7 +93,7 @@
 #define TESSERA_CUDA_SM90_CONFIG_CUH
 
 #include "forward/gather.cuh"
-#include "forward/combine.cuh"
+#include "forward/slots.cuh"
 #include "device/sm90/tma.cuh"
 
 /* Bytes of shared memory of a multiprocessor. 1 KB of each CTA's part is reserved. */

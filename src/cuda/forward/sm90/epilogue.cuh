@@ -115,8 +115,9 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float *at = o + d / 2 + 4 * j + 2 * e;
-                x[e] = mma_pack(mean_in_range(at[0] * factor[e % 2], T()),
-                                mean_in_range(at[1] * factor[e % 2], T()), T());
+                x[e] =
+                    mma_pack(mean_in_range(at[0] * factor[e % 2], p.modify.mean_below, T()),
+                             mean_in_range(at[1] * factor[e % 2], p.modify.mean_below, T()), T());
             }
             stmatrix((into ^ (uint32_t)(j % 8 * 16)) + (uint32_t)(j / 8 * SM90_O_PANEL), x);
         }

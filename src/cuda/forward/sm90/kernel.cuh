@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_SM90_KERNEL_CUH
 
 #include "device/cluster.cuh"
+#include "device/launch.cuh"
 #include "device/overlap.cuh"
 #include "forward/sm90/consumer_steps.cuh"
 #include "forward/sm90/producer.cuh"
@@ -83,8 +84,7 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
         attention_sm90<T, shape, SOURCE, MODIFIED>;
-    cudaError_t code = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     void *arguments[] = {(void *)p, (void *)maps};
     /* Programmatic dependent launch: CTAs start on multiprocessors that the kernel before has left,
      * and wait there. */
@@ -116,7 +116,7 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
     };
     cudaError_t code = launch[p->tma && maps.tma_q ? SM90_TMA : SM90_CP_ASYNC][p->modify.each != 0](
         p, &maps, stream);
-    return code ? code : attention_combine_launch<T>(p, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 #endif

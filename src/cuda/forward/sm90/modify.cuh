@@ -54,7 +54,7 @@ static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
 static __device__ __forceinline__ uint32_t sm90_drawn(const struct attention_params &p,
                                                       const struct modify_query (&q)[2],
                                                       const int32_t (&place)[2], bool filled) {
-    const uint64_t seed = __ldg(p.modify.seed);
+    const uint64_t seed = *p.modify.seed;
     const int t2 = warp_lane_here() % 4 * 2;
     uint32_t first[4], kept = 0, shifted = 0;
 #pragma unroll
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
     float slope[2], back[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        slope[h] = __ldg(p.modify.alibi + min(of[h].head, p.heads_q - 1)) *
+        slope[h] = p.modify.alibi[min(of[h].head, p.heads_q - 1)] *
                    (p.modify.unit / modify_unit(p.modify, scale));
         back[h] = (float)(of[h].row - row - (eights ? t2 : 0));
     }

@@ -342,16 +342,29 @@ static __global__ void __launch_bounds__(sddmm_tma_shape<M, PANELS>::THREADS, 1)
         sddmm_tma_produce<M, PANELS>(memory, shared, &map_q, &map_k, range.count, producer);
 }
 
+/* NULL, or why a tensor has no map. Tiles have M rows. */
+template <class T>
+static const char *sddmm_tma_maps(CUtensorMap *map_q, CUtensorMap *map_k,
+                                  const struct staged_params *p, int M) {
+    const char *why =
+        block_rows_map(map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, p->d_qk > 64 ? 2 : 1, T());
+    return why ? why
+               : block_rows_map(map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk,
+                                STAGED_TMA_KEYS, 1, T());
+}
+
+/* Which heights tiles have makes no difference. */
+template <class T> static const char *sddmm_tma_refuses_run(const struct staged_params *p) {
+    CUtensorMap map_q, map_k;
+    return sddmm_tma_maps<T>(&map_q, &map_k, p, 128);
+}
+
 template <class T, int M, int PANELS>
 static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef sddmm_tma_shape<M, PANELS> shape;
     CUtensorMap map_q, map_k;
-    cudaError_t code = block_rows_map(&map_q, p, p->q, p->heads_q, p->n_q, p->d_qk, M, PANELS, T());
-    if (!code)
-        code = block_rows_map(&map_k, p, p->k, p->heads_q / p->heads_per_kv, p->n_kv, p->d_qk,
-                              STAGED_TMA_KEYS, 1, T());
-    if (code)
-        return code;
+    if (sddmm_tma_maps<T>(&map_q, &map_k, p, M))
+        return cudaErrorInvalidValue;
     const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors / row_units < 1 ? 1 : p->multiprocessors / row_units;
     const int64_t blocks = (held < chunks ? held : chunks) * row_units;
@@ -361,8 +374,7 @@ static cudaError_t sddmm_tma_launch_tile(const struct staged_params *p, cudaStre
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap, const CUtensorMap) =
         sddmm_tma<T, M, PANELS>;
-    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shape::BYTES);
+    const cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     void *arguments[] = {(void *)p, &map_q, &map_k};
     return code ? code
                 : cudaLaunchKernel((const void *)kernel, dim3((unsigned)blocks),

@@ -258,8 +258,8 @@ template <int LANES>
 static cudaError_t softmax_bulk_launch_lanes(const struct staged_params *p, cudaStream_t stream) {
     constexpr int BYTES = SOFTMAX_BULK_WARPS * (int)sizeof(struct softmax_bulk_ring);
     static_assert(BYTES <= 227 * 1024, "what a block of Hopper can have");
-    return grid_launch_units(softmax_bulk<LANES>, p->multiprocessors, 32 * SOFTMAX_BULK_WARPS,
-                             BYTES, p, stream);
+    return grid_launch_units<BYTES>(softmax_bulk<LANES>, p->multiprocessors,
+                                    32 * SOFTMAX_BULK_WARPS, p, stream);
 }
 
 static inline cudaError_t softmax_bulk_launch(const struct staged_params *p, cudaStream_t stream) {

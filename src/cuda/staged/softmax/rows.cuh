@@ -279,10 +279,10 @@ static cudaError_t softmax_rows_launch_held(const struct staged_params *p, cudaS
     const int64_t held = (int64_t)p->multiprocessors *
                          softmax_blocks(HELD, BLOCKS, p->architecture == ARCHITECTURE_OF_FIT);
     return CLUSTER > 1
-               ? cluster_launch_held(softmax_rows<HELD, LANES, BLOCKS>, wanted, CLUSTER,
-                                     SOFTMAX_THREADS, 0, p, stream)
-               : cluster_launch(softmax_rows<HELD, LANES, BLOCKS>, wanted < held ? wanted : held, 1,
-                                SOFTMAX_THREADS, 0, p, stream);
+               ? cluster_launch_held<0>(softmax_rows<HELD, LANES, BLOCKS>, wanted, CLUSTER,
+                                        SOFTMAX_THREADS, p, stream)
+               : cluster_launch<0>(softmax_rows<HELD, LANES, BLOCKS>, wanted < held ? wanted : held,
+                                   1, SOFTMAX_THREADS, p, stream);
 }
 
 /* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several

@@ -296,7 +296,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const stru
 #pragma unroll
                 for (int i = 0; i < N; i++)
                     x[i] = empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * spmm_unscale(p, T());
-                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole);
+                spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole, p.modify.mean_below);
             }
         }
 }
@@ -368,8 +368,8 @@ static cudaError_t spmm_gather_launch_tiles(const struct staged_params *p, cudaS
         cluster *= 2;
     const bool whole = words_whole<T>(p->alignment, p->d_v);
     if (cluster > 1)
-        return cluster_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
-                              units * cluster, cluster, 32 * warps, 0, p, stream);
+        return cluster_launch<0>(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>,
+                                 units * cluster, cluster, 32 * warps, p, stream);
     return blocks_launch(whole ? spmm_gather<T, TILES, true> : spmm_gather<T, TILES, false>, units,
                          32 * warps, p, stream);
 }

@@ -274,8 +274,7 @@ static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T
     if (cluster_size() > 1 && !spmm_mma_combine<shape>(sum, any, &s.prob[0][0]))
         return;
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
-    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim,
-                             spmm_unscale(p, T()));
+    spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, unit.dim + dim, p);
 }
 
 /* Units of one row of tiles are neighbours; a cluster has one unit. */
@@ -305,9 +304,8 @@ template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
     const int cluster = staged_spmm_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
-    return cluster_launch(spmm_mma<T, M, N>, units * cluster, cluster,
-                          spmm_mma_shape<M, N>::THREADS, sizeof(struct spmm_mma_shared<T, M, N>), p,
-                          stream);
+    return cluster_launch<(int)sizeof(struct spmm_mma_shared<T, M, N>)>(
+        spmm_mma<T, M, N>, units * cluster, cluster, spmm_mma_shape<M, N>::THREADS, p, stream);
 }
 
 /* A tile as high as the block row. V is gathered once for all rows of a tile

@@ -6,6 +6,7 @@
 
 #include "device/cluster.cuh"
 #include "staged/panel_16bit.cuh"
+#include "staged/spmm/scale.cuh"
 
 /* Stores two neighbouring outputs. */
 template <class T>
@@ -21,12 +22,13 @@ static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, b
         from_f32(to + 1, y);
 }
 
-/* Stores a warp's outputs from row `row` and dim `dim` on, times `unscale`. */
+/* Stores a warp's outputs from row `row` and dim `dim` on. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struct block_row &s,
-               const head_view<T> &o, int64_t row, int32_t dim, float unscale) {
+               const head_view<T> &o, int64_t row, int32_t dim, const struct staged_params &p) {
     const int lane = warp_lane();
+    const float unscale = spmm_unscale(p, T()), mean_below = p.modify.mean_below;
 #pragma unroll
     for (int i = 0; i < shape::ROWS / 8; i++) {
         uint32_t probs = any[i];
@@ -41,8 +43,8 @@ spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struc
             const int32_t d = dim + 8 * j + lane % 4 * 2;
             const float *two = sum[i / 2][j] + i % 2 * 2;
             spmm_mma_store_two(out + d, o.d - d, o.vector,
-                               probs ? mean_in_range(two[0] * unscale, T()) : 0.0f,
-                               probs ? mean_in_range(two[1] * unscale, T()) : 0.0f);
+                               probs ? mean_in_range(two[0] * unscale, mean_below, T()) : 0.0f,
+                               probs ? mean_in_range(two[1] * unscale, mean_below, T()) : 0.0f);
         }
     }
 }

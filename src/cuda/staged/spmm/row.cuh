@@ -116,8 +116,8 @@ spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
 
 /* Stores N consecutive elements of a row of O, of which `left` exist. */
 template <class T>
-static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left,
-                                                  bool whole) {
+static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left, bool whole,
+                                                  float mean_below) {
     constexpr int N = words_elements<T>();
     union {
         T element[N];
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_
     } y;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        from_f32(&y.element[i], mean_in_range(x[i], T()));
+        from_f32(&y.element[i], mean_in_range(x[i], mean_below, T()));
     if (whole && left > 0)
         *reinterpret_cast<uint4 *>(out) = y.all;
 #pragma unroll
@@ -143,7 +143,8 @@ spmm_row_store(struct spmm_row_sum<T> &sum, bool nonzero, const struct staged_pa
     if (!nonzero)
         sum = {};
     if (warp_lane() < lanes)
-        spmm_store(o.data + s.first * o.stride + dim, sum.of, p.d_v - dim, WHOLE);
+        spmm_store(o.data + s.first * o.stride + dim, sum.of, p.d_v - dim, WHOLE,
+                   p.modify.mean_below);
 }
 
 /* A row by all warps; warp `owner` stores it. */

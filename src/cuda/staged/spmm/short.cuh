@@ -168,7 +168,8 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
             x[e] = width > CUDA_CHUNK ? shared.sum[4 * r + e][threadIdx.x] : part.of[r][e];
             x[e] = nonzero >> r & 1 ? x[e] : 0.0f; /* even where 0 * NaN was added up */
         }
-        spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE);
+        spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE,
+                   p.modify.mean_below);
     }
 }
 
@@ -178,9 +179,9 @@ template <class T>
 static cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
     static_assert(sizeof(T) == 4, "it computes f32 only");
     const bool whole = words_whole<T>(p->alignment, p->d_v);
-    return grid_launch_units(whole ? spmm_short<true> : spmm_short<false>,
-                             p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
-                             SPMM_SHORT_THREADS, 0, p, stream);
+    return grid_launch_units<0>(whole ? spmm_short<true> : spmm_short<false>,
+                                p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
+                                SPMM_SHORT_THREADS, p, stream);
 }
 
 #endif

@@ -209,8 +209,7 @@ spmm_tma_consume(unsigned char *memory, uint32_t shared, const struct staged_par
     }
     const head_view<T> o = head_of<T>(p, p.o, unit.block_row.b, unit.block_row.h, p.d_v);
     if (row < M)
-        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0,
-                                 spmm_unscale(p, T()));
+        spmm_mma_store<T, shape>(sum, any, unit.block_row, o, unit.row + row, 0, p);
 }
 
 /* ---- the kernel ---- */
@@ -259,6 +258,18 @@ static __global__ void __launch_bounds__(128 + shape::THREADS, shape::BLOCKS)
 
 /* ---- launching ---- */
 
+/* NULL, or why V has no map. */
+template <class T>
+static const char *spmm_tma_map(CUtensorMap *map, const struct staged_params *p) {
+    return block_rows_map(map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
+                          STAGED_TMA_KEYS, p->d_v > 64 ? 2 : 1, T());
+}
+
+template <class T> static const char *spmm_tma_refuses_run(const struct staged_params *p) {
+    CUtensorMap map;
+    return spmm_tma_map<T>(&map, p);
+}
+
 template <class T, int M, int N>
 static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     typedef spmm_tma_shape<M, N> shape;
@@ -266,15 +277,14 @@ static cudaError_t spmm_tma_launch_tile(const struct staged_params *p, cudaStrea
     CUtensorMap map;
     const int64_t units = spmm_tma_units(*p, M);
     const int64_t held = (int64_t)p->multiprocessors * shape::BLOCKS;
-    cudaError_t code = block_rows_map(&map, p, p->v, p->heads_q / p->heads_per_kv, p->n_kv, p->d_v,
-                                      STAGED_TMA_KEYS, N / 64, T());
-    if (code || units == 0)
-        return code;
+    if (spmm_tma_map<T>(&map, p))
+        return cudaErrorInvalidValue;
+    if (units == 0)
+        return cudaSuccess;
     if (units > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     void (*kernel)(const struct staged_params, const CUtensorMap) = spmm_tma<T, M, shape>;
-    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shape::BYTES);
+    const cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     void *arguments[] = {(void *)p, &map};
     const int64_t blocks = units < held ? units : held;
     return code ? code

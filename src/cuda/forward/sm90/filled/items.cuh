@@ -109,17 +109,19 @@ static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_
     return __reduce_min_sync(WARP_ALL, whole);
 }
 
-/* A granule, and where TMA finds it: the page, or the batch where there are none (0 where all share one), and
- * the row; past all rows, for which TMA fills zeros, where nothing of it is listed. */
+/* A granule, and where TMA finds it: the page, or the batch where there are no pages, and the row; past all rows,
+ * for which TMA fills zeros, where nothing of it is listed. Pages or batches that share their rows (a stride of 0)
+ * are one in the map: 0. */
 struct sm90_filled_place {
     struct fill_granule granule;
     int32_t page, row;
 };
 
-/* Granule `at` of an item's tile; of a page that there is not, no key is listed. */
+/* Granule `at` of an item's tile; of a page that there is not, no key is listed. apart: pages, or batches, share no
+ * rows. */
 static __device__ __forceinline__ struct sm90_filled_place
 sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
-                 bool batches) {
+                 bool apart) {
     const int bits = p.of.granule_bits, each = sm90_filled_each(p);
     const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
     const struct list_masked *const band = p.masked + item.first + run;
@@ -131,7 +133,7 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
         key = band->key, count = band->count, lo = band->u.band.lo, hi = band->u.band.hi;
     struct sm90_filled_place place;
     place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
-    place.page = batches ? item.batch : 0, place.row = place.granule.key;
+    place.page = item.batch, place.row = place.granule.key;
     if (p.table && place.granule.window) {
         place.page = fill_page(sm90_filled_table(p, item), place.row, p.shift, p.pages);
         place.row &= (1 << p.shift) - 1;
@@ -139,7 +141,9 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
             place.granule.window = 0;
     }
     if (place.granule.window == 0)
-        place.page = 0, place.row = p.rows;
+        place.row = p.rows;
+    if (place.granule.window == 0 || !apart)
+        place.page = 0;
     return place;
 }
 

@@ -19,6 +19,8 @@ static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t s
         sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v);
     } else {
         const int64_t end = sm90_filled_items(p);
+        if (end == 0 && decode_foreign(p))
+            decode_store_nan(p, (int)threadIdx.x - 64, 64);
         const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
         sm90_store_empty<T, shape>(p.of, load, 0, end, warp - 2, 2);
         if (warp - 2 < shape::CONSUMERS)
@@ -65,7 +67,7 @@ static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
            sm90_map_make(&maps[1], encode, type, view, size, 2 * rows);
 }
 
-/* False where TMA cannot address a tensor. */
+/* False where TMA cannot address a tensor, or the driver encodes no maps. */
 template <class T>
 static bool sm90_filled_maps(struct sm90_maps *maps, const struct decode_params *p) {
     const sm90_encode encode = sm90_encode_find();
@@ -88,8 +90,7 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
     bool overlaps;
     cudaError_t code = launch_overlaps(kernel, &overlaps);
     if (!code)
-        code =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::BYTES);
+        code = launch_shared<shape::BYTES>(kernel);
     void *arguments[] = {(void *)p, (void *)maps};
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -106,6 +107,12 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
     return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 
+/* What a launch without another says of tensors before it. */
+template <class T> static const char *attention_filled_refuses_run(const struct decode_params *p) {
+    struct sm90_maps maps = {};
+    return sm90_filled_maps<T>(&maps, p) ? NULL : sm90_encode_find() ? SM90_NO_MAP : SM90_NO_ENCODE;
+}
+
 /* other: what takes the same image where TMA cannot address the tensors; NULL: nothing. */
 template <class T, class, int D, int DV, int CONSUMERS>
 static cudaError_t attention_filled_launch(const struct decode_params *p, cudaStream_t stream,
@@ -114,11 +121,11 @@ static cudaError_t attention_filled_launch(const struct decode_params *p, cudaSt
     using shape = sm90_filled_shape<D, DV, CONSUMERS>;
     struct sm90_maps maps = {};
     if (!sm90_filled_maps<T>(&maps, p))
-        return other ? other(p, stream) : cudaErrorNotSupported;
+        return other ? other(p, stream) : cudaErrorInvalidValue;
     const cudaError_t code = p->of.modify.each
                                  ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)
                                  : attention_filled_launch_one<T, shape, false>(p, &maps, stream);
-    return code ? code : decode_combine_launch<T>(p, stream);
+    return code ? code : cuda_decode_combine(p, attention_type(T()), stream);
 }
 
 /* Bytes of shared memory of a CTA. */

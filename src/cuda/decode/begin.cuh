@@ -1,0 +1,91 @@
+/* Decode: what kernels begin with. They wait for the one before, fetch parameters, and read header and first item. */
+#ifndef TESSERA_CUDA_DECODE_BEGIN_CUH
+#define TESSERA_CUDA_DECODE_BEGIN_CUH
+
+#include "decode/config.cuh"
+#include "device/architecture.cuh"
+
+/* Programmatic dependent launch, sm_90 and later: a kernel may take room that the one before leaves, and waits there
+ * until that has ended and its writes are visible. Kernels of a run wait before they let the next one begin: that one
+ * may then read what the fill has written before it waits itself. */
+static __device__ __forceinline__ void decode_early(void) {
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void decode_wait(void) {
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Fetches a kernel's parameters, a word of each 64 bytes: constants that are looked up one after another come from L2
+ * each time. They go to `memory`, as loads that nobody uses are not made. */
+static __device__ __forceinline__ void decode_fetch(const struct decode_params &p, char *memory) {
+    const uint32_t *const words = reinterpret_cast<const uint32_t *>(&p);
+    for (uint32_t i = threadIdx.x / 32; i < sizeof p / 64; i += blockDim.x / 32)
+        reinterpret_cast<volatile uint32_t *>(memory)[i] = words[16 * i];
+}
+
+/* Eight bytes by a load that stays where it is written: with others, and not behind a branch. */
+static __device__ __forceinline__ uint64_t decode_load_here(const void *from) {
+    uint64_t x;
+    asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+    return x;
+}
+
+/* An item, which may not be today's: it comes with the header. */
+static __device__ __forceinline__ struct work_item decode_first_item(const struct work_item *from) {
+    union {
+        uint64_t words[sizeof(struct work_item) / 8];
+        struct work_item item;
+    } x;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof x / 8); i++)
+        x.words[i] = decode_load_here(reinterpret_cast<const uint64_t *>(from) + i);
+    return x.item;
+}
+
+/* A count of the header, today's; 0 where this plan has not filled the image. */
+static __device__ __forceinline__ int64_t decode_count(const struct decode_params &p,
+                                                       const int64_t *of_header) {
+    const struct fill_header *const header = p.image.header;
+    const uint64_t magic = decode_load_here(&header->magic),
+                   layout = decode_load_here(&header->layout), count = decode_load_here(of_header);
+    return magic == FILL_MAGIC && layout == p.image.layout ? (int64_t)count : 0;
+}
+static __device__ __forceinline__ int64_t decode_items(const struct decode_params &p) {
+    return decode_count(p, &p.image.header->items);
+}
+
+/* Whether no fill of an equal plan made the image. */
+static __device__ __forceinline__ bool decode_foreign(const struct decode_params &p) {
+    const struct fill_header *const header = p.image.header;
+    return decode_load_here(&header->magic) != FILL_MAGIC ||
+           decode_load_here(&header->layout) != p.image.layout;
+}
+
+/* Makes all of o and lse NaN, which a word of ones is in every type: what a run over a foreign image answers. A
+ * CTA's threads 0 ... threads - 1 take part. Rows of o are whole 16-byte pieces. */
+static __device__ __forceinline__ void decode_store_nan(const struct decode_params &p, int thread,
+                                                        int threads) {
+    const struct attention_params &of = p.of;
+    const int64_t size = p.o_f32 ? 4 : 2;
+#pragma unroll 1
+    for (int32_t bh = (int32_t)blockIdx.x; bh < of.batch * of.heads_q; bh += (int32_t)gridDim.x) {
+        const int32_t b = decode_quotient(bh, of.heads_q), h = bh - b * of.heads_q;
+#pragma unroll 1
+        for (int32_t n = thread; n < of.n_q; n += threads) {
+            char *const o = static_cast<char *>(of.o.data) +
+                            size * (b * of.o.stride[0] + h * of.o.stride[1] + n * of.o.stride[2]);
+#pragma unroll 1
+            for (int64_t at = 0; at < size * of.d_v; at += 16)
+                *reinterpret_cast<uint4 *>(o + at) = {~0u, ~0u, ~0u, ~0u};
+            if (of.lse.data)
+                static_cast<float *>(of.lse.data)[b * of.lse.stride[0] + h * of.lse.stride[1] +
+                                                  n * of.lse.stride[2]] = __uint_as_float(~0u);
+        }
+    }
+}
+
+#endif
