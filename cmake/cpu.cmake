@@ -1,6 +1,6 @@
 # CPU kernels: the sources of the stems, compiled once for each level (src/cpu/cpu.h).
 set(TESSERA_CPU_LEVELS ALL CACHE STRING
-    "Levels of CPU kernels: ALL; PRESENT (those that this machine has); NATIVE (portable, and what it runs best); or names")
+    "CPU levels: ALL; PRESENT, which this machine has; NATIVE, portable and its best; or names")
 
 # Levels of this architecture, the best last; the flags of each, and the level that has all that it has no kernel of.
 set(cpu_levels portable)
@@ -93,8 +93,9 @@ function(tessera_cpu_level level)
     tessera_room(tessera_cpu_${level} SOURCES ${stems} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
     set(optimised -O3)
-    # With its checks gcc takes six times as long at -O3; it contracts among expensive optimisations.
-    if(CMAKE_C_FLAGS MATCHES "-fsanitize=address")
+    # With its checks gcc takes six times as long at -O3, with its counters half as long again as at -O1; it
+    # contracts among expensive optimisations.
+    if(CMAKE_C_FLAGS MATCHES "-fsanitize=address|--coverage")
         set(optimised -O1 -fexpensive-optimizations)
     endif()
     target_compile_options(tessera_cpu_${level} PRIVATE ${optimised} -ffp-contract=fast

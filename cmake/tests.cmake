@@ -7,8 +7,8 @@ if(NOT TESSERA_CMOCKA)
 endif()
 
 # tessera_test(FOLDER NAME [TEAMS] [SOURCES ...] [LINK ...] [INCLUDES ...]): tests/FOLDER/test_NAME.c
-# and its helpers. TEAMS: small work is shared among threads as well, so that races would be met. Tests of planning and of
-# kernels are kept for the levels below.
+# and its helpers. TEAMS: small work is shared among threads as well, so that races would be met. Tests
+# of planning and of kernels are kept for the levels below.
 set(level_tests)
 set(every_team ${PROJECT_SOURCE_DIR}/tests/scripts/team.c)
 function(tessera_test folder name)
@@ -118,10 +118,15 @@ tessera_test(promises run_promises TEAMS SOURCES tests/support/support.c tests/s
 tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c tests/support/support.c
     tests/support/alloc.c LINK ${wrap_allocation})
 
-# Tests of planning and of kernels at each CPU level of this build; sweeps of minutes are of `ctest -C Long`.
+# Tests of planning and of kernels at each CPU level of this build, optimised: with checks and counters
+# verify_teams draws kernels of every level. Sweeps of minutes are of `ctest -C Long`.
 set(level_sweeps caches gradients gradients_cpu modifiers properties views)
 list(REMOVE_ITEM level_tests ${level_sweeps})
-foreach(level ${cpu_built})
+set(levels_tested)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    set(levels_tested ${cpu_built})
+endif()
+foreach(level ${levels_tested})
     add_test(NAME level_${level} COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/level.sh ${level}
         ${PROJECT_BINARY_DIR} ${level_tests} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     add_test(NAME level_${level}_sweeps CONFIGURATIONS Long COMMAND
@@ -215,8 +220,10 @@ target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
 add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
     tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
-add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
-set_tests_properties(verify_teams PROPERTIES TIMEOUT 300)
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Release") # faults of threads show with checks, whose builds have it
+    add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)
+    set_tests_properties(verify_teams PROPERTIES TIMEOUT 300 COST 60)
+endif()
 add_executable(gradcheck_fails tests/scripts/gradcheck_fails.c tools/cli/arguments.c tools/cli/gradcheck.c
     tools/cli/gradcheck_probe.c tools/cli/reference.c)
 target_link_libraries(gradcheck_fails PRIVATE tessera_warnings tool_files -Wl,--wrap=lab_run_whole)
@@ -236,8 +243,10 @@ add_test(NAME manual COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/manual.sh $<TAR
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     tessera_test(promises large SOURCES tests/support/support.c)
     tessera_test(promises gradients_large SOURCES tests/support/support.c)
-    add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh)
-    set_tests_properties(neon PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+    add_test(NAME neon COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh neon)
+    add_test(NAME aarch64_portable CONFIGURATIONS Long
+        COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh portable)
+    set_tests_properties(neon aarch64_portable PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
     add_test(NAME launches COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/launches.sh)
     set(pages README.md docs/choosing.md docs/performance.md)
@@ -270,4 +279,10 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set_tests_properties(newcomer PROPERTIES TIMEOUT 600)
     set_tests_properties(debian_packages abi PROPERTIES SKIP_RETURN_CODE 77)
     set_tests_properties(header package PROPERTIES ENVIRONMENT "CC=${CMAKE_C_COMPILER}")
+
+    # Beside one another those that take longest begin first; each of these installs the build; and this one
+    # compares times and bytes.
+    set_tests_properties(newcomer serial neon PROPERTIES COST 90)
+    set_tests_properties(package debian_packages newcomer PROPERTIES RESOURCE_LOCK install)
+    set_tests_properties(large PROPERTIES RUN_SERIAL ON)
 endif()

@@ -31,6 +31,13 @@ if [ -z "$build" ]; then
     source=$folder/tessera
     quietly git clone --quiet "file://$here" "$source"
     step cloned
+    (cd "$source" && quietly tools/demo.sh && cp "$folder/log" "$folder/demo")
+    for name in tessera out/pattern.png out/top_blocks.svg out/o.safetensors; do
+        [ -f "$source/build/demo/$name" ] || fail "the demo leaves no build/demo/$name"
+    done
+    grep -q '^  build/demo/tessera run ' "$folder/demo" || fail 'the demo does not name its program'
+    [ ! -e "$source/build/release" ] || fail 'the demo builds in the folder of the preset release'
+    step 'the demo'
     build=$source/build/release
     (cd "$source" && quietly cmake --preset release -DTESSERA_CUDA=OFF &&
         cp "$folder/log" "$folder/configured" && quietly cmake --build --preset release -j "$(nproc)")
@@ -126,7 +133,8 @@ target_link_libraries(app PRIVATE tessera::tessera_static)
 install(TARGETS app)
 TEXT
 parent=$folder/parent/build
-quietly cmake -S "$folder/parent" -B "$parent" -DCMAKE_C_COMPILER="$cc" -DTESSERA_CUDA=OFF
+quietly cmake -S "$folder/parent" -B "$parent" -DCMAKE_C_COMPILER="$cc" -DTESSERA_CUDA=OFF \
+    -DTESSERA_CPU_LEVELS=portable
 grep -q '^-- CUDA: no kernels (TESSERA_CUDA=OFF)' "$folder/log" ||
     fail 'configuring does not say that there are no CUDA kernels'
 ! grep -qE '^CMAKE_BUILD_TYPE:[A-Z]+=.+' "$parent/CMakeCache.txt" || fail 'the build type is forced'

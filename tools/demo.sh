@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The first command of README.md: builds Tessera and shows on one screen what sparse attention gives
-# and costs, on real text. Needs neither nvcc nor a GPU. Results go to build/demo.
+# and costs, on real text. Needs neither nvcc nor a GPU: CUDA is built only where a GPU is seen. The
+# program stays in build/demo, results in build/demo/out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,22 +9,27 @@ cd "$(dirname "$0")/.."
 packages_need gcc:cc libc6-dev make:make cmake:cmake pkg-config:pkg-config libpng-dev \
     libjansson-dev || exit
 
-out=build/demo
-log=$out/build.log
+build=build/demo
+out=$build/out
+log=$build/build.log
 data=examples/data/minilm.safetensors
-tessera=build/release/tessera
+tessera=$build/tessera
 mkdir -p "$out"
 
-echo "building in build/release, log in $log" >&2
-if ! { cmake --preset release &&
-    cmake --build --preset release --parallel "$(nproc)"; } \
+cuda=OFF
+if nvidia-smi -L 2>/dev/null | grep -q '^GPU' || compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+    cuda=AUTO
+fi
+echo "building in $build, log in $log" >&2
+if ! { cmake --preset demo -DTESSERA_CUDA=$cuda &&
+    cmake --build --preset demo --parallel "$(nproc)"; } \
     >"$log" 2>&1; then
     cat "$log" >&2
     echo "tools/demo.sh: the build failed, see above" >&2
     exit 1
 fi
 
-build/release/tessera_demo "$data" "$out"
+"$build/tessera_demo" "$data" "$out"
 
 # Pictures, drawn by the program itself.
 picture() {

@@ -1,13 +1,16 @@
 #!/bin/sh
-# The NEON level, cross-compiled and run by qemu-user against the oracle. Exit 77 where the compiler
+# A CPU level of aarch64, cross-compiled and run by qemu-user against the oracle. Exit 77 where the compiler
 # or qemu is missing (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user).
+# Usage: tests/kernels/neon.sh LEVEL
+level=$1
 root=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 for program in aarch64-linux-gnu-gcc qemu-aarch64 cmake; do
     command -v $program >/dev/null || { echo "skipped: no $program"; exit 77; }
 done
-mkdir -p neon && cd neon || exit 2
+mkdir -p "aarch64_$level" && cd "aarch64_$level" || exit 2
 cmake -S "$root" -B . -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DTESSERA_CUDA=OFF \
+    -DTESSERA_CPU_LEVELS="$level" \
     -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF >configure.log || exit 1
 cmake --build . --target tessera_static -j2 >build.log || exit 1
 lab=$(find "$root/lab" -name '*.c' ! -name device_cuda.c)

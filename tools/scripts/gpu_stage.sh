@@ -2,11 +2,11 @@
 # Gathers what tests/scripts/gpu.sh runs on a machine that builds nothing: tools/scripts/gpu_stage.sh [BUILD [STAGE]]
 #
 # Copies the program, the library and the tests that meet a device from a build folder (default
-# build/release), and the shared libraries that they need beyond glibc, stripped, into a folder
+# build/cuda-long, of that preset), and the shared libraries that they need beyond glibc, stripped, into a folder
 # (default .stage), and writes beside them the commit that they are of.
 set -eu
 cd "$(dirname "$0")/../.."
-build=${1:-build/release}
+build=${1:-build/cuda-long}
 stage=${2:-.stage}
 
 programs=("$build/tessera")
