@@ -170,7 +170,7 @@ static void a_refused_run_has_written_nothing(void **state) {
                        sinks = lab_buffer_hash(&lane->s.wanted.d_sink);
         *of = &shared;
         if (tess_run(lane->planned.plan, a, &error, lane->stream) != TESS_UNSUPPORTED)
-            fail_msg("%s: rows of %c were not refused", cases[c].text, cases[c].shared);
+            fail_msg("%s: rows of %c were not refused: %s", cases[c].text, cases[c].shared, error.message);
         assert_non_null(strstr(error.message, "_tma"));
         assert_true(lane_bits(lane, &why) == poison);
         assert_true(lab_buffer_hash(&lane->s.wanted.d_sink) == sinks);
