@@ -15,7 +15,8 @@
 
 /* A tensor map of Q, K or V with `heads` heads of `n` rows of `d` dims, as [b][h][panel][n][64];
  * TMA tiles of `rows` rows and `box_panels` panels. A broadcast dimension (stride 0) has one
- * element, which map_index finds. NULL, or why there is none, in words. */
+ * element, which map_index finds. Rows that share a place have no map, whatever the driver takes. NULL, or why
+ * there is none, in words. */
 template <class T>
 static const char *block_rows_map(CUtensorMap *map, const struct staged_params *p,
                                   const struct rows_view &view, int64_t heads, int64_t n, int64_t d,
@@ -33,6 +34,8 @@ static const char *block_rows_map(CUtensorMap *map, const struct staged_params *
     const sm90_encode encode = sm90_encode_find();
     if (!encode)
         return SM90_NO_ENCODE;
+    if (n > 1 && view.stride[2] <= 0)
+        return SM90_NO_MAP;
     return encode(map, sm90_map_type(T()), 5, view.data, size, bytes, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE,
