@@ -13,10 +13,12 @@ static const struct rule {
     double lse, lse_size, floor_size; /* lse * max(1, |ref|, floor_size * M) + lse_size * M */
     double normal, half;              /* the least normal number, half a spacing below it */
     double near, past; /* sizes that may round to Inf, and that do, by the reference */
+    double rest;       /* what o + o_rest lacks of an element of o at most: two roundings */
 } rules[] = {
-    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127, 0x1.ffffffp127},
-    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15, 0x1.ffep15},
-    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127, 0x1.ffp127},
+    [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127, 0x1.ffffffp127, 0},
+    [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15, 0x1.ffep15, 0x1p-22},
+    [TESS_BF16] = {6e-3, 3e-3, 1e-4, 0x1p-21, 0, 0x1p-126, 0x1p-134, 0x1.f8p127, 0x1.ffp127,
+                   0x1p-16},
 };
 
 /* Whether an element is Inf because its type ends, or ends near the reference. */
@@ -139,6 +141,7 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
         error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < rules[o->type].normal && want != 0 ? floor * floor : 0;
+        floor2 += oracle->faint[x] * oracle->faint[x];
         totals->outputs++;
     }
     double r = fmax(sqrt(want2), oracle->spread[x]);
@@ -227,7 +230,7 @@ static void gradient_positions(struct lab_report *report, const char *name,
 /* What c multiplies, and what e32 alone does. */
 struct parts {
     double kept, single, e32;
-    double drift; /* X */
+    double drift; /* X, and what o_rest lost */
 };
 
 static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
@@ -235,7 +238,8 @@ static struct parts parts_of(const struct lab_gradient *g, int64_t x, double wan
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
     return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
-                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64), s->x};
+                          0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64),
+                          s->x + (of->o_rest ? rules[of->o_type].rest * s->b : 0)};
 }
 
 static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {

@@ -30,6 +30,7 @@ struct lab_gradient_rule {
     tess_type type; /* the problem's */
     tess_type o_type;
     int o_exact;   /* o was f32, or came with o_rest */
+    int o_rest;    /* the latter */
     int64_t reach; /* as in lab_compare, of key tiles for dK and dV */
 };
 

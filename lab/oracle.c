@@ -163,7 +163,7 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     const struct lab_place *at = &out->place[x];
     int64_t d_v = out->d_v, heads = in->q->size[1];
     int64_t hk = at->h / (heads / in->k->size[1]), head = at->h / (heads / in->lists_heads);
-    double *o = out->o + x * d_v, sum = 0, spread = 0;
+    double *o = out->o + x * d_v, sum = 0, spread = 0, most = 0;
     tess_pattern_row(in->pattern, in->lists_batch == 1 ? 0 : at->b, head, at->i, s->keys,
                      in->sizes.n_kv, &out->keys[x], NULL);
     drop(out, x, in, s);
@@ -192,6 +192,7 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
                 (unsigned char)(LAB_BAD_V | (drops || !(p > 1e-30) ? 0 : LAB_MET_V));
         for (int64_t d = 0; d < d_v && !empty; d++) {
             double term = p * s->kv[d];
+            most = fmax(most, isfinite(s->kv[d]) ? fabs(s->kv[d]) : 0);
             if (!drops || isnan(p))
                 o[d] += term;
             if (isfinite(term))
@@ -201,6 +202,8 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, stru
     for (int64_t d = 0; d < d_v; d++)
         spread += s->squares[d];
     out->spread[x] = sqrt(spread);
+    if (in->scoring.sink && (double)in->scoring.sink[at->h] - out->lse[x] > 60)
+        out->faint[x] = 0x1p-86 * most;
     if (!empty)
         drift(out, x, in, s, hk, listed, sum);
 }
@@ -219,10 +222,11 @@ static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
     out->spread = calloc(n, sizeof *out->spread);
     out->drift = calloc(n, sizeof *out->drift);
     out->lse_drift = calloc(n, sizeof *out->lse_drift);
+    out->faint = calloc(n, sizeof *out->faint);
     out->keys = calloc(n, sizeof *out->keys);
     out->lists_bad = calloc(n, sizeof *out->lists_bad);
     return out->place && out->o && out->lse && out->size && out->spread && out->drift &&
-                   out->lse_drift && out->keys && out->lists_bad
+                   out->lse_drift && out->faint && out->keys && out->lists_bad
                ? 0
                : -1;
 }
@@ -276,6 +280,7 @@ void lab_oracle_free(struct lab_oracle *oracle) {
     free(oracle->spread);
     free(oracle->drift);
     free(oracle->lse_drift);
+    free(oracle->faint);
     free(oracle->keys);
     free(oracle->lists_bad);
     memset(oracle, 0, sizeof *oracle);

@@ -24,7 +24,9 @@ struct lab_oracle {
     double *spread; /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2), dropped keys counted */
     double *drift,
         *lse_drift; /* [rows] X of o and of lse: what rounding partial sums of scores does */
-    int64_t *keys;  /* [rows] n: how many keys the row lists */
+    double *
+        faint; /* [rows] what an element of o may lack where the sink leaves next to nothing, else 0 */
+    int64_t *keys;            /* [rows] n: how many keys the row lists */
     unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with
                                   NaN or Inf; LAB_MET_V: and one of V's has a weight */
 };

@@ -39,6 +39,7 @@ static void run_is_right(const struct run *r) {
                                                .o_type =
                                                    s->o_f32 || s->by_delta ? TESS_F32 : s->type,
                                                .o_exact = s->o_f32 || s->rest || s->by_delta,
+                                               .o_rest = s->rest,
                                                .reach = of[i].reach};
         struct lab_report report = {.ok = 1};
         if (of[i].wanted)

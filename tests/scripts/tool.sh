@@ -32,16 +32,16 @@ for signature in $(sed -n 's/^    {"[a-z_]*", "[a-z*]*", "\(.*\)", .*},$/\1/p' "
     checks=$((checks + 1))
     tr -d ' ' <std | grep -q "^$signature" || fail "--help spec does not have $signature"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 15 ] || fail '--help spec has other terms'
+[ "$(grep -c '^  [a-z]' std)" -eq 17 ] || fail '--help spec has other terms'
 cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
     fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
-    kvtype kvscale vink rope topk valid form entries cut; do
+    kvtype kvscale vink rope topk valid form entries cut q0 k0 v0; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 43 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 46 ] || fail '--help case has other keys'
 cp std case
 checks=$((checks + 1))
 ! grep '.\{78\}' spec case >err || fail 'lines that argp breaks'
@@ -49,7 +49,7 @@ refused 'spec, case or a command is needed (info, run, pattern, plan, verify, gr
 for command in run pattern; do
     good $command --help
     checks=$((checks + 1))
-    tail -n 16 spec | while read -r line; do grep -qF "$line" std || exit 1; done ||
+    tail -n 18 spec | while read -r line; do grep -qF "$line" std || exit 1; done ||
         fail "$command --help has no SPEC"
 done
 for command in plan verify bench gradcheck; do

@@ -305,6 +305,25 @@ static void compare_knows_where_a_type_ends(void **state) {
     lab_work_free(&w);
 }
 
+static void compare_knows_what_a_sink_leaves(void **state) {
+    (void)state;
+    struct lab_work w;
+    int64_t at = 0;
+    /* The first head's slope is -1/2: over 257 queries scores fall to -128, under a sink of about 0. */
+    exact_answer(&w, "h=8,n=257,nkv=1,d=4,block=1x64,alibi=1,sink=1,seed=970540");
+    while (w.oracle.o[4 * at] == 0) /* what double does not hold */
+        at++;
+    assert_true(w.oracle.lse[at] < -60 && w.oracle.lse[256] > -55);
+    lab_put(w.s.o.view.data, TESS_F32, 4 * at, 0);
+    assert_true(compare(&w).ok);
+    lab_put(w.s.o.view.data, TESS_F32, 4 * at, 0x1p-80);
+    assert_caught(&w, "past the bound");
+    lab_put(w.s.o.view.data, TESS_F32, 4 * at, 0);
+    lab_put(w.s.o.view.data, TESS_F32, 4 * 256, 0);
+    assert_caught(&w, "past the bound");
+    lab_work_free(&w);
+}
+
 /* ---- fills ---- */
 
 static void fill_poisons_unlisted_keys(void **state) {
@@ -390,6 +409,7 @@ int main(void) {
         cmocka_unit_test(compare_sees_bias),
         cmocka_unit_test(compare_places_of_nan),
         cmocka_unit_test(compare_knows_where_a_type_ends),
+        cmocka_unit_test(compare_knows_what_a_sink_leaves),
         cmocka_unit_test(fill_poisons_unlisted_keys),
         cmocka_unit_test(fill_ranges),
         cmocka_unit_test(fill_sinks),

@@ -19,7 +19,7 @@ const char reference_spec[] =
     "  global(n)              the first n tokens see and are seen by all\n"
     "  global_grid(n)         the same for n tokens, evenly spread\n"
     "  strided(local,stride)  causal: the last `local` keys, and keys p - t*stride\n"
-    "  fixed(l,c)             causal: p's block of l tokens, each block's last c keys\n"
+    "  fixed(l,c)             causal: p's block of l, and each block's last c\n"
     "  summary(local,stride)  causal: the last `local` keys, and each stride-th\n"
     "  segments(n1,n2,...)    documents of n1, n2, ... tokens, each by itself\n"
     "  each(n1,n2,...; SPEC)  SPEC laid out anew within each such document\n"
