@@ -1,6 +1,9 @@
 # CPU kernels: the sources of the stems, compiled once for each level (src/cpu/cpu.h).
 set(TESSERA_CPU_LEVELS ALL CACHE STRING
     "CPU levels: ALL; PRESENT, which this machine has; NATIVE, portable and its best; or names")
+# With checks gcc takes six times as long at -O3; at -O1 it contracts among expensive optimisations alone.
+set(TESSERA_CPU_OPTIMISE -O3 CACHE STRING "How CPU kernels are optimised")
+mark_as_advanced(TESSERA_CPU_OPTIMISE)
 
 # Levels of this architecture, the best last; the flags of each, and the level that has all that it has no kernel of.
 set(cpu_levels portable)
@@ -92,17 +95,8 @@ function(tessera_cpu_level level)
     list(TRANSFORM stems REPLACE "(.+)" "src/cpu/\\1.c")
     tessera_room(tessera_cpu_${level} SOURCES ${stems} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})
-    set(optimised -O3)
-    # With its checks gcc takes six times as long at -O3, with its counters half as long again as at -O1; it
-    # contracts among expensive optimisations.
-    if(CMAKE_C_FLAGS MATCHES "-fsanitize=address|--coverage")
-        set(optimised -O1 -fexpensive-optimizations)
-    endif()
-    target_compile_options(tessera_cpu_${level} PRIVATE ${optimised} -ffp-contract=fast
+    target_compile_options(tessera_cpu_${level} PRIVATE ${TESSERA_CPU_OPTIMISE} -ffp-contract=fast
         ${cpu_flags_${level}})
-    if(TESSERA_BUILD_FUZZ) # of readers of files and lists: kernels would take minutes to compile
-        target_compile_options(tessera_cpu_${level} PRIVATE -fno-sanitize=all -O1)
-    endif()
     tessera_holds(tessera_cpu_${level})
 endfunction()
 foreach(level ${cpu_built})

@@ -86,7 +86,7 @@ step 'demo, at most 45 lines' demonstration
 # Times are compared here: nothing runs beside these tests.
 if step 'build, warnings are errors' build ci; then
     step 'tests' ctest --preset ci ${long:+-C Long}
-    aside 'verify against the oracle' build/ci/tessera verify ${long:+--count 3200}
+    aside 'verify against the oracle' build/ci/tessera verify --count "$([ -n "$long" ] && echo 3200 || echo 800)"
     aside 'verify lists on the device' build/ci/tessera verify --lists \
         --count "$([ -n "$long" ] && echo 2000 || echo 400)" --seed 2
 fi
@@ -98,9 +98,18 @@ else
     skip 'documentation' 'needs doxygen (package doxygen)'
 fi
 
-if step 'build with ASan and UBSan' build asan; then
-    step 'tests with ASan and UBSan' ctest --preset asan
-    aside 'verify with ASan and UBSan' build/asan/tessera verify --quick
+# Sanitizers and counters of lines share a build. Headers of src/cpu are compiled once for each level: a line is
+# met where one level meets it. Lines that gradients_cpu and modifiers sweep are met by verify_teams.
+checks=asan${long:+-long} swept=(-E '^(gradients_cpu|modifiers)$')
+[ -z "$long" ] || swept=()
+if step 'build with ASan, UBSan, counters' build "$checks"; then
+    find "build/$checks" -name '*.gcda' -delete
+    step 'tests with ASan and UBSan' ctest --preset "$checks" "${swept[@]}"
+    mkdir -p "$logs/demo"
+    step 'demonstration, sanitized' "build/$checks/tessera_demo" examples/data/minilm.safetensors "$logs/demo"
+    step 'verify with ASan and UBSan' "build/$checks/tessera" verify --quick
+    aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
+        --fail-under-line 90 "build/$checks"
 fi
 
 if can_clang -fsanitize=fuzzer,address \
@@ -123,19 +132,6 @@ if can_clang -fsanitize=thread 'int main(void) { return 0; }'; then
     fi
 else
     skip 'TSan' "$needs"
-fi
-
-# run_promises repeats much and reaches no line that the others do not; lines that gradients_cpu and
-# modifiers sweep are met by verify_teams. Headers of src/cpu are compiled once for each level: a line is
-# met where one level meets it.
-if step 'build for coverage' build coverage; then
-    find build/coverage -name '*.gcda' -delete
-    step 'tests for coverage' ctest --preset coverage -E '^(run_promises|gradients_cpu|modifiers)$'
-    mkdir -p "$logs/demo"
-    step 'demonstration for coverage' build/coverage/tessera_demo \
-        examples/data/minilm.safetensors "$logs/demo"
-    aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
-        --fail-under-line 90 build/coverage
 fi
 
 # CUDA kernels: warnings and spills are errors, and the table tells what was compiled. Those of f16 are
