@@ -134,7 +134,7 @@ struct query_stats {
  * A kernel of a device walks this: `lists` of the arguments has its arrays there too (but tile_row,
  * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
  * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
- * the header is not of this plan (fill_is_of), it makes o and lse NaN.
+ * the header is not of this plan (fill_is_of), the kernel makes o and lse NaN.
  */
 struct filled_image {
     const struct fill_header *header; /* fill_rules.h: items, combines and slots of today */

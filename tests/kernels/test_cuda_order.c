@@ -160,21 +160,22 @@ static void a_refused_run_has_written_nothing(void **state) {
             skip();
         }
         tess_arguments *const a = &lane->sight.arguments;
-        const tess_tensor **of = cases[c].shared == 'v'   ? &a->v
-                                 : cases[c].shared == 'k' ? &a->k
-                                                          : &a->q;
-        const tess_tensor *const whole = *of, shared = rows_shared(whole);
+        const tess_tensor **operand = cases[c].shared == 'v'   ? &a->v
+                                      : cases[c].shared == 'k' ? &a->k
+                                                               : &a->q;
+        const tess_tensor *const whole = *operand, shared = rows_shared(whole);
         lab_buffer_poison(&lane->s.wanted.d_sink);
         assert_null(lane_clear(lane));
         const uint64_t poison = lane_bits(lane, &why),
                        sinks = lab_buffer_hash(&lane->s.wanted.d_sink);
-        *of = &shared;
+        *operand = &shared;
         if (tess_run(lane->planned.plan, a, &error, lane->stream) != TESS_UNSUPPORTED)
-            fail_msg("%s: rows of %c were not refused: %s", cases[c].text, cases[c].shared, error.message);
+            fail_msg("%s: rows of %c were not refused: %s", cases[c].text, cases[c].shared,
+                     error.message);
         assert_non_null(strstr(error.message, "_tma"));
         assert_true(lane_bits(lane, &why) == poison);
         assert_true(lab_buffer_hash(&lane->s.wanted.d_sink) == sinks);
-        *of = whole; /* nothing of the refusal stays */
+        *operand = whole; /* nothing of the refusal stays */
         assert_int_equal(tess_run(lane->planned.plan, a, &error, lane->stream), TESS_OK);
         assert_true(lane_bits(lane, &why) != poison);
         assert_null(why);

@@ -69,21 +69,24 @@ static __device__ __forceinline__ bool decode_foreign(const struct decode_params
  * CTA's threads 0 ... threads - 1 take part. Rows of o are whole 16-byte pieces. */
 static __device__ __forceinline__ void decode_store_nan(const struct decode_params &p, int thread,
                                                         int threads) {
-    const struct attention_params &of = p.of;
+    const struct attention_params &run = p.of;
     const int64_t size = p.o_f32 ? 4 : 2;
 #pragma unroll 1
-    for (int32_t bh = (int32_t)blockIdx.x; bh < of.batch * of.heads_q; bh += (int32_t)gridDim.x) {
-        const int32_t b = decode_quotient(bh, of.heads_q), h = bh - b * of.heads_q;
+    for (int64_t bh = blockIdx.x; bh < (int64_t)run.batch * run.heads_q; bh += gridDim.x) {
+        const int32_t b = decode_quotient((int32_t)bh, run.heads_q);
+        const int32_t h = (int32_t)bh - b * run.heads_q;
 #pragma unroll 1
-        for (int32_t n = thread; n < of.n_q; n += threads) {
-            char *const o = static_cast<char *>(of.o.data) +
-                            size * (b * of.o.stride[0] + h * of.o.stride[1] + n * of.o.stride[2]);
+        for (int64_t n = thread; n < run.n_q; n += threads) {
+            const struct rows_view &o = run.o, &lse = run.lse;
+            char *const row = static_cast<char *>(o.data) +
+                              size * (b * o.stride[0] + h * o.stride[1] + n * o.stride[2]);
 #pragma unroll 1
-            for (int64_t at = 0; at < size * of.d_v; at += 16)
-                *reinterpret_cast<uint4 *>(o + at) = {~0u, ~0u, ~0u, ~0u};
-            if (of.lse.data)
-                static_cast<float *>(of.lse.data)[b * of.lse.stride[0] + h * of.lse.stride[1] +
-                                                  n * of.lse.stride[2]] = __uint_as_float(~0u);
+            for (int64_t at = 0; at < size * run.d_v; at += 16)
+                *reinterpret_cast<uint4 *>(row + at) = {~0u, ~0u, ~0u, ~0u};
+            if (lse.data)
+                static_cast<float *>(
+                    lse.data)[b * lse.stride[0] + h * lse.stride[1] + n * lse.stride[2]] =
+                    __uint_as_float(~0u);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* Score modifiers of a thread's scores: softcap and ALiBi before softmax, dropout after it, the sink
- * at the end (docs/semantics.md). Scores stand in accumulators, before the scale. What a run is given is read by ordinary
- * loads: a kernel before one that starts early may have written it. */
+ * at the end (docs/semantics.md). Scores stand in accumulators, before the scale. Ordinary loads read what a
+ * run is given: a kernel before one that starts early may have written it. */
 #ifndef TESSERA_CUDA_DEVICE_MODIFY_CUH
 #define TESSERA_CUDA_DEVICE_MODIFY_CUH
 

@@ -13,6 +13,7 @@ static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
         fill_claims,        fill_places,           fill_rows_tokens,
         fill_rows_indices,  fill_rows_indices_cut, fill_rows_bits,
         fill_rows_bits_cut, fill_range_tiles,      fill_items};
+    static_assert(FILL_SURE_SHARED == LAUNCH_SURE_SHARED, "what a fill is sized by");
     const void *kernel = (const void *)kernels[launch->kernel];
     const cudaError_t code = launch->shared <= LAUNCH_SURE_SHARED
                                  ? cudaSuccess

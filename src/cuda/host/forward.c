@@ -60,6 +60,7 @@ size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struc
         {to.records, g->records, g->n_records, sizeof *to.records},
         {to.mask_bits, g->mask_bits, g->n_bits, sizeof *to.mask_bits},
     };
+    _Static_assert(sizeof all / sizeof *all <= IMAGE_ARRAYS, "the header has room for them");
     memcpy(parts, all, sizeof all);
     return sizeof all / sizeof *all;
 }

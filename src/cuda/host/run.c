@@ -3,8 +3,6 @@
 #include "host/launch.h"
 #include "host/table.h"
 
-#include <string.h>
-
 #define CUDA_FORWARD(...)
 #define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
@@ -49,35 +47,68 @@ static cudaError_t (*const backward[])(const struct gradient_params *, cudaStrea
 
 /* ---- what kernels without another way than TMA refuse ---- */
 
-#define BY_TMA(name)                                                                               \
-    { "cuda_" #name, cuda_##name##_refuses_run }
+/* One entry a kernel, as above; NULL: its launch takes every tensor. A new variant says which it is. */
+#undef CUDA_STAGED
+#undef CUDA_BACKWARD
+#define CUDA_BACKWARD(...)
+#define ASKS_ALWAYS(name) cuda_##name##_refuses_run
+#define ASKS_NEVER(name) NULL
+#define ASKS_tma ASKS_ALWAYS
+#define ASKS_bulk ASKS_NEVER
+#define ASKS_gather ASKS_NEVER
+#define ASKS_gradient ASKS_NEVER
+#define ASKS_mma ASKS_NEVER
+#define ASKS_modified ASKS_NEVER
+#define ASKS_narrow ASKS_NEVER
+#define ASKS_row ASKS_NEVER
+#define ASKS_rows ASKS_NEVER
+#define ASKS_short ASKS_NEVER
+#define CUDA_STAGED_ASKS_any(stem, variant) ASKS_##variant(stem##_f32_##variant),
+#define CUDA_STAGED_ASKS_f32(stem, variant) ASKS_##variant(stem##_f32_##variant),
+#define CUDA_STAGED_ASKS_16bit(stem, variant)                                                      \
+    ASKS_##variant(stem##_bf16_##variant), ASKS_##variant(stem##_f16_##variant),
+#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_ASKS_##types(stem, variant)
+static const char *(*const staged_asks[])(const struct staged_params *) = {
+#include "instances.def"
+};
+#undef CUDA_STAGED
+#undef CUDA_DECODE
+
+#define CUDA_STAGED(...)
+#define ASKS_4 ASKS_NEVER
+#define ASKS_8 ASKS_NEVER
+#define ASKS_16 ASKS_NEVER
+#define ASKS_16f ASKS_NEVER
+#define ASKS_32 ASKS_NEVER
+#define ASKS_64 ASKS_NEVER
+#define ASKS_sm90 ASKS_NEVER
+#define ASKS_blocks ASKS_NEVER /* another kernel takes the same image */
+#define ASKS_blocks128 ASKS_ALWAYS
+#define CUDA_DECODE_ASKS_16bit(name, high)                                                         \
+    ASKS_##high(decode_bf16_##name), ASKS_##high(decode_f16_##name),
+#define CUDA_DECODE_ASKS_f32_f16(name, high) ASKS_##high(decode_f32_f16_##name),
+#define CUDA_DECODE_ASKS_f32_bf16(name, high) ASKS_##high(decode_f32_bf16_##name),
+#define CUDA_DECODE(types, name, d_qk, d_v, high, ...) CUDA_DECODE_ASKS_##types(name, high)
+static const char *(*const decode_asks[])(const struct decode_params *) = {
+#include "instances.def"
+};
 
 const char *staged_refuses_run(const struct kernel_args *args) {
-    static const struct {
-        const char *kernel;
-        const char *(*refuses)(const struct staged_params *p);
-    } all[] = {BY_TMA(sddmm_bf16_tma), BY_TMA(sddmm_f16_tma), BY_TMA(spmm_bf16_tma),
-               BY_TMA(spmm_f16_tma)};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(all[i].kernel, args->kernel->name)) {
-            const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
-            return all[i].refuses(&p);
-        }
-    return NULL;
+    const char *(*const refuses)(const struct staged_params *) =
+        staged_asks[args->kernel - cuda_table];
+    if (!refuses)
+        return NULL;
+    const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
+    return refuses(&p);
 }
 
 const char *decode_refuses_run(const struct kernel_args *args) {
-    static const struct {
-        const char *kernel;
-        const char *(*refuses)(const struct decode_params *p);
-    } all[] = {BY_TMA(decode_bf16_sm90_blocks_d64_r128), BY_TMA(decode_f16_sm90_blocks_d64_r128),
-               BY_TMA(decode_bf16_sm90_blocks_d128_r128), BY_TMA(decode_f16_sm90_blocks_d128_r128)};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(all[i].kernel, args->kernel->name)) {
-            const struct decode_params p = decode_params_of(args);
-            return all[i].refuses(&p);
-        }
-    return NULL;
+    const char *(*const refuses)(const struct decode_params *) =
+        decode_asks[args->kernel - cuda_table - CUDA_BEFORE_DECODE];
+    if (!refuses)
+        return NULL;
+    const struct decode_params p = decode_params_of(args);
+    return refuses(&p);
 }
 
 /* ---- launches ---- */
