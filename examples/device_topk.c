@@ -1,6 +1,6 @@
 /*
  * A list of keys for each query that changes every step, as learned sparse attention chooses it: one plan is reserved
- * for KEEP keys of a query; a step writes indices, fills and runs. What a list says is never refused: an index that is
+ * for KEEP keys of a query; a step writes indices, fills and runs. What a list says is not refused, unless the plan is strict: an index that is
  * no key is not listed, and counted. The fill's report tells how many, and where the first is; it is read each step,
  * and the last step has such an index on purpose. To build it:
  *

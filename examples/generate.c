@@ -111,7 +111,7 @@ static void launch(const struct step *s) {
 }
 #endif
 
-/* A list is never refused: whether the fill took it as it was meant is read from its report. */
+/* A list is refused where the plan is strict alone: whether the fill took it as it was meant is read from its report. */
 static void check_fill(const struct step *s) {
     tess_error error = tess_error_init();
     tess_fill_report report = tess_fill_report_init();

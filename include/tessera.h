@@ -206,7 +206,7 @@ typedef struct tess_plan tess_plan;
  *   v         [B, heads_kv, n_kv, d_v]
  *   pattern   made for n_q x n_kv, with lists for 1 or B batches and 1, heads_kv or heads_q heads
  *   o         [B, heads_q, n_q, d_v], written; q, k, v and o have one type, but o may be f32: it is
- *             not rounded then
+ *             not rounded then (CPU; on CUDA o of f32 takes a reserved plan)
  *   lse       [B, heads_q, n_q, 1] f32, written; NULL when not wanted
  *
  * The scale is 1/sqrt(d_qk). The pipeline (section 3) is the one of lower predicted cost, among those
@@ -691,7 +691,7 @@ TESS_API size_t tess_plan_workspace_size(const tess_plan *plan);
  * 0 for NULL, and for CPU plans that are not reserved: tess_plan_reserve) and fills them once by
  * tess_plan_upload; after that the image is only read, and runs on any number of streams may share
  * it. The upload is ordered by the stream and may read the plan until the stream has passed it: do
- * not free the plan before. It copies from pageable memory, so it cannot be captured in a graph.
+ * not free the plan before. It can be captured in a graph; the plan then outlives the last replay.
  * Errors: INVALID_ARGUMENT (also where the current device is not the target's), WORKSPACE_TOO_SMALL,
  * CUDA_ERROR.
  */
@@ -755,7 +755,8 @@ TESS_DEFINE_INIT(tess_arguments)
  * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (views that TMA cannot
  * address, in kernels of Hopper that copy by nothing else: a stride of 2^40 bytes or more; staged, in kernels
  * whose names end in _tma, neighbouring rows of q, k or v with a stride of 0; reserved for blocks of 128
- * queries or more, a stride of 0 but k's or v's over batches or heads. The problem can name another kernel).
+ * queries or more, a stride of 0 but k's or v's over batches, pages or heads; or a driver without
+ * cuTensorMapEncodeTiled. Nothing is written then, and the problem can name another kernel).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
                               tess_error *error, tess_stream stream);
@@ -890,7 +891,7 @@ static inline tess_device_pattern tess_device_pattern_topk(const int32_t *indice
     tess_device_pattern p = tess_device_pattern_init();
     p.form = TESS_INDICES;
     p.n_q = n_q, p.n_kv = n_kv, p.block_q = 1, p.block_kv = 1;
-    p.batch = batch, p.heads = heads, p.capacity = k;
+    p.batch = batch, p.heads = heads, p.capacity = k > 0 ? k : -1; /* 0 would be all columns */
     p.indices = indices, p.counts = counts;
     return p;
 }

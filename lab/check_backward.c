@@ -57,7 +57,7 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
             s->c.type,
             s->o.view.type,
             s->o.view.type == TESS_F32 || s->c.o_rest,
-            s->c.o_rest,
+            s->c.o_rest != 0,
             gradients[g].of_keys ? held->key_reach : held->query_reach,
         };
         const char *of = (const char *)oracle + gradients[g].oracle;

@@ -22,10 +22,10 @@ struct lab_oracle {
      * at least lse - 32 */
     double *size;
     double *spread; /* [rows] the norm of S, S_d = sqrt(sum p^2 v^2), dropped keys counted */
-    double *drift,
-        *lse_drift; /* [rows] X of o and of lse: what rounding partial sums of scores does */
-    double *
-        faint; /* [rows] what an element of o may lack where the sink leaves next to nothing, else 0 */
+    /* [rows] X of o and of lse: what rounding partial sums of scores does. */
+    double *drift, *lse_drift;
+    /* [rows] What an element of o may lack where the sink leaves next to nothing, else 0. */
+    double *faint;
     int64_t *keys;            /* [rows] n: how many keys the row lists */
     unsigned char *lists_bad; /* [rows] LAB_BAD_K, LAB_BAD_V: it lists such a row with
                                   NaN or Inf; LAB_MET_V: and one of V's has a weight */

@@ -17,7 +17,7 @@ tessera=$build/tessera
 mkdir -p "$out"
 
 cuda=OFF
-if nvidia-smi -L 2>/dev/null | grep -q '^GPU' || compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]] || compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
     cuda=AUTO
 fi
 echo "building in $build, log in $log" >&2

@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Keys of unit u. */
@@ -51,17 +50,10 @@ static tess_status first_tell(const struct fill_job *job, uint64_t first, tess_e
         [FILL_OUT_OF_RANGE] = "an index is at or past the last block or today's length",
     };
     const struct fill_place at = fill_place_of(job->shape, first);
-    char entry[32] = "";
-    if (at.position >= 0)
-        snprintf(entry, sizeof entry, ", entry %lld", (long long)at.position);
-    if (at.row < 0)
-        return error_set_list(error, fill_list_fault(at.wrong), job->function, "pattern", at.batch,
-                              -1, -1, -1, "pattern: the length of batch %lld is not in 0 ... n_kv",
-                              (long long)at.batch);
-    return error_set_list(
-        error, fill_list_fault(at.wrong), job->function, "pattern", at.batch, at.head, at.row,
-        at.position, "pattern: batch %lld, head %lld, block row %lld%s: %s", (long long)at.batch,
-        (long long)at.head, (long long)at.row, entry, (at.position < 0 ? rows : entries)[at.wrong]);
+    return error_set_list(error, fill_list_fault(at.wrong), job->function, "pattern", at.batch,
+                          at.head, at.row, at.position, "pattern: %s",
+                          at.row < 0 ? "a length is not in 0 ... n_kv"
+                                     : (at.position < 0 ? rows : entries)[at.wrong]);
 }
 
 /* Where the plan is strict the header of lists with a fault stays 0: no run takes the image. */

@@ -7,6 +7,7 @@ isa() {
     "$build/tessera" info | sed -n 's/^isa  *//p'
 }
 own=$(unset TESSERA_ISA; isa)
+[ -n "$own" ] || { echo "$build/tessera does not tell its level"; exit 1; }
 if [ "$own" = "$level" ]; then
     echo "tests run at $level without being told"
     exit 0

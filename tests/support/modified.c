@@ -331,7 +331,7 @@ static void gradient_slice_is_right(const char *name, const struct lab_gradient 
         part.size[x] = whole->size[row];
     }
     lab_compare_gradient(&report, name, &part, &got,
-                         &(struct lab_gradient_rule){type, type, 0, 256});
+                         &(struct lab_gradient_rule){type, type, 0, 0, 256});
     if (!report.ok)
         fail_msg("%s", report.message);
     free(part.value);

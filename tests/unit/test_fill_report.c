@@ -88,33 +88,33 @@ static const struct fault {
      .row = -1,
      .position = -1},
     {TESS_INDICES, INDEX, 0, 3 * MOST + 4, 0, KEYS, 0, TESS_FAULT_OUT_OF_RANGE, 0, 1, 0, 4,
-     "batch 0, head 1, block row 0, entry 4: an index is at or past the last block"},
+     "pattern: an index is at or past the last block"},
     {TESS_INDICES, INDEX, 0, 2 * MOST + 5, 0, -2, 0, TESS_FAULT_NEGATIVE, 0, 0, 2, 5,
-     "batch 0, head 0, block row 2, entry 5: an index is below -1"},
+     "pattern: an index is below -1"},
     /* kinds come first: an index below -1 is told before one past the last block of an earlier row */
     {TESS_INDICES, INDEX, INDEX, 5 * MOST + 1, 0, INT32_MIN, KEYS, TESS_FAULT_NEGATIVE, 0, 1, 2, 1,
      "below -1"},
     {TESS_INDICES, INDEX, INDEX, MOST, MOST + 1, KEYS, KEYS, TESS_FAULT_OUT_OF_RANGE, 0, 0, 1, 0,
-     "entry 0"},
+     "past the last block"},
     /* a row comes before its entries, and a length before its rows */
     {TESS_INDICES, COUNT, INDEX, 1, MOST, -1, -5, TESS_FAULT_NEGATIVE, 0, 0, 1, -1,
-     "batch 0, head 0, block row 1: a count or row_ptr is below 0"},
+     "pattern: a count or row_ptr is below 0"},
     {TESS_INDICES, COUNT, 0, 4, 0, MOST + 1, 0, TESS_FAULT_OVERFLOW, 0, 1, 1, -1,
-     "batch 0, head 1, block row 1: its entries are past the capacity"},
+     "pattern: its entries are past the capacity"},
     {TESS_INDICES, COUNT, INDEX, 0, 5 * MOST, MOST + 1, KEYS, TESS_FAULT_OUT_OF_RANGE, 0, 1, 2, 0,
-     "entry 0"},
+     "past the last block"},
     {TESS_INDICES, LENGTH, 0, 1, 0, KEYS + 1, 0, TESS_FAULT_OUT_OF_RANGE, 1, -1, -1, -1,
-     "the length of batch 1 is not in 0 ... n_kv"},
-    {TESS_INDICES, LENGTH, INDEX, 1, 0, -1, KEYS, TESS_FAULT_NEGATIVE, 1, -1, -1, -1, "batch 1"},
+     "a length is not in 0 ... n_kv"},
+    {TESS_INDICES, LENGTH, INDEX, 1, 0, -1, KEYS, TESS_FAULT_NEGATIVE, 1, -1, -1, -1, "a length"},
     /* the second batch has two keys today: its third index is none of them */
     {TESS_INDICES, LENGTH, 0, 1, 0, 2, 0, TESS_FAULT_OUT_OF_RANGE, 1, 0, 0, 2, "today's length"},
     {TESS_BLOCK_ROWS, ROW_PTR, 0, 3, 0, 2, 0, TESS_FAULT_NOT_MONOTONE, 0, 0, 2, -1,
-     "batch 0, head 0, block row 2: row_ptr falls"},
+     "pattern: row_ptr falls"},
     {TESS_BLOCK_ROWS, ROW_PTR, 0, 4, 0, -1, 0, TESS_FAULT_NEGATIVE, 0, 1, 0, -1, "below 0"},
     {TESS_BLOCK_ROWS, ROW_PTR, 0, 7, 0, LISTS *QUERIES *MOST + 1, 0, TESS_FAULT_OVERFLOW, 0, 1, 2,
      -1, "past the capacity"},
     {TESS_BLOCK_ROWS, INDEX, 0, 4 * MOST + 3, 0, KEYS, 0, TESS_FAULT_OUT_OF_RANGE, 0, 1, 1, 3,
-     "entry 3"},
+     "past the last block"},
     {TESS_BLOCK_BITS, BITS, 0, 1, 0, 0x7f, 0, TESS_FAULT_OVERFLOW, 0, 1, 2, -1,
      "past the capacity"},
 };
@@ -149,7 +149,7 @@ static struct arrays arrays_with(const struct fault *f) {
     return a;
 }
 
-/* By one thread and by several, whose images are the same. */
+/* By one thread and by several. */
 static void a_report_tells_the_first_fault(void **state) {
     (void)state;
     for (const struct fault *f = faults; f < faults + FAULTS; f++) {

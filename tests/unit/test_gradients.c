@@ -343,7 +343,7 @@ static void plain_f32_is_within_the_bounds_where_one_dim_outweighs_the_others(vo
         plain_gradients(&p);
         const struct lab_gradients_of of = {
             .q = &q, .k = &k, .v = &v, .d_o = &d_o, .pattern = pattern};
-        const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 256};
+        const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0, 256};
         assert_int_equal(0, lab_gradients_run(&gradients, &of));
         lab_compare_gradient(&report, "dV", &gradients.v, &d_v, &rule);
         worst = fmax(worst, report.worst);
@@ -367,7 +367,7 @@ static void comparisons_can_fail(void **state) {
     static float got[B][H_KV][N_KV][D];
     make(&p, "window(2,3)", &(struct lab_scoring){.scale = 0.7});
     const tess_tensor view = tess_tensor_bhnd(got, TESS_F32, B, H_KV, N_KV, D);
-    const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 256};
+    const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0, 256};
     struct lab_report report;
     for (size_t x = 0; x < COUNT(got); x++)
         (&got[0][0][0][0])[x] = (float)p.gradients.k.value[x];
@@ -385,7 +385,7 @@ static void comparisons_can_fail(void **state) {
     p.gradients.k.size[6].bad = LAB_MAY_BE_NAN; /* in the same tile, which NaN may then reach */
     lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &rule);
     assert_true(report.ok);
-    const struct lab_gradient_rule small = {TESS_F32, TESS_F32, 1, 2};
+    const struct lab_gradient_rule small = {TESS_F32, TESS_F32, 1, 0, 2};
     lab_compare_gradient(&report, "dK", &p.gradients.k, &view, &small);
     assert_false(report.ok);
     p.gradients.k.size[4].bad = LAB_IS_NAN;

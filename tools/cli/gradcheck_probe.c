@@ -190,7 +190,7 @@ static struct slope slope_of(const struct gradcheck_input *in) {
 /* What the library's gradient may differ from the oracle's in this direction. */
 static double direction_bound(const struct gradcheck *c, const struct gradcheck_input *in,
                               const struct step *step) {
-    const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0};
+    const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0, 0};
     const int64_t dim = in->view.size[3];
     double sum = 0;
     for (int64_t x = 0; x < rows_of(&in->view); x++) {
