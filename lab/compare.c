@@ -39,7 +39,7 @@ static double error_of(double got, double want, tess_type type) {
 /* Sums over the whole tensor. */
 struct totals {
     double error2, size2, floor2, drift2, e32;
-    int64_t outputs;
+    int64_t outputs; /* that are not 0: of the others none errs */
 };
 
 static void fail(struct lab_report *report, const char *what, const struct lab_place *at,
@@ -142,7 +142,7 @@ static void sizes(struct lab_report *report, const struct lab_oracle *oracle, in
         want2 += want * want;
         floor2 += fabs(want) < rules[o->type].normal && want != 0 ? floor * floor : 0;
         floor2 += oracle->faint[x] * oracle->faint[x];
-        totals->outputs++;
+        totals->outputs += want != 0;
     }
     double r = fmax(sqrt(want2), oracle->spread[x]);
     hold(report, "o", at, sqrt(error2),
@@ -289,7 +289,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
         error2 += error * error;
         want2 += want * want;
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
-        totals->outputs++;
+        totals->outputs += want != 0;
     }
     const struct parts p = parts_of(g, x, sqrt(want2), of);
     const double least = least_of(g, x, of) + sqrt(floor2);

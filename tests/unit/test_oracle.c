@@ -305,6 +305,24 @@ static void compare_knows_where_a_type_ends(void **state) {
     lab_work_free(&w);
 }
 
+/* Of many rows two list a key: what the two err does not average out. */
+static void compare_counts_what_is_not_empty(void **state) {
+    (void)state;
+    struct lab_work w;
+    exact_answer(&w, "h=1,n=2000,nkv=2,d=4,block=1x1,pattern=window(0,0),dtype=bf16,seed=1");
+    for (int64_t i = 1998 * 4; i < 2000 * 4; i++)
+        lab_put(w.s.o.view.data, TESS_BF16, i, 1.006 * w.oracle.o[i]);
+    assert_true(w.oracle.keys[1997] == 0 && w.oracle.keys[1998] == 1);
+    assert_true(compare(&w).ok);
+    lab_work_free(&w);
+
+    exact_answer(&w, "h=1,n=2000,d=4,block=1x1,pattern=window(0,0),dtype=bf16,seed=1");
+    for (int64_t i = 0; i < 2000 * 4; i++)
+        lab_put(w.s.o.view.data, TESS_BF16, i, 1.006 * w.oracle.o[i]);
+    assert_caught(&w, "the whole of o");
+    lab_work_free(&w);
+}
+
 static void compare_knows_what_a_sink_leaves(void **state) {
     (void)state;
     struct lab_work w;
@@ -409,6 +427,7 @@ int main(void) {
         cmocka_unit_test(compare_sees_bias),
         cmocka_unit_test(compare_places_of_nan),
         cmocka_unit_test(compare_knows_where_a_type_ends),
+        cmocka_unit_test(compare_counts_what_is_not_empty),
         cmocka_unit_test(compare_knows_what_a_sink_leaves),
         cmocka_unit_test(fill_poisons_unlisted_keys),
         cmocka_unit_test(fill_ranges),
