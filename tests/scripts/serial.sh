@@ -10,7 +10,7 @@ if grep -rlE 'omp_|pragma omp' "$root/src/cpu" | grep -v '/tile/parallel.h$'; th
 fi
 mkdir -p serial && cd serial
 cmake -S "$root" -B . -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER="$1" -DTESSERA_CUDA=OFF \
-    -DTESSERA_CPU_LEVELS=portable -DTESSERA_CPU_OPTIMISE=-O1 -DTESSERA_OPENMP=OFF -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF \
+    -DTESSERA_CPU_LEVELS=portable -DTESSERA_CPU_OPTIMISE=-O2 -DTESSERA_OPENMP=OFF -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF \
     -DTESSERA_BUILD_TESTS=OFF >configure.log
 cmake --build . --target tessera tessera_static -j2 >build.log 2>&1 || { cat build.log; exit 1; }
 for library in libtessera.so libtessera.a; do
