@@ -99,18 +99,12 @@ else
     skip 'documentation' 'needs doxygen (package doxygen)'
 fi
 
-# Sanitizers and counters of lines share a build. Headers of src/cpu are compiled once for each level: a line is
-# met where one level meets it. Lines that gradients_cpu and modifiers sweep are met by verify_teams.
+# The drawn cases of verify_teams and verify meet the kernels that gradients_cpu and modifiers sweep.
 checks=asan${long:+-long} swept=(-E '^(gradients_cpu|modifiers)$')
 [ -z "$long" ] || swept=()
-if step 'build with ASan, UBSan, counters' build "$checks"; then
-    find "build/$checks" -name '*.gcda' -delete
+if step 'build with ASan and UBSan' build "$checks"; then
     step 'tests with ASan and UBSan' ctest --preset "$checks" "${swept[@]}"
-    mkdir -p "$logs/demo"
-    step 'demonstration, sanitized' "build/$checks/tessera_demo" examples/data/minilm.safetensors "$logs/demo"
-    step 'verify with ASan and UBSan' "build/$checks/tessera" verify --quick
-    aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
-        --fail-under-line 90 "build/$checks"
+    aside 'verify with ASan and UBSan' "build/$checks/tessera" verify --quick
 fi
 
 if can_clang -fsanitize=fuzzer,address \
@@ -133,6 +127,19 @@ if can_clang -fsanitize=thread 'int main(void) { return 0; }'; then
     fi
 else
     skip 'TSan' "$needs"
+fi
+
+# run_promises repeats much and reaches no line that the others do not; lines that gradients_cpu and
+# modifiers sweep are met by verify_teams. Headers of src/cpu are compiled once for each level: a line is
+# met where one level meets it.
+if step 'build for coverage' build coverage; then
+    find build/coverage -name '*.gcda' -delete
+    step 'tests for coverage' ctest --preset coverage -E '^(run_promises|gradients_cpu|modifiers)$'
+    mkdir -p "$logs/demo"
+    step 'demonstration for coverage' build/coverage/tessera_demo \
+        examples/data/minilm.safetensors "$logs/demo"
+    aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
+        --fail-under-line 90 build/coverage
 fi
 
 # CUDA kernels: warnings and spills are errors, and the table tells what was compiled. Those of f16 are
