@@ -34,11 +34,15 @@ static const struct {
 static void shared_memory_is_as_compiled(void **state) {
     (void)state;
     const size_t n = sizeof units / sizeof *units;
+    size_t compared = 0;
     assert_int_equal(n + 1, CUDA_ROWS - CUDA_STAGED_ROWS); /* delta has no tiles */
     for (size_t u = 0; u < n; u++) {
         const struct kernel *kernel = &cuda_table[CUDA_STAGED_ROWS + u];
         assert_string_equal(kernel->name, units[u].name);
         assert_true(kernel->tiling->rows[0] > 0);
+        if (units[u].shared(kernel->tiling->rows[0]) < 0) /* a build of checks without it */
+            continue;
+        compared++;
         for (int i = 0; kernel->tiling->rows[i]; i++)
             if (kernel->tiling->shared[i] != units[u].shared(kernel->tiling->rows[i]))
                 fail_msg("%s: %d rows take %lld bytes, the table says %lld", kernel->name,
@@ -46,6 +50,7 @@ static void shared_memory_is_as_compiled(void **state) {
                          (long long)units[u].shared(kernel->tiling->rows[i]),
                          (long long)kernel->tiling->shared[i]);
     }
+    assert_true(compared > n / 2);
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 /*
  * Kernels of f16 for builds that are checks alone and compile none of them (TESSERA_CUDA_F16=OFF): they
- * launch nothing, and say that they take the memory that those of bf16 take.
+ * launch nothing, and answer a size below 0 where one is asked for.
  */
 #include "host/launch.h"
 
@@ -14,9 +14,10 @@
         (void)p;                                                                                   \
         return "this build has no kernels of f16";                                                 \
     }
-#define STAND_IN_SHARED(name, twin)                                                                \
+#define STAND_IN_SHARED(name)                                                                      \
     int64_t name##_shared(int32_t rows) {                                                          \
-        return twin##_shared(rows);                                                                \
+        (void)rows;                                                                                \
+        return -1;                                                                                 \
     }
 
 #define STAGED_any(stem, variant)
@@ -29,7 +30,7 @@
 #define FORWARD_f32(name)
 #define FORWARD_16bit(name)                                                                        \
     STAND_IN(cuda_attention_f16_##name, attention_params)                                          \
-    STAND_IN_SHARED(cuda_attention_f16_##name, cuda_attention_bf16_##name)
+    STAND_IN_SHARED(cuda_attention_f16_##name)
 #define CUDA_FORWARD(types, name, ...) FORWARD_##types(name)
 
 #define DECODE_f32_f16(name) /* has no twin */
@@ -37,14 +38,14 @@
 #define DECODE_16bit(name)                                                                         \
     STAND_IN(cuda_decode_f16_##name, decode_params)                                                \
     STAND_IN_REFUSES(cuda_decode_f16_##name, decode_params)                                        \
-    STAND_IN_SHARED(cuda_decode_f16_##name, cuda_decode_bf16_##name)
+    STAND_IN_SHARED(cuda_decode_f16_##name)
 #define CUDA_DECODE(types, name, ...) DECODE_##types(name)
 
 #define BACKWARD_f32(name, pass)
 #define BACKWARD_bf16(name, pass)
 #define BACKWARD_f16(name, pass)                                                                   \
     STAND_IN(cuda_gradient_##pass##_f16_##name, gradient_params)                                   \
-    STAND_IN_SHARED(cuda_gradient_##pass##_f16_##name, cuda_gradient_##pass##_bf16_##name)
+    STAND_IN_SHARED(cuda_gradient_##pass##_f16_##name)
 #define CUDA_BACKWARD(type, name, pass, ...) BACKWARD_##type(name, pass)
 
 #define CUDA_DELTA(...)
