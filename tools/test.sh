@@ -18,8 +18,10 @@ packages_need gcc:gcc g++:g++ make:make cmake:cmake pkg-config:pkg-config libcmo
 packages_need clang:clang libclang-rt-dev libomp-dev || echo 'going on without' >&2
 packages_need gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc libc6-dev-arm64-cross qemu-user:qemu-aarch64 ||
     echo 'going on without' >&2
-packages_need doxygen:doxygen gnuplot-nox:gnuplot abigail-tools:abidiff libopenblas0-pthread ||
+packages_need ccache:ccache doxygen:doxygen gnuplot-nox:gnuplot abigail-tools:abidiff libopenblas0-pthread ||
     echo 'going on without' >&2
+# What a build has compiled, another of the same flags need not: of this run, or of an earlier one.
+! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache
 
 jobs=$(nproc)
 logs=build/logs
@@ -129,14 +131,16 @@ else
     skip 'TSan' "$needs"
 fi
 
-# run_promises repeats much and reaches no line that the others do not; lines that gradients_cpu and
-# modifiers sweep are met by verify_teams. Headers of src/cpu are compiled once for each level: a line is
-# met where one level meets it.
+# Counters are not atomic, which would take six times as long: no test has threads here. run_promises
+# repeats much and reaches no line that the others do not; lines that gradients_cpu and modifiers sweep are
+# met by verify_teams. Headers of src/cpu are compiled once for each level: a line is met where one level
+# meets it.
 if step 'build for coverage' build coverage; then
     find build/coverage -name '*.gcda' -delete
-    step 'tests for coverage' ctest --preset coverage -E '^(run_promises|gradients_cpu|modifiers)$'
+    step 'tests for coverage' env OMP_THREAD_LIMIT=1 ctest --preset coverage \
+        -E '^(run_promises|gradients_cpu|modifiers|threads)$'
     mkdir -p "$logs/demo"
-    step 'demonstration for coverage' build/coverage/tessera_demo \
+    step 'demonstration for coverage' env OMP_THREAD_LIMIT=1 build/coverage/tessera_demo \
         examples/data/minilm.safetensors "$logs/demo"
     aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
         --fail-under-line 90 build/coverage
