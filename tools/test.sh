@@ -131,10 +131,10 @@ else
     skip 'TSan' "$needs"
 fi
 
-# Counters are not atomic, which would take six times as long: no test has threads here. run_promises
-# repeats much and reaches no line that the others do not; lines that gradients_cpu and modifiers sweep are
-# met by verify_teams. Headers of src/cpu are compiled once for each level: a line is met where one level
-# meets it.
+# Counters are not atomic, which would take six times as long, so OpenMP has one thread here; an example that
+# makes threads of its own may leave a line with a count below zero, which is passed over. run_promises repeats
+# much and reaches no line that the others do not; lines that gradients_cpu and modifiers sweep are met by
+# verify_teams. Headers of src/cpu are compiled once for each level: a line is met where one level meets it.
 if step 'build for coverage' build coverage; then
     find build/coverage -name '*.gcda' -delete
     step 'tests for coverage' env OMP_THREAD_LIMIT=1 ctest --preset coverage \
@@ -143,7 +143,7 @@ if step 'build for coverage' build coverage; then
     step 'demonstration for coverage' env OMP_THREAD_LIMIT=1 build/coverage/tessera_demo \
         examples/data/minilm.safetensors "$logs/demo"
     aside 'coverage at least 90 %' gcovr -r . -f '(src|lab|tools|bench)/.+\.c$' -f 'src/cpu/.+\.h$' \
-        --fail-under-line 90 build/coverage
+        --gcov-ignore-parse-errors --fail-under-line 90 build/coverage
 fi
 
 # CUDA kernels: warnings and spills are errors, and the table tells what was compiled. Those of f16 are
