@@ -12,19 +12,23 @@ if(NOT PNG_FOUND OR NOT JANSSON_FOUND)
         "Without it, configure with -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF.")
 endif()
 
-# What tests, bench and tools share. It sees the public header only; device_cuda.c and the kernel
+# What tests, bench and tools share. It sees the public header only; device/cuda.c and the kernel
 # that empties the cache for it see CUDA too.
 if(TESSERA_WITH_CUDA)
-    tessera_room(lab_flush SOURCES lab/device_flush.cu INCLUDES .)
+    tessera_room(lab_flush SOURCES lab/device/flush.cu INCLUDES .)
     target_compile_options(lab_flush PRIVATE ${TESSERA_CUDA_OPTIONS})
     target_include_directories(lab_flush SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
 add_library(lab STATIC
-    lab/backward.c lab/cache.c lab/case.c lab/case_listed.c lab/case_problem.c lab/cases.c lab/check.c lab/check_backward.c lab/compare.c
-    lab/device.c lab/fill.c lab/gradients.c lab/guard.c lab/half.c lab/identities.c
-    lab/listed.c lab/listed_draw.c lab/listed_place.c lab/mirror.c lab/modifiers.c lab/oracle.c lab/output.c
-    lab/run.c lab/setting.c lab/source.c lab/timer.c
-    lab/device_$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
+    lab/case/case.c lab/case/problem.c
+    lab/check/check.c lab/check/check_backward.c lab/check/compare.c lab/check/identities.c
+    lab/device/device.c lab/device/timer.c lab/device/$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
+    lab/files/cases.c lab/files/output.c
+    lab/fill/fill.c lab/fill/half.c
+    lab/lists/draw.c lab/lists/listed.c lab/lists/listing.c lab/lists/place.c lab/lists/source.c
+    lab/memory/guard.c lab/memory/mirror.c
+    lab/oracle/gradients.c lab/oracle/oracle.c
+    lab/run/backward.c lab/run/cache.c lab/run/modifiers.c lab/run/run.c lab/run/setting.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
 if(TESSERA_WITH_CUDA)
     target_link_libraries(lab PRIVATE CUDA::cudart_static)
@@ -42,7 +46,7 @@ target_link_libraries(tool_files PRIVATE tessera_warnings PUBLIC lab PkgConfig::
 # Kernels for the benchmark alone; cuBLAS, cuSPARSE, OpenBLAS and NVML are looked for when it runs.
 set(bench_kernels bench/baselines/cuda_none.c)
 if(TESSERA_WITH_CUDA)
-    tessera_room(bench_cuda SOURCES bench/baselines/dense.cu bench/measure/read.cu INCLUDES include bench)
+    tessera_room(bench_cuda SOURCES bench/baselines/dense.cu bench/baselines/read.cu INCLUDES include bench)
     target_compile_options(bench_cuda PRIVATE ${TESSERA_CUDA_OPTIONS})
     target_include_directories(bench_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     set(bench_kernels $<TARGET_OBJECTS:bench_cuda>)
@@ -53,11 +57,14 @@ add_custom_target(bench_commit
         -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake
     BYPRODUCTS ${PROJECT_BINARY_DIR}/commit/commit.h)
 add_library(bench STATIC
-    bench/measure/backward.c bench/run/against.c bench/baselines/baseline.c bench/run/bench.c bench/baselines/blocks.c bench/run/cases.c bench/baselines/cublas.c
-    bench/baselines/cusparse.c bench/baselines/dense.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c bench/baselines/library.c bench/measure/measure.c
-    bench/baselines/naive.c bench/baselines/openblas.c bench/run/options.c bench/measure/peak.c bench/baselines/peer.c bench/baselines/peer_check.c
-    bench/measure/place.c bench/run/results.c bench/measure/sample.c bench/baselines/sparse.c bench/measure/throttle.c
-    bench/measure/timing.c ${bench_kernels})
+    bench/baselines/blocks.c bench/baselines/cublas.c bench/baselines/cusparse.c bench/baselines/dense.c
+    bench/baselines/library.c bench/baselines/naive.c bench/baselines/openblas.c
+    bench/baselines/peer_check.c bench/baselines/sparse.c
+    bench/measure/backward.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c
+    bench/measure/measure.c bench/measure/peak.c bench/measure/place.c bench/measure/sample.c
+    bench/measure/throttle.c bench/measure/timing.c bench/measure/trial.c
+    bench/run/against.c bench/run/baseline.c bench/run/bench.c bench/run/cases.c bench/run/options.c
+    bench/run/results.c ${bench_kernels})
 add_dependencies(bench bench_commit)
 target_include_directories(bench PRIVATE ${PROJECT_BINARY_DIR}/commit)
 target_include_directories(bench PUBLIC bench)

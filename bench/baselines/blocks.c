@@ -9,18 +9,17 @@
 #include <omp.h>
 #include <stdlib.h>
 
-const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting *s,
-                              const struct bench_place *place) {
-    const struct lab_case *c = &s->of.c;
+const char *bench_blocks_make(struct bench_blocks *b, const struct lab_case *c,
+                              const tess_pattern *pattern, const tess_arguments *at) {
     memset(b, 0, sizeof *b);
-    b->c = c, b->place = place, b->lists = tess_lists_init();
+    b->c = c, b->at = at, b->lists = tess_lists_init();
     if (c->type != TESS_F32)
         return "f32 only";
     if (c->layout != LAB_BHND)
         return "layout=bhnd only";
     if (lab_case_modifies(c))
         return "no score modifiers";
-    if (tess_pattern_lists(s->of.pattern, &b->lists, NULL) != TESS_OK)
+    if (tess_pattern_lists(pattern, &b->lists, NULL) != TESS_OK)
         return "the pattern has no lists";
     const tess_lists *l = &b->lists;
     if (l->n_bands || l->n_bitmasks || l->n_q % l->block_q || l->n_kv % l->block_kv)
@@ -57,11 +56,11 @@ static void block_row(const struct bench_blocks *b, int64_t head, int64_t number
     const int64_t first = head * l->n_q + number * l->block_q;
     const int bq = (int)l->block_q, bk = (int)l->block_kv, d = (int)c->d, dv = (int)c->dv;
     const float scale = (float)(c->scale < 0 || c->scale > 0 ? c->scale : 1 / sqrt((double)c->d));
-    const float *q = (const float *)b->place->q.data + first * d;
-    float *o = (float *)b->place->o.data + first * dv;
+    const float *q = (const float *)b->at->q->data + first * d;
+    float *o = (float *)b->at->o->data + first * dv;
     for (int64_t e = ptr[0]; e < ptr[1]; e++)
         b->openblas.sgemm(BLAS_ROW_MAJOR, BLAS_AS_IT_IS, BLAS_TRANSPOSED, bq, bk, d, scale, q, d,
-                          (const float *)b->place->k.data +
+                          (const float *)b->at->k->data +
                               (kv * l->n_kv + l->col_idx[e] * l->block_kv) * d,
                           d, 0, strip + (e - ptr[0]) * bk, (int)b->row);
     for (int r = 0; r < bq; r++)
@@ -69,7 +68,7 @@ static void block_row(const struct bench_blocks *b, int64_t head, int64_t number
     for (int64_t e = ptr[0]; e < ptr[1]; e++)
         b->openblas.sgemm(BLAS_ROW_MAJOR, BLAS_AS_IT_IS, BLAS_AS_IT_IS, bq, dv, bk, 1,
                           strip + (e - ptr[0]) * bk, (int)b->row,
-                          (const float *)b->place->v.data +
+                          (const float *)b->at->v->data +
                               (kv * l->n_kv + l->col_idx[e] * l->block_kv) * dv,
                           dv, e > ptr[0], o, dv);
     if (ptr[0] == ptr[1])

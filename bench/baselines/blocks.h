@@ -3,13 +3,13 @@
 #ifndef BENCH_BLOCKS_H
 #define BENCH_BLOCKS_H
 
-#include "measure/measure.h"
 #include "baselines/openblas.h"
+#include "lab/case/case.h"
 
 struct bench_blocks {
     struct bench_openblas openblas;
     const struct lab_case *c;
-    const struct bench_place *place;
+    const tess_arguments *at; /* q, k, v and o on the CPU */
     tess_lists lists;
     float *strips;      /* a block row's scores for each thread */
     int64_t strip, row; /* floats of a strip, and of its rows */
@@ -17,8 +17,8 @@ struct bench_blocks {
 };
 
 /* Answers NULL, or why not; needs its free in either case. */
-const char *bench_blocks_make(struct bench_blocks *b, const struct bench_setting *s,
-                              const struct bench_place *place);
+const char *bench_blocks_make(struct bench_blocks *b, const struct lab_case *c,
+                              const tess_pattern *pattern, const tess_arguments *at);
 void bench_blocks_free(struct bench_blocks *b);
 
 /* A struct bench_blocks as work to be timed. */

@@ -1,6 +1,6 @@
 /* Builds without CUDA: no kernels. */
 #include "baselines/gemm.h"
-#include "measure/read.h"
+#include "baselines/read.h"
 
 static const char none[] = "no CUDA in this build";
 

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "lab/device.h"
 #include "baselines/library.h"
 #include "baselines/peer.h"
+#include "lab/device/device.h"
 
 enum { INDEX_32 = 2, BASE_ZERO = 0, ORDER_COLUMNS = 1, ORDER_ROWS = 2, AS_IT_IS = 0 };
 enum { DATA_F32 = 0, DEFAULT_ALGORITHM = 0 };
@@ -130,12 +130,12 @@ static int describe_sparse(struct bench_peer *p, const struct bench_sparse *m, v
 
 /* SDDMM: values = alpha Q K' where the matrix has them. K' is K read by columns. */
 static int describe_sddmm(struct bench_peer *p, const struct lab_case *c,
-                          const struct bench_place *at) {
+                          const tess_arguments *at) {
     const int type = data_types[c->type];
     int status =
-        cusparse.create_dense(&p->dense[0], c->n, c->d, c->d, at->q.data, type, ORDER_ROWS);
+        cusparse.create_dense(&p->dense[0], c->n, c->d, c->d, at->q->data, type, ORDER_ROWS);
     if (!status)
-        status = cusparse.create_dense(&p->dense[1], c->d, c->nkv, c->d, at->k.data, type,
+        status = cusparse.create_dense(&p->dense[1], c->d, c->nkv, c->d, at->k->data, type,
                                        ORDER_COLUMNS);
     p->alpha = (float)(c->scale < 0 || c->scale > 0 ? c->scale : 1 / sqrt((double)c->d));
     p->a = p->dense[0], p->b = p->dense[1], p->c = p->sparse;
@@ -144,12 +144,12 @@ static int describe_sddmm(struct bench_peer *p, const struct lab_case *c,
 }
 
 /* SpMM: O = values V. */
-static int describe_spmm(struct bench_peer *p, const struct lab_case *c,
-                         const struct bench_place *at, tess_type type_c) {
-    int status = cusparse.create_dense(&p->dense[0], c->nkv, c->dv, c->dv, at->v.data,
+static int describe_spmm(struct bench_peer *p, const struct lab_case *c, const tess_arguments *at,
+                         tess_type type_c) {
+    int status = cusparse.create_dense(&p->dense[0], c->nkv, c->dv, c->dv, at->v->data,
                                        data_types[c->type], ORDER_ROWS);
     if (!status)
-        status = cusparse.create_dense(&p->dense[1], c->n, c->dv, c->dv, at->o.data,
+        status = cusparse.create_dense(&p->dense[1], c->n, c->dv, c->dv, at->o->data,
                                        data_types[type_c], ORDER_ROWS);
     p->alpha = 1;
     p->a = p->sparse, p->b = p->dense[0], p->c = p->dense[1];
@@ -176,7 +176,7 @@ static const char *prepare(struct bench_peer *p) {
 
 const char *bench_peer_make(struct bench_peer **peer, const struct bench_peer_kind *kind,
                             const struct bench_sparse *m, const struct lab_case *c,
-                            const struct bench_place *place, void *values, tess_type type_c) {
+                            const tess_arguments *at, void *values, tess_type type_c) {
     struct bench_peer *p = *peer = calloc(1, sizeof *p);
     if (!p)
         return "out of memory";
@@ -193,7 +193,7 @@ const char *bench_peer_make(struct bench_peer **peer, const struct bench_peer_ki
     p->algorithm = kind->algorithm;
     int status = describe_sparse(p, m, values, sddmm ? type_c : c->type);
     if (!status)
-        status = sddmm ? describe_sddmm(p, c, place) : describe_spmm(p, c, place, type_c);
+        status = sddmm ? describe_sddmm(p, c, at) : describe_spmm(p, c, at, type_c);
     return status ? worded(status) : prepare(p);
 }
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "lab/device.h"
+#include "lab/device/device.h"
 
 static const size_t SCORES_SIZE = (size_t)16 << 30;
 
@@ -33,13 +33,11 @@ const char *bench_dense_refuses(const struct bench_dense_kind *kind, const struc
 }
 
 const char *bench_dense_make(struct bench_dense *d, const struct bench_dense_kind *kind,
-                             const struct lab_case *c, const struct bench_place *place) {
+                             const struct lab_case *c, const tess_arguments *at) {
     const int64_t group = c->h / c->hkv;
     const size_t one = (size_t)group * (size_t)c->n * (size_t)c->nkv * sizeof(float);
     memset(d, 0, sizeof *d);
-    d->kind = kind, d->c = c, d->place = place;
-    /* as ours has them, or a layer's speed-up would be that of its projections too */
-    d->project = kind->backend == TESS_CUDA ? bench_gemm_cublas : kind->gemm;
+    d->kind = kind, d->c = c, d->at = at;
     d->at_once = kind->backend == TESS_CUDA && one < SCORES_SIZE
                      ? (int64_t)(SCORES_SIZE / one) * group
                      : group;
@@ -83,8 +81,8 @@ static const char *run_scores(const struct bench_dense *d, int64_t first, int64_
         .columns = c->nkv,
         .depth = c->d,
         .b_transposed = 1,
-        .a = d->place->q.data,
-        .b = d->place->k.data,
+        .a = d->at->q->data,
+        .b = d->at->k->data,
         .c = d->scores - first * c->n * c->nkv, /* where head 0 would be */
         .row_a = c->d,
         .row_b = c->d,
@@ -116,8 +114,8 @@ static const char *run_values(const struct bench_dense *d, int64_t first, int64_
         .columns = c->dv,
         .depth = c->nkv,
         .a = d->scores - first * c->n * c->nkv,
-        .b = d->place->v.data,
-        .c = d->place->o.data,
+        .b = d->at->v->data,
+        .c = d->at->o->data,
         .row_a = row,
         .row_b = c->dv,
         .row_c = c->dv,
@@ -132,17 +130,17 @@ static const char *run_values(const struct bench_dense *d, int64_t first, int64_
 }
 
 const char *bench_dense_run(void *dense, tess_stream stream) {
-    static const char *(*const stages[BENCH_STAGES])(const struct bench_dense *, int64_t, int64_t,
-                                                     tess_stream) = {run_scores, run_softmax,
-                                                                     run_values};
+    static const char *(*const steps[BENCH_DENSE_STEPS])(
+        const struct bench_dense *, int64_t, int64_t, tess_stream) = {run_scores, run_softmax,
+                                                                      run_values};
     const struct bench_dense *d = dense;
     const int64_t heads = d->c->b * d->c->h;
-    const char *why = d->layer ? bench_layer_project(d->place, d->project, stream) : NULL;
+    const char *why = NULL;
     for (int64_t first = 0; first < heads && !why; first += d->at_once) {
         const int64_t left = heads - first, count = left < d->at_once ? left : d->at_once;
-        for (int i = 0; i < BENCH_STAGES && !why; i++)
-            if (d->stages >> i & 1)
-                why = stages[i](d, first, count, stream);
+        for (int i = 0; i < BENCH_DENSE_STEPS && !why; i++)
+            if (d->steps >> i & 1)
+                why = steps[i](d, first, count, stream);
     }
     return why;
 }

@@ -22,6 +22,8 @@ struct bench_gemm {
     tess_type type, type_c; /* of A and B, of C */
 };
 
+typedef const char *bench_gemm_function(const struct bench_gemm *g, tess_stream stream);
+
 /* Softmax of each of `rows` rows of f32 scores, in place; the weights are left as the type at the
  * beginning of their row. `next` is from row to row, in floats. */
 struct bench_softmax {
@@ -33,7 +35,7 @@ struct bench_softmax {
 /* cuBLAS, loaded when first called (cublas.c). f32 is f32: no TF32. */
 const char *bench_gemm_cublas(const struct bench_gemm *g, tess_stream stream);
 
-/* Tiled products in f32 (cuda/dense.cu): a thread block for each tile of C, a thread for each element,
+/* Tiled products in f32 (dense.cu): a thread block for each tile of C, a thread for each element,
  * stripes of A and B through shared memory. The first takes several stripes between two
  * synchronisations, as in "Blocked Dynamic Sparse Attention" (Goel and Agrawal). The second has small
  * tiles and takes a stripe at a time, as in "Sparse Attention in CUDA" (Di and Park). */

@@ -2,8 +2,8 @@
 #ifndef BENCH_PEER_H
 #define BENCH_PEER_H
 
-#include "measure/measure.h"
 #include "baselines/sparse.h"
+#include "lab/case/case.h"
 
 struct bench_peer_kind {
     const char *kernel;
@@ -22,16 +22,10 @@ struct bench_peer;
  * bench_peer_free takes *peer in either case. */
 const char *bench_peer_make(struct bench_peer **peer, const struct bench_peer_kind *kind,
                             const struct bench_sparse *m, const struct lab_case *c,
-                            const struct bench_place *place, void *values, tess_type type_c);
+                            const tess_arguments *at, void *values, tess_type type_c);
 void bench_peer_free(struct bench_peer *peer);
 
 /* A struct bench_peer as work to be timed. */
 const char *bench_peer_run(void *peer, tess_stream stream);
-
-/* Measures one on the setting: checked first, then timed as the method says. Its times go into
- * *result, or a note why there are none: it is not here, does not do this, or is wrong. (Its bf16
- * SpMM on CSR may be past the bounds that ours is held to.) */
-void bench_peer_measure(struct bench_result *result, const struct bench_peer_kind *kind,
-                        struct bench_setting *s, const struct bench_method *method);
 
 #endif

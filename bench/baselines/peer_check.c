@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 
 enum { ROWS = 8, WEIGHTS_STREAM = 300, ROWS_STREAM = 301 };
 
@@ -30,10 +30,10 @@ static double unit(tess_type type) {
 
 /* The scores of element row r of block row `row`. */
 static int check_scores(const struct bench_peer_kind *kind, const struct bench_sparse *m,
-                        const struct bench_setting *s, const void *values, tess_type type,
+                        const struct lab_setting *s, const void *values, tess_type type,
                         int64_t row, int64_t r, char why[LAB_WHY]) {
     const tess_lists *l = &m->lists;
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->c;
     const int64_t query = row * l->block_q + r;
     const double scale = c->scale < 0 || c->scale > 0 ? c->scale : 1 / sqrt((double)c->d);
     for (int64_t e = l->row_ptr[row]; e < l->row_ptr[row + 1]; e++)
@@ -41,8 +41,8 @@ static int check_scores(const struct bench_peer_kind *kind, const struct bench_s
             const int64_t key = l->col_idx[e] * l->block_kv + x;
             double sum = 0, squares = 0;
             for (int64_t d = 0; d < c->d; d++) {
-                const double term = lab_get(s->of.q.view.data, c->type, query * c->d + d) *
-                                    lab_get(s->of.k.view.data, c->type, key * c->d + d);
+                const double term = lab_get(s->q.view.data, c->type, query * c->d + d) *
+                                    lab_get(s->k.view.data, c->type, key * c->d + d);
                 sum += scale * term;
                 squares += scale * term * scale * term;
             }
@@ -60,11 +60,11 @@ static int check_scores(const struct bench_peer_kind *kind, const struct bench_s
 /* The row of o of that element row, as docs/semantics.md measures one: its error beside the norm of
  * the row, or of what independent errors of the terms would give. */
 static int check_outputs(const struct bench_peer_kind *kind, const struct bench_sparse *m,
-                         const struct bench_setting *s, const void *weights, const void *o,
+                         const struct lab_setting *s, const void *weights, const void *o,
                          tess_type type, int64_t row, int64_t r, char why[LAB_WHY]) {
     static const double bounds[] = {[TESS_F32] = 0x1p-19, [TESS_F16] = 1e-3, [TESS_BF16] = 6e-3};
     const tess_lists *l = &m->lists;
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->c;
     const int64_t query = row * l->block_q + r;
     double error2 = 0, want2 = 0, spread2 = 0;
     for (int64_t d = 0; d < c->dv; d++) {
@@ -73,7 +73,7 @@ static int check_outputs(const struct bench_peer_kind *kind, const struct bench_
             for (int64_t x = 0; x < l->block_kv; x++) {
                 const int64_t key = l->col_idx[e] * l->block_kv + x;
                 const double term = lab_get(weights, c->type, bench_sparse_place(m, row, e, r, x)) *
-                                    lab_get(s->of.v.view.data, c->type, key * c->dv + d);
+                                    lab_get(s->v.view.data, c->type, key * c->dv + d);
                 sum += term;
                 spread2 += term * term;
             }
@@ -92,10 +92,10 @@ static int check_outputs(const struct bench_peer_kind *kind, const struct bench_
 }
 
 int bench_peer_check(const struct bench_peer_kind *kind, const struct bench_sparse *m,
-                     const struct bench_setting *s, const void *values, const void *o,
-                     tess_type type, char why[LAB_WHY]) {
+                     const struct lab_setting *s, const void *values, const void *o, tess_type type,
+                     char why[LAB_WHY]) {
     for (uint64_t x = 0; x < ROWS; x++) {
-        const int64_t query = lab_below(s->of.c.seed, ROWS_STREAM, x, s->of.c.n);
+        const int64_t query = lab_below(s->c.seed, ROWS_STREAM, x, s->c.n);
         const int64_t row = query / m->lists.block_q, r = query % m->lists.block_q;
         if (kind->stage == TESS_STAGE_SDDMM
                 ? check_scores(kind, m, s, values, type, row, r, why)

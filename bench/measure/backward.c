@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 
-#include "lab/check.h"
-#include "lab/half.h"
-#include "lab/identities.h"
+#include "lab/check/check.h"
+#include "lab/fill/half.h"
+#include "lab/check/identities.h"
 
 static const double MULTIPLICATIONS = 1e8; /* the oracle's, about 0.3 s */
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "baselines/gemm.h"
-#include "lab/half.h"
-#include "lab/rng.h"
-#include "measure/read.h"
+#include "baselines/read.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "measure/timing.h"
 
 enum { MATRIX = 8192 };

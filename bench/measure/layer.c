@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 
 enum { WEIGHTS_STREAM = 100, CHECKED_ROWS = 4 };
 

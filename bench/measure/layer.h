@@ -5,8 +5,6 @@
 #include "baselines/gemm.h"
 #include "measure/measure.h"
 
-typedef const char *bench_gemm_function(const struct bench_gemm *g, tess_stream stream);
-
 /* NULL when a case has a layer: CUDA, f32, one head, as many keys as queries, d_v = d; else why
  * not. */
 const char *bench_layer_refuses(const struct lab_case *c);

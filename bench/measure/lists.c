@@ -1,7 +1,7 @@
 /* Sets of lists on the device. */
 #include "measure/lists.h"
 
-#include "lab/device.h"
+#include "lab/device/device.h"
 
 static const char no_memory[] = "out of memory for the lists";
 

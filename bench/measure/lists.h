@@ -3,8 +3,8 @@
 #ifndef BENCH_LISTS_H
 #define BENCH_LISTS_H
 
-#include "lab/setting.h"
-#include "run/options.h"
+#include "lab/run/setting.h"
+#include "measure/method.h"
 
 enum { BENCH_SETS = 8 };
 

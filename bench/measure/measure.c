@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "lab/compare.h"
-#include "lab/timer.h"
+#include "lab/check/compare.h"
+#include "lab/device/timer.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
 #include "measure/lists.h"

@@ -2,20 +2,20 @@
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
-#include "lab/setting.h"
+#include "lab/run/setting.h"
 #include "measure/floor.h"
-#include "run/options.h"
+#include "measure/method.h"
 
 /* What all measurements of a case share. */
 struct bench_setting {
     struct lab_setting of;
     struct lab_tensor tokens, weights; /* layer: [n, d], and [3, d, d] for Q, K and V */
-    char asked[BENCH_ASKED_TEXT];
+    const char *asked;                 /* the line of a sweep that asks for it; the caller's */
 };
 
 /* Answers 0, or -1 with the reason; bench_setting_free in either case. */
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
-                       const struct bench_method *method, char why[LAB_WHY]);
+                       const struct bench_method *method, const char *asked, char why[LAB_WHY]);
 void bench_setting_free(struct bench_setting *s);
 
 /* Before a run that is checked: outputs become NaN, so that an earlier run's cannot pass for an answer.

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#include "lab/timer.h"
+#include "lab/device/timer.h"
 
 enum { CHAINS = 12, TRIES = 5 };
 #define TRY_SECONDS 1e-3

@@ -1,7 +1,7 @@
 /* A case's tensors on the host, and in the memory of a backend. */
 #include <stdio.h>
 
-#include "lab/setting.h"
+#include "lab/run/setting.h"
 #include "measure/backward.h"
 #include "measure/layer.h"
 #include "measure/lists.h"
@@ -14,12 +14,12 @@ static int64_t bench_align(const struct lab_case *c) {
 }
 
 int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
-                       const struct bench_method *method, char why[LAB_WHY]) {
+                       const struct bench_method *method, const char *asked, char why[LAB_WHY]) {
     struct lab_case placed = *c;
     placed.align = bench_align(c);
     memset(s, 0, sizeof *s);
     s->of.c = *c;
-    bench_asked(s->asked, method, c);
+    s->asked = asked;
     const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
         refusal = bench_backward_refuses(c, method);
@@ -74,6 +74,8 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     lab_mirror_make(&p->tensors, backend);
     if (place_tensors(p, s))
         return p->tensors.why;
+    a.q = &p->q, a.k = &p->k, a.v = &p->v, a.o = &p->o, a.lse = &p->lse;
+    p->arguments = a;
     if (!plan)
         return NULL;
     a.workspace_size = tess_plan_workspace_size(plan), a.image_size = tess_plan_image_size(plan);
@@ -91,8 +93,8 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a) ||
         lab_cache_place(&s->of.cache, &p->tensors, p->views, &a))
         return p->tensors.why;
-    a.v = s->of.cache.v_in_k ? NULL : &p->v;
-    a.q = &p->q, a.k = &p->k, a.o = &p->o, a.lse = &p->lse;
+    if (s->of.cache.v_in_k)
+        a.v = NULL;
     p->arguments = a;
     return lab_case_backward(&s->of.c) ? bench_backward_place(p, &s->of) : NULL;
 }

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "lab/compare.h"
-#include "lab/rng.h"
+#include "lab/check/compare.h"
+#include "lab/fill/rng.h"
 
 enum { LEAST_ROWS = 4, SAMPLE_STREAM = 200, REACH = 256 };
 static const double MULTIPLICATIONS = 2e8; /* the oracle's, about 0.2 s */

@@ -2,7 +2,7 @@
 #ifndef BENCH_SAMPLE_H
 #define BENCH_SAMPLE_H
 
-#include "lab/oracle.h"
+#include "lab/oracle/oracle.h"
 #include "measure/measure.h"
 
 enum { BENCH_SAMPLE_ROWS = 64 };

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lab/device.h"
-#include "lab/timer.h"
+#include "lab/device/device.h"
+#include "lab/device/timer.h"
 #include "baselines/library.h"
 
 enum { CLOCK_SM = 1 };

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "lab/timer.h"
+#include "lab/device/timer.h"
 
 enum { LEAST_RUNS = 5, MOST_RUNS = 1000, MOST_REPLAYS = 1000, STRETCHES = 5, HOST_RUNS = 101 };
 static const double SLOW_SECONDS = 1, BURST_MS = 1, PATIENCE = 10;

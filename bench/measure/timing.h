@@ -2,7 +2,7 @@
 #ifndef BENCH_TIMING_H
 #define BENCH_TIMING_H
 
-#include "lab/device.h"
+#include "lab/device/device.h"
 #include "measure/throttle.h"
 
 /* COLD: nothing is left in the L2 cache before each run. HOT: it is as the run before left it.

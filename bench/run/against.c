@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/options.h"
+
 enum { ENTRY, CASE, KERNEL, FIELD, PUBLISHED, NEED, CELLS };
 
 /* Cuts the next cell off *line, in place: a text in quotes may hold commas. */

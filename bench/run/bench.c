@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "run/against.h"
-#include "baselines/baseline.h"
+#include "run/baseline.h"
 #include "run/cases.h"
-#include "lab/timer.h"
+#include "lab/device/timer.h"
 
 struct bench {
     struct bench_options options;
@@ -101,13 +101,13 @@ static int measure(struct bench *b, struct bench_setting *s, const struct bench_
     return status;
 }
 
-static int measure_case(struct bench *b, const struct bench_case *one) {
+static int measure_case(struct bench *b, const struct bench_case *one, const char *asked) {
     char why[LAB_WHY], refusal[LAB_WHY] = "";
     struct bench_setting s;
     struct bench_result last;
     int status = BENCH_DONE;
     size_t before = json_array_size(b->rows.array);
-    if (bench_setting_make(&s, &one->c, &one->method, why)) {
+    if (bench_setting_make(&s, &one->c, &one->method, asked, why)) {
         hide_progress();
         status = bench_refuse("%s: %s", s.asked, why);
     }
@@ -161,7 +161,7 @@ static int measure_all(struct bench *b) {
             continue;
         }
         show_progress(b, i, measured);
-        status = measure_case(b, one);
+        status = measure_case(b, one, asked);
         measured += weight(&one->c);
         if (status == BENCH_DONE && o->resume)
             status = write_outputs(b);

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lab/cases.h"
-#include "lab/guard.h"
+#include "lab/files/cases.h"
+#include "lab/memory/guard.h"
 
 enum { LINE_WORDS = 16 };
 #define BLANKS " \t"

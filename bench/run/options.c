@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "baselines/baseline.h"
+#include "run/baseline.h"
 
 enum {
     KEY_UNTIL = 0x100,

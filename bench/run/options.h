@@ -2,21 +2,7 @@
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
-#include <stdbool.h>
-
-#include "lab/case.h"
-#include "measure/timing.h"
-
-enum { BENCH_DONE = 0, BENCH_FAILED = 1, BENCH_BAD = 2 };
-
-/* How a case is measured. */
-struct bench_method {
-    double seconds;
-    double noise; /* 0: not bounded */
-    enum bench_timing timing;
-    bool stages, layer;
-    unsigned baselines; /* bit i: bench_baseline_word(i) */
-};
+#include "measure/method.h"
 
 struct bench_options {
     const char *sweep, *json, *csv, *against;

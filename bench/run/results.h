@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "lab/output.h"
+#include "lab/files/output.h"
 #include "measure/measure.h"
 
 struct bench_rows {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
 #include "io/tensor_file.h"

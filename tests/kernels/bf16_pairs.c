@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/check.h"
-#include "lab/half.h"
+#include "lab/check/check.h"
+#include "lab/fill/half.h"
 
 #define KERNEL "cpu_attention_" LEVEL
 #define KEYS "cpu_gradient_keys_" LEVEL

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lab/check.h"
+#include "lab/check/check.h"
 
 static const char *const cases[] = {
     "h=2,hkv=1,n=150,d=64,pattern=dense",

@@ -17,8 +17,8 @@
 
 #include "tile/convert.h"
 #include "plan/kernels.h"
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/support.h"
 
 #define SEED 20

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "lab/device.h"
-#include "lab/half.h"
-#include "lab/run.h"
+#include "lab/device/device.h"
+#include "lab/fill/half.h"
+#include "lab/run/run.h"
 #include "support/merging.h"
 #include "support/modified.h"
 #include "support/on_device.h"

@@ -9,8 +9,9 @@
 
 #include <cmocka.h>
 
-#include "lab/device.h"
-#include "lab/run.h"
+#include "lab/device/device.h"
+#include "lab/fill/half.h"
+#include "lab/run/run.h"
 #include "support/on_device.h"
 
 enum { REPEATS = 500, MANY_REPEATS = 1250 };

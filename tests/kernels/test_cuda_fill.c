@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "lab/device.h"
-#include "lab/rng.h"
+#include "lab/device/device.h"
+#include "lab/fill/rng.h"
 #include "support/filled.h"
 
 enum { SKIPPED = 77 };

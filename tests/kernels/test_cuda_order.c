@@ -15,8 +15,8 @@
 
 #include <math.h>
 
-#include "lab/device.h"
-#include "lab/half.h"
+#include "lab/device/device.h"
+#include "lab/fill/half.h"
 #include "support/lanes.h"
 #include "support/on_device.h"
 

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 
-#include "lab/device.h"
+#include "lab/device/device.h"
 #include "support/lanes.h"
 #include "support/on_device.h"
 

@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
-#include "lab/device.h"
-#include "lab/fill.h"
-#include "lab/half.h"
-#include "lab/mirror.h"
-#include "lab/rng.h"
+#include "lab/device/device.h"
+#include "lab/fill/fill.h"
+#include "lab/fill/half.h"
+#include "lab/memory/mirror.h"
+#include "lab/fill/rng.h"
 #include "support/caches.h"
 #include "support/decode_problem.h"
 #include "support/device_lists.h"

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/compare.h"
-#include "lab/rng.h"
+#include "lab/check/compare.h"
+#include "lab/fill/rng.h"
 #include "support/gradient_passes.h"
 
 /* ---- against the oracle ---- */

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 #include "support/support.h"
 
 static void run(struct lab_setting *s, tess_pipeline pipeline, const tess_tensor *rest) {

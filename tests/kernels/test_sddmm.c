@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 #include "support/stage.h"
 
 static void sddmm_run(struct stage *s) {

@@ -13,8 +13,9 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/guard.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/memory/guard.h"
+#include "lab/fill/rng.h"
 #include "isa/vector.h"
 
 #define SEED 40

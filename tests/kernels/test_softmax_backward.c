@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/modifiers.h"
-#include "lab/rng.h"
+#include "lab/run/modifiers.h"
+#include "lab/fill/rng.h"
 #include "support/stages.h"
 
 #define SEED 41

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/stage.h"
 
 #define SEED 60

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/stages.h"
 
 #define SEED 61

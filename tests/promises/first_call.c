@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lab/device.h"
-#include "lab/setting.h"
-#include "lab/timer.h"
+#include "lab/device/device.h"
+#include "lab/run/setting.h"
+#include "lab/device/timer.h"
 
 /* Milliseconds of a run; negative where it failed. */
 static double one(struct lab_setting *s, const struct lab_planned *planned, char why[LAB_WHY]) {

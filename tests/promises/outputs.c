@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lab/cases.h"
-#include "lab/run.h"
-#include "lab/setting.h"
+#include "lab/files/cases.h"
+#include "lab/run/run.h"
+#include "lab/run/setting.h"
 
-/* lab/run.c names its address, and older libraries lack it. Nothing here calls it. */
+/* lab/run/run.c names its address, and older libraries lack it. Nothing here calls it. */
 tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                        tess_stream stream) {
     (void)plan, (void)arguments, (void)error, (void)stream;

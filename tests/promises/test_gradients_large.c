@@ -12,8 +12,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
-#include "lab/identities.h"
+#include "lab/fill/half.h"
+#include "lab/check/identities.h"
 #include "support/support.h"
 
 /* The plan of a setting's operation, run on its tensors. o NULL: not given. */

@@ -16,10 +16,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "lab/compare.h"
-#include "lab/oracle.h"
-#include "lab/rng.h"
-#include "lab/timer.h"
+#include "lab/check/compare.h"
+#include "lab/oracle/oracle.h"
+#include "lab/fill/rng.h"
+#include "lab/lists/source.h"
+#include "lab/device/timer.h"
+#include "lab/fill/half.h"
 #include "support/support.h"
 
 #define SAMPLES 96

@@ -13,7 +13,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/support.h"
 
 static const char *const cases[] = {

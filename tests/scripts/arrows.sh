@@ -58,6 +58,18 @@ paths() {
     forbid 'include knows src' "$include(\.\.|src/|$(paths src))" $(all include)
     forbid 'include knows CUDA' "$include.*cuda" $(all include)
     forbid 'src knows lab, tests, tools or bench' "$include(.*/)?(lab|tests|tools|bench|cmocka)[/.]" $(all src)
+    # ROOM knows no folder of it that comes later in FOLDERS, which are all that it has.
+    ordered() {
+        room=$1 later=$2
+        [ "$(find "$room" -name "*.c" | cut -d/ -f2 | sort -u)" = "$(printf '%s\n' $2 | sort)" ] || empty "$room: folders are not $2"
+        for folder in $2; do
+            later=${later#"$folder"} later=${later# }
+            [ -z "$later" ] || forbid "$room/$folder knows a later folder of $room" \
+                "$include($room/)?($(echo "$later" | tr ' ' '|'))/" $(all "$room/$folder")
+        done
+    }
+    ordered bench 'baselines measure run'
+    ordered lab 'case files device fill memory oracle lists run check'
     forbid 'the lab knows src' "$include(.*/src/|src/|$(paths src))" $(all lab)
     forbid 'bench or tools know src' "$include(.*/src/|src/|$(paths src))" $(all bench tools)
     forbid 'examples know more than the header and libc' "$include(\.\.|src/|tests/|lab/|tools/)" $(all examples)
@@ -66,9 +78,10 @@ paths() {
     forbid 'a test for CUDA outside src/plan/backend.c' \
         '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' \
         $(all src include | grep -v '/device/architecture.cuh$')
-    skip='lab/device_*'
+    skip=
     forbid 'CUDA outside src/cuda, the baselines of bench, the device of the lab and its example' \
-        "$include.*(cuda_|cublas|cusparse)" $(all lab tests tools) \
+        "$include.*(cuda_|cublas|cusparse)" $(all tests tools) \
+        $(all lab | grep -v '^lab/device/\(cuda\.c\|flush\.\(h\|cu\)\)$') \
         $(all examples | grep -v '/generate\.c$') $(all bench | grep -v '\.cu$')
     skip=src/cpu/table.c
     forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)

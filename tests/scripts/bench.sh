@@ -417,28 +417,6 @@ cmp -s all wanted && grep -qx avx2 results/cpu_avx2.json && grep -qx 'no GPU' re
     grep -q 'cpu_avx512: this machine has no avx512' std && grep -q 'peers_cpu: no PyTorch' std ||
     fail 'all.sh without a device'
 
-# ---- two runs ----
-# agrees STATUS WORDS: two runs of two rows, of 1 and 2 ms in the first
-runs() { printf '%s\n' case,kernel,timing,ms,noise,throttled "\"n=1,d=2\",a,hot,$1" "\"n=2,d=2\",a,hot,$2"; }
-agrees() {
-    checks=$((checks + 1))
-    "$repository/bench/agree.sh" one.csv other.csv >std 2>err
-    [ $? -eq "$1" ] && grep -q "$2" std || fail "agree.sh: $2"
-}
-runs 1,0.01, 2,, >one.csv
-runs 9.8,9e-05, 2,, >one.csv
-runs 100,9e-05, 2,, >other.csv
-agrees 1 '^9.8 and 100 ms: n=1,d=2 a hot$'
-runs 1,0.01, 2,, >one.csv
-runs 1.04,, 1.92,, >other.csv
-agrees 0 '^2 rows, 2 agree, 0 are marked noisy or throttled, 0 '
-runs 1.06,, 1.92,, >other.csv
-agrees 1 '^1 and 1.06 ms: n=1,d=2 a hot$'
-runs 1.06,0.051, 2.2,,power >other.csv
-agrees 0 '^2 rows, 0 agree, 2 are marked noisy or throttled, 0 '
-sed 's/hot/cold/' one.csv >other.csv
-agrees 1 '^0 rows'
-
 # ---- wrong answers ----
 # A bench with faults planted: in ours where d_v is 13, in the naive baseline where there are 13
 # keys; d_v of 15 and 17 are work that is not done, whose right answer an earlier run left.

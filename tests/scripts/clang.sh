@@ -10,7 +10,7 @@ check() {
 }
 files=$(find src/*.c src/base src/pattern src/lists src/plan src/cuda/lists src/cpu/table.c src/cpu/forward/merge.c \
     -name '*.c')
-lab=$(find lab -name '*.c' ! -name device_cuda.c)
+lab=$(find lab -name '*.c' ! -path "*/device/cuda.c")
 [ -n "$files" ] && [ -n "$lab" ] || { echo 'no files'; exit 1; }
 for file in $files; do
     check -Isrc -Isrc/cpu -Isrc/cuda "$file"

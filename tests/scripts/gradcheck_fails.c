@@ -3,7 +3,7 @@
  * --wrap=lab_run_whole, so that of cases with seed=13 the first row of dK has the wrong sign.
  */
 #include "cli/commands.h"
-#include "lab/run.h"
+#include "lab/run/run.h"
 
 int __real_lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);
 int __wrap_lab_run_whole(const struct lab_run *run, char why[LAB_WHY]);

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "lab/check.h"
-#include "lab/timer.h"
+#include "lab/check/check.h"
+#include "lab/device/timer.h"
 
 enum { UNLUCKY_SEED = 13, SLOW_SEED = 14, SLOW_SECONDS = 10 };
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_CACHES_H
 #define TESTS_CACHES_H
 
-#include "lab/cache.h"
+#include "lab/run/cache.h"
 
 /* The cache of a problem. */
 struct lab_cache_shape cache_shape(const tess_problem *p, uint64_t seed);

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "lab/rng.h"
+#include "lab/fill/rng.h"
 #include "support/device_lists.h"
 
 static int64_t cols_of(const struct device_sizes *s) {

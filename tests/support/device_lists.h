@@ -2,8 +2,8 @@
 #ifndef TESTS_DEVICE_LISTS_H
 #define TESTS_DEVICE_LISTS_H
 
-#include "lab/listed.h"
-#include "lab/rng.h"
+#include "lab/lists/listed.h"
+#include "lab/fill/rng.h"
 #include "support/support.h"
 
 /* Draw `what` of a seed: one of the numbers that follow. */

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/device_run.h"
 
 static void tensor_make(struct lab_tensor *t, tess_type type, int64_t batch, int64_t heads,

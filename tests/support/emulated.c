@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "lab/rng.h"
+#include "lab/fill/rng.h"
 
 enum { MOST_THREADS = 1024, STACK = 64 * 1024 };
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "lab/rng.h"
+#include "lab/fill/rng.h"
 
 /* Bytes of elements [begin, end). */
 static void same(const void *a, const void *b, int64_t begin, int64_t end, size_t size,

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 
 /* ---- tensors ---- */
 

@@ -7,7 +7,7 @@
 #define TESTS_GRADIENT_PASSES_H
 
 #include "plan/kernels.h"
-#include "lab/oracle.h"
+#include "lab/oracle/oracle.h"
 #include "support/support.h"
 
 /* Zeros are defaults: one batch, one head, f32, blocks of 8, tiles of 64, no parts, dense. */

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "lab/device.h"
-#include "lab/half.h"
-#include "lab/rng.h"
+#include "lab/device/device.h"
+#include "lab/fill/half.h"
+#include "lab/fill/rng.h"
 #include "support/lanes.h"
 #include "support/support.h"
 

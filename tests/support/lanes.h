@@ -3,7 +3,7 @@
 #ifndef TESTS_LANES_H
 #define TESTS_LANES_H
 
-#include "lab/setting.h"
+#include "lab/run/setting.h"
 
 struct lane {
     const char *text; /* the case */

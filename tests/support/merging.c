@@ -8,10 +8,10 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/device.h"
-#include "lab/half.h"
-#include "lab/mirror.h"
-#include "lab/rng.h"
+#include "lab/device/device.h"
+#include "lab/fill/half.h"
+#include "lab/memory/mirror.h"
+#include "lab/fill/rng.h"
 #include "support/merging.h"
 
 /* An o and its lse, on the host and in the backend's memory. */

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/half.h"
-#include "lab/philox.h"
-#include "lab/run.h"
+#include "lab/fill/half.h"
+#include "lab/fill/philox.h"
+#include "lab/run/run.h"
 
 static tess_target target_of(tess_backend backend) {
     tess_target target = tess_target_init();

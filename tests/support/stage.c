@@ -8,7 +8,8 @@
 
 #include "support/stage.h"
 
-#include "lab/fill.h"
+#include "lab/fill/fill.h"
+#include "lab/lists/source.h"
 
 void stage_make(struct stage *s, const char *text) {
     char why[LAB_WHY];

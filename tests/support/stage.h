@@ -3,8 +3,8 @@
 #ifndef TESTS_STAGE_H
 #define TESTS_STAGE_H
 
-#include "lab/case.h"
-#include "lab/guard.h"
+#include "lab/case/case.h"
+#include "lab/memory/guard.h"
 #include "pattern/pattern.h"
 
 struct stage {

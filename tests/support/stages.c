@@ -10,6 +10,7 @@
 
 #include "support/stages.h"
 
+#include "lab/lists/source.h"
 #include "plan/problem.h"
 
 static void *array(int64_t n, size_t size) {

@@ -3,8 +3,8 @@
 #ifndef TESTS_STAGES_H
 #define TESTS_STAGES_H
 
-#include "lab/case.h"
-#include "lab/guard.h"
+#include "lab/case/case.h"
+#include "lab/memory/guard.h"
 #include "plan/kernels.h"
 
 struct stages {

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 #include "support/support.h"
 
 struct lab_case case_of(const char *text) {

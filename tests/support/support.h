@@ -3,8 +3,8 @@
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 
-#include "lab/cases.h"
-#include "lab/check.h"
+#include "lab/files/cases.h"
+#include "lab/check/check.h"
 
 /* A case's words; a setting of them; and all that a check needs. What cannot be made ends the test. */
 struct lab_case case_of(const char *text);

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/fill.h"
-#include "lab/half.h"
+#include "lab/fill/fill.h"
+#include "lab/fill/half.h"
 #include "support/device_run.h"
 #include "support/plans.h"
 #include "tile/convert.h"

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "lab/fill.h"
+#include "lab/fill/fill.h"
 #include "support/device_run.h"
 
 #include "lists/fill_rules.h"

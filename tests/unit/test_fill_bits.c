@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 #include "support/device_run.h"
 
 /* ---- a growing cache ---- */

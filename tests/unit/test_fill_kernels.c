@@ -21,7 +21,7 @@
 #include "fill/lists.cuh"
 #include "fill/ranges.cuh"
 
-#include "lab/rng.h"
+#include "lab/fill/rng.h"
 #include "support/filled.h"
 
 #ifdef __SANITIZE_ADDRESS__

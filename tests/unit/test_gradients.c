@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/compare.h"
-#include "lab/rng.h"
+#include "lab/check/compare.h"
+#include "lab/fill/rng.h"
 #include "support/support.h"
 
 /* ---- the definition in complex numbers ---- */

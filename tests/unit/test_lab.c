@@ -12,11 +12,12 @@
 
 #include <cmocka.h>
 
-#include "lab/check.h"
-#include "lab/device.h"
-#include "lab/fill.h"
-#include "lab/half.h"
-#include "lab/timer.h"
+#include "lab/check/check.h"
+#include "lab/device/device.h"
+#include "lab/fill/fill.h"
+#include "lab/fill/half.h"
+#include "lab/lists/source.h"
+#include "lab/device/timer.h"
 
 /* ---- case strings ---- */
 

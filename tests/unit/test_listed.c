@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "lab/check.h"
+#include "lab/check/check.h"
 
 /* A case's lists, drawn. */
 static struct lab_listed listed_make(const char *text, uint64_t set) {

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/philox.h"
-#include "lab/rng.h"
+#include "lab/fill/philox.h"
+#include "lab/fill/rng.h"
 #include "support/modified.h"
 
 static void right_within_the_bounds(void **state) {

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "lab/check.h"
-#include "lab/fill.h"
-#include "lab/half.h"
+#include "lab/check/check.h"
+#include "lab/fill/fill.h"
+#include "lab/fill/half.h"
 
 /* ---- the oracle ---- */
 

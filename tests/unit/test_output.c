@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "cli/attention_output.h"
-#include "lab/output.h"
+#include "lab/files/output.h"
 
 static void test_output_whole(void **state) {
     (void)state;

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "lab/half.h"
-#include "lab/run.h"
+#include "lab/fill/half.h"
+#include "lab/run/run.h"
 #include "support/device_run.h"
 #include "support/plans.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 
 /* lacks: axes that the tensor has less than Q. */
 static bool check_tensor(const struct tensor *tensor, int lacks, struct reason *reason) {

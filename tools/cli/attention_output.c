@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lab/half.h"
-#include "lab/output.h"
+#include "lab/fill/half.h"
+#include "lab/files/output.h"
 #include "io/npy.h"
 
 /* The options that name the files, and the names of tensors within them. */

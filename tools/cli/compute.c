@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lab/device.h"
-#include "lab/gradients.h"
-#include "lab/half.h"
-#include "lab/timer.h"
+#include "lab/device/device.h"
+#include "lab/oracle/gradients.h"
+#include "lab/fill/half.h"
+#include "lab/device/timer.h"
 
 /* Rounds `count` numbers into a view. */
 static void put_all(const tess_tensor *view, const double *from, int64_t count) {

@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/gradcheck_probe.h"
 #include "cli/reference.h"
-#include "lab/device.h"
+#include "lab/device/device.h"
 
 enum { KEY_ELEMENTS = 'e', KEY_DIRECTIONS = 'd', KEY_BACKEND = 'b', KEY_PIPELINE = 'p' };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cli/arguments.h"
-#include "lab/rng.h"
+#include "lab/fill/rng.h"
 
 /*
  * With L = sum dO . o + sum dlse lse and a step u of an input, D(h) = L(x + h u) - L(x - h u) is

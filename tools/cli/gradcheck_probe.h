@@ -2,8 +2,8 @@
 #ifndef TESSERA_CLI_GRADCHECK_PROBE_H
 #define TESSERA_CLI_GRADCHECK_PROBE_H
 
-#include "lab/check.h"
-#include "lab/run.h"
+#include "lab/check/check.h"
+#include "lab/run/run.h"
 
 /* An input in f32, by rows, and where its gradients are. */
 struct gradcheck_input {

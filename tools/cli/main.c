@@ -7,7 +7,7 @@
 
 #include "run/bench.h"
 #include "cli/commands.h"
-#include "lab/case.h"
+#include "lab/case/case.h"
 #include "cli/memory_limit.h"
 #include "cli/reference.h"
 #include "io/report.h"

@@ -3,7 +3,7 @@
 #define TOOLS_MODIFIER_OPTIONS_H
 
 #include "cli/arguments.h"
-#include "lab/modifiers.h"
+#include "lab/run/modifiers.h"
 
 enum {
     MODIFIER_SOFTCAP,

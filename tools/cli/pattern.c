@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "lab/output.h"
+#include "lab/files/output.h"
 #include "io/lists_file.h"
 #include "cli/pattern_options.h"
 #include "picture/picture.h"

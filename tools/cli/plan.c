@@ -6,7 +6,8 @@
 
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "lab/listed.h"
+#include "lab/lists/listed.h"
+#include "lab/lists/source.h"
 #include "cli/reference.h"
 
 enum { KEY_TARGET = 't' };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/case.h"
+#include "lab/case/case.h"
 
 const char reference_spec[] =
     "SPEC is terms joined by + (union) and & (intersection, which binds tighter),\n"

@@ -7,7 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/compute.h"
-#include "lab/device.h"
+#include "lab/device/device.h"
 #include "cli/pattern_options.h"
 #include "cli/reference.h"
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "cli/sweep_draw.h"
+#include "lab/lists/source.h"
 
 /* Patterns; capitals are drawn: W width, C count of at least 1, E even width, P step, T few,
  * K probability, S seed, D length of one of three documents. */

@@ -2,7 +2,7 @@
 #ifndef TOOLS_SWEEP_H
 #define TOOLS_SWEEP_H
 
-#include "lab/case.h"
+#include "lab/case/case.h"
 
 /* Case `number` of the sweep with this seed. Patterns, types, blocks and head dims take turns, so
  * that any few hundred cases in a row meet all of them; the rest is drawn. Every fifth has lists on

@@ -2,8 +2,8 @@
 #ifndef TOOLS_SWEEP_DRAW_H
 #define TOOLS_SWEEP_DRAW_H
 
-#include "lab/case.h"
-#include "lab/rng.h"
+#include "lab/case/case.h"
+#include "lab/fill/rng.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 

@@ -9,12 +9,13 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/sweep.h"
-#include "lab/cases.h"
-#include "lab/check.h"
-#include "lab/device.h"
-#include "lab/rng.h"
+#include "lab/files/cases.h"
+#include "lab/check/check.h"
+#include "lab/device/device.h"
+#include "lab/fill/rng.h"
+#include "lab/lists/source.h"
 #include "cli/reference.h"
-#include "lab/timer.h"
+#include "lab/device/timer.h"
 
 enum { SWEEP_CASES = 3200, QUICK_CASES = 400, MAX_KERNELS = 256, MAX_SHOWN = 20 };
 enum { QUIET_SECONDS = 15 };    /* a log gets a line after so many, and what runs then */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "demo/demo.h"
-#include "lab/half.h"
+#include "lab/fill/half.h"
 
 /* The mean row of each block of each head, [heads][n / block][dim]. */
 static double *block_means(const struct demo_input *in, const tess_tensor *t, int64_t block) {

@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "demo/demo.h"
-#include "lab/half.h"
-#include "lab/output.h"
-#include "lab/timer.h"
+#include "lab/fill/half.h"
+#include "lab/files/output.h"
+#include "lab/device/timer.h"
 #include "io/lists_file.h"
 #include "io/report.h"
 #include "io/tensor_file.h"

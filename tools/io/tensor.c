@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lab/half.h"
+#include "lab/fill/half.h"
 
 static const struct {
     const char *name;

@@ -1,8 +1,0 @@
-/* Builds without CUDA: no device. */
-#include "lab/device_calls.h"
-
-static int none(void) {
-    return 0;
-}
-
-const struct device_calls device_cuda = {.available = none};

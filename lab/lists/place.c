@@ -1,0 +1,61 @@
+/* Device patterns of cases on a backend. */
+#include "lab/lists/listed.h"
+
+tess_device_pattern lab_listed_declared(const struct lab_listed *l) {
+    tess_device_pattern p = l->pattern;
+    p.indices = p.counts = p.lengths = NULL;
+    p.row_ptr = NULL, p.bits = NULL;
+    return p;
+}
+
+/* The arrays, and where each stands in the pattern. */
+enum { ARRAYS = 5 };
+struct array {
+    const char *name;
+    const struct lab_buffer *buffer;
+    size_t slot;
+};
+
+#define SLOT(field) offsetof(tess_device_pattern, field)
+static void arrays_of(const struct lab_listed *l, struct array all[ARRAYS]) {
+    const struct array of[ARRAYS] = {{"indices", &l->indices, SLOT(indices)},
+                                     {"counts", &l->counts, SLOT(counts)},
+                                     {"row_ptr", &l->row_ptr, SLOT(row_ptr)},
+                                     {"bits", &l->bits, SLOT(bits)},
+                                     {"lengths", &l->lengths, SLOT(lengths)}};
+    memcpy(all, of, sizeof of);
+}
+
+int lab_listed_place(const struct lab_listed *l, struct lab_mirror *mirror,
+                     tess_device_pattern *there) {
+    struct array all[ARRAYS];
+    arrays_of(l, all);
+    *there = l->pattern;
+    for (int i = 0; i < ARRAYS; i++) {
+        if (!all[i].buffer->base)
+            continue;
+        void *at = lab_mirror_add(mirror, all[i].buffer);
+        if (!at)
+            return -1;
+        memcpy((char *)there + all[i].slot, &at, sizeof at);
+    }
+    return 0;
+}
+
+int lab_listed_check(const struct lab_listed *l, char why[LAB_WHY]) {
+    struct array all[ARRAYS];
+    arrays_of(l, all);
+    for (int i = 0; i < ARRAYS; i++)
+        if (all[i].buffer->base && lab_buffer_check(all[i].buffer, all[i].name, why))
+            return -1;
+    return 0;
+}
+
+uint64_t lab_listed_hash(const struct lab_listed *l) {
+    struct array all[ARRAYS];
+    uint64_t hash = 0;
+    arrays_of(l, all);
+    for (int i = 0; i < ARRAYS; i++)
+        hash = 31 * hash + (all[i].buffer->base ? lab_buffer_hash(all[i].buffer) : 0);
+    return hash;
+}
