@@ -5,7 +5,7 @@
 
 #include "lab/case.h"
 #include "lab/guard.h"
-#include "plan/kernels.h"
+#include "plan/attention.h"
 
 struct stages {
     struct lab_case c;
