@@ -116,16 +116,15 @@ foreach(row ${decode})
             set(type f32_${type})
         endif()
         set(then)
-        set(asked)
         if(other)
             set(then ", cuda_decode_${type}_${other}")
-        elseif(stem STREQUAL "attention_filled")
-            set(asked "\n\nconst char *cuda_decode_${type}_${name}_refuses_run(const struct decode_params *p) {\n    return attention_filled_refuses_run<${type_${type}}>(p);\n}")
         endif()
         unit(${list} decode_${type}${apart} ${folder}/kernel.cuh
-            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}${asked}")
+            "cudaError_t cuda_decode_${type}_${name}(const struct decode_params *p, cudaStream_t stream) {\n    return ${stem}_launch<${T}, ${arguments}>(p, stream${then});\n}\n\nint64_t cuda_decode_${type}_${name}_shared(int32_t rows) {\n    (void)rows;\n    return ${stem}_shared<${T}, ${arguments}>();\n}")
     endforeach()
 endforeach()
+unit(units_sm90 decode_bf16_blocks forward/sm90/filled/kernel.cuh
+    "const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type) {\n    return type == TESS_F16 ? attention_filled_refuses_run<__half>(p)\n                            : attention_filled_refuses_run<__nv_bfloat16>(p);\n}")
 
 # Fused.
 string(REGEX MATCHALL "CUDA_FORWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [(][0-9, ]*[)]"

@@ -88,48 +88,28 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
         struct kernel_args args = pass_args(&of_plan, pass);
         args.stream = stream;
         if (pass->image)
-            status = plan->backend->image_upload(&args, (char *)image + pass->image_at, error);
+            status = plan->backend->image.upload(&args, pass->header,
+                                                 (char *)image + pass->image_at, error);
     }
     return status;
 }
 
 /* ---- running ---- */
 
-static tess_status pass_ask(const struct pass *pass, const struct kernel_args *run,
-                            tess_error *error) {
-    const struct kernel_args args = pass_args(run, pass);
-    return kernel_ask(&args, error);
-}
-
-static tess_status pass_run(const struct pass *pass, const struct kernel_args *run,
-                            tess_error *error) {
-    const struct kernel_args args = pass_args(run, pass);
-    return pass->kernel->run(&args, error);
-}
-
 tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,
                      tess_stream stream) {
     const struct call call = call_run(plan ? plan->problem.operation : TESS_ATTENTION, __func__);
     struct kernel_args args;
-    tess_status status =
-        arguments_take(&args, plan, arguments, &call, tess_plan_workspace_size(plan), error);
+    union operands operands;
+    tess_status status = arguments_take(&args, &operands, plan, arguments, &call,
+                                        tess_plan_workspace_size(plan), error);
     if (status)
         return status;
     struct carve carve = {.base = args.workspace};
-    struct plan_room room;
-    plan_carve(plan, &carve, &room);
-    args.stats = room.stats;
-    args.scores = room.scores;
-    args.gradients = room.gradients;
-    args.workspace = room.of_pass;
+    args.workspace = plan_carve(plan, &carve, &operands);
     args.stream = stream;
-    if (plan->reserved)
-        return reserve_run(plan, &args, error);
-    for (int i = 0; i < plan->n_passes && !status; i++)
-        status = pass_ask(&plan->passes[i], &args, error);
-    for (int i = 0; i < plan->n_passes && !status; i++)
-        status = pass_run(&plan->passes[i], &args, error);
-    return status;
+    return plan->reserved ? reserve_run(plan, &args, error)
+                          : passes_run(plan->passes, plan->n_passes, &args, error);
 }
 
 /* One stage of a plan by itself. */
@@ -137,14 +117,11 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
                              tess_stage stage, const struct call *call, tess_error *error,
                              tess_stream stream) {
     struct kernel_args args;
-    tess_status status = arguments_take(&args, plan, arguments, call,
+    union operands operands;
+    tess_status status = arguments_take(&args, &operands, plan, arguments, call,
                                         tess_plan_stage_workspace_size(plan, stage), error);
-    if (status)
-        return status;
     args.stream = stream;
-    const struct pass *pass = plan_pass(plan, stage);
-    status = pass_ask(pass, &args, error);
-    return status ? status : pass_run(pass, &args, error);
+    return status ? status : passes_run(plan_pass(plan, stage), 1, &args, error);
 }
 
 tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

@@ -44,32 +44,36 @@ enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE };
 /* A tensor of calls: where it is given, where its view goes, and what it must be. */
 static const struct operand {
     const char *name;
-    size_t given, view; /* places in tess_arguments and in struct kernel_args */
+    size_t given, view; /* places in tess_arguments and in union operands */
     int use;            /* of USES_... */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
     enum dim dim;     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32, else of the problem's type */
     int optional;     /* when it may be NULL: of WHEN_... */
     int or_f32;       /* when it may be f32 as well: of WHEN_... */
     int64_t gradient; /* which of TESS_GRADIENT_... it is, 0: none */
-} operands[] = {
-#define AT(name) #name, offsetof(tess_arguments, name), offsetof(struct kernel_args, name)
-    {AT(q), USES_Q, 0, DIM_Q, 0, 0, 0},
-    {AT(k), USES_K, 1, DIM_K, 0, 0, 0},
-    {AT(q_rope), USES_Q, 0, DIM_ROPE, WHEN_READ, 0, 0},
-    {AT(k_rope), USES_K, 1, DIM_ROPE, 0, 0, 0},
-    {AT(v), USES_V, 1, DIM_V, 0, 0, 0},
-    {AT(o), USES_O, 0, DIM_V, 0, WHEN_READ, 0},
-    {AT(lse), USES_LSE, 0, DIM_ONE, WHEN_WRITTEN, 0, 0},
-    {AT(o_rest), USES_O_REST, 0, DIM_V, 0, 0, 0},
-    {AT(d_o), USES_D_O, 0, DIM_V, 0, 0, 0},
-    {AT(d_lse), USES_D_LSE, 0, DIM_ONE, WHEN_READ, 0, 0},
-    {AT(delta), USES_DELTA, 0, DIM_ONE, WHEN_READ, 0, 0},
-    {AT(d_q), USES_GRADIENTS, 0, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_Q},
-    {AT(d_k), USES_GRADIENTS, 1, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_K},
-    {AT(d_v), USES_GRADIENTS, 1, DIM_V, 0, WHEN_WRITTEN, TESS_GRADIENT_V},
-#undef AT
+} tensors[] = {
+#define AT_PLACE(name, view) #name, offsetof(tess_arguments, name), offsetof(union operands, view)
+#define FORWARD(name) AT_PLACE(name, attention.name)
+#define GRADIENT(name) AT_PLACE(name, gradient.name)
+    {FORWARD(q), USES_Q, 0, DIM_Q, 0, 0, 0},
+    {FORWARD(k), USES_K, 1, DIM_K, 0, 0, 0},
+    {FORWARD(q_rope), USES_Q, 0, DIM_ROPE, WHEN_READ, 0, 0},
+    {FORWARD(k_rope), USES_K, 1, DIM_ROPE, 0, 0, 0},
+    {FORWARD(v), USES_V, 1, DIM_V, 0, 0, 0},
+    {FORWARD(o), USES_O, 0, DIM_V, 0, WHEN_READ, 0},
+    {FORWARD(lse), USES_LSE, 0, DIM_ONE, WHEN_WRITTEN, 0, 0},
+    {FORWARD(o_rest), USES_O_REST, 0, DIM_V, 0, 0, 0},
+    {GRADIENT(d_o), USES_D_O, 0, DIM_V, 0, 0, 0},
+    {GRADIENT(d_lse), USES_D_LSE, 0, DIM_ONE, WHEN_READ, 0, 0},
+    {GRADIENT(delta), USES_DELTA, 0, DIM_ONE, WHEN_READ, 0, 0},
+    {GRADIENT(d_q), USES_GRADIENTS, 0, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_Q},
+    {GRADIENT(d_k), USES_GRADIENTS, 1, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_K},
+    {GRADIENT(d_v), USES_GRADIENTS, 1, DIM_V, 0, WHEN_WRITTEN, TESS_GRADIENT_V},
+#undef AT_PLACE
+#undef FORWARD
+#undef GRADIENT
 };
-#define OPERANDS (sizeof operands / sizeof *operands)
+#define TENSORS (sizeof tensors / sizeof *tensors)
 
 static const tess_tensor *given_of(const struct operand *of, const tess_arguments *a) {
     const tess_tensor *given;
@@ -77,8 +81,8 @@ static const tess_tensor *given_of(const struct operand *of, const tess_argument
     return given;
 }
 
-static struct view *view_of(const struct operand *of, struct kernel_args *args) {
-    return (struct view *)(void *)((char *)args + of->view);
+static struct view *view_of(const struct operand *of, union operands *operands) {
+    return (struct view *)(void *)((char *)operands + of->view);
 }
 
 /* Whether any call of a plan for this problem has a use for the tensor. */
@@ -143,7 +147,7 @@ static struct view rope_in_q(const struct problem *p, const struct view *q) {
     return rope;
 }
 
-tess_status tensors_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
+tess_status tensors_take(union operands *out, const struct problem *p, const tess_arguments *a,
                          const struct call *call, tess_error *error) {
     const int64_t d_q = a->q_rope ? problem_d_k(p) : p->d_qk;
     const int in_place = call->reads & USES_DELTA && a->delta ? USES_O | USES_O_REST : 0;
@@ -152,7 +156,7 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
     tess_status status = caches_pages(&pages, p, a->k, call->function, error);
     if (status)
         return status;
-    for (const struct operand *of = operands; of < operands + OPERANDS; of++) {
+    for (const struct operand *of = tensors; of < tensors + TENSORS; of++) {
         const tess_tensor *given = given_of(of, a);
         const int when = call->writes & of->use ? WHEN_WRITTEN : WHEN_READ;
         const int declared = operand_declared(of, p);
@@ -166,10 +170,10 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
             return status;
     }
     if (call->reads & USES_V && p->caches.v_in_k)
-        out->v = out->k;
+        out->attention.v = out->attention.k;
     if (call->reads & USES_Q && p->rope_dims && !a->q_rope)
-        out->q_rope = rope_in_q(p, &out->q);
-    out->pages = pages;
+        out->attention.q_rope = rope_in_q(p, &out->attention.q);
+    out->attention.pages = pages;
     return TESS_OK;
 }
 
@@ -177,7 +181,7 @@ tess_status tensors_take(struct kernel_args *out, const struct problem *p, const
 
 /* The arrays that a problem's modifiers and their gradients need, of the call that uses them, and no
  * others. */
-static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
+static tess_status arrays_take(union operands *out, const struct problem *p,
                                const tess_arguments *a, const struct call *call,
                                tess_error *error) {
     const struct modifiers *m = &p->modifiers;
@@ -217,39 +221,40 @@ static tess_status arrays_take(struct kernel_args *out, const struct problem *p,
         return error_set(error, TESS_INVALID_ARGUMENT, call->function, "page_table_stride",
                          "page_table_stride is %lld: a row of page_table has %lld entries",
                          (long long)a->page_table_stride, (long long)caches_columns(p));
-    out->alibi = a->alibi;
-    out->sink = a->sink;
-    out->seed = a->seed;
-    out->key_positions = a->key_positions;
-    out->page_table = a->page_table;
-    out->table_stride = a->page_table_stride ? a->page_table_stride : caches_columns(p);
-    out->d_alibi = gradients ? a->d_alibi : NULL;
-    out->d_sink = gradients ? a->d_sink : NULL;
+    out->attention.modifiers =
+        (struct modifier_operands){a->alibi, a->sink, a->seed, a->key_positions};
+    out->attention.page_table = a->page_table;
+    out->attention.table_stride = a->page_table_stride ? a->page_table_stride : caches_columns(p);
+    if (gradients) {
+        out->gradient.d_alibi = a->d_alibi;
+        out->gradient.d_sink = a->d_sink;
+    }
     return TESS_OK;
 }
 
 /* ---- all of them ---- */
 
 /* The name of an output that begins where another argument does, or NULL. */
-static const char *outputs_shared(struct kernel_args *args, const struct call *call) {
+static const char *outputs_shared(union operands *operands, const struct call *call) {
+    const struct attention_operands *given = &operands->attention;
     const struct place {
         const char *name;
         const void *data;
         int output;
-    } arrays[] = {{"scores", args->scores, 1},
-                  {"alibi", args->alibi, 0},
-                  {"sink", args->sink, 0},
-                  {"page_table", args->page_table, 0},
-                  {"k_scale", args->k_scale.data, 0},
-                  {"v_scale", args->v_scale.data, 0},
-                  {"d_alibi", args->d_alibi, 1},
-                  {"d_sink", args->d_sink, 1}};
-    struct place all[OPERANDS + sizeof arrays / sizeof *arrays];
+    } arrays[] = {{"scores", given->scores, 1},
+                  {"alibi", given->modifiers.alibi, 0},
+                  {"sink", given->modifiers.sink, 0},
+                  {"page_table", given->page_table, 0},
+                  {"k_scale", given->k_scale.data, 0},
+                  {"v_scale", given->v_scale.data, 0},
+                  {"d_alibi", operands->gradient.d_alibi, 1},
+                  {"d_sink", operands->gradient.d_sink, 1}};
+    struct place all[TENSORS + sizeof arrays / sizeof *arrays];
     const size_t n = sizeof all / sizeof *all;
-    for (size_t i = 0; i < OPERANDS; i++)
-        all[i] = (struct place){operands[i].name, view_of(&operands[i], args)->data,
-                                (call->writes & operands[i].use) != 0};
-    memcpy(all + OPERANDS, arrays, sizeof arrays);
+    for (size_t i = 0; i < TENSORS; i++)
+        all[i] = (struct place){tensors[i].name, view_of(&tensors[i], operands)->data,
+                                (call->writes & tensors[i].use) != 0};
+    memcpy(all + TENSORS, arrays, sizeof arrays);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
             if (i != j && all[i].output && all[i].data && all[i].data == all[j].data)
@@ -264,7 +269,7 @@ static size_t scores_alignment(const tess_plan *plan) {
     return copied ? (size_t)declared : sizeof(float);
 }
 
-tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+tess_status arguments_take(struct kernel_args *out, union operands *operands, const tess_plan *plan,
                            const tess_arguments *given, const struct call *call,
                            size_t workspace_size, tess_error *error) {
     const char *function = call->function;
@@ -277,20 +282,21 @@ tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
                          wrong);
     *out = plan_args(plan);
     out->function = function;
-    tess_status status = tensors_take(out, &plan->problem, &a, call, error);
+    out->operands = memset(operands, 0, sizeof *operands);
+    tess_status status = tensors_take(operands, &plan->problem, &a, call, error);
     if (!status)
-        status = arrays_take(out, &plan->problem, &a, call, error);
+        status = arrays_take(operands, &plan->problem, &a, call, error);
     if (!status)
-        status = caches_take(out, &plan->problem, &a, function, error);
+        status = caches_take(&operands->attention, &plan->problem, &a, function, error);
     if (status)
         return status;
     if ((call->reads | call->writes) & USES_SCORES) {
         if (!a.scores || (uintptr_t)a.scores % scores_alignment(plan))
             return error_set(error, TESS_INVALID_ARGUMENT, function, "scores",
                              "scores is NULL or not aligned to %zu bytes", scores_alignment(plan));
-        out->scores = a.scores;
+        operands->attention.scores = a.scores;
     }
-    const char *both = outputs_shared(out, call);
+    const char *both = outputs_shared(operands, call);
     if (both)
         return error_set(error, TESS_INVALID_ARGUMENT, function, both,
                          "%s begins where another argument does: outputs overlap nothing", both);

@@ -2,6 +2,7 @@
 #ifndef TESSERA_ARGUMENTS_H
 #define TESSERA_ARGUMENTS_H
 
+#include "plan/attention.h"
 #include "plan/plan.h"
 
 /* Arguments of calls. */
@@ -30,12 +31,18 @@ struct call {
 /* What tess_run uses of a plan's arguments. */
 struct call call_run(tess_operation operation, const char *function);
 
+/* What a run is given, by its operation. */
+union operands {
+    struct attention_operands attention;
+    struct gradient_operands gradient; /* which begin with attention's */
+};
+
 /* Checks the tensors that a call uses and turns them into views. */
-tess_status tensors_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
+tess_status tensors_take(union operands *out, const struct problem *p, const tess_arguments *a,
                          const struct call *call, tess_error *error);
 
-/* Checks the arguments that a call uses and turns them into what kernels are handed. */
-tess_status arguments_take(struct kernel_args *out, const tess_plan *plan,
+/* Checks the arguments that a call uses and turns them into what kernels are handed, operands included. */
+tess_status arguments_take(struct kernel_args *out, union operands *operands, const tess_plan *plan,
                            const tess_arguments *given, const struct call *call,
                            size_t workspace_size, tess_error *error);
 

@@ -21,7 +21,7 @@ static tess_status give(void *out, const void *known, size_t size, size_t first,
 
 int32_t tess_device_count(tess_backend backend) {
     const struct backend *b = backend_get(backend);
-    return b ? b->device_count() : 0;
+    return b ? b->device.count() : 0;
 }
 
 tess_status tess_device_describe(tess_backend backend, int32_t device, tess_device_info *info,
@@ -34,7 +34,7 @@ tess_status tess_device_describe(tess_backend backend, int32_t device, tess_devi
     if (device < 0)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "device",
                          "devices are numbered from 0; there is no device %d", (int)device);
-    status = b->device_describe(device, &known, error);
+    status = b->device.describe(device, &known, error);
     return status ? status
                   : give(info, &known, sizeof known, sizeof known, __func__, "info", error);
 }
@@ -45,7 +45,7 @@ tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t
     tess_target known = tess_target_init();
     tess_status status = check_backend(&b, backend, __func__, "backend", error);
     if (!status)
-        status = b->target_query(device, &known, error);
+        status = b->device.target(device, &known, error);
     return status ? status
                   : give(target, &known, sizeof known, sizeof known, __func__, "target", error);
 }

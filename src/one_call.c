@@ -33,8 +33,8 @@ static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, co
                             tess_error *error) {
     const struct backend *backend = plan->backend;
     const size_t size = tess_plan_workspace_size(plan);
-    void *workspace = size ? backend->allocate(size) : NULL;
-    void *image = plan->image ? backend->allocate(plan->image) : NULL;
+    void *workspace = size ? backend->device.allocate(size) : NULL;
+    void *image = plan->image ? backend->device.allocate(plan->image) : NULL;
     tess_status status;
     arguments->workspace = workspace;
     arguments->workspace_size = size;
@@ -47,9 +47,9 @@ static tess_status plan_run(const tess_plan *plan, tess_arguments *arguments, co
     if (!status)
         status = tess_run(plan, arguments, error, NULL);
     if (!status)
-        status = backend->synchronize(NULL, error);
-    backend->release(workspace);
-    backend->release(image);
+        status = backend->device.synchronize(NULL, error);
+    backend->device.release(workspace);
+    backend->device.release(image);
     return status;
 }
 
@@ -102,7 +102,7 @@ static tess_status all_of_it(tess_backend backend, const tess_pattern *pattern,
     tess_problem problem = tess_problem_init();
     tess_target target = tess_target_init();
     struct problem resolved;
-    struct kernel_args args;
+    union operands operands;
     const char *kernel;
     if (!arguments->o)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "o", "o is NULL");
@@ -113,7 +113,7 @@ static tess_status all_of_it(tess_backend backend, const tess_pattern *pattern,
     if (!status)
         status = check_problem(&resolved, &kernel, &problem, function, error);
     if (!status)
-        status = tensors_take(&args, &resolved, arguments, &call, error);
+        status = tensors_take(&operands, &resolved, arguments, &call, error);
     if (!status)
         status = tess_target_query(&target, backend, -1, error);
     if (!status)

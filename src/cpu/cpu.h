@@ -7,7 +7,7 @@
 #ifndef TESSERA_CPU_H
 #define TESSERA_CPU_H
 
-#include "plan/kernels.h"
+#include "plan/attention.h"
 
 /* Best first. */
 #if defined(__x86_64__)

@@ -364,16 +364,14 @@ static const struct backend backend = {
     .name = "cpu",
     .kernels = kernels,
     .n_kernels = sizeof kernels / sizeof kernels[0],
-    .device_count = device_count,
-    .device_describe = device_describe,
-    .target_query = target_query,
+    .device = {.count = device_count,
+               .describe = device_describe,
+               .target = target_query,
+               .allocate = allocate,
+               .release = free,
+               .synchronize = synchronize},
+    .fill = {.workers = cpu_fill_workers, .run = cpu_fill, .on_host = 1},
     .merge = cpu_merge,
-    .allocate = allocate,
-    .release = free,
-    .synchronize = synchronize,
-    .fill_workers = cpu_fill_workers,
-    .fill = cpu_fill,
-    .host_images = 1,
 };
 
 const struct backend *cpu_kernels(void) {

@@ -141,17 +141,16 @@ tess_status caches_pages(int64_t *pages, const struct problem *p, const tess_ten
 }
 
 /* A tensor of scales beside that of keys or values. */
-static tess_status scale_take(struct view *out, const struct kernel_args *args,
-                              const struct problem *p, const char *name, tess_scaling scale,
-                              int64_t groups, const tess_tensor *given, const char *function,
-                              tess_error *error) {
+static tess_status scale_take(struct view *out, int64_t pages, const struct problem *p,
+                              const char *name, tess_scaling scale, int64_t groups,
+                              const tess_tensor *given, const char *function, tess_error *error) {
     const int paged = caches_paged(&p->caches), rows = scale >= TESS_SCALE_TOKEN;
     const int64_t page = INT64_C(1) << p->caches.page_shift;
     const struct tensor_rule rule = {
         .name = name,
         .type = TESS_F32,
         .size = {!rows   ? 1
-                 : paged ? args->pages
+                 : paged ? pages
                          : p->batch,
                  scale == TESS_SCALE_TENSOR ? 1 : p->heads_kv,
                  !rows   ? 1
@@ -166,15 +165,15 @@ static tess_status scale_take(struct view *out, const struct kernel_args *args,
     return scale ? check_tensor(out, given, &rule, function, error) : TESS_OK;
 }
 
-tess_status caches_take(struct kernel_args *out, const struct problem *p, const tess_arguments *a,
-                        const char *function, tess_error *error) {
+tess_status caches_take(struct attention_operands *out, const struct problem *p,
+                        const tess_arguments *a, const char *function, tess_error *error) {
     const struct caches *c = &p->caches;
-    tess_status status = scale_take(&out->k_scale, out, p, "k_scale", c->k_scale,
+    tess_status status = scale_take(&out->k_scale, out->pages, p, "k_scale", c->k_scale,
                                     problem_d_k(p) / c->k_group, a->k_scale, function, error);
     if (!status)
-        status =
-            scale_take(&out->v_scale, out, p, "v_scale", c->v_in_k ? TESS_SCALE_NONE : c->v_scale,
-                       p->d_v / c->v_group, a->v_scale, function, error);
+        status = scale_take(&out->v_scale, out->pages, p, "v_scale",
+                            c->v_in_k ? TESS_SCALE_NONE : c->v_scale, p->d_v / c->v_group,
+                            a->v_scale, function, error);
     if (!status && c->v_in_k)
         out->v_scale = out->k_scale;
     return status;

@@ -2,7 +2,7 @@
 #ifndef TESSERA_CACHES_H
 #define TESSERA_CACHES_H
 
-#include "plan/kernels.h"
+#include "plan/attention.h"
 
 #define CACHES_PAGE_MOST 4096 /* rows */
 
@@ -25,8 +25,8 @@ int64_t caches_columns(const struct problem *problem);
 tess_status caches_pages(int64_t *pages, const struct problem *problem, const tess_tensor *k,
                          const char *function, tess_error *error);
 
-/* The scales that a run is given. The arguments have their pages. */
-tess_status caches_take(struct kernel_args *out, const struct problem *problem,
+/* The scales that a run is given. The operands have their pages. */
+tess_status caches_take(struct attention_operands *out, const struct problem *problem,
                         const tess_arguments *given, const char *function, tess_error *error);
 
 #endif

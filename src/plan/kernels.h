@@ -117,21 +117,12 @@ struct view {
     tess_type type;
 };
 
-/* Backward: what the pass over delta leaves of each query for the passes after it, [batch *
- * heads_q][n_q] each. With P = exp2(s - base), s in base 2, the gradient of a score is
- * P (left dP - delta), and dV gets left P. */
-struct query_stats {
-    float *base;  /* lse in base 2; +Inf where the query is empty */
-    float *left;  /* share that the sink leaves, 1 without one */
-    float *delta; /* left (dO . o) - dlse */
-};
-
 /*
  * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
- * A kernel of a device walks this: `lists` of the arguments has its arrays there too (but tile_row,
+ * A kernel of a device walks this: `lists` of its work has its arrays there too (but tile_row,
  * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
  * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
  * the header is not of this plan (fill_is_of), the kernel makes o and lse NaN.
@@ -149,7 +140,7 @@ struct filled_image {
 };
 
 /*
- * What a kernel is handed. A fused kernel finds lists, and what its backend prepared of them; a schedule's
+ * What a kernel walks. A fused kernel finds lists, and what its backend prepared of them; a schedule's
  * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged
  * kernel decides which keys to read for at most 256 rows at a time (docs/semantics.md, "Unlisted keys").
  *
@@ -157,30 +148,8 @@ struct filled_image {
  * tiles, or block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv, and
  * its list the concatenation of those of the group's query heads, ascending, each found by list_of.
  * Every key tile has an item.
- *
- * Staged passes share kernels: q, k, v, o and scores are what the pass binds them to (pass.c), and
- * problem has the dims, the scale and the modifiers of the pass.
  */
-struct kernel_args {
-    const char *function; /* that the caller called, for errors */
-    const struct kernel *kernel;
-    const struct problem *problem;
-    const tess_target *target;
-    struct view q, k, v, o, lse, o_rest;
-    /* The last rope_dims dims; q_rope lies in q where a run is given none. data NULL: rope_dims is 0. */
-    struct view q_rope, k_rope;
-    struct view d_o, d_lse, delta, d_q, d_k, d_v; /* backward */
-    float *d_alibi, *d_sink;                      /* backward: [heads_q], NULL = not wanted */
-    struct query_stats stats;  /* backward: in the workspace, of all passes; tess_delta: NULLs, and
-                                 the kernel writes delta, without regard to sinks */
-    const float *alibi, *sink; /* [heads_q], as the problem's modifiers need */
-    const uint64_t *seed;
-    const int32_t *key_positions; /* [n_kv] */
-    struct view k_scale, v_scale; /* f32, data NULL: none; as k and v */
-    const int32_t *page_table;    /* [batch] rows, table_stride entries apart; NULL: not paged */
-    int64_t pages, table_stride;
-    float *scores;
-    float *gradients; /* staged backward: as scores, dP and then dS; NULL = not wanted */
+struct kernel_work {
     const struct bcsr *bcsr;
     const struct bcsr *transposed; /* staged backward: bcsr with rows and columns exchanged */
     const int64_t *entries; /* staged backward: for each tile of transposed, its place in bcsr */
@@ -190,15 +159,28 @@ struct kernel_args {
     const struct strips *strips; /* GRADIENT_KEYS: dQ as well, by these, and no schedule; or NULL */
     int64_t
         tile_heads; /* query heads packed in a tile; `batch_head`s of the schedule count these */
-    const int64_t *list_of;       /* [batch * heads_q]: the list that each head reads */
-    const int32_t *lengths;       /* [batch]: keys there are today, of filled lists; NULL: n_kv */
-    const int64_t *scores_offset; /* [batch * heads_q]: staged, first score of each head */
-    double seconds;               /* predicted of the whole run; CPU: of one thread */
-    void *workspace;              /* 64-byte aligned, of the size that workspace() answered */
-    const void *image;            /* CUDA: the pass's part, which image_upload has filled */
-    const void *header; /* CUDA: of the part, made with the plan; uploads copy it from there */
-    tess_stream stream;
+    const int64_t *list_of;            /* [batch * heads_q]: the list that each head reads */
+    const int64_t *scores_offset;      /* [batch * heads_q]: staged, first score of each head */
     const struct filled_image *filled; /* of a reserved plan; else NULL */
+    const int32_t *lengths; /* [batch]: keys there are today, of filled lists; NULL: n_kv */
+    double seconds;         /* predicted of the whole run; CPU: of one thread */
+};
+
+/*
+ * What a kernel is handed. Its operands are a struct of its operation (attention.h), or of the stages, which
+ * operations share: a pass binds what it reads and writes to the stage's q, k, v, o and scores, and its problem
+ * has the dims, the scale and the modifiers of the pass (pass.c).
+ */
+struct kernel_args {
+    const char *function; /* that the caller called, for errors */
+    const struct kernel *kernel;
+    const struct problem *problem;
+    const tess_target *target;
+    struct kernel_work work;
+    const void *operands; /* NULL until a run: workspaces and images are sized without */
+    void *workspace;      /* 64-byte aligned, of the size that workspace() answered */
+    const void *image;    /* CUDA: the pass's part, which a plan's upload or fill has written */
+    tess_stream stream;
 };
 
 /* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
@@ -252,7 +234,7 @@ struct tiling {
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
     int waves; /* 1: a last wave of few CTAs costs less than others; 0: costs do not tell how much */
-    int filled;              /* 1: it walks the image that a fill has written: kernel_args.filled */
+    int filled;              /* 1: it walks the image that a fill has written: kernel_work.filled */
     int filled_alone;        /* 1: and no lists of the host */
     int64_t filled_block[2]; /* queries and keys of the smallest blocks of filled lists; 0: any */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
@@ -315,45 +297,61 @@ struct merge_args {
 
 #define IMAGE_HEADER_MOST 512 /* bytes */
 
+/* Devices, their memory and streams. allocate answers 64-byte aligned memory that kernels can use, or NULL: for
+ * the calls that do it all. */
+struct device_services {
+    int32_t (*count)(void);
+    tess_status (*describe)(int32_t device, tess_device_info *info, tess_error *error);
+    tess_status (*target)(int32_t device, tess_target *target, tess_error *error);
+    void *(*allocate)(size_t size);
+    void (*release)(void *memory);
+    tess_status (*synchronize)(tess_stream stream, tess_error *error);
+};
+
+/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
+ * releases; NULL when it fails. All NULL: kernels walk the lists themselves. */
+struct prepare_services {
+    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
+    void (*free)(struct prepared *prepared);
+    size_t (*memory)(const struct prepared *prepared);
+    /* The largest load of a worker over the mean load, 1 at least. */
+    double (*unevenness)(const struct prepared *prepared);
+};
+
+/* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
+ * from what the plan knows. Its header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
+ * to the device may read it after the call that began it. All NULL: kernels read the plan itself. */
+struct image_services {
+    size_t (*size)(const struct kernel_args *args);
+    void (*header)(const struct kernel_args *args, void *header);
+    tess_status (*upload)(const struct kernel_args *args, const void *header, void *image,
+                          tess_error *error);
+};
+
+/* Images of reserved plans. */
+struct fill_services {
+    int64_t (*workers)(
+        const tess_target *target); /* that splits are made for, as the target says */
+    size_t (*scratch)(
+        const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
+    /* Fills an image, in the order of the stream: without waiting or allocating. */
+    tess_status (*run)(const struct fill_job *job, tess_error *error);
+    int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
+};
+
 struct backend {
     const char *name;
     const struct kernel
         *kernels; /* best first: the first that does not refuse, unless it is weighed */
     int64_t n_kernels;
-    int32_t (*device_count)(void);
-    tess_status (*device_describe)(int32_t device, tess_device_info *info, tess_error *error);
-    tess_status (*target_query)(int32_t device, tess_target *target, tess_error *error);
-    /* Turns lists and schedule of a fused pass into what its kernel walks. Allocates *out, which
-     * prepared_free releases; NULL when it fails. NULL: kernels walk the lists themselves. */
-    tess_status (*prepare)(struct prepared **out, const struct kernel_args *args,
-                           tess_error *error);
-    void (*prepared_free)(struct prepared *prepared);
-    size_t (*prepared_memory)(const struct prepared *prepared);
-    /* The largest load of a worker over the mean load, 1 at least. */
-    double (*unevenness)(const struct prepared *prepared);
-    /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and
-     * filling it from what the plan knows (the arguments hold no tensors). NULL where kernels read
-     * the plan itself. Its header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy to
-     * the device may read it after the call that began it. */
-    size_t (*image_size)(const struct kernel_args *args);
-    void (*image_header)(const struct kernel_args *args, void *header);
-    tess_status (*image_upload)(const struct kernel_args *args, void *image, tess_error *error);
+    struct device_services device;
+    struct prepare_services prepare;
+    struct image_services image;
+    struct fill_services fill;
     /* What tess_plan_print says of a pass beside its kernel's name, as snprintf writes it: what else is
      * launched, and how. 0: nothing. NULL: nothing ever. */
     int (*detail)(const struct kernel_args *args, char *room, size_t size);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
-    /* For tess_attention alone: memory that this backend's kernels can use, 64-byte aligned, or
-     * NULL; and waiting for a stream. */
-    void *(*allocate)(size_t size);
-    void (*release)(void *memory);
-    tess_status (*synchronize)(tess_stream stream, tess_error *error);
-    /* Reserved plans. How many workers splits are made for: a number that the target declares. Bytes
-     * of an image that the fill alone uses; NULL: none. Filling an image, in the order of the stream:
-     * without waiting or allocating. */
-    int64_t (*fill_workers)(const tess_target *target);
-    size_t (*fill_scratch)(const struct fill_shape *shape);
-    tess_status (*fill)(const struct fill_job *job, tess_error *error);
-    int host_images; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one

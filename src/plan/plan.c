@@ -1,5 +1,5 @@
 /* From problem and pattern to plan: passes, lists, schedule, what the backend prepares, memory. */
-#include "plan/plan.h"
+#include "plan/operation.h"
 
 #include "plan/select.h"
 #include "base/status.h"
@@ -12,25 +12,12 @@ static tess_status no_memory(tess_error *error, const char *what) {
                      what);
 }
 
-void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *room) {
-    const struct problem *p = &plan->problem;
-    const size_t heads = (size_t)(p->batch * p->heads_q), queries = (size_t)p->n_q;
+void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands) {
     size_t largest = 0;
-    int gradients = 0;
-    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
+    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
         largest = pass->workspace > largest ? pass->workspace : largest;
-        gradients |= pass->operands.scores == offsetof(struct kernel_args, gradients);
-    }
-    *room = (struct plan_room){0};
-    if (p->operation == TESS_ATTENTION_BACKWARD) {
-        room->stats.base = carve_take_panel(carve, heads, queries, sizeof(float));
-        room->stats.left = carve_take_panel(carve, heads, queries, sizeof(float));
-        room->stats.delta = carve_take_panel(carve, heads, queries, sizeof(float));
-    }
-    room->scores = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
-    if (gradients)
-        room->gradients = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
-    room->of_pass = carve_take(carve, largest, 1);
+    operation_get(plan->problem.operation)->carve(plan, carve, operands);
+    return carve_take(carve, largest, 1);
 }
 
 /* Where each fused pass over tiles finds its part of the image. Passes of the stages share one, which
@@ -38,19 +25,19 @@ void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *ro
 static int images_place(tess_plan *plan) {
     const struct kernel_args of_plan = plan_args(plan);
     const int staged = plan->problem.pipeline == TESS_STAGED;
-    if (!plan->backend->image_size)
+    if (!plan->backend->image.size)
         return 0;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const struct kernel_args args = pass_args(&of_plan, pass);
         if (staged ? pass != plan->passes : !pass->kernel->tiling)
             continue;
-        pass->image = plan->backend->image_size(&args);
+        pass->image = plan->backend->image.size(&args);
         pass->image_at = plan->image;
         if (pass->image == SIZE_MAX ||
             __builtin_add_overflow(plan->image, pass->image, &plan->image))
             return -1;
-        if (plan->backend->image_header)
-            plan->backend->image_header(&args, pass->header);
+        if (plan->backend->image.header)
+            plan->backend->image.header(&args, pass->header);
     }
     return 0;
 }
@@ -58,12 +45,11 @@ static int images_place(tess_plan *plan) {
 static tess_status workspace_size(tess_plan *plan, tess_error *error) {
     const struct kernel_args of_plan = plan_args(plan);
     struct carve whole = {0};
-    struct plan_room room;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const struct kernel_args args = pass_args(&of_plan, pass);
         pass->workspace = pass->kernel->workspace(&args);
     }
-    plan_carve(plan, &whole, &room);
+    plan_carve(plan, &whole, NULL);
     if (whole.overflow)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "problem",
                          "the workspace of this problem does not fit the address space");

@@ -25,17 +25,14 @@ struct work {
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };
 
-/* Which of a run's arguments a kernel finds as q, k, v, o and scores: places in struct kernel_args. */
-struct operands {
-    size_t q, k, v, o, scores;
-};
+#define PASS_OPERANDS 512 /* bytes of operands that a pass binds, at most */
 
 /* One step of a run: a kernel, what it reads and writes, and the work that it walks. */
 struct pass {
     tess_stage stage;
     const char *what; /* which product it is, where a plan has several of the stage; or NULL */
-    struct problem problem; /* the plan's, with the dims of the operands */
-    struct operands operands;
+    struct problem problem;         /* the plan's, with the dims of the operands */
+    const struct binding *bindings; /* operation.h; NULL: the operation's own operands */
     const struct kernel *kernel;
     struct work *work;      /* of the plan, and of every other pass over the same tiles */
     int over_keys;          /* whose tiles are those of the transposed pattern */
@@ -81,14 +78,9 @@ const struct pass *plan_pass(const tess_plan *plan, tess_stage stage);
  * Nothing is allocated. */
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern);
 
-/* The workspace of tess_run: what lives from pass to pass, then room for the largest of a pass. */
-struct plan_room {
-    struct query_stats stats; /* backward */
-    float *scores;            /* staged */
-    float *gradients;         /* staged backward, where a pass writes them */
-    void *of_pass;
-};
-void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *room);
+/* The workspace of tess_run: what lives from pass to pass, of which the operation's operands learn unless
+ * they are NULL, then room for the largest of a pass, which is answered. */
+void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands);
 
 /* Sets the passes of the plan's operation, pipeline and gradients, without kernels (pass.c). */
 void passes_begin(tess_plan *plan);
@@ -96,11 +88,16 @@ void passes_begin(tess_plan *plan);
 /* What the plan knows of the arguments of all its kernels. */
 struct kernel_args plan_args(const tess_plan *plan);
 
-/* The arguments of a pass, from those of the run. */
+/* The arguments of a pass, from those of the run; its operands are still the operation's. */
 struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
 
 /* UNSUPPORTED where the kernel of these arguments refuses their tensors. Nothing is launched. */
 tess_status kernel_ask(const struct kernel_args *args, tess_error *error);
+
+/* Runs n passes, in their order. All kernels are asked before the first is launched, so that a run that is
+ * refused has written nothing. */
+tess_status passes_run(const struct pass *passes, int n, const struct kernel_args *run,
+                       tess_error *error);
 
 /* Chooses the form of a plan that has kernels: where five products pay, dQ joins the pass over keys,
  * whose lists and strips are made (joint.c). m: the pattern's tiles; transposed: likewise, or NULL. */

@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct fill_header) <= TESS_REPORT_SIZE, "TESS_REPORT_SIZE
 /* Places an image:  | header | arrays of lists | items | combines | scratch | */
 static void image_take(struct carve *c, const tess_plan *plan, struct fill_job *image) {
     const struct reserved *r = plan->reserved;
-    size_t (*scratch)(const struct fill_shape *) = plan->backend->fill_scratch;
+    size_t (*scratch)(const struct fill_shape *) = plan->backend->fill.scratch;
     image->header = carve_take(c, TESS_REPORT_SIZE, 1);
     fill_take(c, &r->shape, &image->arrays);
     image->items = carve_take(c, (size_t)r->items, sizeof *image->items);
@@ -97,7 +97,7 @@ static void reserved_make(struct reserved *r, const tess_plan *plan) {
     r->splits = (struct fill_splits){
         .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
         .part_keys = select_part_keys(plan, kernel),
-        .workers = plan->backend->fill_workers(&plan->target),
+        .workers = plan->backend->fill.workers(&plan->target),
         .whole = kernel->tiling->whole_shares};
     r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
     reserved_bounds(r);
@@ -141,11 +141,10 @@ static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {
     const struct filled_image filled = filled_image(plan, NULL);
     struct kernel_args args = pass_args(&of_plan, plan->passes);
     struct carve workspace = {0}, carve = {0};
-    struct plan_room room;
     struct fill_job image;
-    args.filled = &filled;
+    args.work.filled = &filled;
     plan->passes->workspace = plan->passes->kernel->workspace(&args);
-    plan_carve(plan, &workspace, &room);
+    plan_carve(plan, &workspace, NULL);
     image_take(&carve, plan, &image);
     if (plan->reserved->units > INT32_MAX)
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
@@ -220,7 +219,7 @@ tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *patte
                          tess_stream stream, tess_error *error) {
     struct fill_job job = reserve_job(plan, pattern, image);
     job.stream = stream;
-    return plan->backend->fill(&job, error);
+    return plan->backend->fill.run(&job, error);
 }
 
 /* ---- running ---- */
@@ -239,9 +238,9 @@ static tess_status run_on_host(const tess_plan *plan, struct kernel_args *args,
                                       .n_slots = header->slots,
                                       .items = image->items,
                                       .combines = image->combines};
-    args->lists = &lists;
-    args->schedule = &schedule;
-    args->seconds =
+    args->work.lists = &lists;
+    args->work.schedule = &schedule;
+    args->work.seconds =
         r->item_seconds * (double)header->items + r->key_seconds * (double)header->unit_keys;
     return args->kernel->run(args, error);
 }
@@ -250,13 +249,13 @@ tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, te
     struct kernel_args args = pass_args(run, plan->passes);
     const struct fill_job image = reserve_job(plan, NULL, args.image);
     const struct filled_image filled = filled_image(plan, &image);
-    args.filled = &filled;
-    args.lengths = image.arrays.lengths;
-    if (plan->backend->host_images)
+    args.work.filled = &filled;
+    args.work.lengths = image.arrays.lengths;
+    if (plan->backend->fill.on_host)
         return run_on_host(plan, &args, &image, error);
     const struct lists lists = fill_view(&plan->reserved->shape, &image.arrays, NULL);
-    args.lists = &lists;
-    args.schedule = NULL;
+    args.work.lists = &lists;
+    args.work.schedule = NULL;
     const tess_status status = kernel_ask(&args, error);
     return status ? status : args.kernel->run(&args, error);
 }

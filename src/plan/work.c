@@ -110,9 +110,9 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
         .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
-    if (!status && plan->backend->prepare) {
+    if (!status && plan->backend->prepare.make) {
         const struct kernel_args of_plan = plan_args(plan), args = pass_args(&of_plan, pass);
-        status = plan->backend->prepare(&work->prepared, &args, error);
+        status = plan->backend->prepare.make(&work->prepared, &args, error);
     }
     return status;
 }
@@ -143,7 +143,7 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, struct estimat
     if (status)
         return status;
     const struct kernel_cost *cost = &pass->kernel->cost;
-    const double uneven = work->prepared ? plan->backend->unevenness(work->prepared) : 1;
+    const double uneven = work->prepared ? plan->backend->prepare.unevenness(work->prepared) : 1;
     pass->seconds =
         cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
         select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven +
@@ -287,13 +287,13 @@ void work_free(struct work *work, const struct backend *backend) {
     schedule_free(&work->schedule);
     strips_free(&work->strips);
     if (work->prepared)
-        backend->prepared_free(work->prepared);
+        backend->prepare.free(work->prepared);
 }
 
 size_t work_memory(const struct work *work, const struct backend *backend) {
     return (work_packed(work) ? lists_memory(&work->lists) : 0) +
            (work_copied(work) ? bcsr_memory(&work->bcsr) : 0) +
            (work->entries ? (size_t)work->bcsr.n_tiles * sizeof *work->entries : 0) +
-           (work->prepared ? backend->prepared_memory(work->prepared) : 0) +
+           (work->prepared ? backend->prepare.memory(work->prepared) : 0) +
            schedule_memory(&work->schedule) + strips_memory(&work->strips);
 }

@@ -46,7 +46,7 @@ struct on_device {
 };
 
 static void device_make(struct on_device *d, const tess_plan *plan, const struct device_lists *l) {
-    const size_t scratch = backend_get(TESS_CUDA)->fill_scratch(&plan->reserved->shape);
+    const size_t scratch = backend_get(TESS_CUDA)->fill.scratch(&plan->reserved->shape);
     const size_t size = tess_plan_image_size(plan);
     char *poison = malloc(size > scratch ? size : scratch);
     *d = (struct on_device){.pattern = l->listed.pattern};
@@ -79,7 +79,7 @@ static void device_filler(const tess_plan *plan, const struct device_lists *l, v
     struct on_device d;
     (void)seed;
     device_make(&d, plan, l);
-    if (backend_get(TESS_CUDA)->fill(&d.job, &error))
+    if (backend_get(TESS_CUDA)->fill.run(&d.job, &error))
         fail_msg("%s", error.message);
     done(lab_device_synchronize(TESS_CUDA));
     done(lab_device_to_host(TESS_CUDA, memory, d.image, tess_plan_image_size(plan)));
@@ -181,7 +181,7 @@ static void replays_of(const struct device_sizes *s, uint64_t seed) {
     done(lab_device_stream_make(TESS_CUDA, &stream));
     d.job.stream = stream;
     done(lab_device_graph_begin(TESS_CUDA, stream));
-    if (backend_get(TESS_CUDA)->fill(&d.job, &error))
+    if (backend_get(TESS_CUDA)->fill.run(&d.job, &error))
         fail_msg("%s", error.message);
     done(lab_device_graph_end(TESS_CUDA, stream, &graph));
     for (uint64_t step = 0; step < 12; step++) {

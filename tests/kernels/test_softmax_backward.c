@@ -132,16 +132,17 @@ static void stage_run(struct stage *s, const struct kernel *kernel, int32_t thre
     memcpy(s->scores.data, s->x, s->scores.size);
     memcpy(s->gradients.data, s->g, s->gradients.size);
     lab_buffer_poison(&s->slopes);
-    args.schedule = &s->of.rows;
+    const struct stage_operands operands = {
+        .modifiers = {.alibi = s->scoring.alibi,
+                      .sink = s->scoring.sink,
+                      .seed = (const uint64_t *)(const void *)s->modifiers.seed.data},
+        .scores = floats(&s->scores),
+        .gradients = wanted == TESS_GRADIENT_V ? NULL : floats(&s->gradients),
+        .stats = {floats(&s->stats[BASE]), floats(&s->stats[LEFT]), floats(&s->stats[DELTA])},
+        .d_alibi = wanted & TESS_GRADIENT_ALIBI ? floats(&s->slopes) : NULL};
+    args.operands = &operands;
+    args.work.schedule = &s->of.rows;
     s->of.problem.gradients = wanted;
-    args.scores = floats(&s->scores);
-    args.gradients = wanted == TESS_GRADIENT_V ? NULL : floats(&s->gradients);
-    args.stats = (struct query_stats){floats(&s->stats[BASE]), floats(&s->stats[LEFT]),
-                                      floats(&s->stats[DELTA])};
-    args.alibi = s->scoring.alibi;
-    args.sink = s->scoring.sink;
-    args.seed = (const uint64_t *)(const void *)s->modifiers.seed.data;
-    args.d_alibi = wanted & TESS_GRADIENT_ALIBI ? floats(&s->slopes) : NULL;
     stages_run(kernel, &args, threads);
     if (lab_buffer_check(&s->scores, "scores", why) ||
         lab_buffer_check(&s->gradients, "gradients", why) ||

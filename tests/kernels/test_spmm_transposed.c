@@ -70,11 +70,11 @@ static void stage_free(struct stage *s) {
 static void stage_run(struct stage *s, const struct kernel *kernel, int32_t threads) {
     char why[LAB_WHY];
     const uint64_t before = lab_buffer_hash(&s->weights);
+    const struct stage_operands operands = {
+        .scores = s->x, .v = stages_view(&s->v), .o = stages_view(&s->o)};
     struct kernel_args args = stages_args(&s->of);
-    args.schedule = &s->of.columns;
-    args.scores = s->x;
-    args.v = stages_view(&s->v);
-    args.o = stages_view(&s->o);
+    args.operands = &operands;
+    args.work.schedule = &s->of.columns;
     lab_tensor_poison(&s->o);
     stages_run(kernel, &args, threads);
     if (lab_tensor_check(&s->o, "o", why))

@@ -173,7 +173,7 @@ static void passes_share_the_image(void **state) {
             const struct pass *pass = &plan->passes[i];
             const struct kernel_args args = pass_args(&of_plan, pass);
             const struct staged_params p =
-                staged_params_of(&args, (void *)(uintptr_t)IMAGE_ALIGNMENT);
+                staged_params_planned(&args, (void *)(uintptr_t)IMAGE_ALIGNMENT);
             assert_int_equal(pass->image, i ? 0 : plan->image);
             assert_int_equal(pass->image_at, 0);
             assert_int_equal(cuda_image_size(&args), plan->image);
@@ -192,18 +192,18 @@ static void passes_share_the_image(void **state) {
 
 /* The arrays that block columns are found by, as an upload leaves them. */
 static void image_fill(const struct staged_params *p, const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr, *t = args->transposed;
+    const struct bcsr *m = args->work.bcsr, *t = args->work.transposed;
     const struct staged_image *to = &p->image;
     const size_t lists = (size_t)(m->batch * m->heads), tiles = (size_t)m->n_tiles;
     memcpy(to->row_ptr, m->row_ptr, lists * (size_t)(m->rows + 1) * sizeof *to->row_ptr);
     memcpy(to->col_ptr, t->row_ptr, lists * (size_t)(p->cols + 1) * sizeof *to->col_ptr);
     memcpy(to->row_idx, t->col_idx, tiles * sizeof *to->row_idx);
-    memcpy(to->entries, args->entries, tiles * sizeof *to->entries);
+    memcpy(to->entries, args->work.entries, tiles * sizeof *to->entries);
     for (int64_t bh = 0; bh < BATCH * HEADS_Q; bh++)
-        for (int64_t i = 0, l = args->list_of[bh]; i < m->rows; i++) {
+        for (int64_t i = 0, l = args->work.list_of[bh]; i < m->rows; i++) {
             const int64_t begin = bcsr_row_begin(m, l, i), end = bcsr_row_end(m, l, i);
             to->rows[bh * m->rows + i] = (struct block_row_scores){
-                args->scores_offset[bh] +
+                args->work.scores_offset[bh] +
                     (begin - bcsr_row_begin(m, l, 0)) * m->block_q * m->block_kv,
                 (int32_t)(end - begin), (int32_t)bh};
         }
@@ -211,8 +211,8 @@ static void image_fill(const struct staged_params *p, const struct kernel_args *
 
 /* pair[x] = query * N_KV + key of score x of a head, from the block rows; -1 where there is none. */
 static int64_t pairs_of(int64_t *pair, const struct kernel_args *args, int64_t bh) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t l = args->list_of[bh];
+    const struct bcsr *m = args->work.bcsr;
+    const int64_t l = args->work.list_of[bh];
     int64_t x = 0, count = 0;
     for (int64_t i = 0; i < m->rows; i++) {
         const int64_t begin = bcsr_row_begin(m, l, i), end = bcsr_row_end(m, l, i);
@@ -232,8 +232,8 @@ static int64_t pairs_of(int64_t *pair, const struct kernel_args *args, int64_t b
 /* Each score of a query and a key is met once, where its block column looks for it. */
 static void columns_meet_every_score(const struct staged_params *p, const struct kernel_args *args,
                                      int64_t bh) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t l = args->list_of[bh], offset = args->scores_offset[bh];
+    const struct bcsr *m = args->work.bcsr;
+    const int64_t l = args->work.list_of[bh], offset = args->work.scores_offset[bh];
     const int64_t tiles = bcsr_row_begin(m, l, m->rows) - bcsr_row_begin(m, l, 0);
     int64_t *pair = calloc((size_t)(tiles * m->block_q * m->block_kv) + 1, sizeof *pair);
     int64_t left = pairs_of(pair, args, bh);
@@ -266,7 +266,7 @@ static void block_columns(void **state) {
                 pass_args(&of_plan, plan_pass(plan, TESS_STAGE_SPMM_TRANSPOSED));
             void *image = aligned_alloc(IMAGE_ALIGNMENT,
                                         (plan->image / IMAGE_ALIGNMENT + 1) * IMAGE_ALIGNMENT);
-            const struct staged_params p = staged_params_of(&args, image);
+            const struct staged_params p = staged_params_planned(&args, image);
             image_fill(&p, &args);
             for (int64_t bh = 0; bh < BATCH * HEADS_Q; bh++)
                 columns_meet_every_score(&p, &args, bh);

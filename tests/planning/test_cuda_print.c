@@ -1,6 +1,8 @@
 /* What CUDA plans print beside kernels: operand paths, rows of a warp, launches that follow. */
 #include "support/plans.h"
 
+#include <stdio.h>
+
 struct setting {
     const char *spec;
     int64_t block_q, block_kv, d;
@@ -107,10 +109,41 @@ static void v_in_k_is_printed(void **state) {
     }
 }
 
+/* Which kernel runs where TMA cannot address a run's tensors: one of the table, of the same type and dims. */
+static void the_kernel_without_maps_is_printed(void **state) {
+    (void)state;
+    const tess_target target = cuda_target(90, 232448);
+    cuda_table_needed();
+    for (int i = 0; i < 4; i++) {
+        const int half = i % 2, d = i < 2 ? 64 : 128;
+        tess_device_pattern pattern = tess_device_pattern_init();
+        tess_problem problem = problem_make(512);
+        tess_plan *plan;
+        int rows = 0;
+        char name[64], line[128], text[16384];
+        snprintf(name, sizeof name, "cuda_decode_%s_sm90_blocks_d%d", half ? "f16" : "bf16", d);
+        problem.type = half ? TESS_F16 : TESS_BF16, problem.d_qk = problem.d_v = d;
+        problem.alignment = 16, problem.kernel = name;
+        pattern.n_q = pattern.n_kv = 512, pattern.block_q = pattern.block_kv = 64;
+        pattern.capacity = 4;
+        assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, NULL), TESS_OK);
+        assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
+        snprintf(name, sizeof name, "cuda_decode_%s_d%d_r64", half ? "f16" : "bf16", d);
+        snprintf(line, sizeof line, "            copied by TMA, or %s where strides need it\n",
+                 name);
+        assert_non_null(strstr(text, line));
+        for (int64_t k = 0; k < backend_get(TESS_CUDA)->n_kernels; k++)
+            rows += !strcmp(backend_get(TESS_CUDA)->kernels[k].name, name);
+        assert_int_equal(rows, 1);
+        tess_plan_free(plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operand_paths_are_printed),
         cmocka_unit_test(v_in_k_is_printed),
+        cmocka_unit_test(the_kernel_without_maps_is_printed),
         cmocka_unit_test(the_launch_after_sddmm_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -28,18 +28,17 @@ static struct decode_params params_of(const struct caches *caches, const int32_t
                                     .caches = *caches};
     const struct view rows = {.stride = {BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE}};
     const struct view scale = {.stride = {600, 300, 5}, .type = TESS_F32};
+    const struct attention_operands operands = {.k = rows,
+                                                .v = rows,
+                                                .k_scale = scale,
+                                                .v_scale = scale,
+                                                .page_table = table,
+                                                .pages = 9,
+                                                .table_stride = 4};
     const struct kernel_args args = {.problem = &problem,
                                      .target = &target,
-                                     .k = rows,
-                                     .v = rows,
-                                     .k_scale = scale,
-                                     .v_scale = scale,
-                                     .page_table = table,
-                                     .pages = 9,
-                                     .table_stride = 4,
-                                     .lists = &lists,
-                                     .tile_heads = 1,
-                                     .filled = &image};
+                                     .operands = &operands,
+                                     .work = {.lists = &lists, .tile_heads = 1, .filled = &image}};
     return decode_params_of(&args);
 }
 

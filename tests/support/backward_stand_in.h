@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/attention.h"
 #include "support/plans.h"
 
 const struct backend *__real_backend_get(tess_backend backend);
@@ -13,9 +14,12 @@ const struct backend *__wrap_backend_get(tess_backend backend);
 
 enum { MOST_RUNS = 16, PASS_BYTES = 192 };
 
-/* What the stand-in has seen: the arguments of each pass, in order. */
+/* What the stand-in has seen: the arguments of each pass, in order, and the operands that they point to: of
+ * stages, or of the operation, whose room is that of a gradient's. */
 static struct {
     struct kernel_args runs[MOST_RUNS];
+    struct stage_operands stages[MOST_RUNS];
+    struct gradient_operands own[MOST_RUNS];
     struct problem problems[MOST_RUNS];
     int n;
 } seen;
@@ -35,9 +39,18 @@ static size_t workspace(const struct kernel_args *args) {
     return PASS_BYTES * (size_t)(1 + (args->kernel->stage * 5) % 9);
 }
 
+static int is_of_stages(tess_stage stage) {
+    return stage == TESS_STAGE_SDDMM || stage == TESS_STAGE_SOFTMAX || stage == TESS_STAGE_SPMM ||
+           stage == TESS_STAGE_SOFTMAX_BACKWARD || stage == TESS_STAGE_SPMM_TRANSPOSED;
+}
+
 static tess_status run(const struct kernel_args *args, tess_error *error) {
     (void)error;
     assert_true(seen.n < MOST_RUNS);
+    if (is_of_stages(args->kernel->stage))
+        seen.stages[seen.n] = *stage_of(args);
+    else
+        seen.own[seen.n] = *gradient_of(args);
     seen.problems[seen.n] = *args->problem;
     seen.runs[seen.n++] = *args;
     return TESS_OK;

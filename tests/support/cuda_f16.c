@@ -37,7 +37,6 @@
 #define DECODE_f32_bf16(name)
 #define DECODE_16bit(name)                                                                         \
     STAND_IN(cuda_decode_f16_##name, decode_params)                                                \
-    STAND_IN_REFUSES(cuda_decode_f16_##name, decode_params)                                        \
     STAND_IN_SHARED(cuda_decode_f16_##name)
 #define CUDA_DECODE(types, name, ...) DECODE_##types(name)
 

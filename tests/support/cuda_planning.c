@@ -66,8 +66,9 @@ const struct backend *__real_backend_get(tess_backend backend);
 const struct backend *__wrap_backend_get(tess_backend backend);
 
 const struct backend *__wrap_backend_get(tess_backend backend) {
-    static const struct backend planning = {CUDA_PLANNING, .device_count = device_count,
-                                            .device_describe = device_describe,
-                                            .target_query = target_query};
+    static const struct backend planning = {
+        CUDA_PLANNING,
+        .device = {.count = device_count, .describe = device_describe, .target = target_query},
+        .image = {CUDA_IMAGE}};
     return backend == TESS_CUDA ? &planning : __real_backend_get(backend);
 }

@@ -315,42 +315,44 @@ void run_passes(struct run *r, int32_t threads, int wanted) {
     r->problem.operation = TESS_ATTENTION_BACKWARD;
     r->problem.gradients =
         wanted | (s->alibi ? TESS_GRADIENT_ALIBI : 0) | (s->sink ? TESS_GRADIENT_SINK : 0);
+    struct gradient_operands operands = {
+        .forward = {.modifiers = {.alibi = s->alibi ? r->alibi : NULL,
+                                  .sink = s->sink ? r->sink : NULL,
+                                  .seed = s->dropped ? &r->seed : NULL,
+                                  .key_positions = s->positions ? r->positions : NULL},
+                    .q = view_of(&r->q),
+                    .k = view_of(&r->k),
+                    .v = view_of(&r->v),
+                    .lse = view_of(&r->lse)},
+        .d_o = view_of(&r->d_o),
+        .d_alibi = s->alibi ? r->d_alibi : NULL,
+        .d_sink = s->sink ? r->d_sink : NULL,
+        .stats = {r->stats, r->stats + queries, r->stats + 2 * queries}};
     struct kernel_args args = {.function = "test",
                                .problem = &r->problem,
-                               .q = view_of(&r->q),
-                               .k = view_of(&r->k),
-                               .v = view_of(&r->v),
-                               .lse = view_of(&r->lse),
-                               .d_o = view_of(&r->d_o),
-                               .alibi = s->alibi ? r->alibi : NULL,
-                               .sink = s->sink ? r->sink : NULL,
-                               .seed = s->dropped ? &r->seed : NULL,
-                               .key_positions = s->positions ? r->positions : NULL,
-                               .d_alibi = s->alibi ? r->d_alibi : NULL,
-                               .d_sink = s->sink ? r->d_sink : NULL,
-                               .list_of = r->list_of,
-                               .seconds = 1};
-    args.stats = (struct query_stats){r->stats, r->stats + queries, r->stats + 2 * queries};
+                               .operands = &operands,
+                               .work = {.list_of = r->list_of, .seconds = 1}};
     if (s->by_delta)
-        args.delta = view_of(&r->delta);
+        operands.delta = view_of(&r->delta);
     else
-        args.o = view_of(&r->o);
+        operands.forward.o = view_of(&r->o);
     if (s->rest)
-        args.o_rest = view_of(&r->rest);
+        operands.forward.o_rest = view_of(&r->rest);
     if (s->d_lse)
-        args.d_lse = view_of(&r->d_lse);
+        operands.d_lse = view_of(&r->d_lse);
     if (wanted & TESS_GRADIENT_Q)
-        args.d_q = view_of(&r->d_q);
+        operands.d_q = view_of(&r->d_q);
     if (wanted & TESS_GRADIENT_K)
-        args.d_k = view_of(&r->d_k);
+        operands.d_k = view_of(&r->d_k);
     if (wanted & TESS_GRADIENT_V)
-        args.d_v = view_of(&r->d_v);
+        operands.d_v = view_of(&r->d_v);
     pass_run(&args, TESS_STAGE_DELTA);
-    args.lists = &r->keys_lists, args.schedule = &r->keys, args.tile_heads = 1;
-    args.strips = r->joint && wanted & TESS_GRADIENT_Q ? &r->strips : NULL;
-    if (args.strips || wanted & (TESS_GRADIENT_K | TESS_GRADIENT_V))
+    args.work.lists = &r->keys_lists, args.work.schedule = &r->keys, args.work.tile_heads = 1;
+    args.work.strips = r->joint && wanted & TESS_GRADIENT_Q ? &r->strips : NULL;
+    if (args.work.strips || wanted & (TESS_GRADIENT_K | TESS_GRADIENT_V))
         pass_run(&args, TESS_STAGE_GRADIENT_KEYS);
-    args.lists = &r->rows_lists, args.schedule = &r->rows, args.tile_heads = s->tile_heads;
+    args.work.lists = &r->rows_lists, args.work.schedule = &r->rows;
+    args.work.tile_heads = s->tile_heads;
     if (r->joint)
         r->problem.gradients &= ~TESS_GRADIENT_Q;
     if (r->problem.gradients & (TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI))

@@ -6,7 +6,7 @@
 #ifndef TESTS_GRADIENT_PASSES_H
 #define TESTS_GRADIENT_PASSES_H
 
-#include "plan/kernels.h"
+#include "plan/attention.h"
 #include "lab/oracle/oracle.h"
 #include "support/support.h"
 

@@ -132,12 +132,12 @@ int stages_lists(const struct stages *s, int64_t b, int64_t h, int64_t i, int64_
 struct kernel_args stages_args(const struct stages *s) {
     return (struct kernel_args){.function = "tess_run",
                                 .problem = &s->problem,
-                                .bcsr = &s->pattern->lists,
-                                .transposed = &s->transposed->lists,
-                                .entries = s->entries,
-                                .list_of = s->list_of,
-                                .scores_offset = s->scores_offset,
-                                .seconds = 1};
+                                .work = {.bcsr = &s->pattern->lists,
+                                         .transposed = &s->transposed->lists,
+                                         .entries = s->entries,
+                                         .list_of = s->list_of,
+                                         .scores_offset = s->scores_offset,
+                                         .seconds = 1}};
 }
 
 void stages_run(const struct kernel *kernel, struct kernel_args *args, int32_t threads) {

@@ -5,7 +5,7 @@
 
 #include "lab/case/case.h"
 #include "lab/memory/guard.h"
-#include "plan/kernels.h"
+#include "plan/attention.h"
 
 struct stages {
     struct lab_case c;

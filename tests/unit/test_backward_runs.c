@@ -93,14 +93,14 @@ static void staged_passes_are_bound(void **state) {
     setting_make(&s, &problem);
     expect(&s, TESS_OK, NULL, NULL);
     const struct tensors *m = s.memory;
-    const float *scores = seen.runs[1].scores, *gradients = seen.runs[2].scores;
+    const float *scores = seen.stages[1].scores, *gradients = seen.stages[2].scores;
     const struct {
         tess_stage stage;
-        const float *q, *k, *v, *o, *scores; /* q or v NULL: whatever they are */
+        const float *q, *k, *v, *o, *scores; /* NULL: not bound */
         int64_t d_qk, d_v;
         int modified, scaled;
     } of[] = {
-        {TESS_STAGE_DELTA, m->q, m->k, m->v, m->o, scores, QK, DV, 1, 1},
+        {TESS_STAGE_DELTA, NULL, NULL, NULL, NULL, NULL, QK, DV, 1, 1},
         {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0, 1},
         {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 0, 0},
         {TESS_STAGE_SOFTMAX_BACKWARD, NULL, NULL, NULL, NULL, scores, QK, DV, 1, 1},
@@ -111,15 +111,15 @@ static void staged_passes_are_bound(void **state) {
     assert_int_equal(seen.n, sizeof of / sizeof *of);
     assert_true(gradients - scores == s.plan->scores_count);
     for (int i = 0; i < seen.n; i++) {
-        const struct kernel_args *a = &seen.runs[i];
+        const struct kernel_work *a = &seen.runs[i].work;
+        const struct stage_operands *o = &seen.stages[i];
         const struct problem *p = &seen.problems[i];
-        assert_int_equal(a->kernel->stage, of[i].stage);
-        assert_true(!of[i].q || a->q.data == of[i].q);
-        assert_true(!of[i].k || a->k.data == of[i].k);
-        assert_true(!of[i].v || a->v.data == of[i].v);
-        assert_true(!of[i].o || a->o.data == of[i].o);
-        assert_ptr_equal(a->scores, of[i].scores);
-        assert_ptr_equal(a->gradients, gradients);
+        assert_int_equal(seen.runs[i].kernel->stage, of[i].stage);
+        assert_ptr_equal(o->q.data, of[i].q);
+        assert_ptr_equal(o->k.data, of[i].k);
+        assert_ptr_equal(o->v.data, of[i].v);
+        assert_ptr_equal(o->o.data, of[i].o);
+        assert_ptr_equal(o->scores, of[i].scores);
         assert_int_equal(p->d_qk, of[i].d_qk);
         assert_int_equal(p->d_v, of[i].d_v);
         assert_int_equal(modifiers_any(&p->modifiers), of[i].modified);
@@ -130,6 +130,13 @@ static void staged_passes_are_bound(void **state) {
         const int keys = of[i].stage == TESS_STAGE_SPMM_TRANSPOSED;
         assert_ptr_equal(a->schedule, keys ? &s.plan->key_work.schedule : &s.plan->work.schedule);
     }
+    const struct gradient_operands *own = &seen.own[0];
+    assert_true(own->forward.o.data == m->o && own->d_o.data == m->d_o && own->stats.base);
+    assert_ptr_equal(own->forward.scores, scores);
+    assert_ptr_equal(own->gradients, gradients);
+    assert_ptr_equal(seen.stages[3].gradients, gradients);
+    assert_ptr_equal(seen.stages[3].d_alibi, m->d_alibi);
+    assert_ptr_equal(seen.stages[3].stats.delta, own->stats.delta);
     setting_free(&s);
 }
 
@@ -161,17 +168,17 @@ static void workspace_is_exact(void **state) {
         const size_t scores = sizeof(float) * (size_t)s.plan->scores_count;
         size_t largest = 0;
         for (int i = 0; i < seen.n; i++) {
-            const struct kernel_args *a = &seen.runs[i];
+            const struct gradient_operands *a = &seen.own[0];
             char *at = placed(&s, a->stats.base, queries, s.workspace);
             at = placed(&s, a->stats.left, queries, at);
             at = placed(&s, a->stats.delta, queries, at);
             if (cases[c].buffers > 0)
-                at = placed(&s, seen.runs[1].scores, scores, at);
+                at = placed(&s, a->forward.scores, scores, at);
             if (cases[c].buffers > 1)
                 at = placed(&s, a->gradients, scores, at);
             else
                 assert_null(a->gradients);
-            placed(&s, a->workspace, s.plan->passes[i].workspace, at);
+            placed(&s, seen.runs[i].workspace, s.plan->passes[i].workspace, at);
             largest = largest > s.plan->passes[i].workspace ? largest : s.plan->passes[i].workspace;
         }
         const size_t rounded = (scores + 63) / 64 * 64 * (size_t)cases[c].buffers;
@@ -193,10 +200,10 @@ static void outputs_may_be_f32(void **state) {
     expect(&s, TESS_OK, NULL, NULL);
     assert_int_equal(seen.n, 3);
     for (int i = 0; i < seen.n; i++) {
-        const struct kernel_args *a = &seen.runs[i];
+        const struct gradient_operands *a = &seen.own[i];
         assert_int_equal(a->d_k.type, TESS_F32);
         assert_int_equal(a->d_v.type, TESS_BF16);
-        assert_int_equal(a->o.type, TESS_F32);
+        assert_int_equal(a->forward.o.type, TESS_F32);
         assert_ptr_equal(a->d_sink, s.memory->d_sink);
         assert_ptr_equal(a->d_alibi, s.memory->d_alibi);
     }
@@ -221,17 +228,17 @@ static void delta_stands_for_o(void **state) {
     assert_int_equal(tess_delta(s.plan, &s.a, &error, NULL), TESS_OK);
     assert_int_equal(seen.n, 1);
     assert_int_equal(seen.runs[0].kernel->stage, TESS_STAGE_DELTA);
-    assert_null(seen.runs[0].stats.base);
-    assert_ptr_equal(seen.runs[0].delta.data, s.memory->delta);
-    assert_ptr_equal(seen.runs[0].o.data, s.memory->o);
-    assert_ptr_equal(seen.runs[0].o_rest.data, s.memory->o_rest);
-    assert_null(seen.runs[0].d_q.data);
+    assert_null(seen.own[0].stats.base);
+    assert_ptr_equal(seen.own[0].delta.data, s.memory->delta);
+    assert_ptr_equal(seen.own[0].forward.o.data, s.memory->o);
+    assert_ptr_equal(seen.own[0].forward.o_rest.data, s.memory->o_rest);
+    assert_null(seen.own[0].d_q.data);
 
     s.a.workspace_size = tess_plan_workspace_size(s.plan);
     s.a.o = &(tess_tensor){0}, s.a.o_rest = NULL; /* which nobody looks at */
     expect(&s, TESS_OK, NULL, NULL);
-    assert_null(seen.runs[0].o.data);
-    assert_ptr_equal(seen.runs[0].delta.data, s.memory->delta);
+    assert_null(seen.own[0].forward.o.data);
+    assert_ptr_equal(seen.own[0].delta.data, s.memory->delta);
     s.a.o = &s.o, s.a.delta = NULL, s.a.o_rest = NULL;
     expect(&s, TESS_INVALID_ARGUMENT, "o_rest", "o_rest is NULL");
     assert_int_equal(tess_delta(s.plan, &s.a, &error, NULL), TESS_INVALID_ARGUMENT);

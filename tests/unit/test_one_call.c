@@ -66,7 +66,7 @@ static void *allocate(size_t size) {
         stand_in.allocations_refused--;
         return NULL;
     }
-    return real->allocate(size);
+    return real->device.allocate(size);
 }
 
 const struct backend *__wrap_backend_get(tess_backend backend) {
@@ -80,7 +80,7 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
             kernels[k].cost.item = 1;
     }
     other = *real;
-    other.kernels = kernels, other.allocate = allocate;
+    other.kernels = kernels, other.device.allocate = allocate;
     return &other;
 }
 

@@ -37,15 +37,15 @@ static const char *refuses_never(const struct kernel *kernel, const struct probl
 }
 
 static size_t workspace(const struct kernel_args *args) {
-    assert_null(args->filled->header);
-    assert_int_equal(args->filled->most_slots, args->schedule->n_slots);
-    sized_slots = args->filled->most_slots;
+    assert_null(args->work.filled->header);
+    assert_int_equal(args->work.filled->most_slots, args->work.schedule->n_slots);
+    sized_slots = args->work.filled->most_slots;
     return 64 * (size_t)(1 + sized_slots);
 }
 
 static tess_status kernel_run(const struct kernel_args *args, tess_error *error) {
     (void)error;
-    ran_with = *args, ran_lists = *args->lists, ran_filled = *args->filled;
+    ran_with = *args, ran_lists = *args->work.lists, ran_filled = *args->work.filled;
     return TESS_OK;
 }
 
@@ -95,9 +95,7 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     device = (struct backend){.name = "device",
                               .kernels = kernels,
                               .n_kernels = n_kernels,
-                              .fill_workers = workers,
-                              .fill_scratch = scratch,
-                              .fill = fill};
+                              .fill = {.workers = workers, .scratch = scratch, .run = fill}};
     return backend == TESS_CUDA ? &device : __real_backend_get(backend);
 }
 
@@ -258,8 +256,8 @@ static void fill_and_run_leave_the_image_alone(void **state) {
     a.workspace = room, a.workspace_size = tess_plan_workspace_size(plan);
     if (tess_run(plan, &a, &error, STREAM))
         fail_msg("%s", error.message);
-    assert_null(ran_with.schedule);
-    assert_ptr_equal(ran_with.lengths, filled_by.arrays.lengths);
+    assert_null(ran_with.work.schedule);
+    assert_ptr_equal(ran_with.work.lengths, filled_by.arrays.lengths);
     assert_ptr_equal(ran_with.image, IMAGE);
     assert_null(ran_lists.tile_row);
     assert_int_equal(ran_lists.tiles, 5);

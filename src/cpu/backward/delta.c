@@ -71,13 +71,14 @@ static double number_of(const struct view *view, int64_t b, int64_t h, int64_t i
 /* dO . o of query i. */
 static double product_of(const struct kernel_args *args, int64_t b, int64_t h, int64_t i) {
     const struct problem *p = args->problem;
-    if (args->delta.data && args->stats.delta)
-        return number_of(&args->delta, b, h, i) + number_of(&args->d_lse, b, h, i);
-    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, b, h);
-    const struct cpu_head o = cpu_head(&args->o, args->o.type, b, h);
+    const struct gradient_operands *given = gradient_of(args);
+    if (given->delta.data && given->stats.delta)
+        return number_of(&given->delta, b, h, i) + number_of(&given->d_lse, b, h, i);
+    const struct cpu_head d_o = cpu_head(&given->d_o, p->type, b, h);
+    const struct cpu_head o = cpu_head(&given->forward.o, given->forward.o.type, b, h);
     double sum = dot(cpu_row(&d_o, 0, i), p->type, cpu_row(&o, 0, i), o.type, p->d_v);
-    if (args->o_rest.data) {
-        const struct cpu_head rest = cpu_head(&args->o_rest, p->type, b, h);
+    if (given->forward.o_rest.data) {
+        const struct cpu_head rest = cpu_head(&given->forward.o_rest, p->type, b, h);
         sum += dot(cpu_row(&d_o, 0, i), p->type, cpu_row(&rest, 0, i), p->type, p->d_v);
     }
     return sum;
@@ -86,30 +87,33 @@ static double product_of(const struct kernel_args *args, int64_t b, int64_t h, i
 /* Fills what is known of query i; answers its share of the sink's gradient. */
 static double query_run(const struct kernel_args *args, int64_t b, int64_t h, int64_t i) {
     const struct problem *p = args->problem;
+    const struct gradient_operands *given = gradient_of(args);
+    const struct query_stats *stats = &given->stats;
     const int64_t at = (b * p->heads_q + h) * p->n_q + i;
-    const double lse = number_of(&args->lse, b, h, i);
+    const double lse = number_of(&given->forward.lse, b, h, i);
     double left = 1, taken = 0;
     if (isinf(lse)) {
-        args->stats.base[at] = INFINITY;
-        args->stats.left[at] = 1;
-        args->stats.delta[at] = 0;
+        stats->base[at] = INFINITY;
+        stats->left[at] = 1;
+        stats->delta[at] = 0;
         return 0;
     }
     if (p->modifiers.sink) {
-        const double more = (double)args->sink[h] - lse;
+        const double more = (double)modifier_of(args)->sink[h] - lse;
         left = 1 / (1 + exp(more));
         taken = 1 / (1 + exp(-more));
     }
     const double product = product_of(args, b, h, i);
-    args->stats.base[at] = (float)(lse * LOG2_E);
-    args->stats.left[at] = (float)left;
-    args->stats.delta[at] = (float)(left * product - number_of(&args->d_lse, b, h, i));
+    stats->base[at] = (float)(lse * LOG2_E);
+    stats->left[at] = (float)left;
+    stats->delta[at] = (float)(left * product - number_of(&given->d_lse, b, h, i));
     return -taken * product;
 }
 
 static void delta_write(const struct kernel_args *args, int64_t b, int64_t h, int64_t i) {
-    *cpu_lse(&args->delta, b, h, i).data =
-        (float)(product_of(args, b, h, i) - number_of(&args->d_lse, b, h, i));
+    const struct gradient_operands *given = gradient_of(args);
+    *cpu_lse(&given->delta, b, h, i).data =
+        (float)(product_of(args, b, h, i) - number_of(&given->d_lse, b, h, i));
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
@@ -121,7 +125,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     double d_sink = 0;
     (void)thread;
     for (int64_t i = first; i < p->n_q && i < first + DELTA_ROWS; i++) {
-        if (args->stats.delta)
+        if (gradient_of(args)->stats.delta)
             d_sink += query_run(args, b, h, i);
         else
             delta_write(args, b, h, i);
@@ -137,7 +141,7 @@ static void sinks_add(const struct job *job) {
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t c = 0; c < job->chunks; c++)
                 sum += job->d_sink[(b * p->heads_q + h) * job->chunks + c];
-        job->args->d_sink[h] = (float)sum;
+        gradient_of(job->args)->d_sink[h] = (float)sum;
     }
 }
 
@@ -148,7 +152,7 @@ tess_status CPU_NAME(delta)(const struct kernel_args *args, tess_error *error) {
     struct job job;
     job_take(&c, args, &job);
     cpu_for_each(args, p->batch * p->heads_q * job.chunks, item_run, &job);
-    if (job.d_sink && args->stats.delta)
+    if (job.d_sink && gradient_of(args)->stats.delta)
         sinks_add(&job);
     return TESS_OK;
 }

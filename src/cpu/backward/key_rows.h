@@ -15,7 +15,7 @@
 /* Row r of the tile's keys into the panel, or zeros. Answers whether the key's numbers are finite. */
 static int rows_key(const struct item *it, int64_t r, int shown) {
     const struct problem *p = it->args->problem;
-    const struct cpu_head k = cpu_head(&it->args->k, p->type, it->b, it->hk);
+    const struct cpu_head k = cpu_head(&attention_of(it->args)->k, p->type, it->b, it->hk);
     const int64_t dims = cpu_round_up(p->d_qk, CPU_LANES);
     float *row = it->s.row;
     vf none = {0};
@@ -148,17 +148,17 @@ static void rows_run(const void *context, int64_t number, int32_t thread) {
     const struct problem *p = args->problem;
     const int64_t chunks = (p->n_q + ROWS_CHUNK - 1) / ROWS_CHUNK, group = p->heads_q / p->heads_kv;
     const int64_t head = number / chunks, first = number % chunks * ROWS_CHUNK;
-    const struct cpu_head to =
-        cpu_head(&args->d_q, args->d_q.type, head / p->heads_q, head % p->heads_q);
+    const struct strips *strips = args->work.strips;
+    const struct view *d_q = &gradient_of(args)->d_q;
+    const struct cpu_head to = cpu_head(d_q, d_q->type, head / p->heads_q, head % p->heads_q);
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
     struct scratch s;
     scratch_take(&c, args, &s);
     for (int64_t i = first; i < min_i64(p->n_q, first + ROWS_CHUNK); i++) {
         const float *row[STRIPS_OF_HEAD];
         int64_t n = 0;
-        for (int64_t x = args->strips->head[head / group]; x < args->strips->head[head / group + 1];
-             x++) {
-            const struct strip *strip = &args->strips->of[x];
+        for (int64_t x = strips->head[head / group]; x < strips->head[head / group + 1]; x++) {
+            const struct strip *strip = &strips->of[x];
             const int64_t at = rows_at(strip, head % group, i);
             if (i >= strip->query && i < strip->query_end && job->sums.met[at / STRIPS_QUERIES])
                 row[n++] = job->sums.at + at * job->sums.stride;

@@ -90,7 +90,7 @@ struct job {
 };
 
 static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->lists->tile_rows);
+    return (size_t)cpu_lanes(args->work.lists->tile_rows);
 }
 
 static void side_take(struct carve *c, size_t queries, struct side *s) {
@@ -119,8 +119,8 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     side_take(c, (size_t)some, &s->side);
     s->q = carve_take_panel(c, (size_t)most, d_qk, sizeof *s->q);
     s->d_o = carve_take(c, cpu_gather_size(p->type, most, p->d_v), sizeof *s->d_o);
-    s->k = carve_take_panel(c, args->strips ? lanes : 0, strips_width(p->d_qk), sizeof *s->k);
-    s->ds = carve_take_panel(c, args->strips && lanes > CPU_GROUP ? lanes : 0, CPU_KEYS_SHORT,
+    s->k = carve_take_panel(c, args->work.strips ? lanes : 0, strips_width(p->d_qk), sizeof *s->k);
+    s->ds = carve_take_panel(c, args->work.strips && lanes > CPU_GROUP ? lanes : 0, CPU_KEYS_SHORT,
                              sizeof *s->ds);
     s->queries = carve_take(c, 1, sizeof *s->queries);
     s->met = carve_take(c, 1, sizeof *s->met);
@@ -134,12 +134,12 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
 
 /* A strip of few keys adds up in f32 alone, as sums do near (sums.h). */
 static void row_sums_take(struct carve *c, const struct kernel_args *args, struct row_sums *s) {
-    const struct strips *strips = args->strips;
+    const struct strips *strips = args->work.strips;
     const int64_t d = args->problem->d_qk;
     *s = (struct row_sums){0};
     if (!strips)
         return;
-    const int longer = strips->tiles * args->lists->tile_rows > cpu_near(d);
+    const int longer = strips->tiles * args->work.lists->tile_rows > cpu_near(d);
     s->stride = (int64_t)strips_width(d);
     s->low = longer ? strips->rows * s->stride : 0;
     s->at =
@@ -157,12 +157,13 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     c->overflow |= one.overflow;
     job->slot_size = tile_lanes(args) * (size_t)(scratch.d_k.d + scratch.d_v.d) * sizeof(float);
     job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
+    job->slots = carve_take(c, (size_t)args->work.schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)p->threads, one.used);
     row_sums_take(c, args, &job->sums);
 #if defined(__AVX512BF16__)
     const int summed[] = {scratch.d_k.d != 0, scratch.d_v.d != 0};
-    job->stores = (struct paired_stores){args, {&args->q, &args->d_o}, .d = {p->d_qk, p->d_v}};
+    job->stores = (struct paired_stores){
+        args, {&attention_of(args)->q, &gradient_of(args)->d_o}, .d = {p->d_qk, p->d_v}};
     paired_stores_take(c, p->heads_q, p->n_q, summed, &job->stores);
 #endif
 }
@@ -194,7 +195,7 @@ struct item {
 /* Whether a tile is computed so, by all lists of the group: see listed_pays. */
 static int item_listed(const struct item *it, const int64_t *list_of) {
     const struct problem *p = it->args->problem;
-    const struct lists *lists = it->args->lists;
+    const struct lists *lists = it->args->work.lists;
     const int64_t lanes = cpu_lanes(it->rows);
     int64_t met = 0, all = 0;
     if (!cpu_gradients_listed_fit(p) || 2 * it->rows <= lanes)
@@ -210,7 +211,7 @@ static int item_listed(const struct item *it, const int64_t *list_of) {
 static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
                            int32_t thread) {
     const struct kernel_args *args = job->args;
-    const int64_t *row = &args->lists->tile_row[tile];
+    const int64_t *row = &args->work.lists->tile_row[tile];
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
     struct item it = {.args = args,
                       .b = batch_head / args->problem->heads_kv,
@@ -221,7 +222,7 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
     scratch_take(&c, args, &it.s);
     it.d_s = it.s.d_k.d != 0;
     const int64_t group = args->problem->heads_q / args->problem->heads_kv;
-    it.listed = item_listed(&it, args->list_of + batch_head * group);
+    it.listed = item_listed(&it, args->work.list_of + batch_head * group);
     return it;
 }
 
@@ -280,6 +281,7 @@ static float query_scale(float *out, const char *row, tess_type type, int64_t d,
 static void queries_list(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
+    const struct query_stats *stats = &gradient_of(args)->stats;
     const float kept = gradient_kept(p);
     int32_t *number = to->number, n = 0;
     to->masked = keys->masked;
@@ -288,9 +290,9 @@ static void queries_list(const struct item *it, const struct cpu_keys *keys, str
         const int64_t at = stats_at(p, it->b, it->h, keys->key[j]);
         number[n] = keys->key[j];
         to->mask[n] = keys->masked ? keys->mask[j] : UINT64_MAX;
-        to->base[n] = args->stats.base[at];
-        to->left[n] = args->stats.left[at] * kept;
-        to->delta[n] = args->stats.delta[at];
+        to->base[n] = stats->base[at];
+        to->left[n] = stats->left[at] * kept;
+        to->delta[n] = stats->delta[at];
         n += to->base[n] != INFINITY;
     }
     for (int32_t j = 0; j < n; j++)
@@ -306,8 +308,8 @@ static void queries_list(const struct item *it, const struct cpu_keys *keys, str
 static void queries_load(const struct item *it, struct queries *to) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
-    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
-    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    const struct cpu_head q = cpu_head(&attention_of(args)->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&gradient_of(args)->d_o, p->type, it->b, it->h);
     const struct scaling by = scaling_of(p);
     for (int32_t j = 0; j < to->n; j++) {
         to->q[j] = it->s.q + j * p->d_qk;

@@ -196,8 +196,9 @@ static int superblock_take(struct item *it, const struct cpu_keys *keys) {
 /* Positions [begin, end) of a head's list; answers as superblock_take. */
 static int head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
     const struct kernel_args *args = it->args;
-    const int64_t head = it->b * args->problem->heads_q + h, list = args->list_of[head];
-    struct walk w = walk_range(args->lists, list * args->lists->tiles + it->tile, 1, begin, end);
+    const int64_t head = it->b * args->problem->heads_q + h, list = args->work.list_of[head];
+    const struct lists *lists = args->work.lists;
+    struct walk w = walk_range(lists, list * lists->tiles + it->tile, 1, begin, end);
     struct modify modify;
     struct cpu_keys keys;
     int taken = 1;
@@ -207,8 +208,8 @@ static int head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
         return 1;
     }
 #if defined(__AVX512BF16__)
-    const struct cpu_head q = cpu_head(&args->q, args->problem->type, it->b, h);
-    const struct cpu_head d_o = cpu_head(&args->d_o, args->problem->type, it->b, h);
+    const struct cpu_head q = cpu_head(&attention_of(args)->q, args->problem->type, it->b, h);
+    const struct cpu_head d_o = cpu_head(&gradient_of(args)->d_o, args->problem->type, it->b, h);
     paired_stream(&it->s.paired, it->stores->store, head, &q, &d_o);
 #endif
     it->modify =
@@ -225,16 +226,17 @@ static int head_run(struct item *it, int64_t h, int64_t begin, int64_t end) {
 static int item_add(struct item *it, const struct work_item *work) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
+    const struct lists *lists = args->work.lists;
     const int64_t group = p->heads_q / p->heads_kv, lanes = cpu_lanes(it->rows);
-    const int64_t *list_of = args->list_of + it->b * p->heads_q + it->hk * group;
+    const int64_t *list_of = args->work.list_of + it->b * p->heads_q + it->hk * group;
     int64_t all = 0, begin, end;
     sums_begin(&it->s.d_k, lanes);
     sums_begin(&it->s.d_v, lanes);
     for (int64_t h = 0; h < group; h++)
-        all += args->lists->keys[list_of[h] * args->lists->tiles + it->tile];
+        all += lists->keys[list_of[h] * lists->tiles + it->tile];
     schedule_part(all, work->part, work->parts, &begin, &end);
     for (int64_t h = 0; h < group; h++) {
-        const int64_t n = args->lists->keys[list_of[h] * args->lists->tiles + it->tile];
+        const int64_t n = lists->keys[list_of[h] * lists->tiles + it->tile];
         if (begin < n && end > 0 &&
             !head_run(it, it->hk * group + h, max_i64(begin, 0), min_i64(end, n)))
             return 0;
@@ -253,7 +255,8 @@ static int item_add(struct item *it, const struct work_item *work) {
 static void item_store(struct item *it) {
     const struct kernel_args *args = it->args;
     struct scratch *s = &it->s;
-    const struct view *of[] = {&args->d_k, &args->d_v};
+    const struct gradient_operands *given = gradient_of(args);
+    const struct view *of[] = {&given->d_k, &given->d_v};
     struct sums *sums[] = {&s->d_k, &s->d_v};
     for (int i = 0; i < 2; i++) {
         const double scale = i == 0 ? LN_2 : 1;
@@ -268,8 +271,8 @@ static void item_load(struct item *it) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
     const struct scratch *s = &it->s;
-    const struct cpu_head k = cpu_head(&args->k, p->type, it->b, it->hk);
-    const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
+    const struct cpu_head k = cpu_head(&attention_of(args)->k, p->type, it->b, it->hk);
+    const struct cpu_head v = cpu_head(&attention_of(args)->v, p->type, it->b, it->hk);
     if (it->listed) {
         few_load(s->kt, &k, it->first, it->rows, p->d_qk);
         few_load(s->vt, &v, it->first, it->rows, p->d_v);
@@ -288,15 +291,15 @@ static void item_load(struct item *it) {
 static int item_add_paired(struct item *it, const struct work_item *work) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
-    const struct cpu_head k = cpu_head(&args->k, p->type, it->b, it->hk);
-    const struct cpu_head v = cpu_head(&args->v, p->type, it->b, it->hk);
+    const struct cpu_head k = cpu_head(&attention_of(args)->k, p->type, it->b, it->hk);
+    const struct cpu_head v = cpu_head(&attention_of(args)->v, p->type, it->b, it->hk);
     struct paired *a = &it->s.paired;
     struct sums *const sums[] = {&it->s.d_k, &it->s.d_v};
     const int64_t group = p->heads_q / p->heads_kv;
-    const int64_t *list_of = args->list_of + it->b * p->heads_q + it->hk * group;
+    const int64_t *list_of = args->work.list_of + it->b * p->heads_q + it->hk * group;
     int all = 0;
     for (int64_t h = 0; h < group && !all; h++)
-        all = paired_listed(args->lists, list_of[h] * args->lists->tiles + it->tile);
+        all = paired_listed(args->work.lists, list_of[h] * args->work.lists->tiles + it->tile);
     it->paired = all && !it->listed && paired_begin(a, &k, &v, it->first, it->rows, it->s.row);
     if (it->paired && item_add(it, work) && !paired_faint(a, sums, it->rows, gradient_kept(p))) {
         /* queries were not scaled: item_store and other parts have sums over scaled ones */
@@ -311,7 +314,7 @@ static int item_add_paired(struct item *it, const struct work_item *work) {
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
-    const struct work_item *work = &job->args->schedule->items[number];
+    const struct work_item *work = &job->args->work.schedule->items[number];
     struct item it = item_of(job, work->batch_head, work->tile, thread);
     const struct scratch *s = &it.s;
     const int64_t lanes = cpu_lanes(it.rows);
@@ -338,7 +341,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
-    const struct combine_item *combine = &args->schedule->combines[number];
+    const struct combine_item *combine = &args->work.schedule->combines[number];
     struct item it = item_of(job, combine->batch_head, combine->tile, thread);
     const int64_t lanes = cpu_lanes(it.rows);
     sums_begin(&it.s.d_k, lanes);
@@ -357,7 +360,7 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
 static void strip_run(const void *context, int64_t number, int32_t thread) {
     static const struct work_item whole = {.parts = 1};
     const struct job *job = context;
-    const struct strips *strips = job->args->strips;
+    const struct strips *strips = job->args->work.strips;
     const struct strip *strip = &strips->of[strips->order[number]];
     rows_forget(job, strip);
     for (int64_t tile = strip->first; tile < strip->end; tile++) {
@@ -380,12 +383,12 @@ tess_status CPU_NAME(gradient_keys)(const struct kernel_args *args, tess_error *
 #if defined(__AVX512BF16__)
     paired_stores_make(&job.stores);
 #endif
-    if (args->strips) {
-        cpu_for_each(args, args->strips->n, strip_run, &job);
+    if (args->work.strips) {
+        cpu_for_each(args, args->work.strips->n, strip_run, &job);
         cpu_for_each(args, rows_chunks(args), rows_run, &job);
         return TESS_OK;
     }
-    cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &job);
+    cpu_for_each(args, args->work.schedule->n_combines, combine_run, &job);
     return TESS_OK;
 }

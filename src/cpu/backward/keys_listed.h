@@ -8,11 +8,12 @@
 static int32_t listed_load(struct item *it, int32_t n) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
+    const struct query_stats *stats = &gradient_of(args)->stats;
     const struct scratch *s = &it->s;
     const struct listed *of = &s->few.of;
     struct side *side = &it->s.side;
-    const struct cpu_head q = cpu_head(&args->q, p->type, it->b, it->h);
-    const struct cpu_head d_o = cpu_head(&args->d_o, p->type, it->b, it->h);
+    const struct cpu_head q = cpu_head(&attention_of(args)->q, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&gradient_of(args)->d_o, p->type, it->b, it->h);
     const struct scaling by = scaling_of(p);
     int32_t some = 0;
     side->shifted = 0;
@@ -21,10 +22,10 @@ static int32_t listed_load(struct item *it, int32_t n) {
         of->mask[0][some] = of->mask[0][j];
         of->mask[1][some] = of->mask[1][j];
         side->number[some] = of->key[j];
-        side->of[BASE][some] = args->stats.base[at];
-        side->of[LEFT][some] = args->stats.left[at];
-        side->of[DELTA][some] = args->stats.delta[at];
-        some += args->stats.base[at] != INFINITY;
+        side->of[BASE][some] = stats->base[at];
+        side->of[LEFT][some] = stats->left[at];
+        side->of[DELTA][some] = stats->delta[at];
+        some += stats->base[at] != INFINITY;
     }
     for (int32_t j = some; j % CPU_FEW_STEP; j++) {
         of->mask[0][j] = of->mask[1][j] = 0;
@@ -82,7 +83,7 @@ static void listed_add(struct item *it, const struct cpu_few_shape *shape, int64
     const struct problem *p = it->args->problem;
     struct scratch *s = &it->s;
     const struct few *few = &s->few;
-    const struct cpu_head d_o = cpu_head(&it->args->d_o, p->type, it->b, it->h);
+    const struct cpu_head d_o = cpu_head(&gradient_of(it->args)->d_o, p->type, it->b, it->h);
     const struct cpu_few_rows queries = {s->q, p->d_qk};
     struct cpu_few_rows outputs = {s->d_o, p->d_v};
     if (p->type == TESS_F32)

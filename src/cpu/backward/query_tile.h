@@ -37,7 +37,7 @@ struct job {
 
 /* Rows of a tile, of all its heads. */
 static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->tile_heads * args->lists->tile_rows);
+    return (size_t)cpu_lanes(args->work.tile_heads * args->work.lists->tile_rows);
 }
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
@@ -75,15 +75,16 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     c->overflow |= one.overflow;
     job->slot_size = tile_lanes(args) * (size_t)scratch.d_q.d * sizeof(float);
     job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, job->slot_size);
+    job->slots = carve_take(c, (size_t)args->work.schedule->n_slots, job->slot_size);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
-    job->d_alibi =
-        carve_take_panel(c, args->problem->modifiers.alibi ? (size_t)args->schedule->n_items : 0,
-                         (size_t)args->tile_heads, sizeof *job->d_alibi);
+    job->d_alibi = carve_take_panel(
+        c, args->problem->modifiers.alibi ? (size_t)args->work.schedule->n_items : 0,
+        (size_t)args->work.tile_heads, sizeof *job->d_alibi);
 #if defined(__AVX512BF16__)
     const struct problem *p = args->problem;
     const int summed[] = {scratch.d_q.d != 0, 0};
-    job->stores = (struct paired_stores){args, {&args->k, &args->v}, .d = {p->d_qk, p->d_v}};
+    job->stores = (struct paired_stores){
+        args, {&attention_of(args)->k, &attention_of(args)->v}, .d = {p->d_qk, p->d_v}};
     paired_stores_take(c, p->heads_kv, p->n_kv, summed, &job->stores);
 #endif
 }
@@ -109,18 +110,19 @@ static struct item item_of(const struct job *job, int64_t batch_head, int64_t ti
                            int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const int64_t head = batch_head * args->tile_heads, *row = &args->lists->tile_row[tile];
+    const struct kernel_work *work = &args->work;
+    const int64_t head = batch_head * work->tile_heads, *row = &work->lists->tile_row[tile];
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
     struct item it = {.args = args,
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->tile_heads,
+                      .heads = work->tile_heads,
                       .first = row[0],
-                      .rows = (row[1] - row[0]) * args->tile_heads};
+                      .rows = (row[1] - row[0]) * work->tile_heads};
     scratch_take(&c, args, &it.s);
-    it.list = args->list_of[head] * args->lists->tiles + tile;
+    it.list = work->list_of[head] * work->lists->tiles + tile;
     it.listed = cpu_gradients_listed_fit(p) &&
-                listed_pays(p, args->lists, it.list, row[1] - row[0], args->tile_heads);
+                listed_pays(p, work->lists, it.list, row[1] - row[0], work->tile_heads);
     return it;
 }
 
@@ -129,8 +131,9 @@ static void item_load(struct item *it) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
     const struct scratch *s = &it->s;
-    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
-    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
+    const struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, it->b, it->h, it->heads);
+    const struct cpu_head d_o =
+        cpu_heads(&gradient_of(args)->d_o, p->type, it->b, it->h, it->heads);
     if (it->listed) {
         cpu_load_query_rows(s->qt, s->factor, &q, it->first, it->rows, p->d_qk, p->scale * LOG2_E);
         few_load(s->dot, &d_o, it->first, it->rows, p->d_v);
@@ -144,6 +147,7 @@ static void item_load(struct item *it) {
 /* Lanes without a query are as those of empty ones. */
 static void item_load_stats(const struct item *it) {
     const struct kernel_args *args = it->args;
+    const struct query_stats *stats = &gradient_of(args)->stats;
     const struct scratch *s = &it->s;
     const float kept = gradient_kept(args->problem);
     for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
@@ -153,9 +157,9 @@ static void item_load_stats(const struct item *it) {
             continue;
         const int64_t at =
             stats_at(args->problem, it->b, it->h + r % it->heads, it->first + r / it->heads);
-        s->base[r] = args->stats.base[at];
-        s->left[r] = args->stats.left[at] * kept;
-        s->delta[r] = args->stats.delta[at];
+        s->base[r] = stats->base[at];
+        s->left[r] = stats->left[at] * kept;
+        s->delta[r] = stats->delta[at];
     }
 }
 

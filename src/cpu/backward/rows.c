@@ -206,7 +206,7 @@ static void item_clear_empty(const struct item *it) {
     for (int64_t r = 0; r < it->rows; r++) {
         const int64_t h = it->h + r % it->heads, q = it->first + r / it->heads;
         int64_t width = 1;
-        if (args->stats.base[stats_at(args->problem, it->b, h, q)] != INFINITY)
+        if (gradient_of(args)->stats.base[stats_at(args->problem, it->b, h, q)] != INFINITY)
             continue;
         float *d_q = it->s.d_q.near + r * d;
         if (!it->listed)
@@ -217,7 +217,7 @@ static void item_clear_empty(const struct item *it) {
 }
 
 static void item_store(struct item *it) {
-    const struct view *to = &it->args->d_q;
+    const struct view *to = &gradient_of(it->args)->d_q;
     const double scale = it->args->problem->scale;
     item_clear_empty(it);
     if (it->listed)
@@ -252,13 +252,14 @@ static int item_add_paired(struct item *it, const struct job *job, struct walk w
                            const struct cpu_head *k, const struct cpu_head *v) {
     const struct kernel_args *args = it->args;
     const struct problem *p = args->problem;
-    const struct cpu_head q = cpu_heads(&args->q, p->type, it->b, it->h, it->heads);
-    const struct cpu_head d_o = cpu_heads(&args->d_o, p->type, it->b, it->h, it->heads);
+    const struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, it->b, it->h, it->heads);
+    const struct cpu_head d_o =
+        cpu_heads(&gradient_of(args)->d_o, p->type, it->b, it->h, it->heads);
     const int64_t h_kv = it->h / (p->heads_q / p->heads_kv), lanes = cpu_lanes(it->rows);
     struct paired *a = &it->s.paired;
     struct sums *const sums[] = {&it->s.d_q, NULL};
     struct cpu_keys keys;
-    if (it->listed || !paired_listed(args->lists, it->list) ||
+    if (it->listed || !paired_listed(args->work.lists, it->list) ||
         !paired_begin(a, &q, &d_o, it->first, it->rows, it->s.row))
         return 0;
     item_begin(it);
@@ -276,18 +277,19 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct work_item *work = &args->schedule->items[number];
+    const struct work_item *work = &args->work.schedule->items[number];
     struct item it = item_of(job, work->batch_head, work->tile, thread);
-    const struct cpu_head k = cpu_head(&args->k, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
-    const struct cpu_head v = cpu_head(&args->v, p->type, it.b, it.h / (p->heads_q / p->heads_kv));
+    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    const struct cpu_head k = cpu_head(&attention_of(args)->k, p->type, it.b, h_kv);
+    const struct cpu_head v = cpu_head(&attention_of(args)->v, p->type, it.b, h_kv);
     struct modify modify;
     item_load_stats(&it);
     if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
                      it.rows, LOG2_E))
         it.modify = &modify;
     if (p->gradients & TESS_GRADIENT_ALIBI)
-        it.d_alibi = job->d_alibi + number * args->tile_heads;
-    const struct walk w = walk_begin(args->lists, it.list, it.heads, work->part, work->parts);
+        it.d_alibi = job->d_alibi + number * args->work.tile_heads;
+    const struct walk w = walk_begin(args->work.lists, it.list, it.heads, work->part, work->parts);
 #if defined(__AVX512BF16__)
     unit_begin();
     if (!item_add_paired(&it, job, w, &k, &v))
@@ -307,7 +309,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 
 static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
-    const struct combine_item *combine = &job->args->schedule->combines[number];
+    const struct combine_item *combine = &job->args->work.schedule->combines[number];
     struct item it = item_of(job, combine->batch_head, combine->tile, thread);
     item_begin(&it);
     for (int32_t part = 0; part < combine->parts; part++)
@@ -319,14 +321,16 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
 static void slopes_gather(const struct job *job) {
     const struct kernel_args *args = job->args;
     const int64_t heads = args->problem->heads_q;
+    const int64_t packed = args->work.tile_heads;
+    const struct schedule *schedule = args->work.schedule;
     for (int64_t h = 0; h < heads; h++) {
         double sum = 0;
-        for (int64_t i = 0; i < args->schedule->n_items; i++) {
-            const int64_t first = args->schedule->items[i].batch_head * args->tile_heads % heads;
-            if (first == h / args->tile_heads * args->tile_heads)
-                sum += job->d_alibi[i * args->tile_heads + (h - first)];
+        for (int64_t i = 0; i < schedule->n_items; i++) {
+            const int64_t first = schedule->items[i].batch_head * packed % heads;
+            if (first == h / packed * packed)
+                sum += job->d_alibi[i * packed + (h - first)];
         }
-        args->d_alibi[h] = (float)sum;
+        gradient_of(args)->d_alibi[h] = (float)sum;
     }
 }
 
@@ -338,9 +342,9 @@ tess_status CPU_NAME(gradient_rows)(const struct kernel_args *args, tess_error *
 #if defined(__AVX512BF16__)
     paired_stores_make(&job.stores);
 #endif
-    cpu_for_each(args, args->schedule->n_items, item_run, &job);
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_Q)
-        cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
+        cpu_for_each(args, args->work.schedule->n_combines, combine_run, &job);
     if (args->problem->gradients & TESS_GRADIENT_ALIBI)
         slopes_gather(&job);
     return TESS_OK;

@@ -192,7 +192,7 @@ static float lse_of(float m, double l) {
 
 /* Where the lse of an item's row r goes, if it is wanted. */
 static float *item_lse(const struct item *it, int64_t r) {
-    const struct view *view = &it->args->lse;
+    const struct view *view = &attention_of(it->args)->lse;
     const struct cpu_lse lse = cpu_lse(view, it->b, it->h, it->first);
     return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
 }
@@ -203,12 +203,14 @@ static float item_factor(const struct item *it, int64_t r, float m, double l) {
 }
 
 static struct cpu_head item_rest(const struct item *it) {
-    return cpu_heads(&it->args->o_rest, it->args->problem->type, it->b, it->h, it->heads);
+    return cpu_heads(&attention_of(it->args)->o_rest, it->args->problem->type, it->b, it->h,
+                     it->heads);
 }
 
 /* Divides by the sums and writes the rows. */
 static void tile_finish(const struct item *it, const struct state *s, float *row) {
     const struct kernel_args *args = it->args;
+    const struct attention_operands *given = attention_of(args);
     const int64_t d = args->problem->d_v, lanes = cpu_lanes(it->rows);
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         int64_t width;
@@ -220,34 +222,35 @@ static void tile_finish(const struct item *it, const struct state *s, float *row
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
-    struct cpu_head o = cpu_heads(&args->o, args->o.type, it->b, it->h, it->heads);
+    struct cpu_head o = cpu_heads(&given->o, given->o.type, it->b, it->h, it->heads);
     cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
-    if (args->o_rest.data) {
+    if (given->o_rest.data) {
         struct cpu_head rest = item_rest(it);
         cpu_store_rest(&rest, &o, it->first, it->rows, d, s->ot, row);
     }
-    for (int64_t r = 0; args->lse.data && r < it->rows; r++)
+    for (int64_t r = 0; given->lse.data && r < it->rows; r++)
         *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
 }
 
 static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const int64_t head = work->batch_head * args->tile_heads;
+    const int64_t head = work->batch_head * args->work.tile_heads;
     struct item it = {.args = args,
                       .s = thread_scratch(job, thread),
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->tile_heads,
-                      .tile = args->list_of[head] * args->lists->tiles + work->tile,
-                      .first = args->lists->tile_row[work->tile]};
-    const int64_t queries = args->lists->tile_row[work->tile + 1] - it.first;
+                      .heads = args->work.tile_heads,
+                      .tile = args->work.list_of[head] * args->work.lists->tiles + work->tile,
+                      .first = args->work.lists->tile_row[work->tile]};
+    const int64_t queries = args->work.lists->tile_row[work->tile + 1] - it.first;
     it.rows = queries * it.heads;
-    struct cpu_head q = cpu_heads(&args->q, p->type, it.b, it.h, it.heads);
-    const struct cpu_head q_rope = cpu_heads(&args->q_rope, p->type, it.b, it.h, it.heads);
+    struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, it.b, it.h, it.heads);
+    const struct cpu_head q_rope =
+        cpu_heads(&attention_of(args)->q_rope, p->type, it.b, it.h, it.heads);
     q.rope = p->rope_dims ? &q_rope : NULL;
     q.rope_dims = p->rope_dims;
-    it.listed = listed_pays(p, args->lists, it.tile, queries, it.heads);
+    it.listed = listed_pays(p, args->work.lists, it.tile, queries, it.heads);
 #if defined(__AVX512BF16__)
     const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
     it.paired = pairs_load_lanes(it.s.pairs.qp, &q, it.first, it.rows, p->d_qk, p->scale < 0,
@@ -285,8 +288,9 @@ static void item_finish(struct item *it) {
 /* Rows of o and lse as they stand, from sums in f32 or double. */
 static void listed_finish(const struct item *it, const struct listed_tile *t) {
     const struct kernel_args *args = it->args;
+    const struct attention_operands *given = attention_of(args);
     const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_heads(&args->o, args->o.type, it->b, it->h, it->heads);
+    struct cpu_head o = cpu_heads(&given->o, given->o.type, it->b, it->h, it->heads);
     struct cpu_head rest = item_rest(it);
     for (int64_t r = 0; r < it->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
@@ -301,9 +305,9 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
             v_store(row + i, v_select(empty, (vf){0}, x * factor));
         }
         cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
-        if (args->o_rest.data)
+        if (given->o_rest.data)
             cpu_row_rest(cpu_row(&rest, it->first, r), cpu_row(&o, it->first, r), o.type, row, d);
-        if (args->lse.data)
+        if (given->lse.data)
             *item_lse(it, r) = lse_of(m, l);
     }
 }
@@ -336,7 +340,7 @@ static void listed_compute(const struct item *it, struct walk *w, const struct c
 static void item_compute(const struct job *job, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct work_item *work = &args->schedule->items[number];
+    const struct work_item *work = &args->work.schedule->items[number];
     struct item it = item_begin(job, work, thread);
     struct modify modify;
     if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
@@ -347,13 +351,14 @@ static void item_compute(const struct job *job, int64_t number, int32_t thread) 
     const struct cpu_head k = cpu_cache_k(args, it.b, h_kv, &k_rope);
     const struct cpu_head v = cpu_cache_v(args, it.b, h_kv);
     struct cpu_keys keys;
-    struct walk w = walk_begin(args->lists, it.tile, it.heads, work->part, work->parts);
+    struct walk w = walk_begin(args->work.lists, it.tile, it.heads, work->part, work->parts);
     w.paged = k.table ? &k : NULL;
     if (it.listed) {
         listed_compute(&it, &w, &k, &v, work->parts);
         return;
     }
-    const struct cpu_head o = cpu_heads(&args->o, args->o.type, it.b, it.h, it.heads);
+    const struct view *to = &attention_of(args)->o;
+    const struct cpu_head o = cpu_heads(to, to->type, it.b, it.h, it.heads);
     struct cpu_prefetch queue;
     it.queue = &queue;
     cpu_prefetch_fill(&queue, args, number, &o, it.first, it.rows);
@@ -383,7 +388,8 @@ static void store_run(const void *context, int64_t number, int32_t thread) {
     const int64_t groups = job->store.groups;
     const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
     const int64_t head = number / pieces, first = number % pieces * STORE_GROUPS;
-    struct cpu_head v = cpu_head(&job->args->v, p->type, head / p->heads_kv, head % p->heads_kv);
+    struct cpu_head v =
+        cpu_head(&attention_of(job->args)->v, p->type, head / p->heads_kv, head % p->heads_kv);
     struct pairs_store store = pairs_store_of(&job->store, head);
     (void)thread;
     pairs_store_fill(&store, &v, first,
@@ -406,15 +412,15 @@ static void combine_run(const void *context, int64_t number, int32_t thread) {
     const struct job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
-    const struct combine_item *combine = &args->schedule->combines[number];
-    const int64_t head = combine->batch_head * args->tile_heads;
+    const struct combine_item *combine = &args->work.schedule->combines[number];
+    const int64_t head = combine->batch_head * args->work.tile_heads;
     struct scratch s = thread_scratch(job, thread);
     struct item it = {.args = args,
                       .b = head / p->heads_q,
                       .h = head % p->heads_q,
-                      .heads = args->tile_heads,
-                      .first = args->lists->tile_row[combine->tile]};
-    it.rows = (args->lists->tile_row[combine->tile + 1] - it.first) * it.heads;
+                      .heads = args->work.tile_heads,
+                      .first = args->work.lists->tile_row[combine->tile]};
+    it.rows = (args->work.lists->tile_row[combine->tile + 1] - it.first) * it.heads;
     const struct state sum = slot_state(job, combine->first_slot);
     for (int32_t part = 1; part < combine->parts; part++) {
         const struct state state = slot_state(job, combine->first_slot + part);
@@ -435,7 +441,7 @@ tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *erro
                      ((job.store.groups + STORE_GROUPS - 1) / STORE_GROUPS),
                  store_run, &job);
 #endif
-    cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    cpu_for_each(args, args->schedule->n_combines, combine_run, &job);
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &job);
+    cpu_for_each(args, args->work.schedule->n_combines, combine_run, &job);
     return TESS_OK;
 }

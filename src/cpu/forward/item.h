@@ -44,7 +44,7 @@ struct job {
 
 /* Rows of a tile, of all its heads. */
 static size_t tile_lanes(const struct kernel_args *args) {
-    return (size_t)cpu_lanes(args->tile_heads * args->lists->tile_rows);
+    return (size_t)cpu_lanes(args->work.tile_heads * args->work.lists->tile_rows);
 }
 
 static void state_take(struct carve *c, const struct kernel_args *args, struct state *s) {
@@ -87,7 +87,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
     c->overflow |= slot.overflow | one.overflow;
     job->slot_size = slot.used;
     job->scratch_size = one.used;
-    job->slots = carve_take(c, (size_t)args->schedule->n_slots, slot.used);
+    job->slots = carve_take(c, (size_t)args->work.schedule->n_slots, slot.used);
     job->scratch = carve_take(c, (size_t)args->problem->threads, one.used);
 #if defined(__AVX512BF16__)
     pairs_store_take(c, args, args->problem->heads_kv, args->problem->n_kv, args->problem->d_v,

@@ -25,17 +25,18 @@ static inline void cpu_prefetch_fill(struct cpu_prefetch *queue, const struct ke
                                      int64_t number, const struct cpu_head *o, int64_t first,
                                      int64_t rows) {
     const struct problem *p = args->problem;
+    const struct lists *lists = args->work.lists;
+    const int64_t heads = args->work.tile_heads;
     const int64_t next = number + p->threads;
     queue->n = cpu_rows_of(queue->row, o, first, rows);
-    if (next < args->schedule->n_items) {
-        const struct work_item *work = &args->schedule->items[next];
-        const int64_t head = work->batch_head * args->tile_heads;
-        const int64_t *row = &args->lists->tile_row[work->tile];
+    if (next < args->work.schedule->n_items) {
+        const struct work_item *work = &args->work.schedule->items[next];
+        const int64_t head = work->batch_head * heads;
+        const int64_t *row = &lists->tile_row[work->tile];
         const struct cpu_head q =
-            cpu_heads(&args->q, p->type, head / p->heads_q, head % p->heads_q, args->tile_heads);
-        queue->n +=
-            cpu_rows_of(queue->row + queue->n, &q, row[0], (row[1] - row[0]) * args->tile_heads);
-        cpu_prefetch_list(args->lists, args->list_of[head] * args->lists->tiles + work->tile);
+            cpu_heads(&attention_of(args)->q, p->type, head / p->heads_q, head % p->heads_q, heads);
+        queue->n += cpu_rows_of(queue->row + queue->n, &q, row[0], (row[1] - row[0]) * heads);
+        cpu_prefetch_list(lists, args->work.list_of[head] * lists->tiles + work->tile);
     }
     cpu_rows_end(queue->row, (int32_t)queue->n);
 }

@@ -38,8 +38,9 @@ struct cpu_block_row_keys {
 
 static inline struct cpu_block_row cpu_block_row(const struct kernel_args *args,
                                                  const struct work_item *item) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t heads = args->problem->heads_q, bh = item->batch_head, list = args->list_of[bh];
+    const struct bcsr *m = args->work.bcsr;
+    const int64_t heads = args->problem->heads_q, bh = item->batch_head,
+                  list = args->work.list_of[bh];
     const int64_t r0 = bcsr_row_begin(m, list, item->tile), r1 = bcsr_row_end(m, list, item->tile);
     struct cpu_block_row s = {.m = m,
                               .b = bh / heads,
@@ -49,7 +50,7 @@ static inline struct cpu_block_row cpu_block_row(const struct kernel_args *args,
                               .first = item->tile * m->block_q,
                               .width = (r1 - r0) * m->block_kv};
     s.rows = bcsr_row_height(m, s.number);
-    s.scores = args->scores + args->scores_offset[bh] +
+    s.scores = stage_of(args)->scores + args->work.scores_offset[bh] +
                (r0 - bcsr_row_begin(m, list, 0)) * m->block_q * m->block_kv;
     return s;
 }

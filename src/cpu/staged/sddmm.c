@@ -5,7 +5,7 @@
 #include "staged/block_row.h"
 
 size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->bcsr, args->problem->d_qk, 1);
+    return cpu_stage_workspace(args, args->work.bcsr, args->problem->d_qk, 1);
 }
 
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the scores. */
@@ -63,10 +63,10 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = stage->args;
     const struct problem *p = args->problem;
     struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
-    struct cpu_block_row block_row = cpu_block_row(args, &args->schedule->items[number]);
-    struct cpu_head q = cpu_head(&args->q, p->type, block_row.b, block_row.h);
-    struct cpu_head k =
-        cpu_head(&args->k, p->type, block_row.b, block_row.h / (p->heads_q / p->heads_kv));
+    struct cpu_block_row block_row = cpu_block_row(args, &args->work.schedule->items[number]);
+    struct cpu_head q = cpu_head(&stage_of(args)->q, p->type, block_row.b, block_row.h);
+    struct cpu_head k = cpu_head(&stage_of(args)->k, p->type, block_row.b,
+                                 block_row.h / (p->heads_q / p->heads_kv));
     for (int64_t row = 0; row < block_row.rows; row += CPU_TILE_ROWS) {
         struct cpu_chunk chunk = cpu_chunk(&block_row, row);
         chunk_run(args, &chunk, &q, &k, &s);
@@ -76,7 +76,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(sddmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->bcsr, args->problem->d_qk, 1);
-    cpu_for_each(args, args->schedule->n_items, item_run, &stage);
+    struct cpu_stage stage = cpu_stage(&c, args, args->work.bcsr, args->problem->d_qk, 1);
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -112,8 +112,8 @@ static void block_row_drop(const struct kernel_args *args, const struct cpu_bloc
 static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = context;
     (void)thread;
-    struct cpu_block_row s = cpu_block_row(args, &args->schedule->items[number]);
-    struct cpu_lse lse = cpu_lse(&args->lse, s.b, s.h, s.first);
+    struct cpu_block_row s = cpu_block_row(args, &args->work.schedule->items[number]);
+    struct cpu_lse lse = cpu_lse(&stage_of(args)->lse, s.b, s.h, s.first);
     for (int64_t r = 0; r < s.rows; r++) {
         float *x = s.scores + r * s.width;
         float m = row_max(x, s.width);
@@ -128,6 +128,6 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 
 tess_status CPU_NAME(softmax)(const struct kernel_args *args, tess_error *error) {
     (void)error;
-    cpu_for_each(args, args->schedule->n_items, item_run, args);
+    cpu_for_each(args, args->work.schedule->n_items, item_run, args);
     return TESS_OK;
 }

@@ -41,8 +41,8 @@ static struct job job_take(struct carve *c, const struct kernel_args *args) {
     const struct problem *p = args->problem;
     struct job job = {.args = args};
     if (p->gradients & TESS_GRADIENT_ALIBI)
-        job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q), (size_t)args->bcsr->rows,
-                                      sizeof *job.slopes);
+        job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q),
+                                      (size_t)args->work.bcsr->rows, sizeof *job.slopes);
     return job;
 }
 
@@ -130,10 +130,11 @@ static double row_run(const struct row *r, float *x, float *g, int64_t n, const 
  * is masked. */
 static int row_begin(struct row *row, const struct kernel_args *args, int64_t query) {
     const struct problem *p = args->problem;
+    const struct query_stats *stats = &stage_of(args)->stats;
     const double kept = 65536.0 / (65536 - p->modifiers.dropped);
-    *row = (struct row){.base = args->stats.base[query],
-                        .left = (float)((double)args->stats.left[query] * kept),
-                        .delta = args->stats.delta[query],
+    *row = (struct row){.base = stats->base[query],
+                        .left = (float)((double)stats->left[query] * kept),
+                        .delta = stats->delta[query],
                         .in = p->modifiers.softcap != 0 ? (float)(1 / p->modifiers.softcap) : 0,
                         .out = (float)p->modifiers.softcap,
                         .scale = (float)p->scale};
@@ -222,10 +223,11 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct modifiers *m = &args->problem->modifiers;
     const int modified = m->softcap != 0 || m->alibi || m->dropped;
-    const struct cpu_block_row s = cpu_block_row(args, &args->schedule->items[number]);
+    const struct cpu_block_row s = cpu_block_row(args, &args->work.schedule->items[number]);
     const int64_t bh = s.b * args->problem->heads_q + s.h;
     const int64_t query = bh * args->problem->n_q + s.first;
-    float *gradients = args->gradients ? args->gradients + (s.scores - args->scores) : NULL;
+    const struct stage_operands *given = stage_of(args);
+    float *gradients = given->gradients ? given->gradients + (s.scores - given->scores) : NULL;
     struct row row;
     (void)thread;
     for (int64_t r = 0; r < s.rows; r++) {
@@ -249,21 +251,21 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 static void slope_run(const void *context, int64_t h, int32_t thread) {
     const struct job *job = context;
     const struct problem *p = job->args->problem;
-    const int64_t rows = job->args->bcsr->rows;
+    const int64_t rows = job->args->work.bcsr->rows;
     double sum = 0;
     (void)thread;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t i = 0; i < rows; i++)
             sum += job->slopes[(b * p->heads_q + h) * rows + i];
-    job->args->d_alibi[h] = (float)sum;
+    stage_of(job->args)->d_alibi[h] = (float)sum;
 }
 
 tess_status CPU_NAME(softmax_backward)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
     struct job job = job_take(&c, args);
-    cpu_for_each(args, args->schedule->n_items, item_run, &job);
-    if (job.slopes && args->d_alibi)
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &job);
+    if (job.slopes && stage_of(args)->d_alibi)
         cpu_for_each(args, args->problem->heads_q, slope_run, &job);
     return TESS_OK;
 }

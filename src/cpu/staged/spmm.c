@@ -7,7 +7,7 @@ static int64_t side_of(const struct kernel_args *args) {
 }
 
 size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->bcsr, args->problem->d_v, side_of(args));
+    return cpu_stage_workspace(args, args->work.bcsr, args->problem->d_v, side_of(args));
 }
 
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row. */
@@ -40,8 +40,8 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         cpu_outputs_step(&out);
     }
     cpu_outputs_end(&out, o, c->of->first + c->row);
-    if (args->problem->operation == TESS_ATTENTION && args->o_rest.data) {
-        const struct cpu_head rest = cpu_head(&args->o_rest, o->type, c->of->b, c->of->h);
+    if (stage_of(args)->o_rest.data) {
+        const struct cpu_head rest = cpu_head(&stage_of(args)->o_rest, o->type, c->of->b, c->of->h);
         cpu_store_rest(&rest, o, c->of->first + c->row, c->rows, d, out.total, s->row);
     }
 }
@@ -51,10 +51,11 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct kernel_args *args = stage->args;
     const struct problem *p = args->problem;
     struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
-    struct cpu_block_row block_row = cpu_block_row(args, &args->schedule->items[number]);
+    struct cpu_block_row block_row = cpu_block_row(args, &args->work.schedule->items[number]);
+    const struct stage_operands *given = stage_of(args);
     struct cpu_head v =
-        cpu_head(&args->v, p->type, block_row.b, block_row.h / (p->heads_q / p->heads_kv));
-    struct cpu_head o = cpu_head(&args->o, args->o.type, block_row.b, block_row.h);
+        cpu_head(&given->v, p->type, block_row.b, block_row.h / (p->heads_q / p->heads_kv));
+    struct cpu_head o = cpu_head(&given->o, given->o.type, block_row.b, block_row.h);
     for (int64_t row = 0; row < block_row.rows; row += CPU_TILE_ROWS) {
         struct cpu_chunk chunk = cpu_chunk(&block_row, row);
         chunk_run(args, &chunk, &v, &o, &s);
@@ -64,7 +65,8 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 tess_status CPU_NAME(spmm)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct cpu_stage stage = cpu_stage(&c, args, args->bcsr, args->problem->d_v, side_of(args));
-    cpu_for_each(args, args->schedule->n_items, item_run, &stage);
+    struct cpu_stage stage =
+        cpu_stage(&c, args, args->work.bcsr, args->problem->d_v, side_of(args));
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

@@ -11,14 +11,14 @@ static int64_t side_of(const struct kernel_args *args) {
 }
 
 size_t CPU_NAME(spmm_transposed_workspace)(const struct kernel_args *args) {
-    return cpu_stage_workspace(args, args->transposed, args->problem->d_v, side_of(args));
+    return cpu_stage_workspace(args, args->work.transposed, args->problem->d_v, side_of(args));
 }
 
 /* A block column of one query head, as a block row of the transposed lists. */
 static struct cpu_block_row block_row_of(const struct kernel_args *args, int64_t bh,
                                          int64_t column) {
-    const struct bcsr *m = args->transposed;
-    const int64_t list = args->list_of[bh];
+    const struct bcsr *m = args->work.transposed;
+    const int64_t list = args->work.list_of[bh];
     return (struct cpu_block_row){
         .m = m,
         .b = bh / args->problem->heads_q,
@@ -28,7 +28,7 @@ static struct cpu_block_row block_row_of(const struct kernel_args *args, int64_t
         .first = column * m->block_q,
         .rows = bcsr_row_height(m, column),
         .width = (bcsr_row_end(m, list, column) - bcsr_row_begin(m, list, column)) * m->block_kv,
-        .scores = args->scores + args->scores_offset[bh],
+        .scores = stage_of(args)->scores + args->work.scores_offset[bh],
     };
 }
 
@@ -36,12 +36,12 @@ static struct cpu_block_row block_row_of(const struct kernel_args *args, int64_t
  * rows are apart (tessera.h, section 4). */
 static const float *tile_place(const struct kernel_args *args, const struct cpu_block_row *s,
                                int64_t entry, int64_t *stride) {
-    const struct bcsr *m = args->bcsr;
-    const int64_t row = args->transposed->col_idx[entry];
+    const struct bcsr *m = args->work.bcsr;
+    const int64_t row = args->work.transposed->col_idx[entry];
     const int64_t r0 = bcsr_row_begin(m, s->list, row), r1 = bcsr_row_end(m, s->list, row);
     const int64_t before = (r0 - bcsr_row_begin(m, s->list, 0)) * m->block_q;
     *stride = (r1 - r0) * m->block_kv;
-    return s->scores + (before + args->entries[entry] - r0) * m->block_kv;
+    return s->scores + (before + args->work.entries[entry] - r0) * m->block_kv;
 }
 
 /* from[j] = the weights of the superblock's query j, of the chunk's keys. */
@@ -100,18 +100,19 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
     const struct cpu_stage *stage = context;
     const struct kernel_args *args = stage->args;
     const struct problem *p = args->problem;
-    const struct work_item *item = &args->schedule->items[number];
+    const struct stage_operands *given = stage_of(args);
+    const struct work_item *item = &args->work.schedule->items[number];
     const int64_t b = item->batch_head / p->heads_kv, h_kv = item->batch_head % p->heads_kv;
     const int64_t group = p->heads_q / p->heads_kv, rows = bcsr_row_height(stage->m, item->tile);
     struct cpu_stage_scratch s = cpu_stage_thread(stage, thread);
-    struct cpu_head o = cpu_head(&args->o, args->o.type, b, h_kv);
+    struct cpu_head o = cpu_head(&given->o, given->o.type, b, h_kv);
     for (int64_t row = 0; row < rows; row += CPU_TILE_ROWS) {
         const int64_t some = rows - row < CPU_TILE_ROWS ? rows - row : CPU_TILE_ROWS;
         struct cpu_outputs out = cpu_outputs_begin(&s, some, p->d_v);
         for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++) {
             const struct cpu_block_row block_row =
                 block_row_of(args, b * p->heads_q + h, item->tile);
-            const struct cpu_head v = cpu_head(&args->v, p->type, b, h);
+            const struct cpu_head v = cpu_head(&given->v, p->type, b, h);
             struct cpu_chunk chunk = cpu_chunk(&block_row, row);
             chunk_add(args, &chunk, &v, &s, &out);
         }
@@ -123,7 +124,7 @@ tess_status CPU_NAME(spmm_transposed)(const struct kernel_args *args, tess_error
     (void)error;
     struct carve c = {.base = args->workspace};
     struct cpu_stage stage =
-        cpu_stage(&c, args, args->transposed, args->problem->d_v, side_of(args));
-    cpu_for_each(args, args->schedule->n_items, item_run, &stage);
+        cpu_stage(&c, args, args->work.transposed, args->problem->d_v, side_of(args));
+    cpu_for_each(args, args->work.schedule->n_items, item_run, &stage);
     return TESS_OK;
 }

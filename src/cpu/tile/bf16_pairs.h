@@ -61,7 +61,7 @@ struct pairs_batch {
  * pages. */
 static inline int pairs_store_pays(const struct kernel_args *args, int64_t heads, int64_t rows) {
     const struct problem *p = args->problem;
-    const struct lists *lists = args->lists;
+    const struct lists *lists = args->work.lists;
     double keys = 0;
     if (lists->filled || caches_paged(&p->caches))
         return 0;

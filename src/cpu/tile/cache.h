@@ -11,12 +11,13 @@
 static inline struct cpu_head cpu_cache(const struct kernel_args *args, const struct view *rows,
                                         const struct view *scale, tess_type type, int64_t group,
                                         int64_t b, int64_t h) {
-    const int paged = args->page_table != NULL;
+    const struct attention_operands *given = attention_of(args);
+    const int paged = given->page_table != NULL;
     struct cpu_head head = cpu_head(rows, type, paged ? 0 : b, h);
     head.group = group;
     if (paged) {
-        head.table = args->page_table + b * args->table_stride;
-        head.pages = (int32_t)args->pages;
+        head.table = given->page_table + b * given->table_stride;
+        head.pages = (int32_t)given->pages;
         head.shift = args->problem->caches.page_shift;
         head.page = rows->stride[0] * (int64_t)tess_type_size(type);
     }
@@ -34,17 +35,19 @@ static inline struct cpu_head cpu_cache_k(const struct kernel_args *args, int64_
                                           struct cpu_head *rope) {
     static const struct view no_scale = {0};
     const struct caches *c = &args->problem->caches;
-    struct cpu_head k = cpu_cache(args, &args->k, &args->k_scale, c->k_type, c->k_group, b, h);
+    const struct attention_operands *given = attention_of(args);
+    struct cpu_head k = cpu_cache(args, &given->k, &given->k_scale, c->k_type, c->k_group, b, h);
     if (!args->problem->rope_dims)
         return k;
-    *rope = cpu_cache(args, &args->k_rope, &no_scale, c->k_rope_type, 0, b, h);
+    *rope = cpu_cache(args, &given->k_rope, &no_scale, c->k_rope_type, 0, b, h);
     k.rope = rope;
     k.rope_dims = args->problem->rope_dims;
     return k;
 }
 static inline struct cpu_head cpu_cache_v(const struct kernel_args *args, int64_t b, int64_t h) {
     const struct caches *c = &args->problem->caches;
-    return cpu_cache(args, &args->v, &args->v_scale, c->v_type, c->v_group, b, h);
+    const struct attention_operands *given = attention_of(args);
+    return cpu_cache(args, &given->v, &given->v_scale, c->v_type, c->v_group, b, h);
 }
 
 /* Whether rows of keys and values are read where they are: tiles that compute listed pairs alone find

@@ -44,26 +44,27 @@ static inline int modify_begin(struct modify *m, const struct kernel_args *args,
                                int64_t b, int64_t h, int64_t heads, int64_t first, int64_t rows,
                                double unit) {
     const struct modifiers *of = &args->problem->modifiers;
+    const struct modifier_operands *given = modifier_of(args);
     m->capped = of->softcap != 0 && what & MODIFY_SCORES;
     m->biased = of->alibi && what & MODIFY_SCORES;
     m->drops = of->dropped && what & MODIFY_WEIGHTS;
     m->of = of;
     m->first_position = of->first_position;
-    if (args->lengths)
-        m->first_position += args->lengths[b] - args->problem->n_kv;
+    if (args->work.lengths)
+        m->first_position += args->work.lengths[b] - args->problem->n_kv;
     if (!(m->capped || m->biased || m->drops))
         return 0;
     m->in = m->capped ? (float)(1 / (of->softcap * unit)) : 0;
     m->out = (float)(of->softcap * unit);
-    m->position = of->key_positions ? args->key_positions : NULL;
+    m->position = of->key_positions ? given->key_positions : NULL;
     m->first = first, m->rows = rows, m->heads = heads;
     m->head = of->first_head + b * of->heads + h;
     for (int64_t r = 0; r < CPU_TILE_ROWS; r++) {
-        m->slope[r] = m->biased ? (float)((double)args->alibi[h + r % heads] * unit) : 0;
+        m->slope[r] = m->biased ? (float)((double)given->alibi[h + r % heads] * unit) : 0;
         m->back[r] = (float)(r / heads);
     }
     if (m->drops)
-        m->seed[0] = (uint32_t)*args->seed, m->seed[1] = (uint32_t)(*args->seed >> 32);
+        m->seed[0] = (uint32_t)*given->seed, m->seed[1] = (uint32_t)(*given->seed >> 32);
     return 1;
 }
 
@@ -233,7 +234,7 @@ static inline uint32_t draw_row(const struct modify *m, int64_t r, vu position) 
 static inline float modify_factor(const struct kernel_args *args, int64_t h, double m, double l) {
     const struct modifiers *of = &args->problem->modifiers;
     if (of->sink && l > 0)
-        l += exp2((double)args->sink[h] * LOG2_E - m);
+        l += exp2((double)modifier_of(args)->sink[h] * LOG2_E - m);
     return (float)(65536.0 / (65536 - of->dropped) / l);
 }
 

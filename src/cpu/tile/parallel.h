@@ -32,7 +32,7 @@ static inline void cpu_share(int32_t limit, double seconds, int64_t n, cpu_work 
 /* The same for a run of a plan. */
 static inline void cpu_for_each(const struct kernel_args *args, int64_t n, cpu_work *work,
                                 const void *context) {
-    cpu_share(args->problem->threads, args->seconds, n, work, context);
+    cpu_share(args->problem->threads, args->work.seconds, n, work, context);
 }
 
 #endif

@@ -23,16 +23,16 @@ static struct slot_shape slot_shape(const struct kernel_args *args) {
 
 static int64_t slot_floats(const struct kernel_args *args) {
     const struct slot_shape s = slot_shape(args);
-    return (int64_t)args->lists->tile_rows * (s.dims[0] + s.dims[1]);
+    return (int64_t)args->work.lists->tile_rows * (s.dims[0] + s.dims[1]);
 }
 
 /* Warps of a thread block with modifiers: each has 16 rows. */
 static int32_t slope_warps(const struct kernel_args *args) {
-    return (args->lists->tile_rows + 15) / 16;
+    return (args->work.lists->tile_rows + 15) / 16;
 }
 
 static float *slots_take(struct carve *carve, const struct kernel_args *args) {
-    return carve_take_panel(carve, (size_t)args->schedule->n_slots, (size_t)slot_floats(args),
+    return carve_take_panel(carve, (size_t)args->work.schedule->n_slots, (size_t)slot_floats(args),
                             sizeof(float));
 }
 
@@ -40,7 +40,7 @@ static float *slots_take(struct carve *carve, const struct kernel_args *args) {
 static double *slopes_take(struct carve *carve, const struct kernel_args *args) {
     if (over_keys(args) || !(args->problem->gradients & TESS_GRADIENT_ALIBI))
         return NULL;
-    return carve_take_panel(carve, (size_t)args->schedule->n_items, (size_t)slope_warps(args),
+    return carve_take_panel(carve, (size_t)args->work.schedule->n_items, (size_t)slope_warps(args),
                             sizeof(double));
 }
 
@@ -61,39 +61,43 @@ static double query_scale(const struct problem *p) {
 
 struct gradient_params gradient_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
-    const struct granules *g = &args->prepared->granules;
+    const struct granules *g = &args->work.prepared->granules;
     const struct slot_shape slot = slot_shape(args);
     const struct view none = {0};
     const bool keys = over_keys(args);
     const double q_scale = query_scale(p);
-    const struct view *out[2] = {keys ? &args->d_k : &args->d_q, keys ? &args->d_v : &none};
+    const struct gradient_operands *given = gradient_of(args);
+    const struct attention_operands *forward = &given->forward;
+    const struct view *out[2] = {keys ? &given->d_k : &given->d_q, keys ? &given->d_v : &none};
     struct carve carve = {.base = args->workspace};
     struct gradient_params params = {
         .image = attention_image_of(args),
-        .x = {rows_view_of(keys ? &args->k : &args->q), rows_view_of(keys ? &args->v : &args->d_o)},
-        .y = {rows_view_of(keys ? &args->q : &args->k), rows_view_of(keys ? &args->d_o : &args->v)},
+        .x = {rows_view_of(keys ? &forward->k : &forward->q),
+              rows_view_of(keys ? &forward->v : &given->d_o)},
+        .y = {rows_view_of(keys ? &forward->q : &forward->k),
+              rows_view_of(keys ? &given->d_o : &forward->v)},
         .factor = {(float)(keys ? p->scale / q_scale : p->scale), 1},
         .x_scale = keys ? 1 : (float)q_scale,
         .y_scale = keys ? (float)q_scale : 1,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
-        .stats = args->stats,
+        .stats = given->stats,
         .slots = slots_take(&carve, args),
         .slot_floats = slot_floats(args),
         .n_combines = g->n_combines,
         .d = {(int32_t)p->d_qk, (int32_t)p->d_v},
         .granule_bits = __builtin_ctz((unsigned)g->size),
-        .tile_rows = args->lists->tile_rows,
-        .words = args->lists->words,
+        .tile_rows = args->work.lists->tile_rows,
+        .words = args->work.lists->words,
         .workers = g->workers,
         .heads_q = (int32_t)p->heads_q,
         .n_q = (int32_t)p->n_q,
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
-        .copied = attention_rows_copied(args),
+        .copied = attention_rows_copied(args, &given->d_o),
         .modify = modify_params_of(args, LOG2_E),
         .n_kv = (int32_t)p->n_kv,
         .slope_warps = slope_warps(args),
         .slopes = slopes_take(&carve, args),
-        .d_alibi = args->d_alibi,
+        .d_alibi = given->d_alibi,
     };
     if (params.modify.cap != 0)
         params.cap_scale = params.score_scale / params.modify.cap; /* rounded as the forward does */
@@ -128,19 +132,21 @@ size_t delta_workspace(const struct kernel_args *args) {
 
 struct delta_params delta_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
-    const tess_type o_type = args->o.data ? args->o.type : p->type;
+    const struct gradient_operands *given = gradient_of(args);
+    const struct attention_operands *forward = &given->forward;
+    const tess_type o_type = forward->o.data ? forward->o.type : p->type;
     struct carve carve = {.base = args->workspace};
     return (struct delta_params){
-        .d_o = rows_view_of(&args->d_o),
-        .o = rows_view_of(&args->o),
-        .o_rest = rows_view_of(&args->o_rest),
-        .lse = rows_view_of(&args->lse),
-        .d_lse = rows_view_of(&args->d_lse),
-        .delta = rows_view_of(&args->delta),
-        .stats = args->stats,
-        .sink = args->sink,
-        .sums = args->stats.delta ? delta_sums(&carve, args) : NULL,
-        .d_sink = args->d_sink,
+        .d_o = rows_view_of(&given->d_o),
+        .o = rows_view_of(&forward->o),
+        .o_rest = rows_view_of(&forward->o_rest),
+        .lse = rows_view_of(&forward->lse),
+        .d_lse = rows_view_of(&given->d_lse),
+        .delta = rows_view_of(&given->delta),
+        .stats = given->stats,
+        .sink = forward->modifiers.sink,
+        .sums = given->stats.delta ? delta_sums(&carve, args) : NULL,
+        .d_sink = given->d_sink,
         .heads = p->batch * p->heads_q,
         .heads_q = p->heads_q,
         .n_q = p->n_q,

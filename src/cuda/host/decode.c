@@ -82,9 +82,14 @@ const char *decode_blocks_refuses(const struct problem *problem, const tess_targ
 
 int decode_detail(const struct kernel_args *args, char *room, size_t size) {
     const struct forward_kernel *own = args->kernel->own;
-    return args->problem->caches.v_in_k
-               ? snprintf(room, size, "V in K: a row is fetched %s", own->v_in_k ? "once" : "twice")
-               : 0;
+    const int v_in_k = args->problem->caches.v_in_k;
+    const char *fetched =
+        own->v_in_k ? "V in K: a row is fetched once" : "V in K: a row is fetched twice";
+    if (own->family->maps == MAPS_OR_DECODE)
+        return snprintf(room, size, "%s%sby TMA, or cuda_decode_%s_d%d_r64 where strides need it",
+                        v_in_k ? fetched : "", v_in_k ? "; " : "copied ", tess_type_name(own->type),
+                        (int)own->d_qk);
+    return v_in_k ? snprintf(room, size, "%s", fetched) : 0;
 }
 
 /* ---- runs ---- */
@@ -120,15 +125,16 @@ static int64_t scales_of(tess_scaling scaling, int64_t d, int64_t group) {
 }
 
 struct decode_params decode_params_of(const struct kernel_args *args) {
-    const struct lists *lists = args->lists;
+    const struct lists *lists = args->work.lists;
     const struct problem *p = args->problem;
     const struct caches *c = &p->caches;
-    const int paged = args->page_table != NULL;
+    const struct attention_operands *given = attention_of(args);
+    const int paged = given->page_table != NULL;
     const int64_t d_first = problem_d_k(p);
     struct decode_params to = {
         .of = attention_params_shared(args),
-        .image = *args->filled,
-        .lengths = args->lengths,
+        .image = *args->work.filled,
+        .lengths = args->work.lengths,
         .keys = lists->keys,
         .full_ptr = lists->full_ptr,
         .full_end = lists->full_end,
@@ -137,26 +143,26 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .full = lists->full,
         .masked = lists->masked,
         .tiles = lists->tiles,
-        .table = args->page_table,
-        .columns = args->table_stride,
-        .pages = (int32_t)args->pages,
+        .table = given->page_table,
+        .columns = given->table_stride,
+        .pages = (int32_t)given->pages,
         .shift = c->page_shift,
         .rows = (int32_t)(paged ? INT64_C(1) << c->page_shift : p->n_kv),
-        .block_kv = (int32_t)args->filled->block_kv,
-        .k = stored_of(&args->k, &args->k_scale, paged, c->k_type, d_first,
+        .block_kv = (int32_t)args->work.filled->block_kv,
+        .k = stored_of(&given->k, &given->k_scale, paged, c->k_type, d_first,
                        scales_of(c->k_scale, d_first, c->k_group)),
-        .v = stored_of(&args->v, &args->v_scale, paged, c->v_type, p->d_v,
+        .v = stored_of(&given->v, &given->v_scale, paged, c->v_type, p->d_v,
                        scales_of(c->v_scale, p->d_v, c->v_group)),
         .v_late = c->v_scale == TESS_SCALE_TENSOR || c->v_scale == TESS_SCALE_HEAD,
-        .q_rest = rows_view_of(&args->q_rope),
+        .q_rest = rows_view_of(&given->q_rope),
         .d_first = (int32_t)d_first,
         .o_f32 = p->o_type == TESS_F32,
         .v_in_k = c->v_in_k,
         .stored = type_is_8bit(c->k_type) || type_is_8bit(c->v_type),
         .multiprocessors = args->target->multiprocessors,
-        .packs = (int32_t)(args->filled->units / lists->tiles),
+        .packs = (int32_t)(args->work.filled->units / lists->tiles),
     };
-    to.k.rest = layout_of(&args->k_rope, paged, c->k_rope_type, p->rope_dims);
+    to.k.rest = layout_of(&given->k_rope, paged, c->k_rope_type, p->rope_dims);
     to.of.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
     return to;
 }

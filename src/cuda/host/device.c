@@ -142,8 +142,8 @@ static tess_status part_copy(const struct device_part *part, tess_stream stream,
 }
 
 static tess_status staged_derive(const struct kernel_args *args, void *image, tess_error *error) {
-    const struct staged_params p = staged_params_of(args, image);
-    const size_t tiles = (size_t)args->bcsr->n_tiles;
+    const struct staged_params p = staged_params_planned(args, image);
+    const size_t tiles = (size_t)args->work.bcsr->n_tiles;
     cudaError_t code =
         p.image.partial
             ? cudaMemsetAsync(p.image.partial, 0, tiles * sizeof *p.image.partial, args->stream)
@@ -157,16 +157,16 @@ static tess_status staged_derive(const struct kernel_args *args, void *image, te
 }
 
 /* All that is copied is memory of the plan, header included: the device may read it after the call. */
-static tess_status cuda_image_upload(const struct kernel_args *args, void *image,
-                                     tess_error *error) {
-    const struct device_part header = {image, args->header, 1, sizeof(struct image_header)};
+static tess_status cuda_image_upload(const struct kernel_args *args, const void *header,
+                                     void *image, tess_error *error) {
+    const struct device_part first = {image, header, 1, sizeof(struct image_header)};
     struct device_part parts[IMAGE_ARRAYS];
     const size_t count = cuda_image_parts(parts, args, image);
     tess_status status = device_is_current(args->target, "tess_plan_upload", error);
     for (size_t i = 0; i < count && !status; i++)
         status = part_copy(&parts[i], args->stream, error);
     if (!status)
-        status = part_copy(&header, args->stream, error);
+        status = part_copy(&first, args->stream, error);
     return status || args->problem->pipeline == TESS_FUSED ? status
                                                            : staged_derive(args, image, error);
 }
@@ -185,14 +185,14 @@ const char *cuda_unusable(void) {
 const struct backend *cuda_kernels(void) {
     static const struct backend backend = {
         CUDA_PLANNING,
-        .device_count = cuda_device_count,
-        .device_describe = cuda_device_describe,
-        .target_query = cuda_target_query,
-        .image_upload = cuda_image_upload,
+        .device = {.count = cuda_device_count,
+                   .describe = cuda_device_describe,
+                   .target = cuda_target_query,
+                   .allocate = cuda_allocate,
+                   .release = cuda_release,
+                   .synchronize = cuda_synchronize},
+        .image = {CUDA_IMAGE, .upload = cuda_image_upload},
         .merge = cuda_merge_run,
-        .allocate = cuda_allocate,
-        .release = cuda_release,
-        .synchronize = cuda_synchronize,
     };
     return &backend;
 }

@@ -6,14 +6,14 @@
 #include <string.h>
 
 static const struct granules *granules_of(const struct kernel_args *args) {
-    return &args->prepared->granules;
+    return &args->work.prepared->granules;
 }
 
 /* ---- the image ---- */
 
 /* Words of row masks in the image: none where the kernel reads mask groups. */
 static int64_t row_masks(const struct kernel_args *args) {
-    return granules_of(args)->records ? 0 : args->lists->n_words;
+    return granules_of(args)->records ? 0 : args->work.lists->n_words;
 }
 
 static struct attention_image image_take(struct carve *c, const struct kernel_args *args) {
@@ -52,7 +52,7 @@ size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struc
     const struct device_part all[] = {
         {to.keys, g->keys, g->n, sizeof *to.keys},
         {to.masks, g->masks, g->n_masks, sizeof *to.masks},
-        {to.words, args->lists->words_of_rows, row_masks(args), sizeof *to.words},
+        {to.words, args->work.lists->words_of_rows, row_masks(args), sizeof *to.words},
         {to.items, g->items, g->n_items, sizeof *to.items},
         {to.combines, g->combines, g->n_combines, sizeof *to.combines},
         {to.worker_ptr, g->worker_ptr, g->workers + 1, sizeof *to.worker_ptr},
@@ -74,39 +74,42 @@ static int32_t slot_dims(const struct kernel_args *args) {
 
 /* Whole 16-byte pieces, also of tiles of one row: combines read four floats at a time. */
 static int64_t slot_floats(const struct kernel_args *args) {
-    return ((int64_t)args->lists->tile_rows * (slot_dims(args) + 2) + 3) / 4 * 4;
+    return ((int64_t)args->work.lists->tile_rows * (slot_dims(args) + 2) + 3) / 4 * 4;
 }
 
 size_t attention_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
-    carve_take_panel(&carve, (size_t)(args->schedule->n_slots * args->tile_heads),
+    carve_take_panel(&carve, (size_t)(args->work.schedule->n_slots * args->work.tile_heads),
                      (size_t)slot_floats(args), sizeof(float));
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-bool attention_rows_copied(const struct kernel_args *args) {
+bool attention_rows_copied(const struct kernel_args *args, const struct view *more) {
+    const struct attention_operands *given = attention_of(args);
+    const struct view *views[] = {&given->q, &given->k, &given->v, more};
     const int64_t size = (int64_t)tess_type_size(args->problem->type);
-    const int64_t steps[] = {args->q.stride[2], args->k.stride[2], args->v.stride[2],
-                             args->d_o.stride[2]};
-    bool copied = args->prepared->path != OPERANDS_ELEMENTS;
-    for (int i = 0; i < 4; i++)
-        copied &= steps[i] >= 0 && steps[i] <= UINT32_MAX / size;
+    bool copied = args->work.prepared->path != OPERANDS_ELEMENTS;
+    for (int i = 0; i < 4; i++) {
+        const int64_t step = views[i]->stride[2];
+        copied &= step >= 0 && step <= UINT32_MAX / size;
+    }
     return copied;
 }
 
 struct attention_params attention_params_shared(const struct kernel_args *args) {
     const struct problem *p = args->problem;
+    const struct attention_operands *given = attention_of(args);
     const double q_scale = copysign(ldexp(1, cuda_scale_power(p->scale, p->type)), p->scale);
     return (struct attention_params){
-        .q = rows_view_of(&args->q),
-        .k = rows_view_of(&args->k),
-        .v = rows_view_of(&args->v),
-        .o = rows_view_of(&args->o),
-        .lse = rows_view_of(&args->lse),
+        .q = rows_view_of(&given->q),
+        .k = rows_view_of(&given->k),
+        .v = rows_view_of(&given->v),
+        .o = rows_view_of(&given->o),
+        .lse = rows_view_of(&given->lse),
         .slots = args->workspace,
-        .tile_rows = args->lists->tile_rows,
+        .tile_rows = args->work.lists->tile_rows,
         .slot_dims = slot_dims(args),
-        .tile_heads = (int32_t)args->tile_heads,
+        .tile_heads = (int32_t)args->work.tile_heads,
         .slot_floats = slot_floats(args),
         .batch = (int32_t)p->batch,
         .heads_q = (int32_t)p->heads_q,
@@ -130,9 +133,9 @@ struct attention_params attention_params_of(const struct kernel_args *args) {
     p.n_items = g->n_items;
     p.n_combines = g->n_combines;
     p.granule_bits = __builtin_ctz((unsigned)g->size);
-    p.thin = args->prepared->thin;
-    p.tma = args->prepared->path == OPERANDS_TMA;
-    p.copied = attention_rows_copied(args);
+    p.thin = args->work.prepared->thin;
+    p.tma = args->work.prepared->path == OPERANDS_TMA;
+    p.copied = attention_rows_copied(args, &attention_of(args)->q);
     /* The first workers have the items (tests/planning/test_granules.c); more CTAs would be idle. */
     p.workers = g->n_items < g->workers ? (int32_t)g->n_items : g->workers;
     return p;

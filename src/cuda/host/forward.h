@@ -129,7 +129,7 @@ const char *attention_sm90_refuses(const struct problem *problem, const tess_tar
 #define LOG2_E 1.4426950408889634
 
 /* Whether rows are copied 16 bytes at a time: as the plan has it, where steps from row to row fit 32
- * bits. A forward has no d_o, whose steps are 0. */
-bool attention_rows_copied(const struct kernel_args *args);
+ * bits, of q, k, v and one more tensor, which may be one of them. */
+bool attention_rows_copied(const struct kernel_args *args, const struct view *more);
 
 #endif

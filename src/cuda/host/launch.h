@@ -15,8 +15,8 @@ extern "C" {
 #endif
 
 /* cuda_NAME; fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
- * planning. Those that copy by TMA alone have cuda_NAME_refuses_run: NULL, or why a run's tensors have no
- * tensor maps. */
+ * planning. Those of the stages that copy by TMA alone have cuda_NAME_refuses_run: NULL, or why a run's tensors
+ * have no tensor maps. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);
@@ -25,7 +25,6 @@ extern "C" {
 #define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_UNITS_##types(name)
 #define CUDA_DECODE_UNIT(name)                                                                     \
     cudaError_t cuda_decode_##name(const struct decode_params *p, cudaStream_t stream);            \
-    const char *cuda_decode_##name##_refuses_run(const struct decode_params *p);                   \
     int64_t cuda_decode_##name##_shared(int32_t rows);
 #define CUDA_DECODE_UNITS_16bit(name) CUDA_DECODE_UNIT(bf16_##name) CUDA_DECODE_UNIT(f16_##name)
 #define CUDA_DECODE_UNITS_f32_f16(name) CUDA_DECODE_UNIT(f32_f16_##name)
@@ -53,6 +52,9 @@ extern "C" {
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
+
+/* NULL, or why a run's tensors have no tensor maps, which kernels over filled blocks of the type read. */
+const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type);
 
 /* Fills an image. */
 cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);

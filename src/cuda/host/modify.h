@@ -2,7 +2,7 @@
 #ifndef TESSERA_CUDA_MODIFY_H
 #define TESSERA_CUDA_MODIFY_H
 
-#include "plan/kernels.h"
+#include "plan/attention.h"
 
 #include <math.h>
 
@@ -32,13 +32,14 @@ static inline int modify_scores(const struct modifiers *m) {
 /* `unit`: log2(e) where exponents are those of 2, 1 where they are those of e. */
 static inline struct modify_params modify_params_of(const struct kernel_args *args, double unit) {
     const struct modifiers *m = &args->problem->modifiers;
+    const struct modifier_operands *given = modifier_of(args);
     const int scores = modify_scores(m);
     const int is_mean = !m->dropped && args->problem->caches.v_scale == TESS_SCALE_NONE;
     return (struct modify_params){
-        .alibi = m->alibi ? args->alibi : NULL,
-        .sink = m->sink ? args->sink : NULL,
-        .seed = m->dropped ? args->seed : NULL,
-        .key_positions = m->key_positions ? args->key_positions : NULL,
+        .alibi = m->alibi ? given->alibi : NULL,
+        .sink = m->sink ? given->sink : NULL,
+        .seed = m->dropped ? given->seed : NULL,
+        .key_positions = m->key_positions ? given->key_positions : NULL,
         .first_key = m->key_positions ? 0 : (uint32_t)m->first_key,
         .first_position = (uint32_t)m->first_position,
         .first_query = (uint32_t)m->first_query,

@@ -3,54 +3,50 @@
 #include "host/launch.h"
 #include "host/table.h"
 
-#define CUDA_FORWARD(...)
-#define CUDA_DECODE(...)
-#define CUDA_BACKWARD(...)
-#define CUDA_DELTA(...)
-#define CUDA_STAGED_LAUNCHES_any(stem, variant) cuda_##stem##_f32_##variant,
-#define CUDA_STAGED_LAUNCHES_f32(stem, variant) cuda_##stem##_f32_##variant,
-#define CUDA_STAGED_LAUNCHES_16bit(stem, variant)                                                  \
-    cuda_##stem##_bf16_##variant, cuda_##stem##_f16_##variant,
-#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_LAUNCHES_##types(stem, variant)
-static cudaError_t (*const staged[])(const struct staged_params *, cudaStream_t) = {
-#include "instances.def"
+union launch {
+    cudaError_t (*staged)(const struct staged_params *, cudaStream_t);
+    cudaError_t (*forward)(const struct attention_params *, cudaStream_t);
+    cudaError_t (*decode)(const struct decode_params *, cudaStream_t);
+    cudaError_t (*gradient)(const struct gradient_params *, cudaStream_t);
+    cudaError_t (*delta)(const struct delta_params *, cudaStream_t);
 };
-#undef CUDA_FORWARD
-#undef CUDA_STAGED
 
-#define CUDA_STAGED(...)
-#define CUDA_FORWARD_LAUNCHES_f32(name) cuda_attention_f32_##name,
-#define CUDA_FORWARD_LAUNCHES_16bit(name) cuda_attention_bf16_##name, cuda_attention_f16_##name,
-#define CUDA_FORWARD(types, name, ...) CUDA_FORWARD_LAUNCHES_##types(name)
-static cudaError_t (*const forward[])(const struct attention_params *, cudaStream_t) = {
+#define STAGED_any(name, variant) {.staged = cuda_##name##_f32_##variant},
+#define STAGED_f32 STAGED_any
+#define STAGED_16bit(name, variant)                                                                \
+    {.staged = cuda_##name##_bf16_##variant}, {.staged = cuda_##name##_f16_##variant},
+#define FORWARD_f32(name) {.forward = cuda_attention_f32_##name},
+#define FORWARD_16bit(name)                                                                        \
+    {.forward = cuda_attention_bf16_##name}, {.forward = cuda_attention_f16_##name},
+#define DECODE_16bit(name) {.decode = cuda_decode_bf16_##name}, {.decode = cuda_decode_f16_##name},
+#define DECODE_f32_f16(name) {.decode = cuda_decode_f32_f16_##name},
+#define DECODE_f32_bf16(name) {.decode = cuda_decode_f32_bf16_##name},
+#define CUDA_STAGED(types, stem, variant, ...) STAGED_##types(stem, variant)
+#define CUDA_FORWARD(types, name, ...) FORWARD_##types(name)
+#define CUDA_DECODE(types, name, ...) DECODE_##types(name)
+#define CUDA_BACKWARD(type, name, pass, ...) {.gradient = cuda_gradient_##pass##_##type##_##name},
+#define CUDA_DELTA(...) {.delta = cuda_delta},
+static const union launch launches[] = {
 #include "instances.def"
 };
-#undef CUDA_FORWARD
-#undef CUDA_DECODE
+_Static_assert(sizeof launches / sizeof *launches == CUDA_ROWS, "a launch for each row");
 
-#define CUDA_FORWARD(...)
-#define CUDA_DECODE_LAUNCHES_16bit(name) cuda_decode_bf16_##name, cuda_decode_f16_##name,
-#define CUDA_DECODE_LAUNCHES_f32_f16(name) cuda_decode_f32_f16_##name,
-#define CUDA_DECODE_LAUNCHES_f32_bf16(name) cuda_decode_f32_bf16_##name,
-#define CUDA_DECODE(types, name, ...) CUDA_DECODE_LAUNCHES_##types(name)
-static cudaError_t (*const decode[])(const struct decode_params *, cudaStream_t) = {
-#include "instances.def"
-};
-#undef CUDA_DECODE
-#undef CUDA_BACKWARD
-
-#define CUDA_DECODE(...)
-#define CUDA_BACKWARD(type, name, pass, ...) cuda_gradient_##pass##_##type##_##name,
-static cudaError_t (*const backward[])(const struct gradient_params *, cudaStream_t) = {
-#include "instances.def"
-};
+static const union launch *launch_of(const struct kernel_args *args) {
+    return &launches[args->kernel - cuda_table];
+}
 
 /* ---- what kernels without another way than TMA refuse ---- */
 
 /* One entry a kernel, as above; NULL: its launch takes every tensor. A new variant says which it is. */
 #undef CUDA_STAGED
+#undef CUDA_FORWARD
+#undef CUDA_DECODE
 #undef CUDA_BACKWARD
+#undef CUDA_DELTA
+#define CUDA_FORWARD(...)
+#define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
+#define CUDA_DELTA(...)
 #define ASKS_ALWAYS(name) cuda_##name##_refuses_run
 #define ASKS_NEVER(name) NULL
 #define ASKS_tma ASKS_ALWAYS
@@ -71,44 +67,22 @@ static cudaError_t (*const backward[])(const struct gradient_params *, cudaStrea
 static const char *(*const staged_asks[])(const struct staged_params *) = {
 #include "instances.def"
 };
-#undef CUDA_STAGED
-#undef CUDA_DECODE
-
-#define CUDA_STAGED(...)
-#define ASKS_4 ASKS_NEVER
-#define ASKS_8 ASKS_NEVER
-#define ASKS_16 ASKS_NEVER
-#define ASKS_16f ASKS_NEVER
-#define ASKS_32 ASKS_NEVER
-#define ASKS_64 ASKS_NEVER
-#define ASKS_sm90 ASKS_NEVER
-#define ASKS_blocks ASKS_NEVER /* another kernel takes the same image */
-#define ASKS_blocks128 ASKS_ALWAYS
-#define CUDA_DECODE_ASKS_16bit(name, high)                                                         \
-    ASKS_##high(decode_bf16_##name), ASKS_##high(decode_f16_##name),
-#define CUDA_DECODE_ASKS_f32_f16(name, high) ASKS_##high(decode_f32_f16_##name),
-#define CUDA_DECODE_ASKS_f32_bf16(name, high) ASKS_##high(decode_f32_bf16_##name),
-#define CUDA_DECODE(types, name, d_qk, d_v, high, ...) CUDA_DECODE_ASKS_##types(name, high)
-static const char *(*const decode_asks[])(const struct decode_params *) = {
-#include "instances.def"
-};
 
 const char *staged_refuses_run(const struct kernel_args *args) {
     const char *(*const refuses)(const struct staged_params *) =
         staged_asks[args->kernel - cuda_table];
     if (!refuses)
         return NULL;
-    const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
+    const struct staged_params p = staged_params_of(args);
     return refuses(&p);
 }
 
 const char *decode_refuses_run(const struct kernel_args *args) {
-    const char *(*const refuses)(const struct decode_params *) =
-        decode_asks[args->kernel - cuda_table - CUDA_BEFORE_DECODE];
-    if (!refuses)
+    const struct forward_kernel *own = args->kernel->own;
+    if (own->family->maps != MAPS_ALONE)
         return NULL;
     const struct decode_params p = decode_params_of(args);
-    return refuses(&p);
+    return cuda_decode_refuses_run(&p, own->type);
 }
 
 /* ---- launches ---- */
@@ -122,8 +96,8 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
     const tess_status status = device_is_current(args->target, args->function, error);
     if (status)
         return status;
-    const struct staged_params p = staged_params_of(args, (void *)(uintptr_t)args->image);
-    cudaError_t code = staged[args->kernel - cuda_table](&p, args->stream);
+    const struct staged_params p = staged_params_of(args);
+    cudaError_t code = launch_of(args)->staged(&p, args->stream);
     if (!code && args->kernel->stage == TESS_STAGE_SDDMM && p.modify.scores)
         code = cuda_sddmm_modify(&p, args->stream);
     return answer(args, code, error);
@@ -134,8 +108,7 @@ tess_status forward_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct attention_params p = attention_params_of(args);
-    return answer(args, forward[args->kernel - cuda_table - CUDA_STAGED_ROWS](&p, args->stream),
-                  error);
+    return answer(args, launch_of(args)->forward(&p, args->stream), error);
 }
 
 tess_status decode_run(const struct kernel_args *args, tess_error *error) {
@@ -143,8 +116,7 @@ tess_status decode_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct decode_params p = decode_params_of(args);
-    return answer(args, decode[args->kernel - cuda_table - CUDA_BEFORE_DECODE](&p, args->stream),
-                  error);
+    return answer(args, launch_of(args)->decode(&p, args->stream), error);
 }
 
 tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
@@ -152,8 +124,7 @@ tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct gradient_params p = gradient_params_of(args);
-    return answer(
-        args, backward[args->kernel - cuda_table - CUDA_BEFORE_BACKWARD](&p, args->stream), error);
+    return answer(args, launch_of(args)->gradient(&p, args->stream), error);
 }
 
 tess_status delta_run(const struct kernel_args *args, tess_error *error) {
@@ -161,7 +132,7 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
     if (status)
         return status;
     const struct delta_params p = delta_params_of(args);
-    return answer(args, cuda_delta(&p, args->stream), error);
+    return answer(args, launch_of(args)->delta(&p, args->stream), error);
 }
 
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {

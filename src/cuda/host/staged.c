@@ -76,31 +76,37 @@ size_t staged_workspace(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-struct staged_params staged_params_of(const struct kernel_args *args, void *image) {
+struct staged_params staged_params_planned(const struct kernel_args *args, void *image) {
     const struct problem *problem = args->problem;
     struct carve carve = {.base = image};
     struct staged_params p = staged_sizes(problem, args->target);
     p.image = staged_image(&carve, args);
-    p.q = rows_view_of(&args->q);
-    p.k = rows_view_of(&args->k);
-    p.v = rows_view_of(&args->v);
-    p.o = rows_view_of(&args->o);
-    p.lse = rows_view_of(&args->lse);
-    p.scores = args->scores;
-    p.modify = modify_params_of(args, 1);
-    p.stats = args->stats;
-    p.gradients = args->gradients;
-    p.d_alibi = args->d_alibi;
     p.scale = (float)problem->scale;
-    p.wide = args->o.type == TESS_F32;
     p.heads_kv = (int32_t)problem->heads_kv;
     p.cols = staged_image_columns(args);
-    carve = (struct carve){.base = args->workspace};
-    p.slopes = slopes_take(&carve, args);
-    p.rows = args->bcsr->rows;
+    p.rows = args->work.bcsr->rows;
     p.by_block_kv = divisor_of(p.block_kv);
     p.by_heads_q = divisor_of(problem->heads_q);
     p.by_heads_per_kv = divisor_of(p.heads_per_kv);
+    return p;
+}
+
+struct staged_params staged_params_of(const struct kernel_args *args) {
+    const struct stage_operands *given = stage_of(args);
+    struct staged_params p = staged_params_planned(args, (void *)(uintptr_t)args->image);
+    struct carve carve = {.base = args->workspace};
+    p.q = rows_view_of(&given->q);
+    p.k = rows_view_of(&given->k);
+    p.v = rows_view_of(&given->v);
+    p.o = rows_view_of(&given->o);
+    p.lse = rows_view_of(&given->lse);
+    p.scores = given->scores;
+    p.modify = modify_params_of(args, 1);
+    p.stats = given->stats;
+    p.gradients = given->gradients;
+    p.d_alibi = given->d_alibi;
+    p.wide = given->o.type == TESS_F32;
+    p.slopes = slopes_take(&carve, args);
     return p;
 }
 
@@ -114,8 +120,8 @@ size_t staged_image_size(const struct kernel_args *args) {
 
 size_t staged_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                           char *image) {
-    const struct bcsr *m = args->bcsr, *t = args->transposed;
-    const struct staged_params p = staged_params_of(args, image);
+    const struct bcsr *m = args->work.bcsr, *t = args->work.transposed;
+    const struct staged_params p = staged_params_planned(args, image);
     const struct staged_image *to = &p.image;
     const int64_t heads = args->problem->batch * args->problem->heads_q;
     const int64_t turned = p.cols ? m->n_tiles : 0;
@@ -127,16 +133,16 @@ size_t staged_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct k
         {to->bitmask_entry, m->bitmask_entry, m->n_bitmasks, sizeof *to->bitmask_entry},
         {to->bits, m->bits, staged_image_words(m), sizeof *to->bits},
         {to->partial, NULL, to->partial ? m->n_tiles : 0, sizeof *to->partial},
-        {to->items, args->schedule->items, p.n_items, sizeof *to->items},
+        {to->items, args->work.schedule->items, p.n_items, sizeof *to->items},
         {to->block_rows, NULL, p.n_items, sizeof *to->block_rows},
         {to->rows, NULL, p.n_items, sizeof *to->rows},
         {to->chunks, NULL, p.n_items + 1, sizeof *to->chunks},
-        {to->list_of, args->list_of, heads, sizeof *to->list_of},
-        {to->scores_offset, args->scores_offset, heads, sizeof *to->scores_offset},
+        {to->list_of, args->work.list_of, heads, sizeof *to->list_of},
+        {to->scores_offset, args->work.scores_offset, heads, sizeof *to->scores_offset},
         {to->col_ptr, t->row_ptr, p.cols ? t->batch * t->heads * (p.cols + 1) : 0,
          sizeof *to->col_ptr},
         {to->row_idx, t->col_idx, turned, sizeof *to->row_idx},
-        {to->entries, args->entries, turned, sizeof *to->entries},
+        {to->entries, args->work.entries, turned, sizeof *to->entries},
     };
     _Static_assert(sizeof all / sizeof *all <= IMAGE_ARRAYS, "the header has room for them");
     memcpy(parts, all, sizeof all);

@@ -127,6 +127,8 @@ size_t staged_workspace(const struct kernel_args *args);
 size_t staged_image_size(const struct kernel_args *args);
 size_t staged_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                           char *image);
-struct staged_params staged_params_of(const struct kernel_args *args, void *image);
+struct staged_params staged_params_of(const struct kernel_args *args);
+/* The same before a run, of an image anywhere: without operands. */
+struct staged_params staged_params_planned(const struct kernel_args *args, void *image);
 
 #endif

@@ -48,7 +48,7 @@ struct staged_image {
 
 /* Block columns of the transposed tiles; 0 where a plan has none. */
 static inline int64_t staged_image_columns(const struct kernel_args *args) {
-    return args->transposed->row_ptr ? args->transposed->rows : 0;
+    return args->work.transposed->row_ptr ? args->work.transposed->rows : 0;
 }
 
 static inline int64_t staged_image_words(const struct bcsr *m) {
@@ -56,7 +56,7 @@ static inline int64_t staged_image_words(const struct bcsr *m) {
 }
 
 static inline struct staged_image staged_image(struct carve *c, const struct kernel_args *args) {
-    const struct bcsr *m = args->bcsr;
+    const struct bcsr *m = args->work.bcsr;
     const size_t lists = (size_t)(m->batch * m->heads);
     const size_t heads = (size_t)(args->problem->batch * args->problem->heads_q);
     const size_t items = heads * (size_t)m->rows; /* passes over keys have another schedule */

@@ -263,9 +263,12 @@ static const struct family family_decode_sm90 = {.cluster = 1,
 static const struct family family_decode_blocks = {.cluster = 1,
                                                    .refuses = decode_blocks_refuses,
                                                    .heights =
-                                                       "its query tiles have 8, 16, 32 or 64 rows"};
-static const struct family family_decode_blocks128 = {
-    .cluster = 1, .refuses = decode_blocks_refuses, .heights = "its query tiles have 128 rows"};
+                                                       "its query tiles have 8, 16, 32 or 64 rows",
+                                                   .maps = MAPS_OR_DECODE};
+static const struct family family_decode_blocks128 = {.cluster = 1,
+                                                      .refuses = decode_blocks_refuses,
+                                                      .heights = "its query tiles have 128 rows",
+                                                      .maps = MAPS_ALONE};
 
 /* ---- packing and weighing ---- */
 
@@ -486,9 +489,9 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
         [OPERANDS_CP_ASYNC] = "by cp.async, or one by one where strides need it",
         [OPERANDS_ELEMENTS] = "one by one, as rows are not aligned pieces of 16 bytes"};
     const struct forward_kernel *own = args->kernel->own;
-    const int gathers = own->family->tma && args->prepared->path == OPERANDS_CP_ASYNC;
-    const struct prepared *prepared = args->prepared;
-    const int32_t rows = args->lists->tile_rows;
+    const int gathers = own->family->tma && args->work.prepared->path == OPERANDS_CP_ASYNC;
+    const struct prepared *prepared = args->work.prepared;
+    const int32_t rows = args->work.lists->tile_rows;
     const int32_t warp =
         own->family == &family_sm80 ? ATTENTION_WARP(own->d_qk, rows, prepared->thin) : 0;
     const int length =
@@ -501,7 +504,7 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
     if (args->kernel->tiling && args->kernel->tiling->filled_alone)
         return decode_detail(args, room, size);
-    if (args->prepared && args->kernel->tiling)
+    if (args->work.prepared && args->kernel->tiling)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
         return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");

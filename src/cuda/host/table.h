@@ -23,26 +23,6 @@ enum {
     CUDA_ROWS = 0
 #include "instances.def"
 };
-#undef CUDA_BACKWARD
-#undef CUDA_DELTA
-#define CUDA_BACKWARD(...)
-#define CUDA_DELTA(...)
-enum {
-    CUDA_BEFORE_BACKWARD = 0
-#include "instances.def"
-};
-#undef CUDA_DECODE
-#define CUDA_DECODE(...)
-enum {
-    CUDA_BEFORE_DECODE = 0
-#include "instances.def"
-};
-#undef CUDA_FORWARD
-#define CUDA_FORWARD(...)
-enum {
-    CUDA_STAGED_ROWS = 0
-#include "instances.def"
-};
 #undef CUDA_STAGED
 #undef CUDA_FORWARD
 #undef CUDA_DECODE
@@ -61,13 +41,16 @@ size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct ker
 /* What a launch is, beside its kernel: operand path, and launches that follow. */
 int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 
-/* What planning asks of the backend. */
+/* What planning asks of the backend; and of its images. */
 #define CUDA_PLANNING                                                                              \
-    .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .prepare = prepare_lists,       \
-    .prepared_free = prepare_free, .prepared_memory = prepare_memory,                              \
-    .unevenness = prepare_unevenness, .image_size = cuda_image_size,                               \
-    .image_header = cuda_image_header, .detail = cuda_detail, .fill_workers = cuda_fill_workers,   \
-    .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
+    .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS,                                 \
+    .prepare = {.make = prepare_lists,                                                             \
+                .free = prepare_free,                                                              \
+                .memory = prepare_memory,                                                          \
+                .unevenness = prepare_unevenness},                                                 \
+    .fill = {.workers = cuda_fill_workers, .scratch = cuda_fill_scratch, .run = cuda_fill_run},    \
+    .detail = cuda_detail
+#define CUDA_IMAGE .size = cuda_image_size, .header = cuda_image_header
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
 const char *staged_refuses_run(const struct kernel_args *args);

@@ -17,15 +17,15 @@ static enum operand_path path_of(const struct kernel_args *args, int32_t granule
 tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
                           tess_error *error) {
     const struct kernel *kernel = args->kernel;
-    const int32_t rows = args->lists->tile_rows;
+    const int32_t rows = args->work.lists->tile_rows;
     const struct forward_kernel *forward = kernel->own;
     const struct family *family = forward->family;
     const struct granule_step none = {0, 0};
     const struct granule_rules rules = {
-        .list_of = args->list_of,
+        .list_of = args->work.list_of,
         .heads_q = args->problem->heads_q,
         .heads_kv = args->problem->heads_kv,
-        .tile_heads = args->tile_heads,
+        .tile_heads = args->work.tile_heads,
         .over_keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS,
         .workers = kernel->tiling->workers(kernel, args->target, rows),
         .size = family->granule,
@@ -36,7 +36,7 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory for the lists of the device");
     const tess_status status =
-        granules_make(&prepared->granules, args->lists, args->schedule, &rules, error);
+        granules_make(&prepared->granules, args->work.lists, args->work.schedule, &rules, error);
     if (status) {
         prepare_free(prepared);
         return status;

@@ -25,6 +25,10 @@ struct forward_kernel {
     const struct family *family;
 };
 
+/* Kernels that read tensor maps: tensors without them go to the decode kernel of 64 rows, or their run is
+ * refused before any launch. */
+enum tensor_maps { MAPS_UNUSED, MAPS_OR_DECODE, MAPS_ALONE };
+
 /* What fused kernels of one family have in common. */
 struct family {
     int32_t granule; /* keys of a granule at most */
@@ -41,6 +45,7 @@ struct family {
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
     /* What it says of a height that it does not have; NULL: the plan says it. */
     const char *heights;
+    enum tensor_maps maps; /* filled: of q, k and v */
 };
 
 /* Rows of struct backend (kernels.h). */
