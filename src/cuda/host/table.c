@@ -402,7 +402,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
         .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
-        .refuses_run = staged_refuses_run, .run = staged_run                                       \
+        .run = staged_run                                                                          \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
 #define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)

@@ -70,7 +70,6 @@ int cuda_detail(const struct kernel_args *args, char *room, size_t size);
     .fill_scratch = cuda_fill_scratch, .fill = cuda_fill_run
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
-const char *staged_refuses_run(const struct kernel_args *args);
 const char *decode_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);

@@ -1,6 +1,6 @@
 /*
- * Hopper's asynchronous primitives, without policy: mbarriers, named barriers, TMA and bulk copies,
- * setmaxnreg, programmatic dependent launch. Addresses are those of the shared window
+ * Hopper's asynchronous primitives, without policy: mbarriers, named barriers, TMA copies, setmaxnreg,
+ * programmatic dependent launch. Addresses are those of the shared window
  * (device/shared.cuh).
  */
 #ifndef TESSERA_CUDA_SM90_TMA_CUH
@@ -153,16 +153,6 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* Loads from a map that has columns as two dimensions, [panel][64]: the tile that begins at panel
- * `panel`. */
-static __device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map,
-                                                       uint32_t barrier, int panel, int n, int h,
-                                                       int b, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "l"(policy)
-                 : "memory");
-}
 /* Stores a tile from shared memory, as part of a bulk group. Elements past the tensor's ends are
  * left out. */
 static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t from, int d,
@@ -173,23 +163,7 @@ static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_
                  : "memory");
 }
 
-/* ---- bulk copies, by one thread; addresses and sizes are multiples of 16 bytes ---- */
-
-static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes,
-                                                 uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-/* Part of a bulk group. */
-static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-}
-
-/* ---- bulk groups: TMA stores and bulk stores in flight ---- */
+/* ---- bulk groups: TMA stores in flight ---- */
 
 /* Commits this thread's stores as a group, which may be empty. */
 static __device__ __forceinline__ void bulk_store_commit(void) {
