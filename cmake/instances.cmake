@@ -188,10 +188,10 @@ unit(units fill fill/launch.cuh
     "cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream) {\n    return fill_launch(p, stream);\n}")
 unit(units staged staged/sddmm/modify.cuh
     "cudaError_t cuda_sddmm_modify(${staged_parameters}) {\n    return sddmm_modify_launch(p, stream);\n}")
-unit(units combine forward/combine.cuh
-    "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return attention_combine_launch_type(p, o, stream);\n}")
-unit(units combine decode/combine.cuh
-    "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return decode_combine_launch_type(p, o, stream);\n}")
+unit(units combine work/combine.cuh
+    "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
+unit(units combine work/combine.cuh
+    "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
 

@@ -5,8 +5,8 @@
 #include "host/backward.h"
 #include "host/decode.h"
 #include "host/staged.h"
-#include "lists/fill_granules.h"
-#include "lists/fill_walk.h"
+#include "work/granules.h"
+#include "work/runs.h"
 
 #include <math.h>
 #include <stdio.h>
