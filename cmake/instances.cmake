@@ -32,11 +32,6 @@ set(type_f32 float)
 set(type_f16 __half)
 set(type_bf16 __nv_bfloat16)
 
-# Variants of the stages that are of Hopper alone; and of these, those that tell before a run which tensors they
-# cannot address.
-set(variants_sm90 tma bulk)
-set(variants_asked tma)
-
 # Of each family: its list, folder of forward/, launch, and bytes of shared memory of a CTA, of its
 # type and template arguments; and how many rows of a type share a unit.
 foreach(family sm90 sm90_r192 sm90_r64 sm90_wide sm90_pair)
@@ -172,24 +167,13 @@ foreach(row ${staged})
     set(types ${CMAKE_MATCH_1})
     set(stem ${CMAKE_MATCH_2})
     set(variant ${CMAKE_MATCH_3})
-    set(list units)
-    set(apart)
-    if(variant IN_LIST variants_sm90)
-        set(list units_sm90)
-        set(apart _${variant})
-    endif()
     foreach(type ${types_${types}})
         set(arguments "<${type_${type}}>")
         if(types STREQUAL "any")
             set(arguments)
         endif()
-        set(name ${stem}_${type}_${variant})
-        set(asked)
-        if(variant IN_LIST variants_asked)
-            set(asked "\n\nconst char *cuda_${name}_refuses_run(const struct staged_params *p) {\n    return ${stem}_${variant}_refuses_run${arguments}(p);\n}")
-        endif()
-        unit(${list} ${stem}_${type}${apart} staged/${stem}/${variant}.cuh
-            "cudaError_t cuda_${name}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}${asked}")
+        unit(units ${stem}_${type} staged/${stem}/${variant}.cuh
+            "cudaError_t cuda_${stem}_${type}_${variant}(${staged_parameters}) {\n    return ${stem}_${variant}_launch${arguments}(p, stream);\n}")
     endforeach()
 endforeach()
 
@@ -203,10 +187,10 @@ unit(units fill fill/launch.cuh
     "cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream) {\n    return fill_launch(p, stream);\n}")
 unit(units staged staged/sddmm/modify.cuh
     "cudaError_t cuda_sddmm_modify(${staged_parameters}) {\n    return sddmm_modify_launch(p, stream);\n}")
-unit(units combine forward/combine.cuh
-    "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return attention_combine_launch_type(p, o, stream);\n}")
-unit(units combine decode/combine.cuh
-    "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return decode_combine_launch_type(p, o, stream);\n}")
+unit(units combine work/combine.cuh
+    "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
+unit(units combine work/combine.cuh
+    "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
 

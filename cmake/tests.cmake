@@ -39,7 +39,7 @@ tessera_test(planning schedule TEAMS INCLUDES src)
 tessera_test(planning strips INCLUDES src)
 foreach(name fill fill_bits fill_refusals fill_report)
     tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
-        tests/support/device_run.c tests/support/support.c INCLUDES src)
+        tests/support/device_run.c tests/support/support.c INCLUDES src src/cuda)
 endforeach()
 foreach(name sddmm spmm)
     tessera_test(kernels ${name} TEAMS SOURCES tests/support/stage.c INCLUDES src)

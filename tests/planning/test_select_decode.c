@@ -1,5 +1,5 @@
 /* Which decode kernels reserved plans choose, and what these refuse. */
-#include "lists/fill_walk.h"
+#include "work/runs.h"
 #include "plan/reserve.h"
 #include "support/decode_problem.h"
 #include "support/plans.h"

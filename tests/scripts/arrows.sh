@@ -27,9 +27,22 @@ all() {
 }
 include='^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]'
 
+# Folders of kernels, which know none but themselves: all of src/cuda but those that these stand on; and of the
+# forward, its families.
+kernels=$(cd src/cuda && find . -mindepth 1 -maxdepth 1 -type d ! -name device ! -name work ! -name host ! -name lists |
+    sed 's|^\./||' | sort)
+families=$(cd src/cuda/forward && find . -mindepth 1 -maxdepth 1 -type d | sed 's|^\./||' | sort)
+[ -n "$kernels" ] || empty 'folders of kernels'
+[ -n "$families" ] || empty 'families of the forward'
+# alternatives WORDS...: as a regular expression.
+alternatives() {
+    printf '%s\n' "$@" | paste -sd '|'
+}
+
 # Every list of files that the rules below are about has some.
-for room in src src/base src/pattern src/lists src/plan src/cpu src/cuda src/cuda/device include lab \
-    tests bench tools examples; do
+# shellcheck disable=SC2086
+for room in src src/base src/pattern src/lists src/plan src/cpu src/cuda include lab tests bench tools examples \
+    $(printf 'src/cuda/%s ' device work host lists $kernels) $(printf 'src/cuda/forward/%s ' $families); do
     [ -n "$(all "$room" 2>/dev/null)" ] || empty "$room"
 done
 
@@ -41,15 +54,29 @@ paths() {
 }
 
 # Word splitting of the file lists is wanted: no name in this tree has a space.
-# shellcheck disable=SC2046
+# shellcheck disable=SC2046,SC2086
 {
     core=$(all src/base src/pattern src/lists src/plan src/*.[ch])
     forbid 'cpu knows cuda' "$include.*cuda" $(all src/cpu)
     forbid 'cpu knows cuda' "$include(.*/)?($(paths src/cuda))\"" $(all src/cpu)
     forbid 'cuda knows cpu' "$include(.*/)?($(paths src/cpu))\"" $(all src/cuda)
+    any=$(alternatives $kernels)
     forbid 'primitives of the device know a pipeline' \
-        "$include(forward|backward|staged|lists|plan|host/(staged|forward|backward|launch|table))[/.]" \
+        "$include(.*/)?($any|work|lists|plan|host/(staged|forward|backward|decode|fill|launch|table))[/.]" \
         $(all src/cuda/device)
+    forbid "work knows kernels" "$include(.*/)?($any)/" $(all src/cuda/work)
+    forbid 'the host knows kernels' "$include(.*/)?($any|device)/" $(all src/cuda/host)
+    forbid "CUDA's lists know who walks them" "$include(.*/)?($any|device|work|host)/" $(all src/cuda/lists)
+    for room in $kernels; do
+        others=$(alternatives $(printf '%s\n' $kernels | grep -vx "$room"))
+        forbid "kernels of $room know others" "$include(.*/)?($others)/" $(all src/cuda/$room)
+    done
+    for room in $families; do
+        others=$(alternatives $(printf '%s\n' $families | grep -vx "$room"))
+        forbid "the forward's $room knows others" "$include(.*/)?forward/($others)/" $(all src/cuda/forward/$room)
+    done
+    forbid 'kernels know a variant of theirs' "$include(.*/)?(forward/sm90/filled|decode/sm90)/" \
+        $(find src/cuda/forward src/cuda/decode -name '*.cuh' ! -path '*/filled/*' ! -path '*/decode/sm90/*')
     forbid 'the core knows a backend' \
         "$include(.*/)?(cpu[/_.]|cuda[/_]|$(paths src/cpu)|$(paths src/cuda))" $core
     forbid 'base knows the rest of the core' "$include(pattern|lists|plan)/" $(all src/base)

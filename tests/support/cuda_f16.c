@@ -22,9 +22,7 @@
 
 #define STAGED_any(stem, variant)
 #define STAGED_f32(stem, variant)
-#define STAGED_16bit(stem, variant)                                                                \
-    STAND_IN(cuda_##stem##_f16_##variant, staged_params)                                           \
-    STAND_IN_REFUSES(cuda_##stem##_f16_##variant, staged_params)
+#define STAGED_16bit(stem, variant) STAND_IN(cuda_##stem##_f16_##variant, staged_params)
 #define CUDA_STAGED(types, stem, variant, ...) STAGED_##types(stem, variant)
 
 #define FORWARD_f32(name)

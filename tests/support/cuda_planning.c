@@ -13,13 +13,9 @@ const char *cuda_unusable(void) {
     return absent;
 }
 
-const char *staged_refuses_run(const struct kernel_args *args) {
+const char *decode_refuses_run(const struct kernel_args *args) {
     (void)args;
     return NULL;
-}
-
-const char *decode_refuses_run(const struct kernel_args *args) {
-    return staged_refuses_run(args);
 }
 
 tess_status staged_run(const struct kernel_args *args, tess_error *error) {

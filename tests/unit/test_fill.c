@@ -18,7 +18,7 @@
 #include "support/device_run.h"
 
 #include "lists/fill_rules.h"
-#include "lists/fill_walk.h"
+#include "work/runs.h"
 #include "plan/reserve.h"
 
 static int64_t cases = 150;

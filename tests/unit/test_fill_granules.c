@@ -17,7 +17,7 @@
 #include "support/device_lists.h"
 
 #include "cpu.h"
-#include "lists/fill_granules.h"
+#include "work/granules.h"
 #include "plan/reserve.h"
 
 enum { GROUP = 64, WORK = 400000, PAGES = 1000 };

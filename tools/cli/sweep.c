@@ -121,15 +121,14 @@ void draw_modifiers(struct lab_case *c, struct draw *r) {
 }
 
 void draw_shares(struct lab_case *c, struct draw *r) {
-    /* Kernels by TMA alone refuse rows that share their place: those of the stages, of high filled blocks. */
-    const int stages = c->type != TESS_F32 && c->d <= 128 && c->dv <= 128 && c->block_kv % 32 == 0;
+    /* Kernels of high filled blocks copy by TMA alone, and refuse rows that share their place. */
     const int high = lab_case_listed(c) && c->block_q >= 128;
     int64_t *const all[] = {&c->q0, &c->k0, &c->v0};
     if ((c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE) || !draw_chance(r, 0.2))
         return;
     for (size_t x = 0; x < COUNT(all); x++)
         *all[x] = draw_below(r, LAB_SHARES_ALL + 1) &
-                  (stages || high ? LAB_SHARES_B | LAB_SHARES_H : LAB_SHARES_ALL);
+                  (high ? LAB_SHARES_B | LAB_SHARES_H : LAB_SHARES_ALL);
     if (high)
         c->q0 = 0;
     if (c->v_in_k)

@@ -16,8 +16,12 @@
 #ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
 #define TESSERA_CUDA_GRADIENT_CONFIG_CUH
 
+#include "device/barrier.cuh"
+#include "device/tile_f32.cuh"
+#include "device/tile_groups.cuh"
 #include "host/backward.h"
-#include "forward/sm80/warp_step.cuh"
+#include "work/gather.cuh"
+#include "work/slots.cuh"
 
 static constexpr bool type_is_f16(__half) {
     return true;
@@ -131,12 +135,15 @@ template <class C> static __device__ __forceinline__ uint32_t gradient_x_bytes(v
     return blockDim.x / (32 * C::SHARE) * (C::R * C::ROW);
 }
 
+/* Named barriers: of each pair of warps, from this one on. */
+enum { GRADIENT_PAIR = 1 };
+
 /* Waits for the other warp of this pair; of a warp that owns its rows, for its other lanes. */
 template <class C> static __device__ __forceinline__ void gradient_pair_wait(void) {
     if (C::SHARE == 1)
         __syncwarp();
     else
-        asm volatile("bar.sync %0, 64;" ::"r"(1 + (int)threadIdx.x / 64) : "memory");
+        named_barrier_sync(GRADIENT_PAIR + (int)threadIdx.x / 64, 64);
 }
 
 #endif

@@ -184,11 +184,11 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
     if (code || p->n_combines == 0)
         return code;
     const unsigned high =
-        (unsigned)(p->tile_rows + ATTENTION_COMBINE_ROWS - 1) / ATTENTION_COMBINE_ROWS;
+        (unsigned)(p->tile_rows + GRADIENT_COMBINE_ROWS - 1) / GRADIENT_COMBINE_ROWS;
     void *arguments[] = {(void *)p};
     return cudaLaunchKernel((const void *)gradient_combine<T, OVER_KEYS>,
                             dim3(attention_blocks(p->n_combines), high),
-                            dim3(ATTENTION_COMBINE_THREADS), arguments, 0, stream);
+                            dim3(GRADIENT_COMBINE_THREADS), arguments, 0, stream);
 }
 
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */

@@ -1,6 +1,6 @@
 /*
  * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D], where W is P or dS as a warp holds
- * scores (forward/sm80/tile.cuh).
+ * scores (device/tile.cuh).
  *
  *   bf16   W is rounded to bf16, whose exponents are those of f32
  *   f16    W is rounded to TF32, which has the digits of f16 and the exponents of f32: weights of a key

@@ -5,6 +5,9 @@
 #include "backward/pair.cuh"
 #include "backward/roles.cuh"
 
+#define GRADIENT_COMBINE_THREADS 128
+#define GRADIENT_COMBINE_ROWS (GRADIENT_COMBINE_THREADS / 32) /* of a thread block at a time */
+
 /* Where a row of a gradient goes: `d` elements, f32 or of the problem's type. */
 struct gradient_row {
     void *data;
@@ -119,12 +122,12 @@ gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
 
 /* Adds the parts of split tiles up, in their order. A warp takes a row. */
 template <class T, bool OVER_KEYS>
-static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
+static __global__ void __launch_bounds__(GRADIENT_COMBINE_THREADS)
     gradient_combine(const __grid_constant__ struct gradient_params p) {
     for (int64_t m = blockIdx.x; m < p.n_combines; m += gridDim.x) {
         const struct granule_item &combine = p.image.combines[m];
-        for (int row = (int)(blockIdx.y * ATTENTION_COMBINE_ROWS + threadIdx.x / 32);
-             row < combine.rows; row += (int)gridDim.y * ATTENTION_COMBINE_ROWS)
+        for (int row = (int)(blockIdx.y * GRADIENT_COMBINE_ROWS + threadIdx.x / 32);
+             row < combine.rows; row += (int)gridDim.y * GRADIENT_COMBINE_ROWS)
             for (int i = 0; i < 2; i++) {
                 if (!p.out[i].data)
                     continue;
@@ -134,8 +137,8 @@ static __global__ void __launch_bounds__(ATTENTION_COMBINE_THREADS)
                     float2 sum = {0, 0};
                     for (int part = 0; part < combine.parts; part++) {
                         const float2 x = *reinterpret_cast<const float2 *>(
-                            gradient_slot(p, combine.slot + part, i) + (int64_t)row * p.slot_dims[i] +
-                            dim);
+                            gradient_slot(p, combine.slot + part, i) +
+                            (int64_t)row * p.slot_dims[i] + dim);
                         sum.x += x.x, sum.y += x.y;
                     }
                     if (to.wide)

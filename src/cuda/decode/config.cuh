@@ -1,12 +1,9 @@
-/* Decode: sizes of a CTA, its shared memory, and what it is told of its item. kernel.cuh says how they
- * are used. */
+/* Decode: sizes of a CTA and its shared memory. kernel.cuh says how they are used. */
 #ifndef TESSERA_CUDA_DECODE_CONFIG_CUH
 #define TESSERA_CUDA_DECODE_CONFIG_CUH
 
-#include "host/decode.h"
-#include "forward/slots.cuh"
-#include "forward/sm80/tile.cuh"
-#include "lists/fill_walk.h"
+#include "device/tile.cuh"
+#include "work/item.cuh"
 
 #define DECODE_GROUPS 4 /* groups of 8 keys that a warp weighs at a time, in every instance */
 
@@ -92,40 +89,5 @@ template <class shape, bool MODIFIED> static constexpr int decode_blocks(void) {
            : shape::D > 64 || shape::M > 16                               ? 2
                                                                           : 4;
 }
-
-/* n / d. Of one batch, KV head, list or tile of a block row, the branches save a division, of 100 clocks. */
-static __device__ __forceinline__ int32_t decode_quotient(int32_t n, int32_t d) {
-    if (n < d)
-        return 0;
-    return d == 1 ? n : (int32_t)((uint32_t)n / (uint32_t)d);
-}
-
-/* Of a row of a tile, its head among the packed ones and its query: tile_rows is a power of two. */
-static __device__ __forceinline__ int32_t decode_row_head(const struct decode_params &p, int row) {
-    return row >> (__ffs(p.of.tile_rows) - 1);
-}
-static __device__ __forceinline__ int32_t decode_row_query(const struct decode_params &p, int row) {
-    return row & (p.of.tile_rows - 1);
-}
-
-/* First query of a tile of a list: fill_tile_query, in the numbers that kernels have. */
-static __device__ __forceinline__ int32_t decode_tile_query(const struct decode_params &p,
-                                                            int32_t tile) {
-    const int32_t row_tiles = (int32_t)p.image.row_tiles, row = decode_quotient(tile, row_tiles);
-    return (int32_t)fill_least(p.of.n_q, row * p.image.block_q +
-                                             (tile - row * row_tiles) * (int64_t)p.of.tile_rows);
-}
-
-/* A CTA's item. Rows of the tile: row r of the tile is query row + r % tile_rows of head
- * head + r / tile_rows. */
-struct decode_item {
-    int64_t T;    /* the tile's number, over all lists */
-    int64_t slot; /* of its partial result */
-    int32_t batch, head, head_kv;
-    int32_t row, rows; /* queries */
-    int32_t parts;
-    uint32_t begin, end; /* keys of the tile's list */
-    int32_t first;       /* key position of query 0 */
-};
 
 #endif

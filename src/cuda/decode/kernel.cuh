@@ -56,8 +56,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
     __syncthreads();
 
-    const char *const k_rows = decode_head_rows(p.k.rows, item);
-    const char *const v_rows = decode_head_rows(p.v.rows, item);
+    const char *const k_rows = filled_head_rows(p.k.rows, item);
+    const char *const v_rows = filled_head_rows(p.v.rows, item);
     /* Keys of a step that are weighed: whole groups of 8 DECODE_GROUPS, and none behind the last step. */
     const auto live = [&](int32_t step) {
         const int32_t left = (int32_t)(item.end - item.begin) - step * KEYS;
@@ -67,8 +67,8 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         const struct decode_place *const places = ring + step % RING * KEYS;
         if (WHOLE ? step < steps : (int)threadIdx.x / 32 * (KEYS / shape::WARPS) < live(step)) {
-            const char *const k = SHORT ? decode_head_rows_here(p.k.rows, item) : k_rows;
-            const char *const v = SHORT ? decode_head_rows_here(p.v.rows, item) : v_rows;
+            const char *const k = SHORT ? filled_head_rows_here(p.k.rows, item) : k_rows;
+            const char *const v = SHORT ? filled_head_rows_here(p.v.rows, item) : v_rows;
             decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
             if (MODIFIED)
                 decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(stage, p.k, p.shift, item, places);
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
         __syncthreads();
         const uint32_t panel = stage + (shape::V_IN_K ? 0 : shape::PANEL);
         const float scale =
-            MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
+            MODIFIED ? modify_scale(p.run.modify, p.run.score_scale) : p.run.score_scale;
 #pragma unroll 1
         for (int at = 0; at < now; at += 8 * DECODE_GROUPS) {
             float s[1][DECODE_GROUPS][4];
@@ -195,12 +195,12 @@ template <class shape, bool MODIFIED>
 static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, MODIFIED>()))
     decode_attention(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    decode_fetch(p, memory);
-    decode_wait(); /* a fill writes the image, and what was before it q, K and V */
-    decode_early();
+    early_fetch(p, memory);
+    early_wait(); /* a fill writes the image, and what was before it q, K and V */
+    early_next();
     int64_t i = blockIdx.x;
-    struct work_item w = decode_first_item(&p.image.items[i]);
-    const int64_t items = decode_items(p);
+    struct work_item w = filled_first_item(&p.image.items[i]);
+    const int64_t items = filled_items(p);
 #pragma unroll 1
     while (i < items) {
         decode_one<shape, MODIFIED>(memory, p, w, &p.image.items[i]);
@@ -209,8 +209,8 @@ static __global__ void __launch_bounds__(shape::THREADS, (decode_blocks<shape, M
         if (i < items)
             w = p.image.items[i];
     }
-    if (items == 0 && decode_foreign(p))
-        decode_store_nan(p, (int)threadIdx.x, shape::THREADS);
+    if (items == 0 && filled_foreign(p))
+        filled_store_nan(p, (int)threadIdx.x, shape::THREADS);
 }
 
 template <class shape, bool MODIFIED>
@@ -229,7 +229,7 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
         {decode_variant_of<apart, false>(), decode_variant_of<apart, true>()},
         {decode_variant_of<in_k, false>(), decode_variant_of<in_k, true>()},
     };
-    const bool modified = p->of.modify.each || p->stored || p->k.rest.size > 0;
+    const bool modified = p->run.modify.each || p->stored || p->k.rest.size > 0;
     return decode_launch_variant<Q>(variants[p->v_in_k][modified], p, p->image.most_items, stream);
 }
 

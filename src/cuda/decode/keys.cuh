@@ -5,33 +5,26 @@
 
 #include "decode/config.cuh"
 #include "device/copy.cuh"
-#include "device/mma.cuh"
-#include "device/swizzle.cuh"
+#include "work/gather.cuh"
+#include "work/rows.cuh"
 #include <cuda_fp8.h>
 
 /* ---- items ---- */
 
+/* A CTA's item. */
+struct decode_item : filled_tile {
+    int64_t slot; /* of its partial result */
+    int32_t parts;
+    uint32_t begin, end; /* keys of the tile's list */
+};
+
 static __device__ __forceinline__ struct decode_item decode_item_of(const struct decode_params &p,
                                                                     const struct work_item &w) {
-    const struct attention_params &of = p.of;
-    const int32_t first = w.batch_head * of.tile_heads;
-    struct decode_item item;
-    const int32_t heads = (int32_t)p.image.heads; /* of a batch, with lists of their own */
-    item.batch = decode_quotient(first, of.heads_q);
-    item.head = first - item.batch * of.heads_q;
-    item.head_kv = of.heads_kv == 1 ? 0 : item.head / (of.heads_q / of.heads_kv);
-    const int64_t list =
-        (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
-    item.T = list * p.tiles + w.tile;
+    struct decode_item item = {filled_tile_of(p, w), w.slot, w.parts};
     int64_t begin, end;
     fill_part(p.keys[item.T], w.part, w.parts, &begin, &end);
     item.begin = (uint32_t)begin;
     item.end = (uint32_t)end;
-    item.row = decode_tile_query(p, w.tile);
-    item.rows = decode_tile_query(p, w.tile + 1) - item.row;
-    item.first = p.lengths[item.batch] - of.n_q;
-    item.slot = w.slot;
-    item.parts = w.parts;
     return item;
 }
 
@@ -98,35 +91,12 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
     struct decode_place place = decode_place_of(l, at, item.end);
     if (!p.table || place.key < 0)
         return place;
-    const int32_t page = p.table[item.batch * p.columns + (place.key >> p.shift)];
+    const int32_t page = filled_page(p, item.batch, place.key);
     place.row = page << p.shift | (place.key & ((1 << p.shift) - 1));
-    return page >= 0 && page < p.pages ? place : DECODE_NO_PLACE;
+    return page >= 0 ? place : DECODE_NO_PLACE;
 }
 
 /* ---- rows ---- */
-
-/* The first row of a K/V head, of page 0. */
-static __device__ __forceinline__ const char *decode_head_rows(const struct decode_layout &of,
-                                                               const struct decode_item &item) {
-    return of.data + item.batch * of.batch + item.head_kv * of.head;
-}
-
-/* The same, found again at each call: the compiler does not keep it in registers across a loop. */
-static __device__ __forceinline__ const char *
-decode_head_rows_here(const struct decode_layout &of, const struct decode_item &item) {
-    int32_t batch = item.batch;
-    asm volatile("" : "+r"(batch));
-    return of.data + batch * of.batch + item.head_kv * of.head;
-}
-
-/* Where the row of a place lies, in a head whose rows begin at `first`; of none, the first one. Not paged,
- * all are of page 0. */
-static __device__ __forceinline__ const char *
-decode_row_at(const char *first, const struct decode_layout &of, int32_t shift, int32_t row) {
-    row = row < 0 ? 0 : row;
-    const int32_t slot = row & (int32_t)((1u << shift) - 1);
-    return first + (row >> shift) * of.page + slot * of.row;
-}
 
 /* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Those of 8 bits are copied
  * behind the first half of these, until decode_widen. */
@@ -147,7 +117,7 @@ static __device__ __forceinline__ void decode_copy(uint32_t to, const char *firs
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
         const int32_t place = places[row].row;
         const bool is = place >= 0;
-        const char *from = decode_row_at(first, of.rows, shift, place) + 16 * piece;
+        const char *from = filled_row_at(first, of.rows, shift, place) + 16 * piece;
         if (REST && of.eight_bit) {
             const int half = of.rows.size / 16;
 #pragma unroll 1
@@ -171,14 +141,14 @@ static __device__ __forceinline__ void
 decode_copy_rest(uint32_t to, const struct decode_stored &of, int32_t shift,
                  const struct decode_item &item, const struct decode_place *places) {
     const int begin = decode_pieces(of);
-    const char *const first = decode_head_rows(of.rest, item);
+    const char *const first = filled_head_rows(of.rest, item);
     if (begin == ROW / 16)
         return;
 #pragma unroll 1
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + warp_lane() / 8;
         const int32_t place = places[row].row;
-        const char *const from = decode_row_at(first, of.rest, shift, place);
+        const char *const from = filled_row_at(first, of.rest, shift, place);
 #pragma unroll 1
         for (int c = warp_lane() % 8; begin + c < ROW / 16; c += 8)
             cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, begin + c),
@@ -250,9 +220,9 @@ static __device__ __forceinline__ void decode_copy_scale(uint32_t to, const stru
                                                          const struct decode_stored &stored,
                                                          const struct decode_item &item,
                                                          const struct decode_place &place) {
-    const char *from = decode_head_rows(stored.scale, item);
+    const char *from = filled_head_rows(stored.scale, item);
     if (place.key >= 0)
-        from = decode_row_at(from, stored.scale, p.shift, place.row);
+        from = filled_row_at(from, stored.scale, p.shift, place.row);
 #pragma unroll 1
     for (int g = 0; g < stored.scales; g++)
         cp_async_4(to + (uint32_t)(4 * g), from + 4 * g, place.key >= 0);
@@ -276,7 +246,7 @@ decode_copy_scales(uint32_t to, const struct decode_params &p, const struct deco
 /* The scale of all values of a head. */
 static __device__ __forceinline__ float decode_scale_late(const struct decode_params &p,
                                                           const struct decode_item &item) {
-    return *reinterpret_cast<const float *>(decode_head_rows(p.v.scale, item));
+    return *reinterpret_cast<const float *>(filled_head_rows(p.v.scale, item));
 }
 
 /* Where 8 dims of a row of Q stand: in the second view, from p.d_first on. Q: its type. */
@@ -284,23 +254,23 @@ template <class Q, bool REST>
 static __device__ __forceinline__ const char *
 decode_q_at(const struct decode_params &p, const struct decode_item &item, int row, int dim) {
     const bool rest = REST && dim >= p.d_first;
-    const struct rows_view &of = rest ? p.q_rest : p.of.q;
-    return attention_head<Q>(of, item.batch, item.head + decode_row_head(p, row)) +
-           ((item.row + decode_row_query(p, row)) * of.stride[2] + dim - (rest ? p.d_first : 0)) *
+    const struct rows_view &of = rest ? p.q_rest : p.run.q;
+    return attention_head<Q>(of, item.batch, item.head + filled_row_head(p, row)) +
+           ((item.row + filled_row_query(p, row)) * of.stride[2] + dim - (rest ? p.d_first : 0)) *
                (int64_t)sizeof(Q);
 }
 
-/* Copies the tile's rows of Q, times p.of.q_scale, a power of two: a warp takes a row, 16 bytes by a thread. */
+/* Copies the tile's rows of Q, times p.run.q_scale, a power of two: a warp takes a row, 16 bytes by a thread. */
 template <class shape, bool REST>
 static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct decode_params &p,
                                                      const struct decode_item &item) {
     using T = typename shape::T;
     constexpr int PIECES = shape::ROW / 16;
-    const int32_t rows = p.of.tile_rows * p.of.tile_heads;
+    const int32_t rows = p.run.tile_rows * p.run.tile_heads;
 #pragma unroll 1
     for (int row = (int)threadIdx.x / 32; row < shape::M; row += shape::WARPS) {
-        const int32_t query = decode_row_query(p, row);
-        const int32_t dims = row < rows && query < item.rows ? p.of.d_qk : 0;
+        const int32_t query = filled_row_query(p, row);
+        const int32_t dims = row < rows && query < item.rows ? p.run.d_qk : 0;
         const char *const first = decode_q_at<T, false>(p, item, row, 0);
         const char *const rest =
             REST ? decode_q_at<T, true>(p, item, row, p.d_first) - p.d_first * (int)sizeof(T)
@@ -312,10 +282,10 @@ static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct d
             const uint32_t at = to + (uint32_t)(row * shape::ROW) + swizzle_piece(row, piece);
             if (piece >= PIECES)
                 break;
-            if (p.of.q_scale == 1)
+            if (p.run.q_scale == 1)
                 cp_async_16_l2_128(at, from, 8 * piece < dims);
             else
-                shared_store_16(at, 8 * piece < dims ? attention_load_16<T>(from, 16, p.of.q_scale)
+                shared_store_16(at, 8 * piece < dims ? attention_load_16<T>(from, 16, p.run.q_scale)
                                                      : uint4{0, 0, 0, 0});
         }
     }
@@ -359,7 +329,7 @@ static __device__ __forceinline__ float decode_power(int exponent) {
     return __uint_as_float((uint32_t)(exponent + 127) << 23);
 }
 
-/* Eight elements of Q times p.of.q_scale, or zeros. Answers the largest size. */
+/* Eight elements of Q times p.run.q_scale, or zeros. Answers the largest size. */
 static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struct decode_params &p,
                                                       const char *from, bool wanted) {
     float4 of[2] = {};
@@ -370,7 +340,7 @@ static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struc
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        x[i] = all[i] * p.of.q_scale;
+        x[i] = all[i] * p.run.q_scale;
         most = fmaxf(most, fabsf(x[i]));
     }
     return most;
@@ -386,15 +356,15 @@ static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
     constexpr int EACH = (shape::ROW / 16 + 31) / 32; /* pieces of a lane */
 #pragma unroll 1
     for (int row = (int)threadIdx.x / 32; row < shape::ROWS; row += shape::WARPS) {
-        const int query = decode_row_query(p, row);
+        const int query = filled_row_query(p, row);
         const int at = row / shape::ROWS_GROUP * 16 + row % shape::ROWS_GROUP;
-        const bool wanted = row < p.of.tile_rows * p.of.tile_heads && query < item.rows;
+        const bool wanted = row < p.run.tile_rows * p.run.tile_heads && query < item.rows;
         float x[EACH][8], most = 0;
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int dim = 8 * (warp_lane() + 32 * e);
             most = fmaxf(most, decode_load_q(x[e], p, decode_q_at<float, REST>(p, item, row, dim),
-                                             wanted && dim < p.of.d_qk));
+                                             wanted && dim < p.run.d_qk));
         }
         const int raise = shape::RAISES ? decode_raise(warp_max(most)) : 0;
         if (shape::RAISES && warp_lane() == 0)

@@ -2,9 +2,10 @@
 #ifndef TESSERA_CUDA_DECODE_LAUNCH_CUH
 #define TESSERA_CUDA_DECODE_LAUNCH_CUH
 
-#include "decode/begin.cuh"
 #include "device/launch.cuh"
-#include "device/overlap.cuh"
+#include "work/image.cuh"
+#include "work/launch.cuh"
+#include "work/slots.cuh"
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
@@ -19,11 +20,12 @@ static cudaError_t decode_launch_variant(const struct decode_variant &of,
                                          const struct decode_params *p, int64_t ctas,
                                          cudaStream_t stream) {
     const int bytes = p->stored ? of.with_scales : of.bytes;
+    void *arguments[] = {(void *)p};
     cudaError_t code = of.allow((const void *)of.kernel);
     ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
     if (!code && ctas > 0)
         code = launch_early((const void *)of.kernel, dim3(attention_blocks(ctas)), of.threads,
-                            (size_t)bytes, p, stream);
+                            (size_t)bytes, arguments, stream);
     if (code)
         return code;
     return cuda_decode_combine(p, p->o_f32 ? TESS_F32 : attention_type(T()), stream);

@@ -17,7 +17,7 @@ static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct
     const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane() / 4;
     if (!decode_has_rows<shape>(warp_lane()))
         return {{DECODE_NO_QUERY, DECODE_NO_QUERY}};
-    return {{decode_row_query(p, row), decode_row_query(p, row + 8 * (shape::ROWS_LANE - 1))}};
+    return {{filled_row_query(p, row), filled_row_query(p, row + 8 * (shape::ROWS_LANE - 1))}};
 }
 
 /* Adds the scores of the parts of q of f32, small ones first, and multiplies them by `lower`, what the row was
@@ -47,7 +47,7 @@ template <class shape>
 static __device__ __forceinline__ int32_t decode_head(const struct decode_params &p,
                                                       const struct decode_item &item, int r) {
     const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
-    return min(item.head + decode_row_head(p, row), p.of.heads_q - 1);
+    return min(item.head + filled_row_head(p, row), p.run.heads_q - 1);
 }
 
 /* Softcap, then ALiBi. */
@@ -56,14 +56,14 @@ static __device__ __forceinline__ void
 decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
               const struct decode_item &item, const struct decode_lane &lane,
               const struct decode_place *places) {
-    const struct modify_params &m = p.of.modify;
+    const struct modify_params &m = p.run.modify;
     if (!m.scores)
         return;
     if (m.cap != 0)
-        modify_cap(reinterpret_cast<float(&)[4 * shape::TILES]>(s), p.of.score_scale / m.cap);
+        modify_cap(reinterpret_cast<float(&)[4 * shape::TILES]>(s), p.run.score_scale / m.cap);
     if (!m.alibi)
         return;
-    const float unit = modify_unit(m, p.of.score_scale);
+    const float unit = modify_unit(m, p.run.score_scale);
     float slope[shape::ROWS_LANE];
 #pragma unroll
     for (int r = 0; r < shape::ROWS_LANE; r++)
@@ -101,7 +101,7 @@ template <class shape>
 static __device__ __forceinline__ void
 decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_item &item,
             const struct decode_lane &lane, const struct decode_place *places) {
-    const struct modify_params &m = p.of.modify;
+    const struct modify_params &m = p.run.modify;
     if (!m.seed)
         return;
     const uint64_t seed = *m.seed;
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void decode_scale_weights(float (&s)[1][DECODE
 /* Dropout, on P of DECODE_GROUPS groups of 8 keys. */
 static __device__ __forceinline__ void
 decode_drop(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p, const uint32_t *kept) {
-    if (!p.of.modify.seed)
+    if (!p.run.modify.seed)
         return;
 #pragma unroll
     for (int j = 0; j < DECODE_GROUPS; j++)

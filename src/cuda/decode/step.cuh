@@ -1,10 +1,9 @@
 /* Decode: what a warp computes of a step. S by its keys of the step, all dims; O by its dims, all
- * keys. Fragments are those of forward/sm80/tile.cuh. */
+ * keys. Fragments are those of device/tile.cuh. */
 #ifndef TESSERA_CUDA_DECODE_STEP_CUH
 #define TESSERA_CUDA_DECODE_STEP_CUH
 
 #include "decode/config.cuh"
-#include "forward/sm80/warp_step.cuh"
 
 /* This warp's group of 16 rows, and its number among the warps that share them. */
 template <class shape> static __device__ __forceinline__ int decode_group(void) {
@@ -161,7 +160,7 @@ decode_pv(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
 }
 
 /* Softmax and P V of DECODE_GROUPS groups of 8 keys, from their scores. drop: what dropout does to P.
- * P too small for f16 is multiplied apart, as in forward/sm80/warp_step.cuh. */
+ * P too small for f16 is multiplied apart, as in device/tile.cuh. */
 template <class shape, class drops>
 static __device__ __forceinline__ void
 decode_add(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,

@@ -3,6 +3,7 @@
 #define TESSERA_CUDA_DECODE_STORE_CUH
 
 #include "decode/step.cuh"
+#include "work/slots.cuh"
 
 /* Where a row of the tile lies: its head, its query, or whether there is none. */
 struct decode_row {
@@ -11,8 +12,8 @@ struct decode_row {
 };
 static __device__ __forceinline__ struct decode_row
 decode_row_of(const struct decode_params &p, const struct decode_item &item, int row) {
-    const int32_t head = decode_row_head(p, row), query = decode_row_query(p, row);
-    return {head, item.head + head, query, head < p.of.tile_heads && query < item.rows};
+    const int32_t head = filled_row_head(p, row), query = filled_row_query(p, row);
+    return {head, item.head + head, query, head < p.run.tile_heads && query < item.rows};
 }
 
 template <class shape>
@@ -28,16 +29,16 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
         if (!row.is || !decode_has_rows<shape>(lane))
             continue;
         const struct attention_slot slot =
-            attention_slot_of(p.of, item.slot * p.of.tile_heads + row.head);
+            attention_slot_of(p.run, item.slot * p.run.tile_heads + row.head);
         if (first == 0 && lane % 4 == 0) {
             slot.m[row.query] = state.m[r];
             slot.l[row.query] = state.l[r] * lower;
         }
-        float *const to = slot.o + (int64_t)row.query * p.of.slot_dims;
+        float *const to = slot.o + (int64_t)row.query * p.run.slot_dims;
 #pragma unroll
         for (int d = 0; d < shape::DIMS_O / 8; d++) {
             const int dim = first + 8 * d + lane % 4 * 2;
-            if (dim < p.of.slot_dims)
+            if (dim < p.run.slot_dims)
                 *reinterpret_cast<float2 *>(to + dim) = {state.o[0][d][2 * r] * lower,
                                                          state.o[0][d][2 * r + 1] * lower};
         }
@@ -58,28 +59,28 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
             decode_row_of(p, item, shape::ROWS_GROUP * decode_group<shape>() + lane / 4 + 8 * r);
         if (!row.is || !decode_has_rows<shape>(lane))
             continue;
-        const float below = modify_denominator(p.of.modify, row.of_head,
+        const float below = modify_denominator(p.run.modify, row.of_head,
                                                state.m[r] - attention_raise(T()), state.l[r]);
         const bool some = state.l[r] != 0;
-        const float factor = some ? __fdividef(p.of.modify.kept, below) : 0.0f;
+        const float factor = some ? __fdividef(p.run.modify.kept, below) : 0.0f;
         if (first == 0 && lane % 4 == 0)
-            attention_store_lse(p.of, item.batch, row.of_head, item.row + row.query, state.m[r],
+            attention_store_lse(p.run, item.batch, row.of_head, item.row + row.query, state.m[r],
                                 state.l[r] * attention_lower<T>());
-        const int64_t at = item.batch * p.of.o.stride[0] + row.of_head * p.of.o.stride[1] +
-                           (item.row + row.query) * p.of.o.stride[2];
+        const int64_t at = item.batch * p.run.o.stride[0] + row.of_head * p.run.o.stride[1] +
+                           (item.row + row.query) * p.run.o.stride[2];
 #pragma unroll
         for (int d = 0; d < shape::DIMS_O / 8; d++) {
             const int dim = first + 8 * d + lane % 4 * 2;
             const float *const x = &state.o[0][d][2 * r];
-            if (dim >= p.of.d_v)
+            if (dim >= p.run.d_v)
                 continue;
             if (shape::SPLIT || p.o_f32)
-                *reinterpret_cast<float2 *>(static_cast<float *>(p.of.o.data) + at + dim) = {
+                *reinterpret_cast<float2 *>(static_cast<float *>(p.run.o.data) + at + dim) = {
                     some ? x[0] * factor : 0, some ? x[1] * factor : 0};
             else
-                *reinterpret_cast<uint32_t *>(static_cast<T *>(p.of.o.data) + at + dim) =
-                    some ? mma_pack(mean_in_range(x[0] * factor, p.of.modify.mean_below, T()),
-                                    mean_in_range(x[1] * factor, p.of.modify.mean_below, T()), T())
+                *reinterpret_cast<uint32_t *>(static_cast<T *>(p.run.o.data) + at + dim) =
+                    some ? mma_pack(mean_in_range(x[0] * factor, p.run.modify.mean_below, T()),
+                                    mean_in_range(x[1] * factor, p.run.modify.mean_below, T()), T())
                          : 0;
         }
     }

@@ -3,7 +3,7 @@
 #define TESSERA_CUDA_FILL_LAUNCH_CUH
 
 #include "device/launch.cuh"
-#include "device/overlap.cuh"
+#include "work/launch.cuh"
 #include "fill/lists.cuh"
 #include "fill/ranges.cuh"
 
@@ -15,12 +15,13 @@ static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
         fill_rows_bits_cut, fill_range_tiles,      fill_items};
     static_assert(FILL_SURE_SHARED == LAUNCH_SURE_SHARED, "what a fill is sized by");
     const void *kernel = (const void *)kernels[launch->kernel];
+    void *arguments[] = {(void *)p};
     const cudaError_t code = launch->shared <= LAUNCH_SURE_SHARED
                                  ? cudaSuccess
                                  : launch_shared<FILL_MOST_SHARED>(kernel);
     return code ? code
                 : launch_early(kernel, dim3((unsigned)launch->blocks), launch->threads,
-                               launch->shared, p, stream);
+                               launch->shared, arguments, stream);
 }
 
 static inline cudaError_t fill_launch(const struct fill_params *p, cudaStream_t stream) {

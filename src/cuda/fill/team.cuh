@@ -9,7 +9,8 @@
 #include "device/rules.cuh"
 
 #include "host/fill.h"
-#include "device/architecture.cuh"
+#include "work/early.cuh"
+#include "work/runs.h"
 
 /* A loop that is not unrolled: registers are short. */
 #ifndef FILL_ROLLED
@@ -171,17 +172,10 @@ static __device__ __forceinline__ void first_warp(uint64_t order) {
         first_keep(order);
 }
 
-/* n / d: most patterns have one list, one batch or one tile, which take no division. */
-static __device__ __forceinline__ uint32_t fill_quotient(uint32_t n, uint32_t d) {
-    return n < d ? 0 : d == 1 ? n : n / d;
-}
-
-/* Programmatic dependent launch: waits until the kernel before has ended; then the next one may begin. */
+/* Waits for the kernel before; then the next one may begin. */
 static __device__ __forceinline__ void fill_wait(void) {
-#if ARCHITECTURE_CLUSTERS
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    early_wait();
+    early_next();
 }
 
 /* Fetches the parameters before the wait, a word of each 64 bytes: constants that are looked up one after another come

@@ -1,7 +1,7 @@
 /* The host's side of decode on CUDA: what kernels refuse, and what they get. Nothing of an image is read here. */
 #include "host/decode.h"
 
-#include "lists/fill_granules.h"
+#include "work/granules.h"
 #include <stdio.h>
 
 /* ---- refusals ---- */
@@ -132,7 +132,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
     const int paged = given->page_table != NULL;
     const int64_t d_first = problem_d_k(p);
     struct decode_params to = {
-        .of = attention_params_shared(args),
+        .run = attention_params_shared(args),
         .image = *args->work.filled,
         .lengths = args->work.lengths,
         .keys = lists->keys,
@@ -163,6 +163,6 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .packs = (int32_t)(args->work.filled->units / lists->tiles),
     };
     to.k.rest = layout_of(&given->k_rope, paged, c->k_rope_type, p->rope_dims);
-    to.of.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
+    to.run.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
     return to;
 }

@@ -32,7 +32,8 @@ struct decode_stored {
 #define DECODE_SCALE_DIMS 128
 
 struct decode_params {
-    struct attention_params of; /* its image is empty: a filled one is laid out otherwise */
+    struct attention_params
+        run; /* tensors, sizes, slots; its image is empty, as a filled one is laid out otherwise */
     struct filled_image image;
     const int32_t *lengths; /* arrays of the image */
     const int64_t *keys, *full_ptr, *full_end, *masked_ptr, *masked_end;
@@ -43,7 +44,7 @@ struct decode_params {
     int64_t columns;      /* entries from row to row of the table */
     int32_t pages, shift;
     int32_t rows;     /* of a page; not paged, of the capacity */
-    int32_t block_kv; /* keys of a block; of.granule_bits: log2 of those of a granule */
+    int32_t block_kv; /* keys of a block; run.granule_bits: log2 of those of a granule */
     struct decode_stored k, v;
     struct rows_view q_rest; /* second view of q */
     int32_t d_first; /* dims of first views of q and k: d_qk where there are no second ones */

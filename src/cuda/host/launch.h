@@ -31,8 +31,7 @@ extern "C" {
 #define CUDA_DECODE_UNITS_f32_bf16(name) CUDA_DECODE_UNIT(f32_bf16_##name)
 #define CUDA_DECODE(types, name, ...) CUDA_DECODE_UNITS_##types(name)
 #define CUDA_STAGED_UNIT(name)                                                                     \
-    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);                   \
-    const char *cuda_##name##_refuses_run(const struct staged_params *p);
+    cudaError_t cuda_##name(const struct staged_params *p, cudaStream_t stream);
 #define CUDA_STAGED_UNITS_any(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
 #define CUDA_STAGED_UNITS_f32(stem, variant) CUDA_STAGED_UNIT(stem##_f32_##variant)
 #define CUDA_STAGED_UNITS_16bit(stem, variant)                                                     \

@@ -37,46 +37,6 @@ static const union launch *launch_of(const struct kernel_args *args) {
 
 /* ---- what kernels without another way than TMA refuse ---- */
 
-/* One entry a kernel, as above; NULL: its launch takes every tensor. A new variant says which it is. */
-#undef CUDA_STAGED
-#undef CUDA_FORWARD
-#undef CUDA_DECODE
-#undef CUDA_BACKWARD
-#undef CUDA_DELTA
-#define CUDA_FORWARD(...)
-#define CUDA_DECODE(...)
-#define CUDA_BACKWARD(...)
-#define CUDA_DELTA(...)
-#define ASKS_ALWAYS(name) cuda_##name##_refuses_run
-#define ASKS_NEVER(name) NULL
-#define ASKS_tma ASKS_ALWAYS
-#define ASKS_bulk ASKS_NEVER
-#define ASKS_gather ASKS_NEVER
-#define ASKS_gradient ASKS_NEVER
-#define ASKS_mma ASKS_NEVER
-#define ASKS_modified ASKS_NEVER
-#define ASKS_narrow ASKS_NEVER
-#define ASKS_row ASKS_NEVER
-#define ASKS_rows ASKS_NEVER
-#define ASKS_short ASKS_NEVER
-#define CUDA_STAGED_ASKS_any(stem, variant) ASKS_##variant(stem##_f32_##variant),
-#define CUDA_STAGED_ASKS_f32(stem, variant) ASKS_##variant(stem##_f32_##variant),
-#define CUDA_STAGED_ASKS_16bit(stem, variant)                                                      \
-    ASKS_##variant(stem##_bf16_##variant), ASKS_##variant(stem##_f16_##variant),
-#define CUDA_STAGED(types, stem, variant, ...) CUDA_STAGED_ASKS_##types(stem, variant)
-static const char *(*const staged_asks[])(const struct staged_params *) = {
-#include "instances.def"
-};
-
-const char *staged_refuses_run(const struct kernel_args *args) {
-    const char *(*const refuses)(const struct staged_params *) =
-        staged_asks[args->kernel - cuda_table];
-    if (!refuses)
-        return NULL;
-    const struct staged_params p = staged_params_of(args);
-    return refuses(&p);
-}
-
 const char *decode_refuses_run(const struct kernel_args *args) {
     const struct forward_kernel *own = args->kernel->own;
     if (own->family->maps != MAPS_ALONE)

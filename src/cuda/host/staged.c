@@ -56,7 +56,6 @@ struct staged_params staged_sizes(const struct problem *p, const tess_target *ta
         .score_scale = (float)(p->scale / q_scale),
         .weight_power = weight_power(&p->modifiers),
         .block_row_chunks = chunks > 0 ? (int32_t)chunks : 1,
-        .even = even,
         .in_order = even && of->block_kv % 8 != 0,
         .widest = of->widest,
     };

@@ -37,9 +37,8 @@ struct staged_params {
     int32_t weight_power; /* of two: what SpMM scales weights of f16 by before they are rounded */
     struct modify_params modify;
     int32_t block_row_chunks; /* chunks of CUDA_CHUNK columns of a mean block row, at least 1 */
-    int32_t even;             /* block rows have about the same width */
-    int32_t in_order;         /* ... and rows share sectors with their neighbours */
-    int64_t widest;           /* columns of the widest block row */
+    int32_t in_order; /* rows are taken as their scores stand: they share sectors with neighbours */
+    int64_t widest;   /* columns of the widest block row */
     /* Backward: */
     struct query_stats stats;
     float *gradients; /* laid out as scores; NULL: not wanted */
@@ -80,39 +79,10 @@ struct staged_params staged_sizes(const struct problem *problem, const tess_targ
 
 #define CLUSTER_ARCHITECTURE 90 /* the first that has clusters */
 
-#define STAGED_TMA_KEYS 32    /* keys of a TMA tile */
-#define STAGED_TMA_DIMS 128   /* of a head at most */
 #define STAGED_GATHER_ROWS 8  /* of a tile without staging: higher block rows fill others */
-#define STAGED_TMA_ROWS 16    /* that tiles of TMA kernels have more than */
 #define SDDMM_NARROW_WIDTH 32 /* columns of the widest block row at most */
 #define SPMM_SHORT_WIDTH 64   /* columns of a mean block row at most ... */
 #define SPMM_SHORT_DIMS 256   /* ... and dims of a head at least: half of the threads suffice */
-#define SOFTMAX_BULK_WARPS 16 /* of a CTA, of which a multiprocessor has one */
-#define SOFTMAX_BULK_HELD 32  /* most elements of a lane */
-#define SOFTMAX_BULK_LANES 4  /* most lanes of a row */
-#define SOFTMAX_BULK_TIMES 2  /* fewest tiles of a warp */
-#define STAGED_SPMM_CLUSTER 4 /* CTAs that share a block row's keys at most */
-#define STAGED_SPMM_TMA_BLOCKS(rows) ((rows) > 64 ? 1 : 2) /* CTAs of a multiprocessor */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* CTAs that share the keys of a unit of SpMM, where units are too few for the device, which holds
- * `blocks` on each multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
-int staged_spmm_cluster(const struct staged_params *p, int64_t units, int blocks);
-
-/* Rows of SpMM's tiles by TMA: as many as block rows fill, or fewer where block rows are so few that
- * CTAs would share them. V is then loaded again, but no sums are combined. 0: CTAs would share them
- * whatever the tiles. */
-int staged_spmm_tma_rows(const struct staged_params *p);
-
-/* Lanes of a row of softmax by bulk copies; 0 where the widest is too wide. */
-int softmax_bulk_lanes(const struct staged_params *p);
-
-#ifdef __cplusplus
-}
-#endif
 
 /*
  * What of a scale is folded into Q, as a power of two that bf16 has: 0, or for scales below 2^-8

@@ -5,8 +5,8 @@
 #include "host/backward.h"
 #include "host/decode.h"
 #include "host/staged.h"
-#include "lists/fill_granules.h"
-#include "lists/fill_walk.h"
+#include "work/granules.h"
+#include "work/runs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -405,7 +405,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
         .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
-        .refuses_run = staged_refuses_run, .run = staged_run                                       \
+        .run = staged_run                                                                          \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
 #define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)

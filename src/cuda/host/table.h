@@ -53,7 +53,6 @@ int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 #define CUDA_IMAGE .size = cuda_image_size, .header = cuda_image_header
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
-const char *staged_refuses_run(const struct kernel_args *args);
 const char *decode_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);

@@ -54,6 +54,15 @@ static __device__ __forceinline__ struct block_row block_row_of(const struct sta
     return block_row_at(p, block_row_place_at(p.image.block_rows + number));
 }
 
+/* Stores a warp's block row to shared memory, where registers are scarce. */
+static __device__ __forceinline__ void block_row_to_shared(struct block_row &shared,
+                                                           const struct block_row &s) {
+    __syncwarp();
+    if (warp_lane() == 0)
+        shared = s;
+    __syncwarp();
+}
+
 /* Whether all rows of a block row begin and end on multiples of 16 bytes. */
 static __device__ __forceinline__ bool block_row_aligned(const struct block_row &s) {
     return s.width % 4 == 0 && (uintptr_t)s.scores % 16 == 0;
@@ -152,9 +161,9 @@ template <class T> struct head_view {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T>
-head_of(const struct staged_params &p, const struct rows_view &view, int32_t b, int32_t h,
-        int32_t d) {
+static __device__ __forceinline__ head_view<T> head_of(const struct staged_params &p,
+                                                       const struct rows_view &view, int32_t b,
+                                                       int32_t h, int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
             d, p.alignment >= 4 * (int32_t)sizeof(T)};
 }

@@ -37,7 +37,7 @@
 #include "decode/store.cuh"
 #include "device/sm90/tma.cuh"
 #include "device/sm90/wgmma.cuh"
-#include "forward/sm90/softmax.cuh"
+#include "device/sm90/softmax.cuh"
 
 /* D dims of q and k, DV of v. SHARED: v is the first dims of k. EIGHT_BIT: these are FP8. */
 template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct decode_sm90_shape {
@@ -119,15 +119,6 @@ template <class shape> static __device__ __forceinline__ int decode_sm90_scales_
 template <class shape>
 static __device__ __forceinline__ uint32_t decode_sm90_p_at(int row, int piece) {
     return shape::P + swizzle_row<shape::P_ROW>(row) + swizzle_piece(row, piece);
-}
-
-/* The barrier of a step's stage among those that begin at `first`, and the parity of its phase. */
-template <class shape>
-static __device__ __forceinline__ uint32_t decode_sm90_at(uint32_t first, uint32_t step) {
-    return first + 8 * (step % shape::STAGES);
-}
-template <class shape> static __device__ __forceinline__ uint32_t decode_sm90_phase(uint32_t step) {
-    return step / shape::STAGES & 1;
 }
 
 /* Arrives for a warp, after what its lanes did. */

@@ -30,22 +30,22 @@ decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p
                      const struct decode_item &item, const struct decode_place &place, int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     const int begin = (int)threadIdx.x / 32 * shape::ROWS_WARP; /* of this warp's rows */
-    const char *const first = decode_head_rows_here(p.k.rows, item);
-    const char *const rest = decode_head_rows_here(p.k.rest, item);
+    const char *const first = filled_head_rows_here(p.k.rows, item);
+    const char *const rest = filled_head_rows_here(p.k.rest, item);
 #pragma unroll
     for (int i = 0; i < shape::ROWS_WARP; i += 4) {
         const int32_t row = __shfl_sync(WARP_ALL, place.row, from + i + sub);
         decode_sm90_copy_fp8_row<shape>(
             to + (uint32_t)((begin + i + sub) * 128) + swizzle_piece(i + sub, piece),
-            decode_row_at(first, p.k.rows, p.shift, row) + 16 * piece,
-            decode_row_at(rest, p.k.rest, p.shift, row) + 16 * piece, p.k.rest.size, row >= 0,
+            filled_row_at(first, p.k.rows, p.shift, row) + 16 * piece,
+            filled_row_at(rest, p.k.rest, p.shift, row) + 16 * piece, p.k.rest.size, row >= 0,
             std::make_integer_sequence<int, shape::V_PANELS / 2>());
     }
     const int key = warp_lane() - from;
     if (key < 0 || key >= shape::ROWS_WARP)
         return;
-    const char *const of = decode_head_rows_here(p.k.scale, item);
-    const char *const at = decode_row_at(of, p.k.scale, p.shift, place.row);
+    const char *const of = filled_head_rows_here(p.k.scale, item);
+    const char *const at = filled_row_at(of, p.k.scale, p.shift, place.row);
 #pragma unroll 1
     for (int g = 0; g < p.k.scales; g++)
         cp_async_4(scales + (uint32_t)(4 * (g * shape::KEYS + begin + key)), at + 4 * g,
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void decode_sm90_widen(uint32_t panel) {
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_land(uint32_t shared, const struct decode_params &p, uint32_t step) {
-    const uint32_t full = decode_sm90_at<shape>(shared + shape::K_FULL, step);
+    const uint32_t full = ring_barrier<shape::STAGES>(shared + shape::K_FULL, step);
     const uint32_t panel =
         shared + decode_sm90_rows<shape>(step) + threadIdx.x / 32 * (shape::ROWS_WARP * 128);
     __syncwarp(); /* copies of all its lanes are complete */

@@ -21,18 +21,18 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     decode_sm90(const __grid_constant__ struct decode_params p) {
     extern __shared__ __align__(1024) char memory[];
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
-    decode_fetch(p, memory);
+    early_fetch(p, memory);
     if (threadIdx.x == 0)
         decode_sm90_barriers<shape>(shared);
     __syncthreads();
-    decode_wait(); /* a fill writes the image, and what was before it q, K and V */
-    decode_early();
-    struct work_item w = decode_first_item(&p.image.items[blockIdx.x]); /* one of the two */
-    const struct work_item in_order = decode_first_item(&p.image.items[decode_sm90_order(
+    early_wait(); /* a fill writes the image, and what was before it q, K and V */
+    early_next();
+    struct work_item w = filled_first_item(&p.image.items[blockIdx.x]); /* one of the two */
+    const struct work_item in_order = filled_first_item(&p.image.items[decode_sm90_order(
         p, (int)fill_least(blockIdx.x, p.image.units - 1), p.image.units)]);
-    const int items = sm90_uniform((int)fill_least(decode_items(p), INT32_MAX));
-    if (items == 0 && decode_foreign(p))
-        decode_store_nan(p, (int)threadIdx.x, shape::THREADS);
+    const int items = sm90_uniform((int)fill_least(filled_items(p), INT32_MAX));
+    if (items == 0 && filled_foreign(p))
+        filled_store_nan(p, (int)threadIdx.x, shape::THREADS);
     if ((int)blockIdx.x >= items)
         return;
     if (items == p.image.units)
@@ -87,7 +87,7 @@ static cudaError_t decode_sm90_launch(const struct decode_params *p, cudaStream_
     };
     static const struct decode_variant of_codes = decode_sm90_variant_of<codes, false>();
     /* CTAs that stay: rows of an item are fetched before the last one has ended. */
-    return decode_launch_variant<T>(p->stored ? of_codes : variants[p->v_in_k][p->of.modify.each],
+    return decode_launch_variant<T>(p->stored ? of_codes : variants[p->v_in_k][p->run.modify.each],
                                     p, p->multiprocessors, stream);
 }
 

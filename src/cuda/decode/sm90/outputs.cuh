@@ -100,8 +100,8 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct dec
             struct decode_sm90_p<shape> probs;
             barrier_wait(shared + shape::P_FULL, (shape::P_SLICES * step + i) & 1);
             if (i == 0)
-                barrier_wait(decode_sm90_at<shape>(shared + shape::V_FULL, step),
-                             decode_sm90_phase<shape>(step));
+                barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step),
+                             ring_parity<shape::STAGES>(step));
             if (shape::STORED)
                 decode_sm90_load_weights<shape>(
                     probs, shared,
@@ -116,7 +116,7 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct dec
             proxy_fence(); /* rows are written by threads */
             decode_sm90_pv<shape>(o, probs, v + i * shape::P_KEYS * 128, step == first && i == 0);
         }
-        decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::V_EMPTY, step));
+        decode_sm90_arrive(ring_barrier<shape::STAGES>(shared + shape::V_EMPTY, step));
     }
 }
 

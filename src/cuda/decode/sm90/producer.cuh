@@ -43,8 +43,8 @@ decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct 
         const int32_t place = __shfl_sync(WARP_ALL, places, from + i + sub);
         decode_sm90_copy_row<shape>(
             to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece),
-            decode_row_at(first, of.rows, shift, place) + 16 * piece, own,
-            decode_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece,
+            filled_row_at(first, of.rows, shift, place) + 16 * piece, own,
+            filled_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece,
             place < 0 ? 0 : all, std::make_integer_sequence<int, PANELS>());
     }
 }
@@ -75,15 +75,15 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
     constexpr int BATCH = 32 / shape::ROWS_WARP;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, decode_ends_of(p, item.T));
-    const char *const k = decode_head_rows(p.k.rows, item);
-    const char *const v = decode_head_rows(p.v.rows, item);
+    const char *const k = filled_head_rows(p.k.rows, item);
+    const char *const v = filled_head_rows(p.v.rows, item);
     const int32_t steps = decode_sm90_steps<shape>(item);
     uint32_t at = item.begin + threadIdx.x % 32 / shape::ROWS_WARP * shape::KEYS +
                   threadIdx.x / 32 * shape::ROWS_WARP + threadIdx.x % shape::ROWS_WARP;
     struct decode_place place, next = decode_find(p, item, list, at);
 #pragma unroll 1
     for (int32_t i = 0; i < steps; i++, step++) {
-        const uint32_t stage = step % shape::STAGES, parity = decode_sm90_phase<shape>(step) ^ 1;
+        const uint32_t stage = step % shape::STAGES, parity = ring_parity<shape::STAGES>(step) ^ 1;
         const uint32_t to = shared + decode_sm90_rows<shape>(step);
         const int from = i % BATCH * shape::ROWS_WARP;
         if (from == 0) {
@@ -91,7 +91,7 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
             at += BATCH * shape::KEYS;
             next = decode_find(p, item, list, at);
         }
-        barrier_wait(decode_sm90_at<shape>(shared + shape::K_EMPTY, step), parity);
+        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::K_EMPTY, step), parity);
         decode_sm90_hand_places<shape>(memory, stage, place, from);
         if (shape::STORED) {
             const uint32_t scales = shared + (uint32_t)decode_sm90_scales_at<shape>(step);
@@ -102,15 +102,15 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
                 decode_sm90_land<shape>(shared, p, step - 1);
             continue;
         }
-        decode_sm90_copy<shape, shape::K_PANELS>(to, k, decode_head_rows_here(p.k.rest, item), p.k,
+        decode_sm90_copy<shape, shape::K_PANELS>(to, k, filled_head_rows_here(p.k.rest, item), p.k,
                                                  p.shift, place.row, from);
-        decode_sm90_commit(decode_sm90_at<shape>(shared + shape::K_FULL, step));
+        decode_sm90_commit(ring_barrier<shape::STAGES>(shared + shape::K_FULL, step));
         if (shape::V_IN_K)
             continue;
-        barrier_wait(decode_sm90_at<shape>(shared + shape::V_EMPTY, step), parity);
+        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_EMPTY, step), parity);
         decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, v, p.v, p.shift, place.row,
                                                  from);
-        decode_sm90_commit(decode_sm90_at<shape>(shared + shape::V_FULL, step));
+        decode_sm90_commit(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step));
     }
     if (shape::STORED) {
         cp_async_wait<0>();

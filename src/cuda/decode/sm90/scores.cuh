@@ -5,25 +5,26 @@
 
 #include "decode/sm90/config.cuh"
 
-#define DECODE_SM90_SCORES_BARRIER 1 /* named */
+/* Named barriers. */
+enum { DECODE_SM90_SCORES = 1 };
 
-/* Copies the tile's rows of Q, times p.of.q_scale, a power of two: 16 bytes by a thread. */
+/* Copies the tile's rows of Q, times p.run.q_scale, a power of two: 16 bytes by a thread. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct decode_item &item) {
     using T = typename shape::T;
     const int piece = (int)threadIdx.x % 8;
-    const int32_t rows = p.of.tile_rows * p.of.tile_heads;
+    const int32_t rows = p.run.tile_rows * p.run.tile_heads;
 #pragma unroll 1
     for (int row = (int)threadIdx.x % 128 / 8; row < shape::M; row += 16) {
-        const int32_t query = decode_row_query(p, row);
+        const int32_t query = filled_row_query(p, row);
         const char *const from = decode_q_at<T, false>(p, item, row, 8 * piece);
         const char *const rest = decode_q_at<T, true>(p, item, row, p.d_first) +
                                  (8 * piece - p.d_first) * (int32_t)sizeof(T);
         const uint32_t at = to + (uint32_t)(row * 128) + swizzle_piece(row, piece);
-        const int32_t dims = row < rows && query < item.rows ? p.of.d_qk - 8 * piece : 0;
+        const int32_t dims = row < rows && query < item.rows ? p.run.d_qk - 8 * piece : 0;
         const int32_t first = p.d_first - 8 * piece;
-        if (p.of.q_scale == 1)
+        if (p.run.q_scale == 1)
 #pragma unroll
             for (int s = 0; s < shape::K_PANELS; s++)
                 cp_async_16_l2_128(at + (uint32_t)(s * shape::Q_PANEL),
@@ -34,7 +35,7 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
                 shared_store_16(at + (uint32_t)(s * shape::Q_PANEL),
                                 64 * s < dims
                                     ? attention_load_16<T>((64 * s < first ? from : rest) + 128 * s,
-                                                           16, p.of.q_scale)
+                                                           16, p.run.q_scale)
                                     : uint4{0, 0, 0, 0});
     }
     cp_async_wait_all();
@@ -160,8 +161,8 @@ decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memo
     const uint32_t q = shared + shape::Q, k = shared + decode_sm90_rows<shape>(step);
 #pragma unroll
     for (int i = 0; i < shape::SPAN; i++)
-        barrier_wait(decode_sm90_at<shape>(shared + shape::K_FULL, step + i),
-                     decode_sm90_phase<shape>(step + i));
+        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::K_FULL, step + i),
+                     ring_parity<shape::STAGES>(step + i));
     proxy_fence(); /* rows are written by threads */
     if (shape::STORED && p.k.scales)
         decode_sm90_qk_scaled<shape>(
@@ -195,7 +196,7 @@ decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
     if (partial.x | partial.y | partial.z | partial.w)
         decode_mask<shape>(tiles, by.lane, places);
     if (!shape::V_IN_K)
-        decode_sm90_arrive(decode_sm90_at<shape>(shared + shape::K_EMPTY, step));
+        decode_sm90_arrive(ring_barrier<shape::STAGES>(shared + shape::K_EMPTY, step));
     const bool moved =
         sm90_softmax<typename shape::T, shape::KEYS / 2>(s, by.state, factor, by.scale);
     if (MODIFIED)
@@ -222,11 +223,11 @@ decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
     struct decode_sm90_scoring by;
     by.item = decode_item_of(p, w);
     by.lane = decode_lane_of<shape>(p);
-    by.scale = MODIFIED ? modify_scale(p.of.modify, p.of.score_scale) : p.of.score_scale;
+    by.scale = MODIFIED ? modify_scale(p.run.modify, p.run.score_scale) : p.run.score_scale;
     sm90_clear(by.state);
-    warpgroup_sync(DECODE_SM90_SCORES_BARRIER); /* all have used the Q before */
+    warpgroup_sync(DECODE_SM90_SCORES); /* all have used the Q before */
     decode_sm90_copy_q<shape>(shared + shape::Q, p, by.item);
-    warpgroup_sync(DECODE_SM90_SCORES_BARRIER);
+    warpgroup_sync(DECODE_SM90_SCORES);
     const uint32_t end = step + (uint32_t)decode_sm90_steps<shape>(by.item);
 #pragma unroll 1
     while (step != end) {

@@ -1,11 +1,11 @@
 /*
- * Hopper's asynchronous primitives, without policy: mbarriers, named barriers, TMA and bulk copies,
- * setmaxnreg, programmatic dependent launch. Addresses are those of the shared window
- * (device/shared.cuh).
+ * Hopper's asynchronous primitives, without policy: mbarriers, rings, TMA copies, setmaxnreg.
+ * Addresses are those of the shared window (device/shared.cuh).
  */
 #ifndef TESSERA_CUDA_SM90_TMA_CUH
 #define TESSERA_CUDA_SM90_TMA_CUH
 
+#include "device/barrier.cuh"
 #include "device/warp.cuh"
 
 #include <cuda.h>
@@ -72,6 +72,21 @@ static __device__ __forceinline__ bool barrier_test_wait(uint32_t barrier, uint3
     return ended != 0;
 }
 
+/* ---- rings of stages, each with an mbarrier ---- */
+
+/* Stage and phase parity of the index-th use of a ring. */
+template <int STAGES> static __device__ __forceinline__ uint32_t ring_stage(uint32_t index) {
+    return index % STAGES;
+}
+template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uint32_t index) {
+    return index / STAGES & 1;
+}
+/* The mbarrier of that stage, among those that begin at `first`. */
+template <int STAGES>
+static __device__ __forceinline__ uint32_t ring_barrier(uint32_t first, uint32_t index) {
+    return first + 8 * ring_stage<STAGES>(index);
+}
+
 /* ---- mbarriers and shared memory of another CTA of the cluster ---- */
 
 /* The address, in CTA `rank`, of what stands at `at` in this CTA. */
@@ -105,19 +120,7 @@ static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, ui
                  : "memory");
 }
 
-/* ---- named barriers; number 0 is __syncthreads ---- */
-
-static __device__ __forceinline__ void warpgroup_sync(int id) {
-    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
-/* Named barrier `id` among `threads` threads: sync waits, arrive does not. */
-static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
+/* ---- proxies ---- */
 
 /* Generic-to-async proxy fence: what this thread wrote by ordinary stores, or saw written, becomes
  * visible to WGMMA and TMA. */
@@ -153,16 +156,6 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
                  : "memory");
 }
-/* Loads from a map that has columns as two dimensions, [panel][64]: the tile that begins at panel
- * `panel`. */
-static __device__ __forceinline__ void tma_load_panels(uint32_t to, const CUtensorMap *map,
-                                                       uint32_t barrier, int panel, int n, int h,
-                                                       int b, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "l"(policy)
-                 : "memory");
-}
 /* Stores a tile from shared memory, as part of a bulk group. Elements past the tensor's ends are
  * left out. */
 static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t from, int d,
@@ -173,23 +166,7 @@ static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_
                  : "memory");
 }
 
-/* ---- bulk copies, by one thread; addresses and sizes are multiples of 16 bytes ---- */
-
-static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes,
-                                                 uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-/* Part of a bulk group. */
-static __device__ __forceinline__ void bulk_store(void *to, uint32_t from, uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-}
-
-/* ---- bulk groups: TMA stores and bulk stores in flight ---- */
+/* ---- bulk groups: TMA stores in flight ---- */
 
 /* Commits this thread's stores as a group, which may be empty. */
 static __device__ __forceinline__ void bulk_store_commit(void) {
@@ -199,18 +176,6 @@ static __device__ __forceinline__ void bulk_store_commit(void) {
  * thread. */
 template <int PENDING> static __device__ __forceinline__ void bulk_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-/* ---- programmatic dependent launch ---- */
-
-/* Waits until the kernel before this one in the stream has ended and its writes are visible. */
-static __device__ __forceinline__ void grid_dependency_wait(void) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-/* Allows the next kernel of the stream, if it was launched so and waits likewise, to start as soon
- * as there is room. */
-static __device__ __forceinline__ void grid_dependents_launch(void) {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 #endif

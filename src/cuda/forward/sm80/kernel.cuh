@@ -79,6 +79,39 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     }
 }
 
+/* The same of f32. WHOLE: rows allow stores of two elements. */
+template <bool WHOLE, int D, int R>
+static __device__ __forceinline__ void
+attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
+                  const struct attention_state<float, D, R> &state) {
+    const int lane = warp_lane_here();
+    float *const o =
+        reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head)) + lane % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const float below = modify_denominator(p.modify, item.head, state.m[r], state.l[r]);
+        const float factor = below == 0 ? 0.0f : p.modify.kept / below;
+        const int row = first + lane / 4 + 8 * r;
+        float *const to = o + (item.row + row) * p.o.stride[2];
+        if (row >= item.rows)
+            continue;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const float *x = state.o[r / 2][d] + r % 2 * 2;
+            const float2 two = {x[0] * factor, x[1] * factor};
+            const int left = p.d_v - (8 * d + lane % 4 * 2);
+            if (WHOLE) {
+                *reinterpret_cast<float2 *>(to + 8 * d) = two;
+                continue;
+            }
+            if (left > 0)
+                to[8 * d] = two.x;
+            if (left > 1)
+                to[8 * d + 1] = two.y;
+        }
+    }
+}
+
 /* Stores this warp's rows of a partial result. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void

@@ -3,31 +3,7 @@
 #define TESSERA_CUDA_SM80_MODIFY_CUH
 
 #include "device/modify.cuh"
-#include "forward/sm80/tile.cuh"
-
-/* A step: its item, by its place in shared memory, and its first granule of that. */
-struct attention_place {
-    const struct granule_item *jobs;
-    int job;
-    uint32_t granule;
-};
-
-static __device__ __forceinline__ const struct granule_item &
-attention_item(const struct attention_place &place) {
-    int job = place.job;
-    asm volatile("" : "+r"(job)); /* looked up when it is needed: registers are short */
-    return place.jobs[job & (ATTENTION_JOBS - 1)];
-}
-
-/* The key of a column of the step that begins with a granule of the item; any where there is none. */
-template <class params>
-static __device__ __forceinline__ int32_t attention_column(const params &p,
-                                                           const struct granule_item &item,
-                                                           uint32_t granule, int column) {
-    const int bits = p.granule_bits;
-    const int32_t at = min((int32_t)granule + (column >> bits), item.count - 1);
-    return __ldg(p.image.keys + item.first + at) + (column & ((1 << bits) - 1));
-}
+#include "forward/sm80/config.cuh"
 
 /* Loads the places of this thread's two columns of the j-th group (modify_place). */
 static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],

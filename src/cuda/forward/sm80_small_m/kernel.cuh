@@ -8,7 +8,7 @@
  *   O part     V[0]^T P^T       V[1]^T P^T               each warp has its own dims of O
  *
  * Each warp fetches its dims of K and V itself; warps wait for each other only for S and P. A and B
- * are exchanged against sm80/tile.cuh. The rows of an MMA are 16 keys (S) or 16 dims (O), its
+ * are exchanged against device/tile.cuh. The rows of an MMA are 16 keys (S) or 16 dims (O), its
  * columns 8 query rows. No part of an MMA is padding, and K and V of f32 are split once for all
  * groups. A piece is 16 bytes: 4 dims of f32 or 8 of 16 bits. With g = lane / 4, t = lane % 4 a
  * lane has
@@ -215,7 +215,7 @@ small_m_recompute_nan(float (&s)[GROUPS][1][4], const struct attention_params &p
     __syncwarp(); /* MMAs need all lanes converged */
 }
 
-/* P of a group as B operand. small: f16 elements below ATTENTION_SMALL, raised (sm80/tile.cuh). */
+/* P of a group as B operand. small: f16 elements below ATTENTION_SMALL, raised (device/tile.cuh). */
 template <class T> struct small_m_p_operand { struct fragment<T, 2> b, small; };
 template <> struct small_m_p_operand<float> { struct fragment<float, 2> b[2]; };
 

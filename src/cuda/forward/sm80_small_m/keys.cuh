@@ -11,7 +11,7 @@
 #ifndef TESSERA_CUDA_SMALL_M_KEYS_CUH
 #define TESSERA_CUDA_SMALL_M_KEYS_CUH
 
-#include "forward/gather.cuh"
+#include "work/gather.cuh"
 
 #define SMALL_M_KEYS 16 /* of a step */
 #define SMALL_M_BATCH_ROW                                                                          \

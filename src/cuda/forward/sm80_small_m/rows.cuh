@@ -3,8 +3,9 @@
 #ifndef TESSERA_CUDA_SMALL_M_ROWS_CUH
 #define TESSERA_CUDA_SMALL_M_ROWS_CUH
 
+#include "device/tile_f32.cuh"
 #include "forward/sm80_small_m/keys.cuh"
-#include "forward/sm80/tile_f32.cuh"
+#include "work/slots.cuh"
 
 #define SMALL_M_ROWS 8   /* query rows (columns) of an MMA */
 #define SMALL_M_P_ROW 20 /* floats between rows of P: 16, and 4 against bank conflicts */

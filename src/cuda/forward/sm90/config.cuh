@@ -68,9 +68,6 @@
  *   s_full               the other CTA           its scores are there       all consumers
  *   s_empty              the other CTA's warps   our scores have been read  the next sender
  *
- * Named barriers: 1 ... CONSUMERS for each consumer; from 1 + CONSUMERS on for ping-pong, or for
- * the exchange of scores.
- *
  * One item in a consumer; entries of one line overlap:
  *
  *   Q K^T (0)       P V of the last step of the item before
@@ -92,9 +89,11 @@
 #ifndef TESSERA_CUDA_SM90_CONFIG_CUH
 #define TESSERA_CUDA_SM90_CONFIG_CUH
 
-#include "forward/gather.cuh"
-#include "forward/slots.cuh"
+#include "device/sm90/softmax.cuh"
 #include "device/sm90/tma.cuh"
+#include "work/early.cuh"
+#include "work/gather.cuh"
+#include "work/slots.cuh"
 
 /* Bytes of shared memory of a multiprocessor. 1 KB of each CTA's part is reserved. */
 #define SM90_SHARED_ALL (228 * 1024)
@@ -109,6 +108,14 @@
  * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. FILLED: as TMA, of
  * lists that a fill has written (filled/config.cuh). */
 enum { SM90_TMA, SM90_CP_ASYNC, SM90_FILLED };
+
+/* Named barriers. Consumers that divide dims exchange scores and take no turns (ping-pong). */
+enum {
+    SM90_CONSUMER = 1, /* and on: the threads of one consumer; a third takes no turns */
+    SM90_EXCHANGE = 3,
+    SM90_TURN = 3, /* and 4: whose turn it is */
+};
+#define SM90_BOTH 256 /* threads of two consumers */
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
@@ -212,14 +219,6 @@ struct sm90_maps {
     CUtensorMap q, k[2], v[2], o;
     bool tma_q, tma_o; /* whether TMA can load Q, and store O */
 };
-
-/* Stage and phase parity of the index-th use of a ring. */
-template <int STAGES> static __device__ __forceinline__ uint32_t ring_stage(uint32_t index) {
-    return index % STAGES;
-}
-template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uint32_t index) {
-    return index / STAGES & 1;
-}
 
 /* Rank of this CTA in its cluster. */
 template <class shape> static __device__ __forceinline__ int sm90_rank(void) {

@@ -23,13 +23,13 @@ struct sm90_cursor {
 /* Waits for the index-th phase of a ring whose full barriers begin at `full`. */
 template <int STAGES>
 static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
-    barrier_wait(full + 8 * ring_stage<STAGES>(index), ring_parity<STAGES>(index));
+    barrier_wait(ring_barrier<STAGES>(full, index), ring_parity<STAGES>(index));
 }
 template <int STAGES>
 static __device__ __forceinline__ void sm90_release(const sm90_cursor &cursor, uint32_t empty,
                                                     uint32_t index) {
     if (cursor.elected)
-        barrier_arrive(empty + 8 * ring_stage<STAGES>(index));
+        barrier_arrive(ring_barrier<STAGES>(empty, index));
 }
 
 /* First row of a warp within its head. */
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCOR
     for (int i = 0; i < shape::SCORES; i += 4)
         if (i / shape::HALF_SCORES != cursor.consumer)
             sm90_store_scores(mine + i % shape::HALF_SCORES * 512, s + i);
-    named_barrier_sync(1 + shape::CONSUMERS, 256);
+    named_barrier_sync(SM90_EXCHANGE, SM90_BOTH);
 #pragma unroll
     for (int i = 0; i < shape::SCORES; i += 4)
         if (i / shape::HALF_SCORES == cursor.consumer) {
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCOR
         }
     if constexpr (shape::CTAS > 1)
         sm90_send_scores<shape>(s, cursor);
-    named_barrier_sync(1 + shape::CONSUMERS, 256);
+    named_barrier_sync(SM90_EXCHANGE, SM90_BOTH);
 #pragma unroll
     for (int i = 0; i < shape::SCORES; i += 4)
         if (i / shape::HALF_SCORES != cursor.consumer)
@@ -216,13 +216,13 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
         attention_store_lse(p, item.batch, h ? of[1].head : of[0].head,
                             (h ? of[1].row : of[0].row) + row, sums.x, sums.y);
     if (shape::DIM_SPLIT > 1 && whole) /* all have read their scores from the memory of O */
-        warpgroup_sync(1 + cursor.consumer);
+        warpgroup_sync(SM90_CONSUMER + cursor.consumer);
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, cursor.shared + shape::O + (uint32_t)(cursor.consumer * shape::O_CONSUMER),
             item.batch, of, o, below, first, dim);
     if (shape::DIM_SPLIT > 1 && whole) /* all have stored their O */
-        warpgroup_sync(1 + cursor.consumer);
+        warpgroup_sync(SM90_CONSUMER + cursor.consumer);
     if (sm90_hands_o<shape, SOURCE>()) {
         proxy_fence();
         barrier_arrive(cursor.shared + shape::O_FULL + 8 * cursor.consumer);

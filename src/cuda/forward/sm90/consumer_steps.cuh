@@ -15,12 +15,12 @@ static __device__ __forceinline__ bool sm90_pingpong(const sm90_cursor &cursor) 
 template <class shape>
 static __device__ __forceinline__ void sm90_pingpong_wait(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
-        named_barrier_sync(1 + shape::CONSUMERS + cursor.consumer, 256);
+        named_barrier_sync(SM90_TURN + cursor.consumer, SM90_BOTH);
 }
 template <class shape>
 static __device__ __forceinline__ void sm90_pingpong_pass(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
-        named_barrier_arrive(2 + shape::CONSUMERS - cursor.consumer, 256);
+        named_barrier_arrive(SM90_TURN + 1 - cursor.consumer, SM90_BOTH);
 }
 
 /* ---- WGMMA ---- */
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cu
                                 {0, 0, 0, 0});
     }
     proxy_fence();
-    warpgroup_sync(1 + cursor.consumer);
+    warpgroup_sync(SM90_CONSUMER + cursor.consumer);
 }
 
 /* sm90_pv of a step. */
@@ -383,7 +383,7 @@ static __device__ __forceinline__ void sm90_clear_idle(struct sm90_fragments<sha
             shared_store_16(cursor.shared + shape::Q + (uint32_t)(panel * shape::Q_PANEL + i * 16),
                             {0, 0, 0, 0});
     proxy_fence();
-    warpgroup_sync(1 + cursor.consumer);
+    warpgroup_sync(SM90_CONSUMER + cursor.consumer);
 }
 
 template <class T, class shape>
@@ -396,12 +396,12 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
         sm90_clear_idle<shape>(w, cursor, p);
     /* Kernels before may still use what modifiers read, and where results go. The kernel behind may
      * begin from here on: launched before, many would stand in line. */
-    grid_dependency_wait();
-    grid_dependents_launch();
+    early_wait();
+    early_next();
     if (!sm90_begin_item(w, cursor, p))
         return;
     if (shape::TWO_SCORE_TILES && cursor.consumer == 1)
-        named_barrier_arrive(1 + shape::CONSUMERS, 256); /* so that consumer 0 is first */
+        named_barrier_arrive(SM90_TURN, SM90_BOTH); /* so that consumer 0 is first */
     for (bool overlapped = false;;) {
         if (!overlapped)
             sm90_step_serial<T, true>(w, cursor, p, scale);
@@ -431,7 +431,7 @@ static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t share
             more = sm90_begin_item(w, cursor, p);
         if (!more) {
             if (shape::TWO_SCORE_TILES && cursor.consumer == 0)
-                named_barrier_sync(1 + shape::CONSUMERS, 256); /* the last pass of consumer 1 */
+                named_barrier_sync(SM90_TURN, SM90_BOTH); /* the last pass of consumer 1 */
             return;
         }
     }

@@ -4,7 +4,7 @@
 #ifndef TESSERA_CUDA_SM90_EPILOGUE_CUH
 #define TESSERA_CUDA_SM90_EPILOGUE_CUH
 
-#include "forward/sm90/softmax.cuh"
+#include "forward/sm90/config.cuh"
 #include "device/sm90/wgmma.cuh"
 
 #define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void
 sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
                    const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
                    const float (&m)[2], const float (&l)[2], int begin) {
-    const float lower = sm90_exp2(-sm90_raise(T()));
+    const float lower = attention_exp2(-sm90_raise(T()));
     const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {

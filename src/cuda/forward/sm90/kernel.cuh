@@ -5,10 +5,10 @@
 
 #include "device/cluster.cuh"
 #include "device/launch.cuh"
-#include "device/overlap.cuh"
 #include "forward/sm90/consumer_steps.cuh"
 #include "forward/sm90/producer.cuh"
 #include "forward/sm90/tensor_maps.cuh"
+#include "work/launch.cuh"
 
 /* A warp of the producer warpgroup. CP_ASYNC: warps 0, 1 fetch Q and K, warps 2, 3 fetch V. TMA:
  * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue, a warp for each consumer. */
@@ -21,7 +21,7 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS + 1);
     const auto load = [&](int64_t first) { return sm90_load_items(p, first, end); };
     if (SOURCE == SM90_CP_ASYNC) {
-        grid_dependency_wait();
+        early_wait();
         if (warp < 2)
             sm90_produce_cp_async<T, shape, true>(memory, shared, p, maps, warp, begin, end);
         else
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, load, begin, end, warp, 4);
     } else if (warp >= 2) {
-        grid_dependency_wait();
+        early_wait();
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, load, begin, end, warp - 2, 2);
         if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::CONSUMERS)
@@ -84,22 +84,12 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
                                               const struct sm90_maps *maps, cudaStream_t stream) {
     void (*kernel)(const struct attention_params, const struct sm90_maps) =
         attention_sm90<T, shape, SOURCE, MODIFIED>;
-    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    const cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     void *arguments[] = {(void *)p, (void *)maps};
-    /* Programmatic dependent launch: CTAs start on multiprocessors that the kernel before has left,
-     * and wait there. */
-    bool overlaps = false;
-    if (!code)
-        code = launch_overlaps((const void *)kernel, &overlaps);
-    cudaLaunchAttribute attributes[2] = {};
-    cudaLaunchConfig_t launch = cluster_config(attributes, (int64_t)p->workers * shape::CTAS,
-                                               shape::CTAS, shape::THREADS, shape::BYTES, stream);
-    if (overlaps) {
-        cudaLaunchAttribute &early = attributes[launch.numAttrs++];
-        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        early.val.programmaticStreamSerializationAllowed = 1;
-    }
-    return code ? code : cudaLaunchKernelExC(&launch, (const void *)kernel, arguments);
+    /* CTAs start on multiprocessors that the kernel before has left, and wait there. */
+    return code ? code
+                : launch_early((const void *)kernel, dim3((unsigned)p->workers * shape::CTAS),
+                               shape::THREADS, shape::BYTES, arguments, stream, shape::CTAS);
 }
 
 template <class T, class shape>

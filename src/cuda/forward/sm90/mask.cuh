@@ -4,7 +4,7 @@
 #ifndef TESSERA_CUDA_SM90_MASK_CUH
 #define TESSERA_CUDA_SM90_MASK_CUH
 
-#include "forward/sm90/softmax.cuh"
+#include "forward/sm90/config.cuh"
 
 /* Groups of an item before the first that has a record. */
 static __device__ __forceinline__ int32_t sm90_groups_whole(const struct attention_params &p,

@@ -4,7 +4,18 @@
 #define TESSERA_CUDA_SM90_MODIFY_CUH
 
 #include "device/modify.cuh"
-#include "forward/sm90/filled/mask.cuh"
+#include "forward/sm90/consumer.cuh"
+#include "work/granules.h"
+
+/* Filled lists (filled/mask.cuh), in kernels of SM90_FILLED alone: granule i of a step, and the mask of the step at
+ * `cursor`. */
+template <class shape>
+static __device__ __forceinline__ struct fill_granule &sm90_filled_granule(char *memory,
+                                                                           uint32_t step, int i);
+template <class shape>
+static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragments<shape> &w,
+                                                              const sm90_cursor &cursor,
+                                                              const struct attention_params &p);
 
 /* Exponents of 2 of one score. */
 static __device__ __forceinline__ float sm90_scale(const struct attention_params &p) {

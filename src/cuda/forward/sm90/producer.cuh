@@ -159,7 +159,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                     sm90_item<shape>(memory, job) = items;
                 __syncwarp();
                 if (job == 0)
-                    grid_dependency_wait();
+                    early_wait();
                 sm90_tma_q<shape>(p, tile, map_q, full, row, head, b, lane);
                 job++;
             }
@@ -180,7 +180,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
                     const uint32_t parity = ring_parity<shape::STAGES>(step) ^ 1;
                     barrier_wait(empty, parity);
                     if (!IS_K && step == 0) /* K comes behind Q, which has waited */
-                        grid_dependency_wait();
+                        early_wait();
                     if (bits == 6)
                         sm90_tma_kv<shape, PANELS>(shared + TILES + stage * TILE, maps,
                                                    shared + FULL + 8 * stage, keys, g, h, b);
@@ -196,7 +196,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
     if (IS_K) {
         sm90_publish_end<shape>(memory, shared, job, warp_lane() == 0);
         if (warp_lane() == 0)
-            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::Q_STAGES>(job));
+            barrier_arrive(ring_barrier<shape::Q_STAGES>(shared + shape::Q_FULL, job));
     }
 }
 
@@ -438,7 +438,7 @@ sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_para
     sm90_signal_copy<0>(pending);
     if (IS_K) {
         sm90_publish_end<shape>(memory, shared, job, first_thread);
-        barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::Q_STAGES>(job));
+        barrier_arrive(ring_barrier<shape::Q_STAGES>(shared + shape::Q_FULL, job));
     }
 }
 

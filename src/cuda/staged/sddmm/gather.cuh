@@ -20,7 +20,7 @@
 #include "device/blocks.cuh"
 #include "device/fragment.cuh"
 #include "device/words.cuh"
-#include "staged/block_row_shared.cuh"
+#include "staged/block_row.cuh"
 #include "staged/grid.cuh"
 
 #define SDDMM_THREADS 128

@@ -3,6 +3,7 @@
 #ifndef TESSERA_CUDA_SOFTMAX_GROUP_CUH
 #define TESSERA_CUDA_SOFTMAX_GROUP_CUH
 
+#include "device/barrier.cuh"
 #include "device/cluster.cuh"
 #include "staged/block_row.cuh"
 
@@ -15,10 +16,11 @@ struct softmax_shared {
     double sum_of_warp[SOFTMAX_WARPS], sum_of_block;
 };
 
-/* Named barrier of a group of more than a warp. Barrier 0 is __syncthreads, at which other groups
- * may be. */
+/* Named barriers: of each group of more than a warp, from this one on. */
+enum { SOFTMAX_GROUP = 1 };
+
 template <int LANES> static __device__ __forceinline__ void softmax_wait(void) {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / LANES), "n"(LANES) : "memory");
+    named_barrier_sync(SOFTMAX_GROUP + (int)threadIdx.x / LANES, LANES);
 }
 
 /* Reductions over LANES lanes of a warp. */

@@ -33,12 +33,11 @@ block_row_scores_at(const struct block_row_scores *of) {
     return at.row;
 }
 
-/* Loads an item's fields. in_order: items are numbered as their scores are in memory; else longest
- * first. */
-static __device__ __forceinline__ void
-softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in_order) {
+/* Loads an item's fields. Items are numbered as their scores are in memory, or else longest first. */
+static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
+                                                       const struct staged_params &p) {
     const int64_t item = min(to.item, p.n_items - 1);
-    if (in_order) {
+    if (p.in_order) {
         const struct block_row_scores at = block_row_scores_at(p.image.rows + item);
         to.batch_head = at.batch_head;
         to.block_row = (int32_t)(item - at.batch_head * p.rows);
@@ -55,15 +54,14 @@ softmax_look_up(struct softmax_place &to, const struct staged_params &p, bool in
 
 static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
                                                        const struct softmax_stride &by,
-                                                       const struct staged_params &p,
-                                                       bool in_order) {
+                                                       const struct staged_params &p) {
     to.item += by.items;
     to.r += by.rows;
     if (to.r >= p.height) {
         to.r -= (int32_t)p.height;
         to.item++;
     }
-    softmax_look_up(to, p, in_order);
+    softmax_look_up(to, p);
 }
 
 /* Address of a row's lse. */

@@ -241,7 +241,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS,
     const struct softmax_stride stride = {(int32_t)(groups / p.height),
                                           (int32_t)(groups % p.height)};
     struct softmax_place place = {first / p.height, (int32_t)(first % p.height)};
-    softmax_look_up(place, p, p.in_order);
+    softmax_look_up(place, p);
 #pragma unroll 1
     for (int i = 0; i < times; i++) {
         const struct softmax_row<LANES> row =
@@ -250,7 +250,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS,
         struct softmax_held<HELD, LANES> held;
         double sum = 0;
         softmax_load(held, row);
-        softmax_advance(place, stride, p, p.in_order);
+        softmax_advance(place, stride, p);
         float mine = softmax_max_held(held);
         if (row.pieces > held_of_all)
             mine = softmax_tail(row.data, from, blocks * LANES, row.pieces, mine, &sum);

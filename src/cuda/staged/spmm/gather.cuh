@@ -23,7 +23,7 @@
 #include "device/words.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/spmm/scale.cuh"
-#include "staged/block_row_shared.cuh"
+#include "staged/block_row.cuh"
 #include "staged/grid.cuh"
 
 #define SPMM_THREADS 128

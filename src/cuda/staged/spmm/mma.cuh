@@ -18,7 +18,8 @@
 #include "staged/spmm/gather.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
-#define SPMM_MMA_KEYS 64 /* of a step */
+#define SPMM_MMA_KEYS 64   /* of a step */
+#define SPMM_MMA_CLUSTER 4 /* CTAs that share a block row's keys at most */
 
 /* How a thread block's warps share O [M, N]. */
 template <int M, int N> struct spmm_mma_shape {
@@ -300,10 +301,21 @@ static __global__ void __launch_bounds__(spmm_mma_shape<M, N>::THREADS,
 
 /* ---- launching ---- */
 
+/* CTAs that share the keys of a unit, where units are too few for the device, which holds `blocks` on each
+ * multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
+static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
+    const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
+    const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;
+    int cluster = 1;
+    while (cluster < most && 2 * cluster * units < 3 * held && chunks >= 4 * cluster * p->n_items)
+        cluster *= 2;
+    return cluster;
+}
+
 template <class T, int M, int N>
 static cudaError_t spmm_mma_launch_tile(const struct staged_params *p, cudaStream_t stream) {
     const int64_t units = p->n_items * ((p->height + M - 1) / M) * ((p->d_v + N - 1) / N);
-    const int cluster = staged_spmm_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
+    const int cluster = spmm_mma_cluster(p, units, spmm_mma_shape<M, N>::BLOCKS);
     return cluster_launch<(int)sizeof(struct spmm_mma_shared<T, M, N>)>(
         spmm_mma<T, M, N>, units * cluster, cluster, spmm_mma_shape<M, N>::THREADS, p, stream);
 }

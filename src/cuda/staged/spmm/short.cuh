@@ -16,7 +16,7 @@
 #include "device/architecture.cuh"
 #include "staged/grid.cuh"
 #include "staged/spmm/row.cuh"
-#include "staged/block_row_shared.cuh"
+#include "staged/block_row.cuh"
 
 #define SPMM_SHORT_THREADS 128
 #define SPMM_SHORT_BLOCKS 4 /* thread blocks of a multiprocessor */

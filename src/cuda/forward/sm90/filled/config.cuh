@@ -8,7 +8,7 @@
  *   warp 2+  O, lse; items without keys
  *
  * CTAs stay, and take each gridDim.x-th item; counts stand in the image's header. Granules are those of
- * lists/fill_granules.h: 16 keys or more, in the order of full runs and then of bands. A part of a split tile
+ * work/granules.h: 16 keys or more, in the order of full runs and then of bands. A part of a split tile
  * begins at a whole step. Masks need no memory: a granule's window says which row lists which key.
  * Windows of a step lie behind what config.cuh has in shared memory:
  *
@@ -21,7 +21,7 @@
 #define TESSERA_CUDA_SM90_FILLED_CONFIG_CUH
 
 #include "forward/sm90/config.cuh"
-#include "lists/fill_granules.h"
+#include "work/granules.h"
 
 template <int DIMS_QK, int DIMS_V, int N_CONSUMERS>
 struct sm90_filled_shape : sm90_shape<DIMS_QK, DIMS_V, N_CONSUMERS> {

@@ -4,9 +4,10 @@
 #ifndef TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 #define TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 
-#include "decode/keys.cuh"
 #include "forward/sm90/epilogue.cuh"
 #include "forward/sm90/filled/config.cuh"
+#include "work/image.cuh"
+#include "work/rows.cuh"
 
 /* An item as consumers and the epilogue know it, `mask` being the key position of query 0; and where its
  * granules are. Full runs begin at `first`, and so do bands: a block has a place for either. */
@@ -16,7 +17,7 @@ struct sm90_filled_item : granule_item {
 
 /* log2 of a block's granules. */
 static __device__ __forceinline__ int sm90_filled_each(const struct decode_params &p) {
-    return __ffs(p.block_kv) - 1 - p.of.granule_bits;
+    return __ffs(p.block_kv) - 1 - p.run.granule_bits;
 }
 
 /* Which granules of its tile an item has. */
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &
     item.begin = 0;
     item.count = g.full + g.bands;
     if (w.parts > 1) {
-        const int32_t n = item.count, bits = p.of.granule_bits;
+        const int32_t n = item.count, bits = p.run.granule_bits;
         item.begin = fill_granules_before(n, w.part, w.parts, bits);
         item.count = fill_granules_before(n, w.part + 1, w.parts, bits) - item.begin;
     }
@@ -47,26 +48,23 @@ static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &
 
 static __device__ __forceinline__ struct sm90_filled_item
 sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
-    const struct attention_params &of = p.of;
-    const int32_t heads = (int32_t)p.image.heads, first = w.batch_head * of.tile_heads;
+    const struct filled_tile tile = filled_tile_of(p, w);
     struct sm90_filled_item item;
-    item.batch = decode_quotient(first, of.heads_q);
-    item.head = first - item.batch * of.heads_q;
-    item.head_kv = of.heads_kv == 1 ? 0 : item.head / (of.heads_q / of.heads_kv);
-    const int64_t list =
-        (int64_t)item.batch * heads + (heads == 1 ? 0 : item.head / (of.heads_q / heads));
-    sm90_filled_cut(item, p, w, list * p.tiles + w.tile);
-    item.row = decode_tile_query(p, w.tile);
-    item.rows = decode_tile_query(p, w.tile + 1) - item.row;
-    item.mask = p.lengths[item.batch] - of.n_q;
-    item.slot = w.slot * of.tile_heads;
+    item.batch = tile.batch;
+    item.head = tile.head;
+    item.head_kv = tile.head_kv;
+    sm90_filled_cut(item, p, w, tile.T);
+    item.row = tile.row;
+    item.rows = tile.rows;
+    item.mask = tile.first;
+    item.slot = w.slot * p.run.tile_heads;
     item.parts = w.parts;
     return item;
 }
 
 /* How many items this CTA has. */
 static __device__ __forceinline__ int32_t sm90_filled_items(const struct decode_params &p) {
-    const uint32_t items = (uint32_t)fill_least(decode_items(p), INT32_MAX);
+    const uint32_t items = (uint32_t)fill_least(filled_items(p), INT32_MAX);
     return items <= blockIdx.x ? 0 : (int32_t)((items - blockIdx.x - 1) / gridDim.x) + 1;
 }
 
@@ -85,17 +83,11 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
     return item;
 }
 
-/* The row of the page table of an item's batch. */
-static __device__ __forceinline__ const int32_t *
-sm90_filled_table(const struct decode_params &p, const struct sm90_filled_item &item) {
-    return p.table + item.batch * p.columns;
-}
-
 /* How many of an item's first granules need no window. A fill sees no page table, so item.whole counts keys of
  * pages that there are not; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
 static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_params &p,
                                                             const struct sm90_filled_item &item) {
-    const int bits = p.of.granule_bits, each = sm90_filled_each(p);
+    const int bits = p.run.granule_bits, each = sm90_filled_each(p);
     int32_t whole = item.whole;
     if (!p.table)
         return whole;
@@ -103,7 +95,7 @@ static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_
     for (int32_t at = warp_lane(); at < item.whole; at += 32) {
         const int32_t n = item.begin + at, of = n & ((1 << each) - 1);
         const int32_t key = p.full[item.first + (n >> each)].key + (of << bits);
-        if (fill_page(sm90_filled_table(p, item), key, p.shift, p.pages) < 0)
+        if (filled_page(p, item.batch, key) < 0)
             whole = min(whole, at);
     }
     return __reduce_min_sync(WARP_ALL, whole);
@@ -122,7 +114,7 @@ struct sm90_filled_place {
 static __device__ __forceinline__ struct sm90_filled_place
 sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
                  bool apart) {
-    const int bits = p.of.granule_bits, each = sm90_filled_each(p);
+    const int bits = p.run.granule_bits, each = sm90_filled_each(p);
     const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
     const struct list_masked *const band = p.masked + item.first + run;
     const struct list_run *const whole = p.full + item.first + run;
@@ -135,7 +127,7 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
     place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
     place.page = item.batch, place.row = place.granule.key;
     if (p.table && place.granule.window) {
-        place.page = fill_page(sm90_filled_table(p, item), place.row, p.shift, p.pages);
+        place.page = filled_page(p, item.batch, place.row);
         place.row &= (1 << p.shift) - 1;
         if (place.page < 0)
             place.granule.window = 0;

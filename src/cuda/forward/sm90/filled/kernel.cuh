@@ -2,10 +2,12 @@
 #ifndef TESSERA_CUDA_SM90_FILLED_KERNEL_CUH
 #define TESSERA_CUDA_SM90_FILLED_KERNEL_CUH
 
-#include "decode/launch.cuh"
+#include "device/launch.cuh"
 #include "forward/sm90/consumer_steps.cuh"
+#include "forward/sm90/filled/mask.cuh"
 #include "forward/sm90/filled/producer.cuh"
 #include "forward/sm90/tensor_maps.cuh"
+#include "work/launch.cuh"
 
 /* A warp of the producer warpgroup. */
 template <class T, class shape>
@@ -19,12 +21,12 @@ static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t s
         sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v);
     } else {
         const int64_t end = sm90_filled_items(p);
-        if (end == 0 && decode_foreign(p))
-            decode_store_nan(p, (int)threadIdx.x - 64, 64);
+        if (end == 0 && filled_foreign(p))
+            filled_store_nan(p, (int)threadIdx.x - 64, 64);
         const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
-        sm90_store_empty<T, shape>(p.of, load, 0, end, warp - 2, 2);
+        sm90_store_empty<T, shape>(p.run, load, 0, end, warp - 2, 2);
         if (warp - 2 < shape::CONSUMERS)
-            sm90_store_items<T, shape, SM90_FILLED>(memory, p.of, maps, load, shared, warp - 2, 0,
+            sm90_store_items<T, shape, SM90_FILLED>(memory, p.run, maps, load, shared, warp - 2, 0,
                                                     end);
     }
 }
@@ -40,14 +42,14 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
         sm90_barriers_make<shape, SM90_FILLED>(shared);
     __syncthreads();
     /* A fill writes the image. The combine reads it before it waits, so it may begin from here on. */
-    grid_dependency_wait();
-    grid_dependents_launch();
+    early_wait();
+    early_next();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         registers_claim<shape::CONSUMER_REGISTERS[SM90_FILLED]>();
-        const float scale = sm90_scale(p.of);
+        const float scale = sm90_scale(p.run);
         sm90_consume<T, sm90_path<shape, SM90_FILLED, MODIFIED>>(
-            memory, shared, role - 1, p.of, MODIFIED ? modify_unit(p.of.modify, scale) : scale);
+            memory, shared, role - 1, p.run, MODIFIED ? modify_unit(p.run.modify, scale) : scale);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED]>();
         sm90_filled_role<T, shape>(memory, shared, p, maps);
@@ -59,10 +61,10 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
 static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
                                 CUtensorMapDataType type, const struct decode_params *p,
                                 const struct rows_view &view, int64_t d) {
-    const int64_t batch = p->table ? p->pages : p->of.batch;
-    const int64_t size[4] = {view.stride[0] ? batch : 1, view.stride[1] ? p->of.heads_kv : 1,
+    const int64_t batch = p->table ? p->pages : p->run.batch;
+    const int64_t size[4] = {view.stride[0] ? batch : 1, view.stride[1] ? p->run.heads_kv : 1,
                              p->rows, d};
-    const cuuint32_t rows = 1u << p->of.granule_bits;
+    const cuuint32_t rows = 1u << p->run.granule_bits;
     return sm90_map_make(&maps[0], encode, type, view, size, rows) &&
            sm90_map_make(&maps[1], encode, type, view, size, 2 * rows);
 }
@@ -72,7 +74,7 @@ template <class T>
 static bool sm90_filled_maps(struct sm90_maps *maps, const struct decode_params *p) {
     const sm90_encode encode = sm90_encode_find();
     const CUtensorMapDataType type = sm90_map_type(T());
-    const struct attention_params *of = &p->of;
+    const struct attention_params *of = &p->run;
     const int64_t q[4] = {of->batch, of->heads_q, of->n_q, of->d_qk};
     maps->tma_q = encode &&
                   sm90_map_make(&maps->q, encode, type, of->q, q, (cuuint32_t)of->tile_rows) &&
@@ -87,24 +89,12 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
                                                const struct sm90_maps *maps, cudaStream_t stream) {
     const void *kernel = (const void *)attention_sm90_filled<T, shape, MODIFIED>;
     const int64_t stay = (int64_t)p->multiprocessors * shape::RESIDENT; /* CTAs */
-    bool overlaps;
-    cudaError_t code = launch_overlaps(kernel, &overlaps);
-    if (!code)
-        code = launch_shared<shape::BYTES>(kernel);
+    const unsigned ctas = attention_blocks(fill_least(stay, p->image.most_items));
     void *arguments[] = {(void *)p, (void *)maps};
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(attention_blocks(fill_least(stay, p->image.most_items)));
-    launch.blockDim = dim3(shape::THREADS);
-    launch.dynamicSmemBytes = shape::BYTES;
-    launch.stream = stream;
-    launch.attrs = &early;
-    launch.numAttrs = overlaps;
-    if (code || launch.gridDim.x == 0)
-        return code;
-    return cudaLaunchKernelExC(&launch, kernel, arguments);
+    const cudaError_t code = launch_shared<shape::BYTES>(kernel);
+    return code || ctas == 0
+               ? code
+               : launch_early(kernel, dim3(ctas), shape::THREADS, shape::BYTES, arguments, stream);
 }
 
 /* What a launch without another says of tensors before it. */
@@ -122,7 +112,7 @@ static cudaError_t attention_filled_launch(const struct decode_params *p, cudaSt
     struct sm90_maps maps = {};
     if (!sm90_filled_maps<T>(&maps, p))
         return other ? other(p, stream) : cudaErrorInvalidValue;
-    const cudaError_t code = p->of.modify.each
+    const cudaError_t code = p->run.modify.each
                                  ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)
                                  : attention_filled_launch_one<T, shape, false>(p, &maps, stream);
     return code ? code : cuda_decode_combine(p, attention_type(T()), stream);

@@ -79,7 +79,7 @@ sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p
     if (warp_lane() == 0) /* the lane that arrives at Q's barrier */
         sm90_item<shape>(memory, job) = item;
     __syncwarp();
-    sm90_tma_q<shape>(p.of, shared + shape::Q + slot * shape::Q_TILE, map_q,
+    sm90_tma_q<shape>(p.run, shared + shape::Q + slot * shape::Q_TILE, map_q,
                       shared + shape::Q_FULL + 8 * slot, item.row, item.head, item.batch, 0);
 }
 
@@ -93,8 +93,8 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
-    const int bits = p.of.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
-    const struct rows_view &view = IS_K ? p.of.k : p.of.v;
+    const int bits = p.run.granule_bits, each = shape::KEYS >> bits; /* granules of a step */
+    const struct rows_view &view = IS_K ? p.run.k : p.run.v;
     struct work_item w = sm90_filled_work(p, 0); /* not today's, maybe: it comes with the header */
     const int32_t end = sm90_filled_items(p);
     uint32_t step = 0, job = 0;
@@ -129,7 +129,7 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
                     sm90_filled_hand<shape>(memory, step, place.granule, g, each);
                 if (ragged >> g & ((1u << each) - 1))
                     sm90_filled_cp_async<shape, PANELS>(tile, full, place, g, bits, view, h,
-                                                        IS_K ? p.of.d_qk : p.of.d_v);
+                                                        IS_K ? p.run.d_qk : p.run.d_v);
                 else
                     sm90_filled_tma<shape, PANELS>(tile, maps, full, place, g, bits, h);
             }
@@ -138,7 +138,7 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
     if (IS_K) {
         sm90_publish_end<shape>(memory, shared, job, warp_lane() == 0);
         if (warp_lane() == 0)
-            barrier_arrive(shared + shape::Q_FULL + 8 * ring_stage<shape::Q_STAGES>(job));
+            barrier_arrive(ring_barrier<shape::Q_STAGES>(shared + shape::Q_FULL, job));
     }
 }
 

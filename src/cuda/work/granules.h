@@ -10,8 +10,8 @@
  *
  * The file compiles as C11 and as CUDA C, as fill_rules.h does.
  */
-#ifndef TESSERA_FILL_GRANULES_H
-#define TESSERA_FILL_GRANULES_H
+#ifndef TESSERA_CUDA_FILL_GRANULES_H
+#define TESSERA_CUDA_FILL_GRANULES_H
 
 #include "lists/fill_rules.h"
 

@@ -1,6 +1,5 @@
 /*
- * Fused attention for f32 with mma.sync: tile.cuh with three TF32 MMAs for one
- * (device/fragment.cuh). Panels hold f32; each warp splits the fragments that it loads. With g =
+ * A warp's tile of f32 with mma.sync: tile.cuh with three TF32 MMAs for one (fragment.cuh). Panels hold f32; each warp splits the fragments that it loads. With g =
  * lane / 4, t = lane % 4:
  *
  *   Q K^T   A: rows g, g + 8 of Q              B: key g; of 8 dims, dims t and t + 4
@@ -10,11 +9,11 @@
  * after 16 dims or keys. Every ATTENTION_FLUSH_KEYS keys, O and l are flushed: added to a total in
  * shared memory by a two-sum, whose rounding error the registers keep.
  */
-#ifndef TESSERA_CUDA_ATTENTION_TILE_F32_CUH
-#define TESSERA_CUDA_ATTENTION_TILE_F32_CUH
+#ifndef TESSERA_CUDA_TILE_F32_CUH
+#define TESSERA_CUDA_TILE_F32_CUH
 
-#include "forward/sm80/tile.cuh"
 #include "device/fragment.cuh"
+#include "device/tile.cuh"
 
 #define ATTENTION_FLUSH_KEYS 256
 
@@ -316,39 +315,6 @@ attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GRO
     drop();
     attention_pv<GROUPS, ROW, ALL>(state, s, v, groups, lanes);
     attention_count(state, 8 * GROUPS);
-}
-
-/* Stores this warp's rows of O. WHOLE: rows allow stores of two elements. */
-template <bool WHOLE, int D, int R>
-static __device__ __forceinline__ void
-attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
-                  const struct attention_state<float, D, R> &state) {
-    const int lane = warp_lane_here();
-    float *const o =
-        reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head)) + lane % 4 * 2;
-#pragma unroll
-    for (int r = 0; r < R / 8; r++) {
-        const float below = modify_denominator(p.modify, item.head, state.m[r], state.l[r]);
-        const float factor = below == 0 ? 0.0f : p.modify.kept / below;
-        const int row = first + lane / 4 + 8 * r;
-        float *const to = o + (item.row + row) * p.o.stride[2];
-        if (row >= item.rows)
-            continue;
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const float *x = state.o[r / 2][d] + r % 2 * 2;
-            const float2 two = {x[0] * factor, x[1] * factor};
-            const int left = p.d_v - (8 * d + lane % 4 * 2);
-            if (WHOLE) {
-                *reinterpret_cast<float2 *>(to + 8 * d) = two;
-                continue;
-            }
-            if (left > 0)
-                to[8 * d] = two.x;
-            if (left > 1)
-                to[8 * d + 1] = two.y;
-        }
-    }
 }
 
 #endif

@@ -1,11 +1,16 @@
 /*
- * Finding keys of a filled tile by their number, without a search, as kernels do that begin in the middle
+ * Runs of a filled tile: keys by their number, without a search, as kernels find them that begin in the middle
  * of a list. The file compiles as C11 and as CUDA C, as fill_rules.h does.
  */
-#ifndef TESSERA_FILL_WALK_H
-#define TESSERA_FILL_WALK_H
+#ifndef TESSERA_CUDA_RUNS_H
+#define TESSERA_CUDA_RUNS_H
 
 #include "lists/fill_rules.h"
+
+/* n / d. Of one batch, list, head or tile of a block row, the branches save a division, of 100 clocks. */
+FILL_RULE uint32_t fill_quotient(uint32_t n, uint32_t d) {
+    return n < d ? 0 : d == 1 ? n : n / d;
+}
 
 #define DECODE_CHUNK 32 /* keys that decode weighs together */
 

@@ -1,11 +1,12 @@
-/* Fused attention on Hopper: online softmax of a thread's N scores, in the accumulator-fragment
+/* Online softmax of a thread's N scores, in the accumulator-fragment
  * layout of WGMMA (wgmma.cuh). A thread has N / 2 columns of two rows, g and g + 8 of its warp's
  * 16: s[4 j], s[4 j + 1] are columns 8 j + 2 t, + 1 of row g. */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 
 #include "device/mma.cuh"
-#include "forward/sm90/config.cuh"
+#include "device/softmax.cuh"
+#include "device/warp.cuh"
 
 /* m follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
  * rescaling), so O is seldom rescaled. P is exp2(s - m) times 2^raise; O and l share the factor.
@@ -42,12 +43,6 @@ static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
     state.far = false;
 }
 
-static __device__ __forceinline__ float sm90_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* The largest x of the four lanes that share a row; NaN is ignored. */
 static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
@@ -70,7 +65,7 @@ static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state,
         /* The difference is exact; a sum with the lag would be rounded. */
         state.m[h] = top[h] - before > sm90_lag(T()) ? top[h] : before;
         const float now = attention_base(state.m[h]);
-        factor[h] = state.m[h] == before ? 1 : sm90_exp2(before - now);
+        factor[h] = state.m[h] == before ? 1 : attention_exp2(before - now);
         state.base[h] = now - sm90_raise(T());
         state.l[h] *= factor[h];
         far |= fabsf(now) > SM90_FAR;
@@ -126,8 +121,8 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
 #pragma unroll
         for (int j = 0; j < N / 4; j++) {
             float &x = s[4 * j + 2 * h], &y = s[4 * j + 2 * h + 1];
-            x = sm90_exp2(fmaf(x, scale, -base[h]));
-            y = sm90_exp2(fmaf(y, scale, -base[h]));
+            x = attention_exp2(fmaf(x, scale, -base[h]));
+            y = attention_exp2(fmaf(y, scale, -base[h]));
             a += x;
             b += y;
         }

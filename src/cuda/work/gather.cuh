@@ -1,9 +1,9 @@
-/* Fused attention: cp.async gather of listed keys. A step is KEYS places of a tile's granules (KV
+/* cp.async gather of listed keys. A step is KEYS places of a tile's granules (KV
  * chunks, lists/granules.h). Each warp gathers KEYS / WARPS rows of K and of V into shared memory,
  * for granules of any size. Where a granule of the step has a mask, the row masks are put beside
  * them. Places without a key get zeros and an empty row mask. */
-#ifndef TESSERA_CUDA_ATTENTION_GATHER_CUH
-#define TESSERA_CUDA_ATTENTION_GATHER_CUH
+#ifndef TESSERA_CUDA_GATHER_CUH
+#define TESSERA_CUDA_GATHER_CUH
 
 #include "host/forward.h"
 #include "device/convert.cuh"
@@ -195,6 +195,30 @@ static __device__ __forceinline__ void attention_fetch_job(struct granule_item &
     if (at < (int)sizeof(struct granule_item) / 8)
         cp_async_8(shared_address(&job) + 8 * at,
                    reinterpret_cast<const int64_t *>(&p.image.items[item]) + at);
+}
+
+/* A step: its item, by its place in shared memory, and its first granule of that. */
+struct attention_place {
+    const struct granule_item *jobs;
+    int job;
+    uint32_t granule;
+};
+
+static __device__ __forceinline__ const struct granule_item &
+attention_item(const struct attention_place &place) {
+    int job = place.job;
+    asm volatile("" : "+r"(job)); /* looked up when it is needed: registers are short */
+    return place.jobs[job & (ATTENTION_JOBS - 1)];
+}
+
+/* The key of a column of the step that begins with a granule of the item; any where there is none. */
+template <class params>
+static __device__ __forceinline__ int32_t attention_column(const params &p,
+                                                           const struct granule_item &item,
+                                                           uint32_t granule, int column) {
+    const int bits = p.granule_bits;
+    const int32_t at = min((int32_t)granule + (column >> bits), item.count - 1);
+    return __ldg(p.image.keys + item.first + at) + (column & ((1 << bits) - 1));
 }
 
 /* Prefetches an item's rows of Q to L2. */

@@ -1,6 +1,6 @@
-/* Programmatic dependent launch: a kernel that begins before the one in front of it has ended. */
-#ifndef TESSERA_CUDA_OVERLAP_CUH
-#define TESSERA_CUDA_OVERLAP_CUH
+/* Programmatic dependent launch: a kernel that begins before the one in front of it has ended (early.cuh). */
+#ifndef TESSERA_CUDA_LAUNCH_EARLY_CUH
+#define TESSERA_CUDA_LAUNCH_EARLY_CUH
 
 #include <atomic>
 #include <cuda_runtime.h>
@@ -31,22 +31,25 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
-/* Launches a kernel of one argument so where it may. bytes: of dynamic shared memory. */
+/* Launches a kernel so where it may, in clusters of `cluster` CTAs. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
-                                       const void *argument, cudaStream_t stream) {
-    void *arguments[] = {const_cast<void *>(argument)};
-    bool overlaps;
+                                       void **arguments, cudaStream_t stream, int cluster = 1) {
+    bool overlaps = false;
     const cudaError_t code = launch_overlaps(kernel, &overlaps);
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute &clusters = attributes[overlaps];
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim.x = (unsigned)cluster;
+    clusters.val.clusterDim.y = clusters.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = overlaps;
+    config.attrs = attributes;
+    config.numAttrs = (unsigned)overlaps + (cluster > 1);
     return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

@@ -1,19 +1,17 @@
-/* Fused attention: partial results of KV splits, in slots of the workspace; lse; launches. */
+/* Partial results of KV splits, in slots of the workspace; lse; launches over items. */
 #ifndef TESSERA_CUDA_SLOTS_CUH
 #define TESSERA_CUDA_SLOTS_CUH
 
-#include "host/combine.h"
-#include "host/forward.h"
 #include "device/convert.cuh"
 #include "device/modify.cuh"
+#include "device/softmax.cuh"
 #include "device/warp.cuh"
+#include "host/combine.h"
+#include "host/forward.h"
 
 #include <cuda_runtime.h>
 
 #define ATTENTION_LN_2 0.69314718055994531f
-#define ATTENTION_COMBINE_THREADS 128
-#define ATTENTION_COMBINE_ROWS                                                                     \
-    (ATTENTION_COMBINE_THREADS / 32) /* rows of a thread block at a time */
 
 /* A slot of the workspace (host/forward.h). */
 struct attention_slot {
@@ -35,11 +33,6 @@ static __device__ __forceinline__ void attention_store_lse(const struct attentio
         static_cast<float *>(
             p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + row * p.lse.stride[2]] =
             l == 0 ? -INFINITY : (m + log2f(l)) * ATTENTION_LN_2;
-}
-
-/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
-static __device__ __forceinline__ float attention_base(float m) {
-    return m == -INFINITY ? 0.0f : m;
 }
 
 /* Thread blocks of a launch over `items`, at most a grid's; kernels loop over items by the grid's

@@ -1,5 +1,5 @@
 /*
- * Fused attention with mma.sync: what a warp computes of its R rows and GROUPS groups of 8 keys. S,
+ * A warp's tile with mma.sync: what it computes of its R rows and GROUPS groups of 8 keys. S,
  * P and O stay in registers, as fragments. With g = lane / 4, t = lane % 4, for rows 16 i + g, + 8:
  *
  *   S: s[i][j], C [16, 8] of key group j    P: pairs of s[i], A [16, 16] of two groups   O: o[i][d]
@@ -11,22 +11,14 @@
  *
  * This file has 16-bit operands and what both share; tile_f32.cuh has f32.
  */
-#ifndef TESSERA_CUDA_ATTENTION_TILE_CUH
-#define TESSERA_CUDA_ATTENTION_TILE_CUH
+#ifndef TESSERA_CUDA_TILE_CUH
+#define TESSERA_CUDA_TILE_CUH
 
-#include "forward/gather.cuh"
-#include "forward/slots.cuh"
 #include "device/mma.cuh"
-
-/* Bytes of a thread block's shared memory for flushed sums (tile_f32.cuh). */
-template <int M, int D, class T>
-static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(T) {
-    return 0;
-}
-template <int M, int D>
-static __host__ __device__ __forceinline__ constexpr int attention_flushed_bytes(float) {
-    return M * (D + 8) * (int)sizeof(float); /* O, and 4 or 8 floats of l for a row */
-}
+#include "device/shared.cuh"
+#include "device/softmax.cuh"
+#include "device/swizzle.cuh"
+#include "device/warp.cuh"
 
 /* Whether P may underflow in T: elements below ATTENTION_SMALL lose bits. */
 static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
@@ -35,36 +27,6 @@ static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
 template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
     return false;
 }
-
-/* Keys of a granule at most. */
-template <class T>
-static __host__ __device__ __forceinline__ constexpr int attention_granule(void) {
-    return sizeof(T) == 4 ? ATTENTION_GRANULE_F32 : ATTENTION_GRANULE;
-}
-
-/* Config: D dims of type T, R rows of each of WARPS warps, steps of KEYS keys (whole granules). */
-template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
-    static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
-    static constexpr int ROW = sizeof(T) * D <= 64 ? 64 : ((int)sizeof(T) * D + 127) / 128 * 128;
-    static constexpr int PANEL = KEYS * ROW;
-    static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
-    /* Groups of 8 keys whose scores a warp holds at a time. Where O takes many registers there is
-     * room for fewer. */
-    static constexpr bool FEW = R * D > 2048 || (R == 16 && attention_has_small(T()));
-    static constexpr int GROUPS = KEYS < 32 ? KEYS / 8 : FEW || KEYS < 64 ? 4 : 8;
-    static constexpr int TIMES = KEYS / (8 * GROUPS); /* rounds of GROUPS groups in a step */
-    /* APART: half of the warps gather K and half V. ROWS_KV: rows that a warp gathers of a step, of
-     * K and of V or of one of them. EIGHTS: the same in eights. INTERLEAVED: copies are issued in PARTS
-     * parts between MMAs. High tiles wait for copies; where small P are handled no register is left. */
-    static constexpr bool APART = KEYS / WARPS < 8;
-    static constexpr int ROWS_KV = APART ? 2 * KEYS / WARPS : KEYS / WARPS;
-    static constexpr int EIGHTS = ROWS_KV / 8;
-    static constexpr bool INTERLEAVED = R == 32 && !attention_has_small(T());
-    static constexpr int PARTS = INTERLEAVED && TIMES < EIGHTS ? TIMES : EIGHTS;
-    static constexpr int K = M * ROW, V = K + 2 * PANEL, FLUSHED = V + 2 * PANEL;
-    static constexpr int LISTS = FLUSHED + attention_flushed_bytes<M, D>(T());
-    static constexpr int BYTES = LISTS + (int)sizeof(attention_lists<KEYS, WORDS>);
-};
 
 /* Running state of a warp's rows: row lane / 4 + 8 i, i = 0 ... R / 8 - 1. */
 template <class T, int D, int R> struct attention_state {
@@ -112,12 +74,6 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
 /* Maxima below this may be subtracted with an FMA: the unrounded product of score and scale and the
  * rounded maximum then differ by less than 2^-10. */
 #define ATTENTION_FAR 0x1p14f
-
-static __device__ __forceinline__ float attention_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 /* Which groups of 8 keys are computed together. ALL: groups 0, 1, ...; the struct is not read. Else
  * the j-th group is nibble j of `at`, and the first n count. */
@@ -412,6 +368,65 @@ attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R /
             }
         }
     }
+}
+
+/* O times a power of two. */
+template <class T, int D, int R>
+static __device__ __forceinline__ void attention_scale_o(struct attention_state<T, D, R> &state,
+                                                         float factor) {
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                state.o[i][d][e] *= factor;
+}
+
+/* Adds the P V of elements of P too small for f16, and removes them from `probs`. Small P and O are
+ * multiplied by a power of two, which f32 has room for. Rows without small P keep their bits. */
+template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
+static __device__ __forceinline__ void
+attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R / 16][GROUPS][2],
+                   const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                   const struct attention_groups &groups, const struct attention_lanes &lanes) {
+    uint32_t small[R / 16][GROUPS][2];
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
+                const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
+                small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
+                                          b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
+                probs[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
+            }
+    attention_scale_o(state, ATTENTION_SMALL_RAISE);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups, lanes);
+    attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
+}
+
+/* Softmax and P V of GROUPS groups of 8 keys, from their scores. drop: what dropout does to P. */
+template <int GROUPS, int ROW, bool ALL, class T, int D, int R, class drops>
+static __device__ __forceinline__ void
+attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
+              float scale, const struct attention_groups &groups,
+              const struct attention_lanes &lanes, const drops &drop) {
+    uint32_t probs[R / 16][GROUPS][2];
+    const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
+    drop();
+#pragma unroll
+    for (int i = 0; i < R / 16; i++)
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                probs[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    if (small)
+        attention_pv_small<T, D, R, GROUPS, ROW, ALL>(state, probs, s, v, groups, lanes);
+    attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups, lanes);
 }
 
 #endif

@@ -1,0 +1,306 @@
+/*
+ * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128 dims of
+ * a row, and the parts in their order. Of a filled image whose rows a GPU's multiprocessors hold at once, 8 warps deal
+ * the parts among them, and their sums are added in the order of warps. A unit of its own, for all kernels.
+ */
+#ifndef TESSERA_CUDA_COMBINE_CUH
+#define TESSERA_CUDA_COMBINE_CUH
+
+#include "work/image.cuh"
+#include "work/launch.cuh"
+#include "work/slots.cuh"
+
+#include <stddef.h>
+
+#define COMBINE_WAYS 8  /* warps that deal parts */
+#define COMBINE_WARPS 4 /* of a CTA whose warps do not: a row each */
+#define COMBINE_DIMS 4  /* of a lane */
+#define COMBINE_SLICE (32 * COMBINE_DIMS)
+#define COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
+#define COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
+#define COMBINE_CTA(ways) (32 * ((ways) > 1 ? (ways) : COMBINE_WARPS)) /* threads */
+
+/* ---- rows, of images of either kind ---- */
+
+/* A row of a split tile: where its first part stands, and where O goes. */
+struct combine_row {
+    struct attention_slot slot;
+    int64_t part; /* floats from a part to the next */
+    int32_t parts, batch, head, query;
+    bool is; /* the tile has such a row */
+};
+
+static __device__ __forceinline__ struct combine_row
+combine_row_at(const struct attention_params &run, int64_t slot, int row) {
+    const struct attention_slot first = attention_slot_of(run, slot);
+    return {{first.o + row * run.slot_dims, first.m + row, first.l + row}};
+}
+
+/* Lists of the host: a head's parts have slots side by side. */
+static __device__ __forceinline__ struct combine_row
+combine_row_of(const struct attention_params &p, const struct granule_item &combine, int row) {
+    struct combine_row to = combine_row_at(p, combine.slot, row);
+    to.part = p.slot_floats, to.parts = combine.parts;
+    to.batch = combine.batch, to.head = combine.head, to.query = combine.row + row;
+    to.is = row < combine.rows;
+    return to;
+}
+static __device__ __forceinline__ int64_t combine_count(const struct attention_params &p) {
+    return p.header->array[ATTENTION_IMAGE_COMBINES].count;
+}
+static __device__ __forceinline__ const struct attention_params &
+combine_run(const struct attention_params &p) {
+    return p;
+}
+
+/* Filled lists: packed heads of a part have slots side by side. */
+static __device__ __forceinline__ struct combine_row
+combine_row_of(const struct decode_params &p, const struct combine_item &combine, int row) {
+    const int32_t query = filled_row_query(p, row), packed = filled_row_head(p, row);
+    const int32_t first = combine.batch_head * p.run.tile_heads;
+    struct combine_row to =
+        combine_row_at(p.run, combine.first_slot * p.run.tile_heads + packed, query);
+    to.part = p.run.tile_heads * p.run.slot_floats, to.parts = combine.parts;
+    to.batch = (int32_t)fill_quotient((uint32_t)first, (uint32_t)p.run.heads_q);
+    to.head = first - to.batch * p.run.heads_q + packed;
+    to.query = filled_tile_query(p, combine.tile) + query;
+    to.is = packed < p.run.tile_heads && to.query < filled_tile_query(p, combine.tile + 1);
+    return to;
+}
+static __device__ __forceinline__ int64_t combine_count(const struct decode_params &p) {
+    return filled_count(p, &p.image.header->combines);
+}
+static __device__ __forceinline__ const struct attention_params &
+combine_run(const struct decode_params &p) {
+    return p.run;
+}
+
+/* What a CTA's combines begin with, where it is read before the kernel in front has ended. */
+union combine_entry {
+    uint64_t words[3 + sizeof(struct combine_item) / 8];
+    struct {
+        uint64_t magic, layout, combines;
+        struct combine_item of; /* not today's, maybe */
+    };
+};
+
+/* Reads it past an L1 which may hold an earlier fill's. A thread reads a word: all CTAs ask for the same line. */
+static __device__ __forceinline__ void
+combine_enter(union combine_entry &entry, const struct decode_params &p, int64_t combine) {
+    const uint64_t *const header = reinterpret_cast<const uint64_t *>(p.image.header);
+    const uint64_t *const of = reinterpret_cast<const uint64_t *>(p.image.combines + combine);
+    const int i = (int)threadIdx.x;
+    if (i >= (int)(sizeof entry / 8))
+        return;
+    const uint64_t *const from =
+        i >= 3 ? of + (i - 3)
+               : header + (i < 2 ? i : (int)(offsetof(struct fill_header, combines) / 8));
+    uint64_t x;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+    entry.words[i] = x;
+}
+
+/* ---- parts ---- */
+
+/* 4 dims of parts first, first + WAYS ..., of those that there are. from: the first one's. */
+template <int WAYS>
+static __device__ __forceinline__ void combine_load(float4 (&x)[COMBINE_AHEAD], const float *from,
+                                                    int64_t part, int first, int parts) {
+#pragma unroll
+    for (int e = 0; e < COMBINE_AHEAD; e++, from += WAYS * part)
+        if (first + WAYS * e < parts)
+            x[e] = *reinterpret_cast<const float4 *>(from);
+}
+
+/* m and l of the next N parts from `first` on: lane i has those of part first + i, + 32 ... */
+template <int N>
+static __device__ __forceinline__ void
+combine_weights(float (&m)[(N + 31) / 32], float (&l)[(N + 31) / 32],
+                const struct attention_slot &slot, int64_t part, int first, int parts) {
+#pragma unroll
+    for (int j = 0; j < (N + 31) / 32; j++) {
+        const int at = warp_lane() + 32 * j;
+        const bool is = at < N && first + at < parts;
+        m[j] = is ? slot.m[(first + at) * part] : -INFINITY;
+        l[j] = is ? slot.l[(first + at) * part] : 0;
+    }
+}
+
+/* What a warp knows of a row's parts. */
+struct combine_sums {
+    float m, l; /* of all parts */
+    float4 o;   /* of the warp's, not yet over l */
+};
+
+/* O = sum over parts of 2^(m_part - m) O_part, of parts way, way + WAYS ... Loads do not wait for one another: those of
+ * the first round's O, of m and of l are issued together. EXACT: l is summed in the order of parts, not by lanes. */
+template <int WAYS, bool EXACT>
+static __device__ __forceinline__ struct combine_sums
+combine_parts(const struct attention_slot &slot, const float *from, int64_t part, int way,
+              int32_t parts) {
+    constexpr int ROUND = WAYS * COMBINE_AHEAD, LANES = (ROUND + 31) / 32;
+    static_assert(WAYS == 1 || !EXACT, "a warp has all parts");
+    float4 x[COMBINE_AHEAD];
+    float of_m[LANES], of_l[LANES];
+    from += way * part;
+    combine_load<WAYS>(x, from, part, way, parts);
+    combine_weights<ROUND>(of_m, of_l, slot, part, 0, parts);
+    float m = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < LANES; j++)
+        m = fmaxf(m, of_m[j]);
+    for (int at = ROUND + warp_lane(); at < parts; at += 32)
+        m = fmaxf(m, slot.m[at * part]);
+    struct combine_sums sums = {warp_max(m), 0, {0, 0, 0, 0}};
+    const float base = attention_base(sums.m);
+#pragma unroll 1
+    for (int at = 0;;) {
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            of_m[j] = exp2f(of_m[j] - base);
+            if (!EXACT)
+                sums.l += of_m[j] * of_l[j];
+        }
+#pragma unroll
+        for (int e = 0; e < COMBINE_AHEAD; e++) {
+            const float w = __shfl_sync(WARP_ALL, of_m[WAYS * e / 32], (WAYS * e + way) % 32);
+            const float l = EXACT ? __shfl_sync(WARP_ALL, of_l[0], e) : 0;
+            if (at + WAYS * e + way < parts) {
+                sums.o.x += w * x[e].x, sums.o.y += w * x[e].y;
+                sums.o.z += w * x[e].z, sums.o.w += w * x[e].w;
+                if (EXACT)
+                    sums.l += w * l;
+            }
+        }
+        at += ROUND;
+        if (at >= parts)
+            break;
+        from += ROUND * part;
+        combine_load<WAYS>(x, from, part, at + way, parts);
+        combine_weights<ROUND>(of_m, of_l, slot, part, at, parts);
+    }
+    if (!EXACT)
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            sums.l += __shfl_xor_sync(WARP_ALL, sums.l, step);
+    return sums;
+}
+
+/* A slice of a row, way of WAYS. of_warps: room for their sums. EXACT: O is divided by l, not multiplied by its
+ * inverse. */
+template <class T, int WAYS, bool EXACT>
+static __device__ __forceinline__ void
+combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
+              const struct combine_row &row, int slice, int way) {
+    const int lane = warp_lane(), d = slice * COMBINE_SLICE + lane * COMBINE_DIMS;
+    if (!row.is) /* the same for all threads that meet below */
+        return;
+    const struct combine_sums sums = combine_parts<WAYS, EXACT>(
+        row.slot, row.slot.o + min(d, run.slot_dims - COMBINE_DIMS), row.part, way, row.parts);
+    float4 sum = sums.o;
+    if (WAYS > 1) {
+        __syncthreads(); /* the sums before have been read */
+        of_warps[way][lane] = sum;
+        __syncthreads();
+#pragma unroll
+        for (int of = 1; of < (way == 0 ? WAYS : 0); of++) {
+            const float4 x = of_warps[of][lane];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+        }
+    }
+    if (way > 0 || d >= run.d_v)
+        return;
+    const float m = sums.m, l = sums.l, kept = run.modify.kept;
+    const float below = modify_denominator(run.modify, row.head, m, l);
+    const float factor = l == 0 ? 0.0f : __fdividef(kept, below);
+    T *const o = static_cast<T *>(run.o.data) + row.batch * run.o.stride[0] +
+                 row.head * run.o.stride[1] + row.query * run.o.stride[2] + d;
+    const float of[COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int e = 0; e < COMBINE_DIMS; e++)
+        if (d + e < run.d_v)
+            from_f32(&o[e], l == 0 ? 0.0f
+                                   : mean_in_range(EXACT ? of[e] * kept / below : of[e] * factor,
+                                                   run.modify.mean_below, T()));
+    if (d == 0)
+        attention_store_lse(run, row.batch, row.head, row.query, m, l);
+}
+
+/* A CTA begins with rows of combine blockIdx.x, and goes on with those of every gridDim.x-th: a row by its warps' WAYS,
+ * or one by each where WAYS is 1. */
+template <class T, int WAYS, bool EXACT, class params, class item>
+static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_RESIDENT : 1)
+    combine_tiles(const __grid_constant__ params p) {
+    __shared__ float4 of_warps[WAYS][32];
+    const int warp = (int)threadIdx.x / 32;
+    const int row = WAYS > 1 ? (int)blockIdx.y : (int)blockIdx.y * COMBINE_WARPS + warp;
+    int64_t i = blockIdx.x, combines;
+    item combine;
+    if constexpr (WAYS > 1) {
+        __shared__ union combine_entry entry;
+        combine_enter(entry, p, i);
+        early_fetch(p, of_warps);
+        __syncthreads();
+        combine = entry.of;
+        combines = entry.magic == FILL_MAGIC && entry.layout == p.image.layout
+                       ? (int64_t)entry.combines
+                       : 0;
+    } else {
+        early_fetch(p, of_warps);
+    }
+    early_wait(); /* all CTAs: what follows in the stream waits for this kernel alone */
+    early_next();
+    if (WAYS == 1) { /* CTAs of many rows come in waves, each of which would wait for L2 */
+        combine = p.image.combines[i];
+        combines = combine_count(p);
+    }
+    while (i < combines) {
+        combine_slice<T, WAYS, EXACT>(of_warps, combine_run(p), combine_row_of(p, combine, row),
+                                      (int)blockIdx.z, warp % WAYS);
+        i += gridDim.x;
+        if (i < combines)
+            combine = p.image.combines[i];
+    }
+}
+
+/* ---- launching ---- */
+
+static inline int combine_slices(const struct attention_params &run) {
+    return (run.slot_dims + COMBINE_SLICE - 1) / COMBINE_SLICE;
+}
+
+/* combines: `most` of them at most, of tiles of `rows` rows. */
+template <class T, int WAYS, bool EXACT, class params, class item>
+static cudaError_t combine_grid(const params *p, const item *, int64_t most, int rows, int slices,
+                                cudaStream_t stream) {
+    constexpr int each = WAYS > 1 ? 1 : COMBINE_WARPS; /* rows of a CTA */
+    const dim3 grid(attention_blocks(most), (unsigned)((rows + each - 1) / each), (unsigned)slices);
+    void *arguments[] = {(void *)p};
+    return most == 0 ? cudaSuccess
+                     : launch_early((const void *)combine_tiles<T, WAYS, EXACT, params, item>, grid,
+                                    COMBINE_CTA(WAYS), 0, arguments, stream);
+}
+
+template <class T>
+static cudaError_t combine_launch(const struct attention_params *p, cudaStream_t stream) {
+    return combine_grid<T, 1, true>(p, p->image.combines, p->n_combines, p->tile_rows,
+                                    combine_slices(*p), stream);
+}
+template <class T>
+static cudaError_t combine_launch(const struct decode_params *p, cudaStream_t stream) {
+    const int rows = p->run.tile_rows * p->run.tile_heads, slices = combine_slices(p->run);
+    const struct combine_item *const all = p->image.combines;
+    const int64_t most = p->image.most_combines;
+    return most * rows * slices <= (int64_t)COMBINE_RESIDENT * p->multiprocessors
+               ? combine_grid<T, COMBINE_WAYS, false>(p, all, most, rows, slices, stream)
+               : combine_grid<T, 1, false>(p, all, most, rows, slices, stream);
+}
+
+template <class params>
+static cudaError_t combine_launch_type(const params *p, tess_type o, cudaStream_t stream) {
+    return o == TESS_F32   ? combine_launch<float>(p, stream)
+           : o == TESS_F16 ? combine_launch<__half>(p, stream)
+                           : combine_launch<__nv_bfloat16>(p, stream);
+}
+
+#endif
